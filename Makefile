@@ -1,0 +1,43 @@
+# All that CI runs, a developer can run: make check test. The environment is .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test check bench proto clean
+
+demo: $(STAMP)  ## a whole federation on this machine, in about a minute
+	$(BIN)/secureps up policies/digits.toml
+
+test: $(STAMP)
+	$(BIN)/pytest -n 2
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
+	@for name in ciphers version memory; do \
+		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
+	done
+
+proto: $(STAMP)  ## after a change of secureps.proto
+	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. secureps/wire/secureps.proto
+	sed -i '1i # mypy: ignore-errors' secureps/wire/secureps_pb2.pyi
+
+clean:  ## caches and runs; .venv stays
+	rm -rf runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find secureps clients tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+.venv: $(STAMP)
+
+# torch first and by itself, so that opacus does not choose another one. Once the stamp is
+# there, no network is needed.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "secureps needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install torch==2.13.0
+	$(BIN)/pip install -e '.[dev]'
+	touch $@
