@@ -1,0 +1,187 @@
+"""What a plan file may say: frozen, named defaults, unknown keys refused.
+
+`config` parses and checks single keys; whether the whole is sound is decided by
+`policy.plan`. What must not live here: defaults that depend on one another, the
+environment, and anything about processes and addresses (`run.serve` has those).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from secureps.errors import ConfigError
+
+Scalar = bool | int | float | str
+NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+
+
+class Section(BaseModel):
+    """A table of a TOML file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CipherSection(Section):
+    """How updates are sealed. `capacity` is W, the largest total weight of a cohort."""
+
+    name: str = "bfv"
+    capacity: int = Field(default=32, ge=1, le=4096)
+    holders: int = Field(default=1, ge=1, le=64)
+
+
+class RuleSection(Section):
+    """When a cohort closes. Times are seconds of the run's clock.
+
+    `start` members must be live before a round opens (default: the quorum); at most
+    `most` are invited (default: as many as the capacity holds).
+    """
+
+    name: str = "sync"
+    quorum: int = Field(ge=1)
+    minimum: int = Field(default=5, ge=1)
+    start: int | None = Field(default=None, ge=1)
+    most: int | None = Field(default=None, ge=1)
+    deadline: float = Field(default=60.0, gt=0)
+    extensions: int = Field(default=2, ge=0)
+
+
+class ScheduleSection(Section):
+    """The learning rate over the server's steps; names as in `model.optimizer`."""
+
+    name: str = "constant"
+    total_steps: int = Field(default=100, ge=1)
+    floor: float = Field(default=0.0, ge=0)
+    decay: float = Field(default=0.99, gt=0, le=1)
+    warmup_steps: int = Field(default=10, ge=1)
+
+
+class OptimizerSection(Section):
+    """The server's step on the averaged update; names as in `model.optimizer`."""
+
+    name: str = "sgd"
+    learning_rate: float = Field(default=1.0, gt=0)
+    schedule: ScheduleSection = ScheduleSection()
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    betas: tuple[float, float] = (0.9, 0.99)
+    tau: float = Field(default=1e-3, gt=0)
+
+
+class GroupSection(Section):
+    """Parameters that share one rule, grid and clip.
+
+    `pattern` is a shell pattern over tensor names; `range` is the grid's (default: the
+    clip); `most_examples` is n_max of the weighted mean: who has more counts as much.
+    """
+
+    name: str = Field(default="all", pattern=NAME)
+    pattern: str = "*"
+    clip: float = Field(default=1.0, gt=0)
+    bits: int = Field(default=16, ge=2, le=24)
+    range: float | None = Field(default=None, gt=0)
+    weighting: Literal["examples", "uniform"] = "examples"
+    most_examples: int = Field(default=1_000_000, ge=1)
+    rule: RuleSection
+    optimizer: OptimizerSection = OptimizerSection()
+
+
+class PrivacySection(Section):
+    """Record-level DP-SGD inside the clients; `budget` is the epsilon at which each stops."""
+
+    unit: Literal["record"] = "record"
+    noise_multiplier: float = Field(gt=0)
+    max_grad_norm: float = Field(gt=0)
+    sample_rate: float = Field(gt=0, le=1)
+    delta: float = Field(gt=0, lt=1)
+    budget: float = Field(gt=0)
+
+
+class FederationSection(Section):
+    """Who takes part when one machine plays all parties (`up`): script, count and settings."""
+
+    script: str
+    clients: int = Field(ge=1)
+    settings: dict[str, Scalar] = {}
+
+
+class PlanSection(Section):
+    """A whole plan file."""
+
+    name: str = Field(pattern=NAME)
+    versions: int = Field(ge=1)
+    shards: int = Field(default=2, ge=1, le=1024)
+    block_size: int = Field(default=1 << 18, ge=16, le=1 << 22)
+    checkpoint_every: int = Field(default=1, ge=1)
+    lease: float = Field(default=20.0, gt=0)
+    initial: str | None = None
+    local: tuple[str, ...] = ()
+    cipher: CipherSection = CipherSection()
+    privacy: PrivacySection | None = None
+    training: dict[str, Scalar] = {}
+    group: tuple[GroupSection, ...] = Field(min_length=1)
+    federation: FederationSection | None = None
+
+
+class ScenarioSection(Section):
+    """A simulation: a plan, a script, how many clients, and what goes wrong.
+
+    `delays` is read by `scenario.delays`; a client that drops out of a version is gone
+    for `downtime` seconds and then starts again from its journal.
+    """
+
+    name: str = Field(pattern=NAME)
+    plan: str
+    script: str
+    clients: int = Field(ge=1)
+    seed: int = Field(default=0, ge=0, lt=1 << 64)
+    settings: dict[str, Scalar] = {}
+    delays: dict[str, Any] = {}
+    downtime: float = Field(default=60.0, ge=0)
+
+
+class ServeSection(Section):
+    """One server process; which keys it needs depends on its role (`run.serve`).
+
+    Paths are relative to the file. `listen` is where it binds, `advertise` what others
+    dial (default: the same); `minimum` is the smallest cohort that a holder opens.
+    """
+
+    name: str = Field(pattern=NAME)
+    kit: str
+    state: str
+    listen: str = "127.0.0.1:0"
+    advertise: str | None = None
+    coordinator: str | None = None
+    plan: str | None = None
+    checkpoints: str | None = None
+    weight: float = Field(default=1.0, gt=0)
+    minimum: int = Field(default=5, ge=1)
+
+
+S = TypeVar("S", bound=Section)
+
+
+def parse(kind: type[S], data: dict[str, Any], where: str) -> S:
+    """The section of class `kind` in `data`; ConfigError names every key that is wrong."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(str(p) for p in e['loc']) or 'top level'}: {e['msg']}"
+            for e in error.errors()
+        )
+        raise ConfigError(f"{where}: {wrong}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; ConfigError when it is missing or does not parse."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path}: {error}") from None

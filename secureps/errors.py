@@ -1,0 +1,167 @@
+"""Every error that crosses a border of secureps, in one tree that says whose fault it is.
+
+    SecurepsError
+    |-- ClientError        the sender of a request did something wrong
+    |   |-- Malformed          bytes or fields that cannot be read, or out of range
+    |   |-- Oversized          longer than the plan allows
+    |   |-- WrongShape         tensors that do not match the run's layout
+    |   |-- NotFinite          NaN or infinity in an update
+    |   |-- Unsigned           a signature or certificate that does not verify
+    |   |-- UnknownParty       nobody of that name is on the roster
+    |   |-- WrongRun           made for another run
+    |   |-- WrongVersion       a base version that is not (or no longer) open
+    |   |-- Conflict           other bytes under an id that is already known
+    |   `-- BudgetSpent        the client's own privacy budget does not allow another step
+    |-- OperatorError      a file, key or setting of the person who runs this process
+    |   |-- ConfigError        a file that does not parse, or a key with a bad value
+    |   |-- PlanRefused        a plan that is unsound, with the reason
+    |   |-- KitError           a start-up kit that is missing, damaged or for someone else
+    |   `-- DamagedStore       a journal, spool or checkpoint that fails its own digests
+    |-- PeerError          somebody else's process or the network; trying again may help
+    |   |-- Unreachable        no connection, or it broke
+    |   |-- Busy               too much in flight; try again after `retry_after` seconds
+    |   |-- NotReady           the other side waits for something; try again likewise
+    |   |-- Fenced             an order of an older incarnation of the coordinator
+    |   `-- Refused            the other side decided against it, and says why
+    `-- InternalError      our own fault
+
+What must not live here: anything that knows gRPC. `status` is only the name of the
+gRPC status code that `wire.rpc` maps the class to. Messages never contain secrets.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SecurepsError(Exception):
+    """Base of all errors; `str(error)` is one line that says what happened and what to do."""
+
+    status: ClassVar[str] = "UNKNOWN"
+    fault: ClassVar[str] = "nobody knows whose"
+
+
+class ClientError(SecurepsError):
+    status = "INVALID_ARGUMENT"
+    fault = "the sender's"
+
+
+class Malformed(ClientError):
+    pass
+
+
+class Oversized(ClientError):
+    status = "OUT_OF_RANGE"
+
+
+class WrongShape(ClientError):
+    pass
+
+
+class NotFinite(ClientError):
+    pass
+
+
+class Unsigned(ClientError):
+    status = "UNAUTHENTICATED"
+
+
+class UnknownParty(ClientError):
+    status = "PERMISSION_DENIED"
+
+
+class WrongRun(ClientError):
+    status = "FAILED_PRECONDITION"
+
+
+class WrongVersion(ClientError):
+    status = "FAILED_PRECONDITION"
+
+
+class Conflict(ClientError):
+    status = "ALREADY_EXISTS"
+
+
+class BudgetSpent(ClientError):
+    status = "FAILED_PRECONDITION"
+
+
+class OperatorError(SecurepsError):
+    status = "FAILED_PRECONDITION"
+    fault = "the operator's"
+
+
+class ConfigError(OperatorError):
+    pass
+
+
+class PlanRefused(OperatorError):
+    pass
+
+
+class KitError(OperatorError):
+    pass
+
+
+class DamagedStore(OperatorError):
+    status = "DATA_LOSS"
+
+
+class PeerError(SecurepsError):
+    """Somebody else's fault; `retry_after` (seconds) is None when trying again cannot help."""
+
+    status = "UNAVAILABLE"
+    fault = "the other side's"
+
+    def __init__(self, text: str, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
+class Unreachable(PeerError):
+    def __init__(self, text: str, retry_after: float | None = 0.2) -> None:
+        super().__init__(text, retry_after)
+
+
+class Busy(PeerError):
+    status = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, text: str, retry_after: float | None = 0.2) -> None:
+        super().__init__(text, retry_after)
+
+
+class NotReady(PeerError):
+    def __init__(self, text: str, retry_after: float | None = 0.2) -> None:
+        super().__init__(text, retry_after)
+
+
+class Fenced(PeerError):
+    status = "ABORTED"
+
+
+class Refused(PeerError):
+    status = "FAILED_PRECONDITION"
+
+
+class InternalError(SecurepsError):
+    status = "INTERNAL"
+    fault = "ours"
+
+
+def _tree(base: type[SecurepsError]) -> dict[str, type[SecurepsError]]:
+    table = {base.__name__: base}
+    for child in base.__subclasses__():
+        table |= _tree(child)
+    return table
+
+
+ERRORS: dict[str, type[SecurepsError]] = _tree(SecurepsError)
+"""Every class of the tree by name: how an error crosses the wire and comes back itself."""
+
+
+def from_wire(name: str, text: str, retry_after: float | None) -> SecurepsError:
+    """The error that another process raised; an unknown name becomes `InternalError`."""
+    kind = ERRORS.get(name, InternalError)
+    if issubclass(kind, PeerError):
+        return kind(text, retry_after)
+    return kind(text)

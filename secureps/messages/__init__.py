@@ -1,0 +1,1 @@
+"""The words of the protocol: frozen records that every floor above speaks with."""

@@ -1,0 +1,107 @@
+"""One canonical form of every frozen record: for digests, signatures and journals.
+
+`to_plain` / `from_plain` turn a record into JSON's values and back by its type hints
+alone; `canonical` is the byte string that is hashed and signed. What must not live
+here: the wire (protobuf is in `wire.codec`), and any knowledge of single messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import types
+import typing
+from typing import Any, TypeVar
+
+from secureps.errors import Malformed
+
+T = TypeVar("T")
+
+DIGEST_BYTES = 32
+"""Length of every digest: BLAKE2b with 256 bits of output (RFC 7693)."""
+
+
+def digest(domain: str, *parts: bytes) -> bytes:
+    """BLAKE2b-256 of length-prefixed parts under a domain tag, so that no two uses collide."""
+    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in (domain.encode(), *parts):
+        hasher.update(len(part).to_bytes(8, "little"))
+        hasher.update(part)
+    return hasher.digest()
+
+
+def payload_digest(payload: bytes | memoryview) -> bytes:
+    """BLAKE2b-256 of a payload's bytes as they lie: what block headers and receipts carry."""
+    return hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
+
+
+def to_plain(value: Any) -> Any:
+    """A record as dicts, lists, strings and numbers; bytes become hexadecimal text."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise Malformed(f"a {type(value).__name__} has no place in a record")
+
+
+@functools.cache
+def field_types(kind: type) -> dict[str, Any]:
+    """The resolved type of every field of a record class."""
+    hints = typing.get_type_hints(kind)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+
+
+def from_plain(kind: type[T], plain: Any) -> T:
+    """The record of class `kind` that `to_plain` made; Malformed if it does not fit exactly."""
+    return typing.cast(T, _read(kind, plain, kind.__name__))
+
+
+def _read(kind: Any, plain: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        assert isinstance(kind, type)
+        fields = field_types(kind)
+        if not isinstance(plain, dict) or set(plain) != set(fields):
+            raise Malformed(f"{where}: expected exactly the fields {sorted(fields)}")
+        return kind(**{n: _read(t, plain[n], f"{where}.{n}") for n, t in fields.items()})
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        if not isinstance(plain, list):
+            raise Malformed(f"{where}: expected a list")
+        item, *rest = typing.get_args(kind)
+        if rest == [...]:
+            return tuple(_read(item, x, f"{where}[{i}]") for i, x in enumerate(plain))
+        if len(plain) != len(rest) + 1:
+            raise Malformed(f"{where}: expected {len(rest) + 1} items")
+        return tuple(_read(k, x, where) for k, x in zip((item, *rest), plain))
+    if origin in (types.UnionType, typing.Union):
+        (inner,) = (k for k in typing.get_args(kind) if k is not type(None))
+        return None if plain is None else _read(inner, plain, where)
+    if kind is bytes:
+        if not isinstance(plain, str):
+            raise Malformed(f"{where}: expected hexadecimal text")
+        try:
+            return bytes.fromhex(plain)
+        except ValueError:
+            raise Malformed(f"{where}: expected hexadecimal text") from None
+    if kind is float and isinstance(plain, int) and not isinstance(plain, bool):
+        return float(plain)
+    if type(plain) is not kind:
+        raise Malformed(f"{where}: expected {kind.__name__}, got {type(plain).__name__}")
+    return plain
+
+
+def canonical(record: Any) -> bytes:
+    """The one byte string of a record: its class name and its fields, sorted, no spaces."""
+    body = json.dumps(to_plain(record), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return f"{type(record).__name__}:{body}".encode()
+
+
+def signed_part(record: Any) -> bytes:
+    """`canonical` of a record with its own `signature` field left empty: what is signed."""
+    return canonical(dataclasses.replace(record, signature=b""))

@@ -1,0 +1,167 @@
+"""What the coordinator says on the streams that parties watch.
+
+Every order carries the coordinator's incarnation; a lower one than was seen is refused.
+Orders may be lost or repeated: all are idempotent, and a party that subscribes again is
+told again what still concerns it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.run import Placement, RunInfo, ShardAddress
+from secureps.messages.submission import Cohort, Receipt, SubmissionId
+
+# --- to shards and holders --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """The run is founded."""
+
+    incarnation: int
+    run: RunInfo
+    placement: Placement
+    shards: tuple[ShardAddress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Make version 0 of a group: from a founding submission, or (no receipt) from the file."""
+
+    incarnation: int
+    group: str
+    receipt: Receipt | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberBlocks:
+    """The digests of one member's blocks that a shard should hold, ascending by block."""
+
+    id: SubmissionId
+    blocks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Step 2: verify and sum a cohort; answer Held or Missing."""
+
+    incarnation: int
+    cohort: Cohort
+    members: tuple[MemberBlocks, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSums:
+    """The digests of a shard's held sums, ascending by block."""
+
+    shard: str
+    sums: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Step 3, to a holder: every shard holds; open this cohort."""
+
+    incarnation: int
+    cohort: Cohort
+    receipts: tuple[Receipt, ...]
+    held: tuple[ShardSums, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Step 4: average and step; `opened` are digests of the opened sums of this shard's blocks."""
+
+    incarnation: int
+    cohort: Cohort
+    opened: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Step 5: a version is committed; states older than version `keep` may go."""
+
+    incarnation: int
+    group: str
+    version: int
+    keep: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVersion:
+    """One coordinate of a vector of versions."""
+
+    group: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint:
+    """Write this shard's file of a checkpoint."""
+
+    incarnation: int
+    number: int
+    versions: tuple[GroupVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """These submissions are settled; their spooled blocks may go."""
+
+    incarnation: int
+    ids: tuple[SubmissionId, ...]
+
+
+# --- to clients -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    """Train from this base version; version -1 asks for the founding model.
+
+    `seconds` is how long the round stays open from now, for information.
+    """
+
+    incarnation: int
+    group: str
+    round: int
+    version: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A version is committed; pull the blocks whose digests changed."""
+
+    incarnation: int
+    group: str
+    version: int
+    blocks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The fate of a submission: "included", "durable", "dropped" or "lost", and why."""
+
+    incarnation: int
+    id: SubmissionId
+    outcome: str
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendAgain:
+    """A shard lacks blocks of a submission: send it again from the outbox."""
+
+    incarnation: int
+    id: SubmissionId
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run is over."""
+
+    incarnation: int
+    reason: str

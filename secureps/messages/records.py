@@ -1,0 +1,269 @@
+"""What parties write into their journals: the facts from which a restart rebuilds them.
+
+A machine's state is the fold of its records; nothing else survives. Records are
+appended, in one transaction, before any effect of the step that made them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.orders import GroupVersion, ShardSums
+from secureps.messages.run import Placement, RunInfo, ShardAddress
+from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
+
+# --- every party ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnated:
+    """The coordinator's incarnation: its own, or the highest that this party obeys."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunPinned:
+    """The run this party takes part in, for good."""
+
+    run: RunInfo
+    placement: Placement
+    shards: tuple[ShardAddress, ...]
+
+
+# --- coordinator ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLocated:
+    """A shard came (back) under this address."""
+
+    shard: ShardAddress
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined:
+    """A client joined, for the first time."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class FounderChosen:
+    """The client whose parameters become version 0."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOpened:
+    """A cohort was invited to make the next version of a group."""
+
+    group: str
+    round: int
+    version: int
+    invited: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundExtended:
+    """Too few had arrived at the deadline."""
+
+    group: str
+    round: int
+    extensions: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundGivenUp:
+    """A round ended without opening anything; its submissions are dropped."""
+
+    group: str
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A receipt was accepted."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class CohortClosed:
+    """Step 1."""
+
+    cohort: Cohort
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CohortReopened:
+    """A shard lacked blocks; no key was touched, and the members may be closed over again."""
+
+    group: str
+    number: int
+    missing: tuple[SubmissionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SumsHeld:
+    """Step 2, of one shard."""
+
+    group: str
+    number: int
+    held: ShardSums
+
+
+@dataclass(frozen=True, slots=True)
+class CohortOpened:
+    """Step 3: the digests of the opened sums of every block; empty when nothing needs opening."""
+
+    group: str
+    number: int
+    sums: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CohortBurnt:
+    """A cohort could not be opened and never will be; its members are dropped."""
+
+    group: str
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPrepared:
+    """Step 4, of one shard."""
+
+    group: str
+    version: int
+    shard: str
+    blocks: tuple[bytes, ...]
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VersionCommitted:
+    """Step 5."""
+
+    group: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOrdered:
+    """A checkpoint of one vector of versions was begun."""
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPart:
+    """A shard's file of a checkpoint is durable."""
+
+    number: int
+    shard: str
+    file: str
+    size: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointComplete:
+    """The manifest is durable: everything included up to its versions is durable."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The run is over."""
+
+    reason: str
+
+
+# --- shard ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSpooled:
+    """A payload is durable in the spool under its header's key."""
+
+    header: BlockHeader
+
+
+@dataclass(frozen=True, slots=True)
+class SumsMade:
+    """The ciphertext sums of a cohort are durable; digests of own blocks, ascending."""
+
+    cohort: Cohort
+    sums: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatePrepared:
+    """The state file of a version is durable; digests of own blocks, ascending, and of the file."""
+
+    group: str
+    version: int
+    cohort: int
+    blocks: tuple[bytes, ...]
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StateCommitted:
+    """The coordinator committed this version; older than `keep` may be forgotten."""
+
+    group: str
+    version: int
+    keep: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """These submissions' blocks may go."""
+
+    ids: tuple[SubmissionId, ...]
+
+
+# --- key holder -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CohortReleased:
+    """All its sums are opened and about to leave: its clients are done with this version."""
+
+    cohort: Cohort
+
+
+@dataclass(frozen=True, slots=True)
+class CohortGranted:
+    """The holder's ledger: these submissions are bound to this cohort for ever."""
+
+    cohort: Cohort
+
+
+# --- member -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The outbox holds all blocks of a submission; the charge in the receipt is spent."""
+
+    receipt: Receipt
+    headers: tuple[BlockHeader, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionSettled:
+    """The fate of an own submission, as the coordinator told it."""
+
+    id: SubmissionId
+    outcome: str

@@ -1,0 +1,270 @@
+"""What parties say to the coordinator and to shards, and what these answer.
+
+Everyone dials the coordinator; clients and a bfv holder also dial shards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.orders import GroupVersion
+from secureps.messages.run import Placement, RunInfo, ShardAddress
+from secureps.messages.schema import Schema
+from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
+
+# --- to the coordinator -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A shard or key holder is up; `seen` is the highest incarnation it obeyed."""
+
+    party: str
+    advertise: str
+    weight: float
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A client wants to take part with a model of this schema."""
+
+    client: str
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Opens the stream of orders; `unsettled` are submissions whose fate is not known."""
+
+    party: str
+    unsettled: tuple[SubmissionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Renews the lease of a client."""
+
+    party: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A submission is complete on its shards."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A shard holds the ciphertext sums of a cohort; digests of its own blocks, ascending."""
+
+    shard: str
+    group: str
+    cohort: int
+    sums: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A shard lacks blocks of these members of a cohort."""
+
+    shard: str
+    group: str
+    cohort: int
+    ids: tuple[SubmissionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A holder opened a cohort; digests of the opened sums of every block of the group."""
+
+    holder: str
+    group: str
+    cohort: int
+    sums: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRefused:
+    """A holder will not open a cohort, ever, and says why."""
+
+    holder: str
+    group: str
+    cohort: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spoilt:
+    """A shard cannot use an opened sum: a member of the cohort sent what it may not."""
+
+    shard: str
+    group: str
+    cohort: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A shard's blocks of a new version are durable; digests ascending, and of its state file."""
+
+    shard: str
+    group: str
+    version: int
+    blocks: tuple[bytes, ...]
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """A shard's file of a checkpoint is durable."""
+
+    shard: str
+    number: int
+    file: str
+    size: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One named number."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Seconds and bytes that a party spent on a version; no data, no payload."""
+
+    party: str
+    group: str
+    version: int
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatus:
+    """Anyone may ask how the run stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskRun:
+    """Anyone may ask which run this is; answered by Welcome."""
+
+
+# --- the coordinator's answers ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Heard; whatever had to be journalled is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The run that a client joined, to be pinned, and where its blocks live.
+
+    `next` are the sequences from which it goes on, should it have lost its state.
+    """
+
+    run: RunInfo
+    placement: Placement
+    shards: tuple[ShardAddress, ...]
+    next: tuple[GroupVersion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """One client: alive or not, in which state, and what it has spent."""
+
+    name: str
+    live: bool
+    state: str
+    submissions: int
+    charges: int
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """One group: its version, the step of the commit it is in, and what it waits for."""
+
+    name: str
+    version: int
+    step: str
+    reason: str
+    late: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How the run stands; `run` is empty until the run is founded."""
+
+    run: bytes
+    incarnation: int
+    finished: str
+    groups: tuple[GroupStatus, ...]
+    members: tuple[MemberStatus, ...]
+    shards: tuple[ShardAddress, ...]
+    telemetry: tuple[Telemetry, ...]
+
+
+# --- to a shard, and its answers --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PutBlock:
+    """A block for the shard's spool; the payload goes beside the message, not in it."""
+
+    header: BlockHeader
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The block is durable in the spool."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GetBlock:
+    """Asks for the values of a published block (float32, little endian)."""
+
+    run: bytes
+    group: str
+    version: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class GetSum:
+    """A holder asks for the ciphertext sum of a block of a cohort."""
+
+    run: bytes
+    group: str
+    cohort: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Answers GetBlock and GetSum."""
+
+    digest: bytes
+    payload: bytes = b""
+
+
+# --- anyone -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error on its way back: its class in `secureps.errors`, and its line of text."""
+
+    error: str
+    text: str
+    retry_after: float | None

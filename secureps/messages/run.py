@@ -1,0 +1,79 @@
+"""What a run is: the facts that every party pins, and where blocks live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.encoding import digest
+from secureps.messages.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """Everything that the run id binds.
+
+    Args:
+        plan: the plan's canonical JSON text.
+        schema: the model's tensors.
+        layout: digest of groups and blocks (a function of plan and schema).
+        holders: digest of the holders' cipher keys, from the kit.
+        roster: digest of the roster, from the kit.
+        nonce: 32 random bytes of the coordinator's.
+    """
+
+    plan: str
+    schema: Schema
+    layout: bytes
+    holders: bytes
+    roster: bytes
+    nonce: bytes
+
+    @property
+    def id(self) -> bytes:
+        """32 bytes; part of every signature, so that nothing crosses between runs."""
+        return digest(
+            "secureps-run",
+            self.plan.encode(),
+            self.schema.digest,
+            self.layout,
+            self.holders,
+            self.roster,
+            self.nonce,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAddress:
+    """Where clients reach a shard: `advertise` is HOST:PORT; weight for placement."""
+
+    name: str
+    advertise: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlacement:
+    """owners[b] is the name of the shard that holds block b."""
+
+    group: str
+    owners: tuple[str, ...]
+
+    def blocks_of(self, shard: str) -> tuple[int, ...]:
+        """The blocks that a shard holds, ascending."""
+        return tuple(b for b, owner in enumerate(self.owners) if owner == shard)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which shard holds which block, in one journalled epoch."""
+
+    epoch: int
+    shards: tuple[str, ...]
+    groups: tuple[GroupPlacement, ...]
+
+    def of(self, group: str) -> GroupPlacement:
+        """The placement of one group; KeyError if there is none."""
+        for placed in self.groups:
+            if placed.group == group:
+                return placed
+        raise KeyError(group)

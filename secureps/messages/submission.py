@@ -1,0 +1,141 @@
+"""A client's contribution: its name, the headers of its blocks, and its receipt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.charge import Charge
+from secureps.messages.encoding import digest, signed_part
+
+UPDATE = "update"
+"""Purpose of a block or receipt: one client's sealed update."""
+FOUNDING = "founding"
+"""Purpose: float32 values of version 0, given by the first client in the clear."""
+OPENED = "opened"
+"""Purpose: a holder's decrypted sum of a cohort, int64 values."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SubmissionId:
+    """Names one contribution of one run; every retry under the same id is harmless."""
+
+    client: str
+    group: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.client}/{self.group}/{self.sequence}"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockHeader:
+    """What goes before a block's payload, signed by its author (Ed25519).
+
+    Args:
+        run: run id, 32 bytes.
+        author: client or holder.
+        purpose: UPDATE, FOUNDING or OPENED.
+        group, sequence: the submission (for OPENED: the cohort's number), and
+        block: which block of the group.
+        length: bytes of payload; digest: `payload_digest` of it.
+    """
+
+    run: bytes
+    author: str
+    purpose: str
+    group: str
+    sequence: int
+    block: int
+    length: int
+    digest: bytes
+    signature: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """Names one payload of a run, for ever."""
+        return f"{self.purpose}/{self.author}/{self.group}/{self.sequence}/{self.block}"
+
+    @property
+    def key(self) -> str:
+        """Where the payload is stored: name and digest, so other bytes never overwrite it."""
+        return f"{self.name}/{self.digest.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """All that the coordinator knows of a submission; no payload.
+
+    Args:
+        run: run id, 32 bytes.
+        id: the submission.
+        purpose: UPDATE or FOUNDING.
+        version: the base version trained on, and base: its model digest.
+        blocks: digest of every block's payload, in order.
+        envelopes, commitments: sealed key shares and their commitments; empty
+            under ciphers without a committee.
+        size: payload bytes in all.
+        charge: the privacy facts of the training behind it, if it was private.
+    """
+
+    run: bytes
+    id: SubmissionId
+    purpose: str
+    version: int
+    base: bytes
+    blocks: tuple[bytes, ...]
+    envelopes: tuple[bytes, ...]
+    commitments: tuple[bytes, ...]
+    size: int
+    charge: Charge | None
+    signature: bytes = b""
+
+    @property
+    def root(self) -> bytes:
+        """One digest over all blocks, 32 bytes."""
+        return digest("secureps-ciphertext-root", *self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A submission's place in a cohort, with its integer weight >= 1."""
+
+    id: SubmissionId
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """Submissions that are summed together: fixed in the journal before anyone hears of it.
+
+    Args:
+        group, number: its name; numbers of a group only grow.
+        version: the version it will make (its predecessor is version - 1).
+        epoch: the placement epoch it was closed under.
+        members: sorted by id.
+    """
+
+    group: str
+    number: int
+    version: int
+    epoch: int
+    members: tuple[Member, ...]
+
+    @property
+    def weight(self) -> int:
+        """Total integer weight."""
+        return sum(member.weight for member in self.members)
+
+
+BLOCK_DOMAIN = b"secureps-block"
+RECEIPT_DOMAIN = b"secureps-receipt"
+
+
+def signing_bytes(record: BlockHeader | Receipt) -> tuple[bytes, bytes]:
+    """(domain, bytes) that the author signs and everyone verifies."""
+    domain = BLOCK_DOMAIN if isinstance(record, BlockHeader) else RECEIPT_DOMAIN
+    return domain, signed_part(record)
+
+
+def model_digest(group: str, version: int, blocks: tuple[bytes, ...]) -> bytes:
+    """Digest of one published version of a group, from its blocks' digests."""
+    return digest("secureps-model", group.encode(), version.to_bytes(8, "little"), *blocks)
