@@ -1,0 +1,1 @@
+"""From updates to packed integers and back."""

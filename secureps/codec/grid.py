@@ -1,0 +1,147 @@
+"""From floats to the integers that every cipher carries, and back from their sums.
+
+A grid maps [-range, range] to u in [0, 2Z] by unbiased stochastic rounding; the words that
+decide are an argument. What must not live here: clipping (`privacy.mechanism`), noise,
+packing (`codec.pack`), and any source of randomness.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
+
+LEAST_BITS = 2
+MOST_BITS = 24
+"""Above this a float32 has no more precision to give."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Z = 2^(bits-1) - 1 steps on either side of zero; u = z + Z lies in [0, 2Z].
+
+    Args:
+        bits: of one value, 2 to 24.
+        range: the largest magnitude that is carried, finite and > 0; larger ones are clamped.
+    Raises:
+        PlanRefused: either is out of bounds.
+    """
+
+    bits: int
+    range: float
+
+    def __post_init__(self) -> None:
+        if not LEAST_BITS <= self.bits <= MOST_BITS:
+            raise PlanRefused(f"a grid of {self.bits} bits: {LEAST_BITS} to {MOST_BITS} are known")
+        if not (math.isfinite(self.range) and self.step > 0):
+            raise PlanRefused(f"a grid's range must be finite and > 0, not {self.range}")
+
+    @property
+    def most(self) -> int:
+        """Z, the largest |z|."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def levels(self) -> int:
+        """2Z, the largest u."""
+        return 2 * self.most
+
+    @property
+    def step(self) -> float:
+        """The distance of two grid points, in the units of the values."""
+        return self.range / self.most
+
+    def encode(
+        self, x: NDArray[np.float32] | NDArray[np.float64], words: NDArray[np.uint32]
+    ) -> NDArray[np.int64]:
+        """u = z + Z with z = floor(x / step) + [word < frac * 2^32], clamped to [-Z, Z].
+
+        E[z] = x / step within 2^-32 for uniform words and |x| <= range. Computed in float64,
+        as x / range * Z, so that +-range falls on +-Z exactly.
+
+        Args:
+            x: float32 or float64 of shape (n,).
+            words: uint32 of shape (n,), uniform and independent of everything.
+        Returns:
+            int64 of shape (n,), in [0, 2Z].
+        Raises:
+            WrongShape: x and words do not fit.
+            NotFinite: x has a NaN or an infinity.
+        """
+        if x.ndim != 1 or words.shape != x.shape or words.dtype != np.uint32:
+            raise WrongShape(
+                f"{list(x.shape)} values need as many uint32 words for rounding, not "
+                f"{words.dtype}{list(words.shape)}"
+            )
+        if not np.isfinite(x).all():
+            raise NotFinite("an update has a value that is not finite")
+        scaled = np.clip(x.astype(np.float64), -self.range, self.range)
+        scaled = scaled / self.range * self.most
+        floor = np.floor(scaled)
+        z = floor + (words < (scaled - floor) * 2.0**32)
+        steps: NDArray[np.int64] = np.clip(z, -self.most, self.most).astype(np.int64)
+        return steps + self.most
+
+    def decode_sum(self, total: NDArray[np.int64], total_weight: int) -> NDArray[np.float64]:
+        """(sum of w_i u_i - total_weight * Z) * step: the weighted sum of the values.
+
+        Args:
+            total: int64 of shape (n,), the sums of w_i u_i.
+            total_weight: sum of the cohort's integer weights w_i.
+        Returns:
+            float64 of shape (n,); the integers are exact until the one multiplication.
+        Raises:
+            WrongShape: total is not int64.
+            Malformed: total_weight is below 1 or above what an int64 sum can hold.
+        """
+        if total.dtype != np.int64:
+            raise WrongShape(f"a sum of grid values is int64, not {total.dtype}")
+        if not 1 <= total_weight <= (2**62) // self.levels:
+            raise Malformed(f"a cohort of total weight {total_weight} cannot be summed in 62 bits")
+        return (total - total_weight * self.most).astype(np.float64) * self.step
+
+    def weigh(self, examples: int, most: int) -> int:
+        """A client's weight on the grid: max(1, round(examples * 2Z / most)), half to even.
+
+        Args:
+            examples: how many the client trained on, 1 to `most`.
+            most: n_max, the public bound on examples.
+        Returns:
+            an integer in [1, 2Z]: what goes into slot 0, and over 2Z multiplies the update.
+        Raises:
+            Malformed: examples is below 1 or above `most`.
+        """
+        if not 1 <= examples <= most:
+            raise Malformed(f"{examples} examples: the plan allows 1 to {most}")
+        return max(1, round(Fraction(examples * self.levels, most)))
+
+    def weighted_mean(
+        self, sum_u: NDArray[np.int64], sum_weight: int, total_weight: int
+    ) -> NDArray[np.float32]:
+        """The mean update, weighted by examples: decode_sum / (sum_weight / 2Z).
+
+        Each client sent x_i = (n_i / 2Z) * delta_i on the grid and n_i = `weigh` in slot 0.
+
+        Args:
+            sum_u: int64 of shape (n,), the sums of w_i u_i over the cohort.
+            sum_weight: the sum of w_i n_i, from slot 0.
+            total_weight: the sum of the cohort's integer weights w_i.
+        Returns:
+            float32 of shape (n,).
+        Raises:
+            Malformed: sum_weight is not positive: a client sent a weight that it may not.
+            NotFinite: a mean is too large for float32, for the same reason.
+        """
+        if sum_weight < 1:
+            raise Malformed(f"the weights of a cohort add up to {sum_weight}: a client's is bad")
+        with np.errstate(over="ignore"):
+            sums = self.decode_sum(sum_u, total_weight)
+            mean = (sums / (sum_weight / self.levels)).astype(np.float32)
+        if not np.isfinite(mean).all():
+            raise NotFinite("the mean of a cohort does not fit into float32: a weight is bad")
+        return mean

@@ -1,0 +1,232 @@
+"""Which tensors of a model form which group, and where they lie in its flattened values.
+
+A layout is made from a schema and patterns alone, so that every party computes the same
+one and can compare digests. What must not live here: where a block is stored
+(`model.placement`), and what its values mean (`codec.grid`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
+from secureps.messages.encoding import canonical, digest
+from secureps.messages.schema import Schema, TensorSpec
+
+MOST_VALUES = 1 << 36
+"""Values of the largest tensor."""
+
+
+@dataclass(frozen=True)
+class GroupLayout:
+    """One group: its tensors in schema order, one after another, cut into blocks.
+
+    Args:
+        name: the group's name in the plan.
+        tensors: the tensors of the group, in schema order.
+        size: how many values they have together.
+        block_values: values per block; the last block may have fewer.
+    """
+
+    name: str
+    tensors: tuple[TensorSpec, ...]
+    size: int
+    block_values: int
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks the group has."""
+        return -(-self.size // self.block_values)
+
+    def span(self, block: int) -> tuple[int, int]:
+        """(start, stop) of a block in the flattened values; Malformed if there is no such block."""
+        if not 0 <= block < self.blocks:
+            raise Malformed(
+                f"group {self.name!r} has blocks 0 to {self.blocks - 1}, and no block {block}"
+            )
+        start = block * self.block_values
+        return start, min(start + self.block_values, self.size)
+
+    def slots(self, block: int) -> int:
+        """Integers of a block in transit: slot 0 (the client's weight) and its values."""
+        start, stop = self.span(block)
+        return 1 + stop - start
+
+    def flatten(self, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """The group's values in one new vector; tensors of other groups are passed over.
+
+        Args:
+            tensors: by name, each with exactly the shape and dtype of its spec.
+        Returns:
+            float32 of shape (size,); every other dtype is converted.
+        Raises:
+            WrongShape: a tensor is missing, or has another shape or dtype.
+            NotFinite: a tensor has a NaN or an infinity, or a value too large for float32.
+        """
+        flat = np.empty(self.size, dtype=np.float32)
+        start = 0
+        for spec in self.tensors:
+            if spec.name not in tensors:
+                raise WrongShape(f"tensor {spec.name!r} of group {self.name!r} is missing")
+            tensor = np.asarray(tensors[spec.name])
+            if tensor.shape != spec.shape or tensor.dtype.name != spec.dtype:
+                raise WrongShape(
+                    f"tensor {spec.name!r} is {tensor.dtype.name}{list(tensor.shape)}, but the "
+                    f"run's layout has {spec.dtype}{list(spec.shape)}"
+                )
+            stop = start + tensor.size
+            with np.errstate(over="ignore"):
+                flat[start:stop] = tensor.reshape(-1)
+            _demand_finite(flat[start:stop], spec.name)
+            start = stop
+        return flat
+
+    def unflatten(self, values: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        """The group's tensors, new arrays with the shape and dtype of their specs.
+
+        Integers are rounded half to even and kept within their dtype's range; a boolean is
+        true above 0.5.
+
+        Args:
+            values: float32 of shape (size,).
+        Raises:
+            WrongShape: another shape.
+            NotFinite: a value is not finite, or becomes infinite in its tensor's dtype.
+        """
+        if values.shape != (self.size,):
+            raise WrongShape(
+                f"group {self.name!r} has {self.size} values, not shape {list(values.shape)}"
+            )
+        tensors: dict[str, NDArray[Any]] = {}
+        start = 0
+        for spec in self.tensors:
+            stop = start + math.prod(spec.shape)
+            part = values[start:stop]
+            _demand_finite(part, spec.name)
+            tensors[spec.name] = _cast(part, spec).reshape(spec.shape)
+            start = stop
+        return tensors
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All groups of a run, and the tensors that stay with each client."""
+
+    groups: tuple[GroupLayout, ...]
+    local: tuple[TensorSpec, ...]
+    block_size: int
+
+    @classmethod
+    def build(
+        cls,
+        schema: Schema,
+        groups: Sequence[tuple[str, str]],
+        block_size: int,
+        local: Sequence[str] = (),
+    ) -> Layout:
+        """Sort the tensors of a schema into groups.
+
+        Args:
+            schema: the model's tensors.
+            groups: (group name, pattern) in the order in which they are tried; patterns are
+                those of `fnmatch`, case-sensitive.
+            block_size: slots per block, slot 0 included.
+            local: patterns of tensors that stay out, tried before all groups.
+        Raises:
+            PlanRefused: a tensor fits no group, a group gets no values, a name occurs twice,
+                a dtype cannot be carried, or a block would have no room for a value.
+        """
+        for spec in schema.tensors:
+            if min(spec.shape, default=1) < 0 or math.prod(spec.shape) > MOST_VALUES:
+                raise PlanRefused(f"tensor {spec.name!r} has an impossible shape {spec.shape}")
+        if block_size < 2:
+            raise PlanRefused(f"a block of {block_size} slots has no room for a value: at least 2")
+        _refuse_repeats("group", [name for name, _ in groups])
+        _refuse_repeats("tensor", [spec.name for spec in schema.tensors])
+        members: dict[str, list[TensorSpec]] = {name: [] for name, _ in groups}
+        kept: list[TensorSpec] = []
+        for spec in schema.tensors:
+            if any(fnmatchcase(spec.name, pattern) for pattern in local):
+                kept.append(spec)
+                continue
+            _refuse_dtype(spec)
+            for name, pattern in groups:
+                if fnmatchcase(spec.name, pattern):
+                    members[name].append(spec)
+                    break
+            else:
+                raise PlanRefused(
+                    f"tensor {spec.name!r} matches no group's pattern: add a group for it, or "
+                    "list it as local"
+                )
+        if not groups:
+            raise PlanRefused("the plan has no groups, so there is nothing to train together")
+        built = []
+        for name, specs in members.items():
+            size = sum(math.prod(spec.shape) for spec in specs)
+            if size == 0:
+                raise PlanRefused(f"group {name!r} has no tensors: no value of the model is its")
+            built.append(GroupLayout(name, tuple(specs), size, block_size - 1))
+        return cls(tuple(built), tuple(kept), block_size)
+
+    def group(self, name: str) -> GroupLayout:
+        """The group of that name; Malformed if there is none."""
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise Malformed(f"there is no group {name!r} in this run")
+
+    @cached_property
+    def digest(self) -> bytes:
+        """32 bytes (BLAKE2b-256) over groups, tensors, order, block size and local tensors."""
+        return digest("secureps-layout", canonical(self))
+
+
+def _refuse_repeats(kind: str, names: Sequence[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise PlanRefused(f"{kind} {name!r} is there {count} times")
+
+
+def _refuse_dtype(spec: TensorSpec) -> None:
+    try:
+        known = np.dtype(spec.dtype)
+    except TypeError:
+        known = None
+    if known is None or known.kind not in "fiub" or known.name != spec.dtype:
+        raise PlanRefused(
+            f"tensor {spec.name!r} has dtype {spec.dtype!r}, which cannot be carried as float32: "
+            "list it as local"
+        )
+
+
+def _demand_finite(values: NDArray[Any], name: str) -> None:
+    if not np.isfinite(values).all():
+        raise NotFinite(f"tensor {name!r} has a value that is not a finite float32")
+
+
+def _cast(part: NDArray[np.float32], spec: TensorSpec) -> NDArray[Any]:
+    """A copy of a tensor's values in its own dtype, flat."""
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "b":
+        return part > 0.5
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        top = float(info.max)
+        if top > info.max:  # 2^63 - 1 is no float64; its cast would overflow
+            top = math.nextafter(top, 0.0)
+        return np.clip(np.rint(part.astype(np.float64)), float(info.min), top).astype(dtype)
+    with np.errstate(over="ignore"):
+        cast = part.astype(dtype)
+    if not np.isfinite(cast).all():
+        raise NotFinite(f"tensor {spec.name!r} has a value that is too large for {spec.dtype}")
+    return cast

@@ -1,0 +1,1 @@
+"""What is done to an update for privacy, and the account of what was spent."""
