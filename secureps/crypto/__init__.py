@@ -1,0 +1,1 @@
+"""Ciphers, identities and randomness: what keeps single updates from everybody."""

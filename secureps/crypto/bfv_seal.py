@@ -1,0 +1,216 @@
+"""BFV as the owners of keys and values need it: the only importer of tenseal.
+
+SEAL does the key generation, the encryption and the decryption; between it and our wire
+format (see `bfv`) lie SEAL's own streams: a 16-byte header, then parms_id, flags, sizes
+and the coefficients, zstd-compressed when SEAL writes, plain when we do. tenseal hands
+streams only to files, so they pass through an anonymous file in memory. Whatever comes
+from elsewhere is length- and range-checked by `bfv` before SEAL reads it.
+
+What must not live here: anything that a shard or the coordinator imports.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+from tenseal import sealapi
+
+from secureps.codec.pack import Packing, capacity_base
+from secureps.crypto.bfv import (
+    CIPHERTEXT_BYTES,
+    DATA_PRIME,
+    DEGREE,
+    DIGITS,
+    KEY_PRIME,
+    VALUES_PER_CIPHERTEXT,
+    BfvAdder,
+    BfvPublicKey,
+    BfvSecretKey,
+    check_parameters,
+    plain_modulus,
+)
+from secureps.crypto.cipher import CipherParameters, Payload, check_values
+from secureps.errors import InternalError, Malformed
+
+_MAGIC = 0xA15E
+_HEADER = struct.Struct("<HBBBBHQ")
+"""SEALHeader: magic, header size, version major and minor, compression, reserved, size."""
+_NO_COMPRESSION = 0
+_ZSTD = 2
+_MAX_STREAM = 1 << 20
+"""Above every stream of SEAL's at these parameters."""
+
+
+class _Channel:
+    """An anonymous file through which SEAL objects become bytes and back; one at a time."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("secureps-seal")
+            self._path = f"/proc/self/fd/{self._file}"
+            weakref.finalize(self, os.close, self._file)
+        else:
+            self._file, self._path = tempfile.mkstemp(prefix="secureps-seal-")
+            weakref.finalize(self, os.close, self._file)
+            weakref.finalize(self, os.unlink, self._path)
+        self._lock = threading.Lock()
+
+    def take(self, source: Any, prefix: bytes) -> bytes:
+        """The coefficients that follow `prefix` in the stream of a SEAL object of ours."""
+        with self._lock:
+            source.save(self._path)
+            stream = os.pread(self._file, _MAX_STREAM, 0)
+        magic, _, _, _, compression, _, size = _HEADER.unpack_from(stream)
+        body = stream[_HEADER.size : size]
+        if magic == _MAGIC and compression == _ZSTD:
+            body = zstandard.ZstdDecompressor().decompressobj().decompress(body)
+        elif magic != _MAGIC or compression != _NO_COMPRESSION:
+            raise InternalError("tenseal wrote a stream that is not SEAL's format with zstd")
+        if not body.startswith(prefix):
+            raise InternalError("tenseal's SEAL lays out its objects in a way we do not know")
+        return body[len(prefix) :]
+
+    def give(self, target: Any, context: Any, stream: bytes) -> Any:
+        """Loads a SEAL object from a stream that we made."""
+        with self._lock:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, stream, 0)
+            target.load(context, self._path)
+        return target
+
+
+class _Ring:
+    """One SEAL context and the prefixes of its objects' streams."""
+
+    def __init__(self, t: int) -> None:
+        encryption = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
+        encryption.set_poly_modulus_degree(DEGREE)
+        encryption.set_coeff_modulus([sealapi.Modulus(q) for q in (DATA_PRIME, KEY_PRIME)])
+        encryption.set_plain_modulus(t)
+        self.context = sealapi.SEALContext(encryption, True, sealapi.SEC_LEVEL_TYPE.TC128)
+        if not self.context.parameters_set():
+            raise InternalError(f"SEAL refuses: {self.context.parameters_error_message()}")
+        self.channel = _Channel()
+        header = sealapi.Serialization.SEALHeader()
+        self._version = (header.version_major, header.version_minor)
+        data, key = self.context.first_parms_id(), self.context.key_parms_id()
+        ids = struct.pack("<4Q", *data), struct.pack("<4Q", *key)
+        polynomials = struct.Struct("<?QQQdQ")  # is_ntt, size, N, primes, scale, correction
+        self.ciphertext = (
+            ids[0] + polynomials.pack(False, 2, DEGREE, 1, 1.0, 1) + self._array(2 * DEGREE)
+        )
+        self.public = (
+            ids[1] + polynomials.pack(True, 2, DEGREE, 2, 1.0, 1) + self._array(4 * DEGREE)
+        )
+        plaintext = struct.pack("<Qd", 2 * DEGREE, 1.0)  # coefficients, scale
+        self.secret = ids[1] + plaintext + self._array(2 * DEGREE)
+
+    def _array(self, size: int) -> bytes:
+        """What precedes the uint64 of a DynArray: a header of its own and the size."""
+        return self._header(8 + 8 * size) + struct.pack("<Q", size)
+
+    def _header(self, length: int) -> bytes:
+        size = _HEADER.size
+        return _HEADER.pack(_MAGIC, size, *self._version, _NO_COMPRESSION, 0, size + length)
+
+    def save(self, source: Any, prefix: bytes) -> bytes:
+        return self.channel.take(source, prefix)
+
+    def load(self, target: Any, prefix: bytes, coefficients: bytes | memoryview) -> Any:
+        body = prefix + coefficients
+        return self.channel.give(target, self.context, self._header(len(body)) + body)
+
+
+def generate() -> tuple[BfvSecretKey, BfvPublicKey]:
+    """A fresh key pair from the operating system's randomness; it serves every capacity."""
+    ring = _Ring(plain_modulus(1))  # keys live modulo q p and know no plain modulus
+    keys = sealapi.KeyGenerator(ring.context)
+    public = sealapi.PublicKey()
+    keys.create_public_key(public)
+    secret = ring.save(keys.secret_key(), ring.secret)
+    return BfvSecretKey(secret), BfvPublicKey(ring.save(public, ring.public))
+
+
+def _packing(parameters: CipherParameters) -> Packing:
+    base = capacity_base(parameters.capacity, parameters.levels)
+    return Packing(base, DIGITS, plain_modulus(parameters.capacity))
+
+
+class BfvSealer:
+    """Encrypts under a holder's public key.
+
+    Raises:
+        PlanRefused: the sums of these parameters do not fit the plain modulus.
+    """
+
+    def __init__(self, parameters: CipherParameters, key: BfvPublicKey) -> None:
+        check_parameters(parameters)
+        self._levels = parameters.levels
+        self._packing = _packing(parameters)
+        self._ring = _Ring(plain_modulus(parameters.capacity))
+        public = self._ring.load(sealapi.PublicKey(), self._ring.public, key.coefficients)
+        self._encoder = sealapi.BatchEncoder(self._ring.context)
+        self._encryptor = sealapi.Encryptor(self._ring.context, public)
+
+    def seal(self, values: npt.NDArray[np.int64]) -> bytes:
+        check_values(values, self._levels)
+        sealed = []
+        for start in range(0, values.size, VALUES_PER_CIPHERTEXT):
+            plaintext = sealapi.Plaintext()
+            ciphertext = sealapi.Ciphertext(self._ring.context)
+            digits = self._packing.pack(values[start : start + VALUES_PER_CIPHERTEXT])
+            self._encoder.encode(digits.tolist(), plaintext)  # pads with zeros
+            self._encryptor.encrypt(plaintext, ciphertext)
+            sealed.append(self._ring.save(ciphertext, self._ring.ciphertext))
+        return b"".join(sealed)
+
+
+class BfvOpener:
+    """Decrypts totals with a holder's secret key; raises as `BfvSealer` does."""
+
+    def __init__(self, parameters: CipherParameters, key: BfvSecretKey) -> None:
+        check_parameters(parameters)
+        self._adder = BfvAdder(parameters)
+        self._packing = _packing(parameters)
+        self._ring = _Ring(plain_modulus(parameters.capacity))
+        coefficients = key.to_bytes()[-2 * DEGREE * 8 :]
+        secret = self._ring.load(sealapi.SecretKey(), self._ring.secret, coefficients)
+        self._encoder = sealapi.BatchEncoder(self._ring.context)
+        self._decryptor = sealapi.Decryptor(self._ring.context, secret)
+
+    def open(self, total: Payload, slots: int) -> npt.NDArray[np.int64]:
+        self._adder.check_total(slots, total)
+        sums = np.empty(slots, np.int64)
+        view = memoryview(total).cast("B")
+        for index, start in enumerate(range(0, slots, VALUES_PER_CIPHERTEXT)):
+            place = index * CIPHERTEXT_BYTES
+            count = min(VALUES_PER_CIPHERTEXT, slots - start)
+            packed = self._decrypt(view[place : place + CIPHERTEXT_BYTES])
+            used = self._packing.coefficients(count)
+            sums[start : start + count] = self._packing.unpack(packed[:used], count)
+        return sums
+
+    def _decrypt(self, total: memoryview) -> npt.NDArray[np.int64]:
+        """Packed sums of one ciphertext, int64 (4096,); its range is the proof of the opening.
+
+        (SEAL's noise budget is none: it reads 0 within a factor of two of the bound.)
+        """
+        ciphertext = sealapi.Ciphertext(self._ring.context)
+        self._ring.load(ciphertext, self._ring.ciphertext, total)
+        plaintext = sealapi.Plaintext()
+        self._decryptor.decrypt(ciphertext, plaintext)
+        packed = np.array(self._encoder.decode_uint64(plaintext), np.int64)
+        if int(packed.max()) >= self._packing.base**DIGITS:
+            raise Malformed(
+                "this total does not decrypt under this holder's key: it was sealed for another "
+                "holder or for another plan, or a member sent a ciphertext that is none"
+            )
+        return packed

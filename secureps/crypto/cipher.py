@@ -1,0 +1,192 @@
+"""The three sides of every cipher: clients seal, shards add, whoever may opens the sum.
+
+A block is `slots` integers, each in [0, levels]; a cohort adds blocks with weights 1, 2
+or 4 that sum to at most `capacity`. A total is the canonical bytes of a cohort's sum.
+
+What must not live here: any scheme (`plain`, `bfv`), which cipher a name stands for
+(`suite`), and any import of a library of cryptography.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from secureps.crypto.secret import Secret
+from secureps.errors import Malformed, Oversized, PlanRefused
+
+Payload = bytes | memoryview
+"""One sealed block as it came off the wire."""
+
+WEIGHTS = (1, 2, 4)
+"""Weights that a member of a cohort may have: quarters of a fresh update's (FedBuff)."""
+
+
+class Opening(enum.Enum):
+    """What turns a cohort's sum into numbers."""
+
+    NOTHING = "nothing"
+    """The sum lies in the clear."""
+    HOLDER = "holder"
+    """One key holder decrypts the sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class CipherParameters:
+    """What all parties of a run agree on before the first key.
+
+    Args:
+        name: which cipher, see `secureps.crypto.suite`.
+        capacity: W, the greatest total weight of a cohort.
+        levels: 2Z, the greatest value in a slot of one block.
+
+    Raises:
+        PlanRefused: capacity or levels below 1, or sums that do not fit 62 bits.
+    """
+
+    name: str
+    capacity: int
+    levels: int
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1 or self.levels < 1:
+            raise PlanRefused(
+                f"capacity {self.capacity} and levels {self.levels} must both be at least 1"
+            )
+        if (self.capacity * self.levels).bit_length() > 62:
+            raise PlanRefused(
+                f"capacity {self.capacity} times levels {self.levels} exceeds 62 bits: "
+                "take a smaller cohort or a coarser grid"
+            )
+
+
+@dataclass(slots=True, eq=False)
+class Accumulator:
+    """A running sum of one block on a shard; only the `Adder` that made it changes it.
+
+    Args:
+        slots: values in the block.
+        sums: the sum so far, in the cipher's own layout, not yet reduced.
+        weight: total weight added.
+        units: how many multiples of the modulus an entry of `sums` may hold.
+    """
+
+    slots: int
+    sums: npt.NDArray[np.uint64] | npt.NDArray[np.int64]
+    weight: int = 0
+    units: int = 0
+
+
+class Adder(Protocol):
+    """The shard's side: it needs no key."""
+
+    def block_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a sealed block of `slots` values."""
+
+    def total_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a total of `slots` values."""
+
+    def check(self, slots: int, payload: Payload) -> None:
+        """Accepts a sealed block that can be added.
+
+        Raises:
+            Malformed: too short, or an entry out of range.
+            Oversized: too long.
+        """
+
+    def check_total(self, slots: int, total: Payload) -> None:
+        """Accepts a total that can be opened; raises as `check` does."""
+
+    def zero(self, slots: int) -> Accumulator:
+        """The empty sum."""
+
+    def add(self, accumulator: Accumulator, payload: Payload, weight: int) -> None:
+        """Adds weight times a block that has passed `check`, in place.
+
+        Raises:
+            Malformed: a weight that is not 1, 2 or 4 or that exceeds the capacity (nothing
+                is added then), or a payload of the wrong length.
+            Oversized: a payload that is too long.
+        """
+
+    def total(self, accumulator: Accumulator) -> bytes:
+        """Canonical little-endian bytes of the sum: the same for every order of adding."""
+
+
+class Sealer(Protocol):
+    """The client's side: it needs the public key at most."""
+
+    def seal(self, values: npt.NDArray[np.int64]) -> bytes:
+        """Seals a block.
+
+        Args:
+            values: int64 (slots,), each in [0, levels].
+
+        Raises:
+            Malformed: another dtype or shape, or a value out of range.
+        """
+
+
+class Opener(Protocol):
+    """The side that may see sums."""
+
+    def open(self, total: Payload, slots: int) -> npt.NDArray[np.int64]:
+        """The integer sums of a total, int64 (slots,), each in [0, capacity * levels].
+
+        Raises:
+            Malformed, Oversized: not a total, or made under another key.
+        """
+
+
+class Cipher(Protocol):
+    """One cipher under fixed parameters; building it touches no key."""
+
+    @property
+    def parameters(self) -> CipherParameters:
+        """What it was built with."""
+
+    @property
+    def opening(self) -> Opening:
+        """What opens its totals."""
+
+    def adder(self) -> Adder:
+        """The shard's side."""
+
+    def sealer(self, public_key: bytes | None) -> Sealer:
+        """The client's side; KitError without the public key that the cipher needs."""
+
+    def opener(self, secret_key: Secret | None) -> Opener:
+        """The opening side; KitError without the secret key that the cipher needs."""
+
+
+def check_length(what: str, data: Payload, expected: int) -> None:
+    """Malformed if `data` is shorter than `expected` bytes, Oversized if longer."""
+    length = memoryview(data).nbytes
+    if length < expected:
+        raise Malformed(f"{what} has {length} bytes; it must have exactly {expected}")
+    if length > expected:
+        raise Oversized(f"{what} has {length} bytes; it must have exactly {expected}")
+
+
+def check_values(values: npt.NDArray[np.int64], levels: int) -> None:
+    """Malformed unless `values` is int64, one-dimensional and within [0, levels]."""
+    if values.dtype != np.int64 or values.ndim != 1:
+        raise Malformed(f"values are {values.dtype} of shape {values.shape}, not int64 (slots,)")
+    if values.size and (int(values.min()) < 0 or int(values.max()) > levels):
+        raise Malformed(f"a value lies outside [0, {levels}]")
+
+
+def added_weight(accumulator: Accumulator, weight: int, capacity: int) -> int:
+    """The total weight after adding one more block; Malformed if that is not allowed."""
+    if weight not in WEIGHTS:
+        raise Malformed(f"weight {weight} is not one of {WEIGHTS}")
+    if accumulator.weight + weight > capacity:
+        raise Malformed(
+            f"the cohort's weight would be {accumulator.weight + weight}, "
+            f"above the plan's capacity of {capacity}"
+        )
+    return accumulator.weight + weight

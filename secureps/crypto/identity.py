@@ -1,0 +1,261 @@
+"""Who is who: Ed25519 identities (RFC 8032), certificates by the CA, and the roster.
+
+The CA is the federation's, not the aggregator's. It signs each certificate, and the roster
+as a whole, so that nobody can leave a member out unnoticed.
+
+What must not live here: files (`store.keyring`), and the keys of ciphers, of which a
+certificate carries only the digest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from secureps.crypto.secret import Secret
+from secureps.errors import Malformed, Oversized, UnknownParty, Unsigned
+from secureps.messages.encoding import DIGEST_BYTES, canonical, digest, signed_part, to_plain
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+MAX_ROSTER_BYTES = 16 << 20
+"""Some 40,000 parties."""
+
+Role = Literal["client", "holder", "shard", "coordinator"]
+ROLES: tuple[Role, ...] = typing.get_args(Role)
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_CERTIFICATE = b"secureps-certificate"
+_ROSTER = b"secureps-roster"
+
+
+def _framed(domain: bytes, message: bytes) -> bytes:
+    """What is signed: no message of one domain is a message of another."""
+    return len(domain).to_bytes(8, "little") + domain + message
+
+
+class PublicIdentity:
+    """An Ed25519 public key.
+
+    Args:
+        key: 32 bytes; anything else is Malformed.
+    """
+
+    __slots__ = ("_public", "key")
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise Malformed(f"an Ed25519 public key has {KEY_BYTES} bytes, not {len(key)}")
+        self.key = bytes(key)
+        self._public = Ed25519PublicKey.from_public_bytes(self.key)
+
+    @property
+    def fingerprint(self) -> str:
+        """64 hexadecimal digits, to be compared by people over another channel."""
+        return digest("secureps-identity", self.key).hex()
+
+    def verify(self, domain: bytes, message: bytes, signature: bytes) -> None:
+        """Unsigned unless this party signed the message in this domain."""
+        try:
+            self._public.verify(signature, _framed(domain, message))
+        except InvalidSignature:
+            raise Unsigned(f"a signature in {domain.decode(errors='replace')} is wrong") from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PublicIdentity) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"PublicIdentity({self.key.hex()})"
+
+
+class Identity(Secret):
+    """An Ed25519 secret key: whoever holds it is that party."""
+
+    __slots__ = ("_secret", "public")
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != KEY_BYTES:
+            raise Malformed(f"an Ed25519 secret key has {KEY_BYTES} bytes, not {len(secret)}")
+        self._secret = Ed25519PrivateKey.from_private_bytes(secret)
+        self.public = PublicIdentity(self._secret.public_key().public_bytes_raw())
+
+    @classmethod
+    def generate(cls) -> Identity:
+        """Fresh from the operating system's randomness."""
+        return cls(Ed25519PrivateKey.generate().private_bytes_raw())
+
+    @classmethod
+    def from_bytes(cls, secret: bytes) -> Identity:
+        """Malformed unless there are 32 bytes."""
+        return cls(secret)
+
+    def to_bytes(self) -> bytes:
+        """The 32 secret bytes."""
+        return self._secret.private_bytes_raw()
+
+    def sign(self, domain: bytes, message: bytes) -> bytes:
+        """64 bytes; the domain says what kind of message it is, and is part of it."""
+        return self._secret.sign(_framed(domain, message))
+
+
+def check_name(name: str) -> None:
+    """Malformed unless a party can have this name."""
+    if not _NAME.fullmatch(name):
+        raise Malformed(
+            f"{name[:80]!r} is no name: 1 to 63 of a-z 0-9 . _ -, the first a letter or digit"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The CA's word that a name in a role has this key.
+
+    Args:
+        name: 1 to 63 of a-z 0-9 . _ - and unique over the roster.
+        role: client, holder, shard or coordinator.
+        public_key: Ed25519, 32 bytes.
+        cipher_key_digest: `payload_digest` of a holder's public cipher key, else empty.
+        signature: the CA's, 64 bytes, over everything else.
+
+    Raises:
+        Malformed: a field that is none of this.
+    """
+
+    name: str
+    role: Role
+    public_key: bytes
+    cipher_key_digest: bytes
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.role not in ROLES:
+            raise Malformed(f"{self.name}: role {str(self.role)[:80]!r} is not one of {ROLES}")
+        if len(self.public_key) != KEY_BYTES or len(self.signature) not in (0, SIGNATURE_BYTES):
+            raise Malformed(f"{self.name}: a key or signature of the wrong length")
+        if len(self.cipher_key_digest) not in (
+            (0, DIGEST_BYTES) if self.role == "holder" else (0,)
+        ):
+            raise Malformed(f"{self.name}: a {self.role} with a cipher key of this length")
+
+    @property
+    def identity(self) -> PublicIdentity:
+        """The key that the party's signatures verify under."""
+        return PublicIdentity(self.public_key)
+
+    def verify(self, ca_public: PublicIdentity) -> None:
+        """Unsigned unless the CA signed it."""
+        ca_public.verify(_CERTIFICATE, signed_part(self), self.signature)
+
+
+def certify(
+    ca: Identity, name: str, role: Role, public_key: bytes, cipher_key_digest: bytes = b""
+) -> Certificate:
+    """A certificate signed by the CA; Malformed if a field does not fit."""
+    bare = Certificate(name, role, public_key, cipher_key_digest, b"")
+    return dataclasses.replace(bare, signature=ca.sign(_CERTIFICATE, signed_part(bare)))
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Everybody, sorted by (role, name), signed by the CA; Malformed if it is not.
+
+    Args:
+        certificates: of all parties; names are unique.
+        signature: the CA's, 64 bytes, over the digest.
+    """
+
+    certificates: tuple[Certificate, ...]
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        keys = [(c.role, c.name) for c in self.certificates]
+        if keys != sorted(keys):
+            raise Malformed("the roster is not sorted by role and name")
+        names = [c.name for c in self.certificates]
+        if len(set(names)) != len(names):
+            raise Malformed("a name is on the roster twice")
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes over all certificates: what a run pins."""
+        return digest(_ROSTER.decode(), *(canonical(c) for c in self.certificates))
+
+    def find(self, name: str) -> Certificate:
+        """The certificate of a party; UnknownParty if there is none."""
+        for certificate in self.certificates:
+            if certificate.name == name:
+                return certificate
+        raise UnknownParty(f"nobody named {name[:80]!r} is on the roster")
+
+    def clients(self) -> tuple[Certificate, ...]:
+        """Clients by name."""
+        return self._of("client")
+
+    def holders(self) -> tuple[Certificate, ...]:
+        """Key holders by name."""
+        return self._of("holder")
+
+    def _of(self, role: Role) -> tuple[Certificate, ...]:
+        return tuple(c for c in self.certificates if c.role == role)
+
+    def verify(self, ca_public: PublicIdentity) -> None:
+        """Unsigned unless the CA signed the roster and every certificate."""
+        ca_public.verify(_ROSTER, self.digest, self.signature)
+        for certificate in self.certificates:
+            certificate.verify(ca_public)
+
+    def to_bytes(self) -> bytes:
+        """JSON text, one line to a field."""
+        return (json.dumps(to_plain(self), indent=1, sort_keys=True) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Roster:
+        """The roster that `to_bytes` wrote, not yet verified.
+
+        Raises:
+            Malformed: any other bytes, be it by a space.
+            Oversized: more than MAX_ROSTER_BYTES.
+        """
+        if len(data) > MAX_ROSTER_BYTES:
+            raise Oversized(f"a roster of {len(data)} bytes; at most {MAX_ROSTER_BYTES}")
+        try:
+            roster = _read_roster(json.loads(data))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise Malformed("this is not a roster in JSON") from None
+        if roster.to_bytes() != data:
+            raise Malformed("this roster was edited: it is not as the CA's tool wrote it")
+        return roster
+
+
+def sign_roster(ca: Identity, certificates: Iterable[Certificate]) -> Roster:
+    """The roster of these certificates in order, signed; Malformed if a name comes twice."""
+    bare = Roster(tuple(sorted(certificates, key=lambda c: (c.role, c.name))), b"")
+    return dataclasses.replace(bare, signature=ca.sign(_ROSTER, bare.digest))
+
+
+def _read_roster(plain: Any) -> Roster:
+    return Roster(
+        tuple(
+            Certificate(
+                name=c["name"],
+                role=c["role"],
+                public_key=bytes.fromhex(c["public_key"]),
+                cipher_key_digest=bytes.fromhex(c["cipher_key_digest"]),
+                signature=bytes.fromhex(c["signature"]),
+            )
+            for c in plain["certificates"]
+        ),
+        bytes.fromhex(plain["signature"]),
+    )

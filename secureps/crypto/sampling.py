@@ -1,0 +1,159 @@
+"""Randomness as an argument: seeds, what derives from them, and the stream of words.
+
+seed --derive(labels)--> stream: key = BLAKE2b-256 (RFC 7693, keyed and personalised) of the
+length-prefixed labels; words = the ChaCha20 key stream (RFC 8439) under that key with
+a zero nonce, each key being used for one stream.
+
+What must not live here: distributions (`privacy.mechanism` turns words into noise), and
+numpy's generators.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import os
+from typing import ClassVar, final
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+from secureps.crypto.secret import Secret
+from secureps.errors import InternalError, Malformed
+
+SEED_BYTES = 32
+_PERSON = b"secureps-stream"
+_ZEROS = bytes(1 << 20)
+_STREAM_WORDS = 1 << 36
+"""2^32 blocks of 16 words: where the block counter of RFC 8439 ends."""
+
+Label = str | int | bytes
+
+
+class Stream(Secret):
+    """An endless run of uniform words; asking twice for n gives what asking once for 2n does.
+
+    Args:
+        key: 32 bytes, used for this stream alone.
+    """
+
+    __slots__ = ("_encryptor", "_left")
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+        self._left = _STREAM_WORDS
+
+    def words(self, count: int) -> npt.NDArray[np.uint32]:
+        """The next words, uint32 (count,), uniform over 32 bits.
+
+        Raises:
+            InternalError: beyond the 2^36 words (256 GiB) of one stream.
+        """
+        if not 0 <= count <= self._left:
+            raise InternalError(f"a stream has {self._left} words left, not {count}")
+        self._left -= count
+        words = np.empty(count, np.dtype("<u4"))
+        room = words.data.cast("B") if count else memoryview(b"")
+        for start in range(0, 4 * count, len(_ZEROS)):
+            piece = room[start : start + len(_ZEROS)]
+            self._encryptor.update_into(_ZEROS[: len(piece)], piece)
+        return words.astype(np.uint32, copy=False)
+
+    def integer(self, bits: int = 63) -> int:
+        """One uniform integer in [0, 2^bits), 1 <= bits <= 64; it takes two words."""
+        if not 1 <= bits <= 64:
+            raise InternalError(f"an integer of {bits} bits is not to be had, only 1 to 64")
+        low, high = self.words(2).tolist()
+        return int(high << 32 | low) >> (64 - bits)
+
+
+def _encode(label: Label) -> bytes:
+    """Type, length and value of a label: no two lists of labels encode alike."""
+    if isinstance(label, bool) or not isinstance(label, (str, int, bytes)):
+        raise Malformed(f"a {type(label).__name__} is no label for a stream")
+    if isinstance(label, str):
+        kind, value = b"s", label.encode()
+    elif isinstance(label, int):
+        kind, value = b"i", str(label).encode()
+    else:
+        kind, value = b"b", label
+    return kind + len(value).to_bytes(8, "little") + value
+
+
+class Seed(abc.ABC):
+    """Where randomness starts: a `SecretSeed` or, in tests and on loopback, an `UnsafeSeed`."""
+
+    __slots__ = ()
+
+    private: ClassVar[bool]
+    """Whether noise from this seed protects anybody."""
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ != __name__:
+            raise TypeError("there are two kinds of seed; no other can be made")
+
+    @abc.abstractmethod
+    def _key(self) -> bytes: ...
+
+    def derive(self, *labels: Label) -> Stream:
+        """The stream of these labels, always the same; other labels give an unrelated one.
+
+        Raises:
+            Malformed: a label that is not text, bytes or a whole number.
+        """
+        hasher = hashlib.blake2b(digest_size=SEED_BYTES, key=self._key(), person=_PERSON)
+        for label in labels:
+            hasher.update(_encode(label))
+        return Stream(hasher.digest())
+
+
+@final
+class SecretSeed(Secret, Seed):
+    """32 bytes that nobody else knows."""
+
+    __slots__ = ("_material",)
+
+    private = True
+
+    def __init__(self, material: bytes) -> None:
+        if len(material) != SEED_BYTES:
+            raise Malformed(f"a seed has {SEED_BYTES} bytes, not {len(material)}")
+        self._material = bytes(material)
+
+    @classmethod
+    def from_os(cls) -> SecretSeed:
+        """Fresh from the operating system."""
+        return cls(os.urandom(SEED_BYTES))
+
+    @classmethod
+    def from_bytes(cls, material: bytes) -> SecretSeed:
+        """Malformed unless there are 32 bytes; they must be uniform and secret."""
+        return cls(material)
+
+    def _key(self) -> bytes:
+        return self._material
+
+
+@final
+class UnsafeSeed(Seed):
+    """A number that everybody may know: runs repeat bit for bit, and noise protects nobody.
+
+    Args:
+        number: at least 0 and below 2^64.
+    """
+
+    __slots__ = ("number",)
+
+    private = False
+
+    def __init__(self, number: int) -> None:
+        if not 0 <= number < 1 << 64:
+            raise Malformed(f"an unsafe seed is at least 0 and below 2^64, not {number}")
+        self.number = number
+
+    def __repr__(self) -> str:
+        return f"UnsafeSeed({self.number}): no privacy"
+
+    def _key(self) -> bytes:
+        return b"secureps unsafe seed\0\0\0\0" + self.number.to_bytes(8, "little")
