@@ -1,0 +1,98 @@
+"""The synchronous rule: a cohort is invited per version and closes together.
+
+It closes when all invited have arrived, or at the deadline with at least the quorum.
+With fewer the deadline is extended; after the last extension it closes with at least
+the minimum cohort, or gives the round up without opening anything (federated averaging
+in rounds: McMahan et al. 2017; over-selection and deadlines: Bonawitz et al. 2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.submission import Member
+from secureps.policy.rule import (
+    Admission,
+    Admit,
+    Arrival,
+    Close,
+    Decision,
+    Drop,
+    Extend,
+    RoundState,
+    Wait,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """One version per round.
+
+    Args:
+        quorum: arrivals that suffice at the deadline.
+        minimum: fewest members that are ever opened; minimum <= quorum.
+        start: live members that a round waits for before it opens.
+        most: members invited at most (by name, when more are live).
+        deadline: seconds from opening to the deadline; each extension adds as much.
+        extensions: how often it may be moved.
+    """
+
+    quorum: int
+    minimum: int
+    start: int
+    most: int
+    deadline: float
+    extensions: int
+
+    def admit(self, now: float, member: str, state: RoundState) -> Admission:
+        if state.opened_at is not None:
+            if member in state.invited:
+                return Admit(f"invited to version {state.version + 1}")
+            return Wait(None, f"joins after version {state.version + 1}, whose round is open")
+        if len(state.live) < self.start:
+            return Wait(None, f"waits for members: {len(state.live)} of {self.start} are live")
+        if member not in sorted(state.live)[: self.most]:
+            return Wait(None, f"{self.most} others are invited first")
+        return Admit(f"invited to version {state.version + 1}")
+
+    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RoundState) -> Decision:
+        if state.opened_at is None:
+            return Wait(None, "no round is open")
+        here = {arrival.id.client for arrival in arrivals}
+        late = sorted(state.invited - here)
+        count = f"{len(here)} of {len(state.invited)}"
+        until = state.opened_at + self.deadline * (1 + state.extensions)
+        if not late and len(here) >= self.minimum:
+            return self._close(arrivals, f"all {len(here)} invited have arrived")
+        if now < until:
+            if late:
+                return Wait(until, f"{count} have arrived; waits for {_names(late)}")
+            return Wait(until, f"{count} have arrived, the minimum cohort is {self.minimum}")
+        if len(here) >= max(self.quorum, self.minimum):
+            return self._close(arrivals, f"deadline: {count} have arrived, quorum {self.quorum}")
+        if state.extensions < self.extensions:
+            return Extend(
+                until + self.deadline,
+                f"deadline: {count} have arrived, quorum {self.quorum}; extension "
+                f"{state.extensions + 1} of {self.extensions}",
+            )
+        if len(here) >= self.minimum:
+            return self._close(
+                arrivals,
+                f"last deadline: {count} have arrived, enough for the minimum cohort "
+                f"of {self.minimum}",
+            )
+        return Drop(
+            tuple(sorted(arrival.id for arrival in arrivals)),
+            f"given up: {count} have arrived after the last extension, the minimum cohort "
+            f"is {self.minimum}; nothing was opened",
+        )
+
+    @staticmethod
+    def _close(arrivals: tuple[Arrival, ...], reason: str) -> Close:
+        return Close(tuple(Member(a.id, 1) for a in sorted(arrivals, key=lambda a: a.id)), reason)
+
+
+def _names(names: list[str], shown: int = 3) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
