@@ -1,0 +1,86 @@
+"""What may come in: the plan's conditions on a receipt and on a block's header.
+
+Pure functions of the plan, the layout and what came; signatures, rounds and what is known
+already are checked by the machines. What must not live here: state, payloads, decisions.
+"""
+
+from __future__ import annotations
+
+from secureps.crypto.suite import cipher
+from secureps.errors import Malformed, Oversized, UnknownParty
+from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.submission import FOUNDING, OPENED, UPDATE, BlockHeader, Receipt
+from secureps.model.layout import GroupLayout
+from secureps.policy.plan import Plan
+
+PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}
+"""What a role may send blocks for."""
+
+
+def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> int:
+    """How long the payload of a block must be; Malformed if no block is for this purpose."""
+    slots = layout.slots(block)
+    if purpose == UPDATE:
+        return cipher(plan.cipher_parameters).adder().block_bytes(slots)
+    if purpose == FOUNDING:
+        return 4 * (slots - 1)
+    if purpose == OPENED:
+        return 8 * slots
+    raise Malformed(f"no block is for {purpose!r}")
+
+
+def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
+    """Accepts a receipt that this plan can have made.
+
+    Raises:
+        Malformed: its purpose, number of blocks, size or charge is another one.
+    """
+    if receipt.purpose not in (UPDATE, FOUNDING):
+        raise Malformed(f"{receipt.id}: no receipt is for {receipt.purpose!r}")
+    if receipt.id.sequence < 0:
+        raise Malformed(f"{receipt.id}: a sequence is at least 0")
+    blocks = range(layout.blocks)
+    if len(receipt.blocks) != len(blocks) or any(len(d) != DIGEST_BYTES for d in receipt.blocks):
+        raise Malformed(f"{receipt.id}: the group has {len(blocks)} blocks, each one digest")
+    size = sum(block_bytes(plan, layout, receipt.purpose, block) for block in blocks)
+    if receipt.size != size:
+        raise Malformed(f"{receipt.id}: {receipt.size} bytes, the plan makes {size}")
+    if receipt.envelopes or receipt.commitments:
+        raise Malformed(f"{receipt.id}: this cipher has no envelopes")
+    check_charge(plan, receipt)
+
+
+def check_charge(plan: Plan, receipt: Receipt) -> None:
+    """Malformed unless the charge is the one that the plan makes for this submission."""
+    privacy, charge, id = plan.section.privacy, receipt.charge, receipt.id
+    if privacy is None or receipt.purpose == FOUNDING:
+        if charge is not None:
+            raise Malformed(f"{id}: a charge where nothing is private")
+        return
+    if charge is None or (charge.party, charge.group, charge.version) != (
+        id.client,
+        id.group,
+        receipt.version,
+    ):
+        raise Malformed(f"{id}: the privacy charge is missing or for another submission")
+    planned = (privacy.noise_multiplier, privacy.sample_rate, plan.section.training["local_steps"])
+    if (charge.noise_multiplier, charge.sample_rate, charge.steps) != planned:
+        raise Malformed(f"{id}: the privacy charge differs from the plan")
+
+
+def check_header(plan: Plan, layout: GroupLayout, header: BlockHeader, role: str) -> None:
+    """Accepts the header of a block of this layout that a party of this role may send.
+
+    Raises:
+        UnknownParty: this role sends no such blocks.
+        Malformed: no digest, a sequence below 0, no such block, or too short.
+        Oversized: too long.
+    """
+    if header.purpose not in PURPOSES.get(role, ()):
+        raise UnknownParty(f"a {role} sends no {header.purpose!r} blocks")
+    if len(header.digest) != DIGEST_BYTES or header.sequence < 0:
+        raise Malformed("a block's header needs a 32-byte digest and a sequence >= 0")
+    expected = block_bytes(plan, layout, header.purpose, header.block)
+    if header.length != expected:
+        kind = Oversized if header.length > expected else Malformed
+        raise kind(f"{header.length} bytes, the plan makes {expected} for this block")

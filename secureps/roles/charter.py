@@ -1,0 +1,66 @@
+"""What a run is founded on, and how every party checks that it is the run of its own kit.
+
+Clients take the holders' keys, and holders the roster, from the kit and never from the
+coordinator: a run id that binds anything else is refused before a byte is sealed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.crypto.cipher import Opening
+from secureps.crypto.identity import Roster
+from secureps.crypto.suite import cipher
+from secureps.errors import WrongRun
+from secureps.messages.run import RunInfo
+from secureps.messages.schema import Schema
+from secureps.policy.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Charter:
+    """What the coordinator founds a run on.
+
+    Args:
+        plan, roster: from the operator and from the kit.
+        holders: digest of the holders' public cipher keys, from the kit.
+        initial: schema of the plan's file of version 0, or None if the first client's.
+        nonce: 32 random bytes; only a run's first start uses them.
+    """
+
+    plan: Plan
+    roster: Roster
+    holders: bytes
+    initial: Schema | None
+    nonce: bytes
+
+
+def check_run(run: RunInfo, roster: Roster, holders: bytes) -> Plan:
+    """The plan of a run, if the run is bound to this kit and to its own plan and schema.
+
+    Raises:
+        WrongRun: it is bound to another roster, other holders' keys or another layout, or
+            it would send in the clear what the kit has a key for.
+        PlanRefused, ConfigError: its plan is unsound.
+    """
+    if run.roster != roster.digest:
+        raise WrongRun(
+            "the coordinator's roster differs from this kit's: get the current kit from the CA"
+        )
+    if run.holders != holders:
+        raise WrongRun(
+            "the coordinator's key holders are not those of this kit: do not send anything, "
+            "and ask the CA which kit is right"
+        )
+    if len(run.nonce) != 32:
+        raise WrongRun("the run's nonce is not 32 bytes")
+    plan = Plan.from_text(run.plan)
+    sealed = any(holder.cipher_key_digest for holder in roster.holders())
+    if sealed and cipher(plan.cipher_parameters).opening is Opening.NOTHING:
+        raise WrongRun(
+            f"the coordinator's plan sends updates in the clear ({plan.section.cipher.name}), but "
+            "this kit was made for encryption: nothing was sent; ask the CA"
+        )
+    if plan.layout(run.schema).digest != run.layout:
+        raise WrongRun("the run's layout is not that of its plan and model")
+    return plan

@@ -1,0 +1,497 @@
+"""The coordinator: who may say what, and when; decides on receipts, never on payloads.
+
+It checks requests and turns them into records; `roles.commit` drives the steps that
+follow, `roles.federation` is the state. What must not live here: I/O, payloads, rules.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from secureps.errors import (
+    ConfigError,
+    Conflict,
+    Malformed,
+    NotReady,
+    UnknownParty,
+    WrongRun,
+    WrongShape,
+    WrongVersion,
+)
+from secureps.messages.encoding import DIGEST_BYTES, canonical, digest
+from secureps.messages.orders import Configure
+from secureps.messages.records import (
+    CheckpointComplete,
+    CheckpointPart,
+    FounderChosen,
+    Incarnated,
+    MemberJoined,
+    Received,
+    RunPinned,
+    ShardLocated,
+)
+from secureps.messages.requests import (
+    AskRun,
+    AskStatus,
+    Checkpointed,
+    Heartbeat,
+    Held,
+    Join,
+    Missing,
+    Noted,
+    Opened,
+    OpenRefused,
+    Prepared,
+    Register,
+    Spoilt,
+    Submit,
+    Subscribe,
+    Telemetry,
+    Welcome,
+)
+from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
+from secureps.messages.schema import Schema
+from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
+from secureps.model.layout import Layout
+from secureps.model.placement import place_group
+from secureps.roles import commit
+from secureps.roles.admission import check_receipt
+from secureps.roles.charter import Charter
+from secureps.roles.federation import Federation, GroupState, Phase
+from secureps.roles.machine import HANDS, Answer, Halt, Step, Tick, Unwatched, WorkFailed
+from secureps.roles.report import status
+from secureps.roles.tasks import ManifestWritten
+from secureps.roles.turn import Turn
+
+KEPT_TELEMETRY = 4096
+
+
+@dataclass(slots=True)
+class Presence:
+    """Who is here now, and whom this incarnation gave orders; a restart forgets it."""
+
+    leases: dict[str, float] = field(default_factory=dict)
+    watchers: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
+    holders: set[str] = field(default_factory=set)
+
+    def live(self, now: float) -> frozenset[str]:
+        """Clients whose lease runs."""
+        return frozenset(client for client, until in self.leases.items() if until > now)
+
+
+class Coordinator:
+    """The machine of the one coordinator of a federation."""
+
+    def __init__(self, charter: Charter) -> None:
+        self._charter = charter
+        self._plan = charter.plan
+        if charter.initial is not None:
+            charter.plan.layout(charter.initial)  # refused now, not when the shards are up
+        self._federation = Federation({name: GroupState(name) for name in charter.plan.groups})
+        self._presence = Presence()
+        self._layout: Layout | None = None
+        self._telemetry: list[Telemetry] = []
+        self._until: float | None = None
+
+    # --- Machine ------------------------------------------------------------------
+
+    def apply(self, at: float, record: Any) -> None:
+        self._federation.apply(at, record)
+        self._lay_out()
+
+    def resume(self, now: float) -> Step:
+        turn = self._turn(now)
+        if turn.federation.pinned is not None:
+            pinned = turn.federation.pinned.run
+            if pinned.plan != self._plan.text or pinned.roster != self._charter.roster.digest:
+                raise ConfigError(
+                    "this folder holds another run: its plan or roster differs from what was "
+                    "given; start a new run in an empty folder"
+                )
+        turn.write(Incarnated(turn.federation.incarnation + 1))
+        commit.manifest_again(turn)
+        for client in turn.federation.members:
+            self._renew(now, client)
+        return self._close_turn(self._turn(now, turn))
+
+    def inspect(self, sender: str, message: Any) -> bool:
+        raise Malformed("the coordinator takes no payloads: blocks go to their shards")
+
+    def wake(self) -> float | None:
+        leases = self._presence.leases.values()
+        return min([t for t in (self._until, *leases) if t is not None], default=None)
+
+    def subscription(self) -> Subscribe:
+        raise Malformed("the coordinator watches nobody")
+
+    def handle(self, now: float, sender: str, event: Any) -> Step:
+        if isinstance(event, Tick):
+            leases = self._presence.leases
+            for client in [c for c, until in leases.items() if until <= now]:
+                del leases[client]
+            return self._close_turn(self._turn(now))
+        if isinstance(event, Unwatched):
+            self._presence.watchers.discard(event.party)
+            return Step()
+        if isinstance(event, WorkFailed):
+            return Step(effects=[Halt(str(event.error), error=True)])
+        if sender == HANDS:
+            return self._manifest_written(now, event)
+        self._renew_if_client(now, sender)
+        turn = self._turn(now)
+        answer = self._answer(turn, sender, event)
+        self._close_turn(turn)
+        if answer is not None:
+            turn.step.effects.append(Answer(answer))
+        return turn.step
+
+    @property
+    def federation(self) -> Federation:
+        """What is known; for reading."""
+        return self._federation
+
+    def _answer(self, turn: Turn, sender: str, event: Any) -> Any:
+        match event:
+            case Register():
+                return self._register(turn, sender, event)
+            case Join(client, schema):
+                return self._join(turn, self._same(sender, client), schema)
+            case Subscribe(party, unsettled):
+                for claimed in (party, *(id.client for id in unsettled)):
+                    self._same(sender, claimed)
+                self._presence.watchers.add(party)
+                self._presence.told.add(sender)
+                turn.watchers |= {party}
+                commit.repeat(turn, party, unsettled)
+                return None
+            case Heartbeat(party):
+                self._same(sender, party)
+            case Submit(receipt):
+                self._submit(turn, sender, receipt)
+            case Held(shard, group, cohort, sums):
+                self._held(turn, self._shard(sender, shard), group, cohort, sums)
+            case Missing(shard, group, cohort, _):
+                self._missing(turn, self._shard(sender, shard), event)
+            case Opened(holder, group, cohort, sums):
+                self._opened(turn, self._holder(sender, holder), group, cohort, sums)
+            case Spoilt(shard, group, cohort, reason):
+                spoilt = self._at(group, Phase.PREPARING, cohort)
+                self._shard(sender, shard)
+                if spoilt is not None:
+                    commit.burnt(turn, spoilt, f"{shard} cannot use the sum: {reason}")
+            case OpenRefused(holder, group, cohort, reason):
+                state = self._at(group, Phase.OPENING, cohort)
+                self._holder(sender, holder)
+                if state is not None:
+                    commit.burnt(turn, state, f"{holder} refused: {reason}")
+            case Prepared():
+                self._prepared(turn, self._shard(sender, event.shard), event)
+            case Checkpointed(shard):
+                self._checkpointed(turn, self._shard(sender, shard), event)
+            case Telemetry(party):
+                self._same(sender, party)
+                if len(event.figures) > 16 or any(len(f.name) > 64 for f in event.figures):
+                    raise Malformed("telemetry has at most 16 figures, with names of 64 letters")
+                self._telemetry = [*self._telemetry, event][-KEPT_TELEMETRY:]
+            case AskRun():
+                return self._welcome(turn)
+            case AskStatus():
+                return status(turn, self._telemetry)
+            case _:
+                raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
+        return Noted()
+
+    def _register(self, turn: Turn, sender: str, event: Register) -> Noted:
+        certificate = self._charter.roster.find(self._same(sender, event.party))
+        if certificate.role == "shard":
+            if not (math.isfinite(event.weight) and event.weight > 0):
+                raise Malformed(f"{sender}: a shard's weight is finite and > 0, not {event.weight}")
+            known = turn.federation.shards.get(sender)
+            address = ShardAddress(sender, event.advertise, event.weight)
+            pinned = turn.federation.pinned
+            if pinned is not None and sender not in pinned.placement.shards:
+                raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
+            if known != address:
+                turn.write(ShardLocated(address))
+        elif certificate.role == "holder":
+            self._presence.holders.add(sender)
+        else:
+            raise UnknownParty(f"{sender} is a {certificate.role} and need not register")
+        own = turn.federation.incarnation
+        if event.seen > own or (event.seen == own and sender not in self._presence.told):
+            turn.write(Incarnated(event.seen + 1))  # somebody ruled after our journal's end
+        self._found_from_file(turn)
+        return Noted()
+
+    def _join(self, turn: Turn, client: str, schema: Schema) -> Welcome:
+        if self._charter.roster.find(client).role != "client":
+            raise UnknownParty(f"{client} is on the roster, but not as a client")
+        federation = turn.federation
+        if federation.pinned is None:
+            self._found_run(turn, schema)
+        assert federation.pinned is not None
+        if schema.digest != federation.pinned.run.schema.digest:
+            raise WrongShape(
+                f"{client}'s model differs from the run's: {_difference(federation, schema)}"
+            )
+        if client not in federation.members:
+            turn.write(MemberJoined(client))
+            if not federation.founder and self._charter.initial is None:
+                turn.write(FounderChosen(client))
+        self._renew(turn.now, client)
+        turn.live |= {client}
+        return self._welcome(turn, client)
+
+    @staticmethod
+    def _welcome(turn: Turn, client: str = "") -> Welcome:
+        pinned = turn.federation.pinned
+        if pinned is None:
+            raise NotReady("the run is not founded yet")
+        shards = tuple(turn.federation.shards[name] for name in pinned.placement.shards)
+        return Welcome(pinned.run, pinned.placement, shards, turn.federation.next_of(client))
+
+    def _submit(self, turn: Turn, sender: str, receipt: Receipt) -> None:
+        id = receipt.id
+        self._same(sender, id.client)
+        self._charter.roster.find(id.client).identity.verify(
+            *signing_bytes(receipt), receipt.signature
+        )
+        group = self._group(turn, receipt)
+        if turn.federation.known(id):
+            if turn.federation.receipts[id] != digest("secureps-receipt-known", canonical(receipt)):
+                raise Conflict(f"{id} is known with another receipt; begin a new sequence")
+            if id in group.receipts and group.phase is Phase.FOUNDING:
+                commit.found(turn, group, receipt)
+            return
+        assert self._layout is not None
+        check_receipt(self._plan, self._layout.group(group.name), receipt)
+        if receipt.purpose == FOUNDING:
+            if group.phase is not Phase.FOUNDING or sender != turn.federation.founder:
+                raise WrongVersion(f"the founding model of {group.name} is not asked from {sender}")
+            if group.receipts:
+                raise WrongVersion(f"the founding model of {group.name} is here already")
+            turn.write(Received(receipt))
+            commit.found(turn, group, receipt)
+            return
+        if group.phase is not Phase.COLLECTING:
+            raise WrongVersion(
+                f"{group.name} takes no updates now ({group.reason}); pull and wait to be invited"
+            )
+        if receipt.version != group.version or receipt.base != group.digest:
+            raise WrongVersion(
+                f"{id} was trained on version {receipt.version}, the open base is "
+                f"{group.version}; pull and train again"
+            )
+        if sender not in group.invited:
+            raise WrongVersion(f"{sender} is not invited to version {group.version + 1}")
+        if any(other.client == sender for other in group.receipts):
+            raise Conflict(f"{sender} has contributed to version {group.version + 1} already")
+        turn.write(Received(receipt))
+        if receipt.charge is not None:
+            turn.write(receipt.charge)
+
+    # --- the steps ----------------------------------------------------------------
+
+    def _held(
+        self, turn: Turn, shard: str, group: str, cohort: int, sums: tuple[bytes, ...]
+    ) -> None:
+        state = self._at(group, Phase.HOLDING, cohort)
+        if state is None:
+            return
+        self._digests(turn, shard, group, sums)
+        commit.held(turn, state, shard, sums)
+
+    def _missing(self, turn: Turn, shard: str, event: Missing) -> None:
+        state = turn.federation.groups.get(event.group)
+        if state is None:
+            raise Malformed(f"no group is called {event.group!r}")
+        wanted = tuple(id for id in event.ids if id in state.receipts)
+        if state.phase is Phase.FOUNDING:
+            commit.send_again(turn, wanted)
+        elif state.phase is Phase.PREPARING and state.number == event.cohort:
+            commit.open_again(turn, state)
+        elif state.phase is Phase.HOLDING and state.number == event.cohort and wanted:
+            commit.missing(turn, state, wanted)
+
+    def _opened(
+        self, turn: Turn, holder: str, group: str, cohort: int, sums: tuple[bytes, ...]
+    ) -> None:
+        state = self._at(group, Phase.OPENING, cohort)
+        if state is None:
+            again = self._at(group, Phase.PREPARING, cohort)
+            if again is not None and again.opened == sums:
+                commit.prepare_again(turn, again)
+            return
+        assert self._layout is not None
+        blocks = self._layout.group(group).blocks
+        if len(sums) != blocks or any(len(d) != DIGEST_BYTES for d in sums):
+            raise Malformed(f"{holder}: {group} has {blocks} blocks, each one digest")
+        commit.opened(turn, state, sums)
+
+    def _prepared(self, turn: Turn, shard: str, event: Prepared) -> None:
+        state = turn.federation.groups.get(event.group)
+        if state is None or event.version != state.version + 1:
+            return
+        if state.phase not in (Phase.PREPARING, Phase.FOUNDING):
+            return
+        self._digests(turn, shard, event.group, event.blocks)
+        commit.prepared(turn, state, shard, event.blocks, event.state)
+
+    def _checkpointed(self, turn: Turn, shard: str, event: Checkpointed) -> None:
+        number, checkpoints = event.number, turn.federation.checkpoints
+        if not checkpoints or checkpoints[-1].number != number:
+            return
+        if shard not in checkpoints[-1].parts:
+            turn.write(CheckpointPart(number, shard, event.file, event.size, event.digest))
+            commit.manifest_again(turn)
+
+    def _manifest_written(self, now: float, event: Any) -> Step:
+        turn = self._turn(now)
+        if isinstance(event, ManifestWritten):
+            checkpoints = turn.federation.checkpoints
+            last = checkpoints[-1] if checkpoints else None
+            if last is not None and last.number == event.number and not last.complete:
+                turn.write(CheckpointComplete(event.number))
+                commit.checkpoint_complete(turn)
+        return self._close_turn(turn)
+
+    # --- founding -----------------------------------------------------------------
+
+    def _found_run(self, turn: Turn, schema: Schema) -> None:
+        federation, wanted = turn.federation, self._plan.section.shards
+        if len(federation.shards) < wanted:
+            raise NotReady(f"the run waits for shards: {len(federation.shards)} of {wanted} are up")
+        if len(self._presence.holders) < self._plan.holders:
+            raise NotReady(
+                f"the run waits for key holders: {len(self._presence.holders)} of "
+                f"{self._plan.holders} are up"
+            )
+        layout = self._plan.layout(schema)
+        shards = {name: s.weight for name, s in sorted(federation.shards.items())}
+        groups = tuple(
+            GroupPlacement(g.name, place_group(g.name, g.blocks, shards)) for g in layout.groups
+        )
+        charter = self._charter
+        run = RunInfo(
+            self._plan.text,
+            schema,
+            layout.digest,
+            charter.holders,
+            charter.roster.digest,
+            charter.nonce,
+        )
+        placement = Placement(1, tuple(shards), groups)
+        addresses = tuple(federation.shards[name] for name in shards)
+        turn.write(RunPinned(run, placement, addresses))
+        self._lay_out()
+        for party in sorted(self._presence.watchers):
+            if party in shards or party in self._presence.holders:
+                turn.order(party, Configure(federation.incarnation, run, placement, addresses))
+
+    def _found_from_file(self, turn: Turn) -> None:
+        initial, federation = self._charter.initial, turn.federation
+        if initial is None or federation.pinned is not None:
+            return
+        if len(federation.shards) < self._plan.section.shards:
+            return
+        if len(self._presence.holders) >= self._plan.holders:
+            self._found_run(turn, initial)
+            for group in federation.groups.values():
+                commit.found(turn, group, None)
+
+    def _lay_out(self) -> None:
+        pinned = self._federation.pinned
+        if pinned is not None and self._layout is None:
+            self._layout = self._plan.layout(pinned.run.schema)
+
+    def _turn(self, now: float, before: Turn | None = None) -> Turn:
+        turn = Turn(
+            now=now,
+            plan=self._plan,
+            federation=self._federation,
+            holders=tuple(c.name for c in self._charter.roster.holders()),
+            live=self._presence.live(now),
+            watchers=frozenset(self._presence.watchers),
+        )
+        if before is not None:
+            turn.step = before.step
+        return turn
+
+    def _close_turn(self, turn: Turn) -> Step:
+        self._until = commit.advance(turn)
+        return turn.step
+
+    def _renew(self, now: float, client: str) -> None:
+        self._presence.leases[client] = now + self._plan.section.lease
+
+    def _renew_if_client(self, now: float, sender: str) -> None:
+        if sender in self._federation.members:
+            self._renew(now, sender)
+
+    def _same(self, sender: str, claimed: str) -> str:
+        if sender != claimed:
+            raise UnknownParty(f"{sender} speaks as {claimed}; everyone speaks for themselves")
+        self._charter.roster.find(sender)
+        return sender
+
+    def _role(self, sender: str, claimed: str, role: str) -> str:
+        if self._charter.roster.find(self._same(sender, claimed)).role != role:
+            raise UnknownParty(f"{sender} is not a {role}")
+        return sender
+
+    def _shard(self, sender: str, claimed: str) -> str:
+        self._role(sender, claimed, "shard")
+        pinned = self._federation.pinned
+        if pinned is None:
+            raise WrongRun(f"{sender} speaks of a run, and none is founded here yet")
+        if sender not in pinned.placement.shards:
+            raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
+        return sender
+
+    def _holder(self, sender: str, claimed: str) -> str:
+        return self._role(sender, claimed, "holder")
+
+    def _group(self, turn: Turn, receipt: Receipt) -> GroupState:
+        pinned = turn.federation.pinned
+        if pinned is None or receipt.run != pinned.run.id:
+            raise WrongRun(f"{receipt.id} was made for another run; join this one first")
+        group = turn.federation.groups.get(receipt.id.group)
+        if group is None:
+            raise Malformed(f"no group is called {receipt.id.group!r}")
+        return group
+
+    def _at(self, group: str, phase: Phase, cohort: int) -> GroupState | None:
+        """The group, if it is at this step of this cohort; None if the message is late."""
+        state = self._federation.groups.get(group)
+        if state is None:
+            raise Malformed(f"no group is called {group!r}")
+        return state if state.phase is phase and state.number == cohort else None
+
+    def _digests(self, turn: Turn, shard: str, group: str, digests: tuple[bytes, ...]) -> None:
+        blocks = turn.federation.owners(group).get(shard, ())
+        if (
+            not blocks
+            or len(digests) != len(blocks)
+            or any(len(d) != DIGEST_BYTES for d in digests)
+        ):
+            raise Malformed(f"{shard}: it holds {len(blocks)} blocks of {group}, each one digest")
+
+
+def _difference(federation: Federation, schema: Schema) -> str:
+    assert federation.pinned is not None
+    ours = {spec.name: spec for spec in federation.pinned.run.schema.tensors}
+    theirs = {spec.name: spec for spec in schema.tensors}
+    for name in [*ours, *theirs]:
+        if name not in theirs:
+            return f"{name} is missing"
+        if name not in ours:
+            return f"{name} is not in the run's model"
+        if ours[name] != theirs[name]:
+            return (
+                f"{name} is {theirs[name].dtype}{list(theirs[name].shape)}, the run's is "
+                f"{ours[name].dtype}{list(ours[name].shape)}"
+            )
+    return "the order of tensors differs"

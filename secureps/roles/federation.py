@@ -1,0 +1,284 @@
+"""What the coordinator knows: the fold of its journal.
+
+`Federation.apply` takes one record; nothing else changes this state, so a restarted
+coordinator knows exactly what the killed one had journalled. What must not live here:
+decisions (`roles.coordinator`), leases and watchers (they do not survive a restart).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from secureps.errors import InternalError
+from secureps.messages.charge import Charge
+from secureps.messages.encoding import canonical, digest
+from secureps.messages.orders import GroupVersion
+from secureps.messages.records import (
+    CheckpointComplete,
+    CheckpointOrdered,
+    CheckpointPart,
+    CohortBurnt,
+    CohortClosed,
+    CohortOpened,
+    CohortReopened,
+    Finished,
+    FounderChosen,
+    Incarnated,
+    MemberJoined,
+    Received,
+    RoundExtended,
+    RoundGivenUp,
+    RoundOpened,
+    RunPinned,
+    ShardLocated,
+    ShardPrepared,
+    SumsHeld,
+    VersionCommitted,
+)
+from secureps.messages.run import ShardAddress
+from secureps.messages.submission import Cohort, Receipt, SubmissionId, model_digest
+from secureps.policy.rule import RoundState
+from secureps.privacy.ledger import Ledger
+
+
+class Phase(Enum):
+    """Which step of the commit a group is in."""
+
+    FOUNDING = "founding"
+    WAITING = "waiting"
+    COLLECTING = "collecting"
+    HOLDING = "holding"
+    OPENING = "opening"
+    PREPARING = "preparing"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a submission."""
+
+    outcome: str
+    version: int
+    reason: str
+
+
+@dataclass(slots=True)
+class GroupState:
+    """One group's life."""
+
+    name: str
+    version: int = -1
+    blocks: tuple[bytes, ...] = ()
+    phase: Phase = Phase.FOUNDING
+    reason: str = "waits for the founding model"
+    round: int = 0
+    invited: frozenset[str] = frozenset()
+    opened_at: float | None = None
+    extensions: int = 0
+    receipts: dict[SubmissionId, Receipt] = field(default_factory=dict)
+    cohort: Cohort | None = None
+    number: int = -1
+    held: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    opened: tuple[bytes, ...] = ()
+    prepared: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of the committed version; what an update must have been trained on."""
+        return model_digest(self.name, self.version, self.blocks)
+
+    def round_state(self, live: frozenset[str]) -> RoundState:
+        """What the rule may look at."""
+        return RoundState(self.version, live, self.invited, self.opened_at, self.extensions)
+
+    def end_round(self) -> None:
+        """Between rounds."""
+        self.invited = frozenset()
+        self.opened_at = None
+        self.extensions = 0
+        self.receipts = {}
+        self.cohort = None
+        self.held = {}
+        self.opened = ()
+        self.prepared = {}
+
+
+@dataclass(slots=True)
+class CheckpointState:
+    """A checkpoint in the making, or the last complete ones."""
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+    parts: dict[str, CheckpointPart] = field(default_factory=dict)
+    complete: bool = False
+
+    def version_of(self, group: str) -> int:
+        """The version of a group in this checkpoint; -1 if it is not in it."""
+        return next((gv.version for gv in self.versions if gv.group == group), -1)
+
+
+@dataclass(slots=True)
+class Federation:
+    """Everything that survives a restart of the coordinator."""
+
+    groups: dict[str, GroupState]
+    incarnation: int = 0
+    pinned: RunPinned | None = None
+    shards: dict[str, ShardAddress] = field(default_factory=dict)
+    members: list[str] = field(default_factory=list)
+    founder: str = ""
+    receipts: dict[SubmissionId, bytes] = field(default_factory=dict)
+    fates: dict[SubmissionId, Fate] = field(default_factory=dict)
+    checkpoints: list[CheckpointState] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=lambda: Ledger(()))
+    charges: dict[str, int] = field(default_factory=dict)
+    finished: str = ""
+
+    def owners(self, group: str) -> dict[str, tuple[int, ...]]:
+        """Which shard holds which blocks of a group, in this epoch; shards without are left out."""
+        assert self.pinned is not None
+        placed = self.pinned.placement.of(group)
+        owned = {s: placed.blocks_of(s) for s in self.pinned.placement.shards}
+        return {s: blocks for s, blocks in owned.items() if blocks}
+
+    def by_block(self, group: str, parts: dict[str, tuple[bytes, ...]]) -> tuple[bytes, ...]:
+        """Digests per shard, put into the order of the blocks."""
+        table = {
+            block: digest
+            for shard, blocks in self.owners(group).items()
+            for block, digest in zip(blocks, parts[shard], strict=True)
+        }
+        return tuple(table[block] for block in range(len(table)))
+
+    def next_of(self, client: str) -> tuple[GroupVersion, ...]:
+        """The next sequence of a client in every group, for one that lost its state."""
+        mine = [id for id in self.receipts if id.client == client]
+        return tuple(
+            GroupVersion(
+                name, 1 + max((id.sequence for id in mine if id.group == name), default=-1)
+            )
+            for name in self.groups
+        )
+
+    def known(self, id: SubmissionId) -> bool:
+        """Whether a receipt of this submission was accepted, whatever became of it."""
+        group = self.groups.get(id.group)
+        return id in self.fates or (group is not None and id in group.receipts)
+
+    def apply(self, at: float, record: Any) -> None:
+        """Folds one record; InternalError for one that is not the coordinator's."""
+        match record:
+            case Incarnated(number):
+                self.incarnation = number
+            case RunPinned():
+                self.pinned = record
+            case ShardLocated(shard):
+                self.shards[shard.name] = shard
+            case MemberJoined(client):
+                self.members.append(client)
+            case FounderChosen(client):
+                self.founder = client
+            case CheckpointOrdered(number, versions):
+                self.checkpoints.append(CheckpointState(number, versions))
+            case CheckpointPart(number):
+                self.checkpoint(number).parts[record.shard] = record
+            case CheckpointComplete(number):
+                self._complete(number)
+            case Charge():
+                before, self.ledger = self.ledger, self.ledger.append(record)
+                if self.ledger is not before:
+                    self.charges[record.party] = self.charges.get(record.party, 0) + 1
+            case Finished(reason):
+                self.finished = reason
+                for group in self.groups.values():
+                    group.phase, group.reason = Phase.DONE, reason
+            case Received(receipt):
+                self.groups[receipt.id.group].receipts[receipt.id] = receipt
+                self.receipts[receipt.id] = digest("secureps-receipt-known", canonical(receipt))
+            case CohortClosed(cohort):
+                self._apply_to(self.groups[cohort.group], at, record)
+            case _ if getattr(record, "group", None) in self.groups:
+                self._apply_to(self.groups[record.group], at, record)
+            case _:
+                raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
+
+    def checkpoint(self, number: int) -> CheckpointState:
+        """The checkpoint of that number; InternalError if it was never ordered."""
+        for state in self.checkpoints:
+            if state.number == number:
+                return state
+        raise InternalError(f"checkpoint {number} was never ordered")
+
+    def _apply_to(self, group: GroupState, at: float, record: Any) -> None:
+        match record:
+            case RoundOpened(_, number, _, invited, reason):
+                group.end_round()
+                group.round, group.invited, group.opened_at = number, frozenset(invited), at
+                group.phase, group.reason = Phase.COLLECTING, reason
+            case RoundExtended(_, _, extensions, reason):
+                group.extensions, group.reason = extensions, reason
+            case RoundGivenUp(_, _, reason):
+                self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
+                group.end_round()
+                group.phase, group.reason = Phase.WAITING, reason
+            case CohortClosed(cohort, reason):
+                group.cohort, group.number = cohort, cohort.number
+                group.held, group.opened, group.prepared = {}, (), {}
+                group.phase, group.reason = Phase.HOLDING, reason
+            case CohortReopened(_, _, missing):
+                for id in missing:
+                    group.receipts.pop(id, None)
+                group.cohort, group.held = None, {}
+                group.phase = Phase.COLLECTING
+                group.reason = f"{len(missing)} members' blocks are missing and are sent again"
+            case SumsHeld(_, _, held):
+                group.held[held.shard] = held.sums
+                if len(group.held) == len(self.owners(group.name)):
+                    group.phase = Phase.OPENING
+                    group.reason = "every shard holds; the key holders open"
+            case CohortOpened(_, _, sums):
+                group.opened, group.phase = sums, Phase.PREPARING
+                group.reason = "opened; the shards average and step"
+            case CohortBurnt(_, _, reason):
+                self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
+                group.end_round()
+                group.phase, group.reason = Phase.WAITING, reason
+            case ShardPrepared(_, _, shard, blocks):
+                group.prepared[shard] = blocks
+            case VersionCommitted(_, version):
+                self._commit(group, version)
+            case _:
+                raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
+
+    def _commit(self, group: GroupState, version: int) -> None:
+        group.blocks = self.by_block(group.name, group.prepared)
+        group.version = version
+        summed = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
+        included = tuple(id for id in group.receipts if id in summed)
+        late = tuple(id for id in group.receipts if id not in summed)
+        self._settle(group, "included", version, f"part of version {version}", included)
+        self._settle(group, "dropped", version, f"version {version} closed without it", late)
+        group.end_round()
+        group.phase, group.reason = Phase.WAITING, f"version {version} is committed"
+
+    def _complete(self, number: int) -> None:
+        done = self.checkpoint(number)
+        done.complete = True
+        for id, fate in self.fates.items():
+            if fate.outcome == "included" and fate.version <= done.version_of(id.group):
+                self.fates[id] = Fate("durable", fate.version, f"in checkpoint {number}")
+        complete = [c for c in self.checkpoints if c.complete]
+        self.checkpoints = complete[-2:] + [c for c in self.checkpoints if not c.complete]
+
+    def _settle(
+        self,
+        group: GroupState,
+        outcome: str,
+        version: int,
+        reason: str,
+        ids: tuple[SubmissionId, ...],
+    ) -> None:
+        for id in ids:
+            self.fates[id] = Fate(outcome, version, reason)

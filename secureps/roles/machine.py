@@ -1,0 +1,158 @@
+"""What a role is: a machine without I/O. Events in, records and effects out.
+
+    handle(now, sender, event) -> Step(records, effects)
+
+The executor writes a step's records into the journal, in one transaction, before it
+performs any of its effects; after a restart it folds the journal's records with `apply`
+and asks `resume` what is to be done again. Payloads never enter a machine: they lie in
+stores under keys, and effects name the key (`attach`). What must not live here: time,
+threads, files, and anything of a single role.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from secureps.errors import SecurepsError
+from secureps.messages.requests import Subscribe
+
+COORDINATOR = "coordinator"
+"""The one party that everyone dials."""
+
+HANDS = "hands"
+"""The sender of an event that reports the end of a `Work`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Replies to the request that is being handled; `attach` names its payload."""
+
+    message: Any
+    attach: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """To a party that watches (the coordinator alone gives orders)."""
+
+    to: str
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Dials a server; its answer, or `Failed`, comes back as an event from `to`."""
+
+    to: str
+    message: Any
+    attach: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something long or with I/O, done outside the machine; its result comes back as an event."""
+
+    task: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Locate:
+    """Where a server can be reached from now on."""
+
+    party: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Opens the stream of orders, and opens it again whenever it is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """This process has nothing more to do; `error` if it ends for a reason to complain of."""
+
+    reason: str
+    error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One line for the person who runs this process."""
+
+    text: str
+
+
+Effect = Answer | Order | Call | Work | Locate | Watch | Halt | Say
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Event: a call came back with an error that trying again cannot mend."""
+
+    request: Any
+    error: SecurepsError
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFailed:
+    """Event: a work ended with an error that says whose fault it is."""
+
+    task: Any
+    error: SecurepsError
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Event: the answer to a call."""
+
+    request: Any
+    reply: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Unwatched:
+    """Event: the stream of orders to a party broke."""
+
+    party: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLost:
+    """Event: the own stream of orders broke; greet the coordinator anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Event: the time that `wake` asked for has come."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What one event led to."""
+
+    records: list[Any] = field(default_factory=list)
+    effects: list[Any] = field(default_factory=list)
+
+
+class Machine(Protocol):
+    """A role. It raises a SecurepsError for a bad request, and then nothing has changed."""
+
+    def apply(self, at: float, record: Any) -> None:
+        """Folds one journalled record into the state; also called for every new record."""
+
+    def resume(self, now: float) -> Step:
+        """What to do first after a start or restart, when the journal has been folded."""
+
+    def handle(self, now: float, sender: str, event: Any) -> Step:
+        """One event: a request, an order, an answer, the end of a work, or a tick."""
+
+    def inspect(self, sender: str, message: Any) -> bool:
+        """Before a payload is taken in: is it wanted? False if it is already held."""
+
+    def wake(self) -> float | None:
+        """When to send the next `Tick`; None for never."""
+
+    def subscription(self) -> Subscribe:
+        """What to say when opening the stream of orders."""

@@ -1,0 +1,454 @@
+"""A member: one client of a federation. Pulls, has its data holder train, pushes.
+
+It seals at most one contribution per (group, version), sends the outbox's bytes and
+nothing else however often it is asked, and stops at its own privacy budget. What must
+not live here: training, sealing and payloads (`client.runner`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from secureps.crypto.identity import Roster
+from secureps.errors import (
+    ClientError,
+    InternalError,
+    Malformed,
+    NotReady,
+    SecurepsError,
+    WrongShape,
+    WrongVersion,
+)
+from secureps.messages.charge import Charge
+from secureps.messages.orders import (
+    Finish,
+    GroupVersion,
+    Invite,
+    Published,
+    SendAgain,
+    Settled,
+)
+from secureps.messages.records import RunPinned, Sealed, SubmissionSettled
+from secureps.messages.requests import (
+    Figure,
+    GetBlock,
+    Heartbeat,
+    Join,
+    PutBlock,
+    Submit,
+    Subscribe,
+    Telemetry,
+    Welcome,
+)
+from secureps.messages.schema import Schema
+from secureps.messages.submission import FOUNDING, SubmissionId
+from secureps.model.layout import Layout
+from secureps.policy.plan import Plan
+from secureps.privacy.accountant import epsilon
+from secureps.privacy.ledger import Ledger
+from secureps.roles.charter import check_run
+from secureps.roles.machine import (
+    COORDINATOR,
+    HANDS,
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Locate,
+    Say,
+    Step,
+    Tick,
+    Watch,
+    WatchLost,
+    Work,
+    WorkFailed,
+)
+from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune, SealedUpdate
+
+
+def block_key(digest: bytes) -> str:
+    """Where a pulled block's values lie in the member's cache."""
+    return f"block/{digest.hex()}"
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A submission on its way: since when, and which blocks its shards have."""
+
+    since: float
+    stored: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberKit:
+    """What a client has from its kit and its model: names, roster, holders, schema.
+
+    `budget` is the epsilon at which it stops whatever the plan says; with it, a plan that
+    trains without privacy is refused.
+    """
+
+    name: str
+    roster: Roster
+    holders: bytes
+    schema: Schema
+    budget: float | None = None
+
+
+class Member:
+    """The machine of one client."""
+
+    def __init__(self, kit: MemberKit) -> None:
+        self._kit = kit
+        self._pinned: RunPinned | None = None
+        self._plan: Plan | None = None
+        self._layout: Layout | None = None
+        self._next: dict[str, int] = {}
+        self._sealed: dict[SubmissionId, Sealed] = {}
+        self._ledger = Ledger(())
+        self._published: dict[str, Published] = {}
+        self._invites: dict[str, Invite] = {}
+        self._cached: set[bytes] = set()
+        self._pulling: set[bytes] = set()
+        self._pulled_bytes = 0
+        self._transfers: dict[SubmissionId, Transfer] = {}
+        self._working = False
+        self._beat: float | None = None
+
+    # --- Machine ------------------------------------------------------------------
+
+    def apply(self, at: float, record: Any) -> None:
+        match record:
+            case RunPinned(run):
+                self._pinned, self._plan = record, Plan.from_text(run.plan)
+                self._layout = self._plan.layout(run.schema)
+            case Sealed(receipt):
+                self._sealed[receipt.id] = record
+                self._next[receipt.id.group] = receipt.id.sequence + 1
+                if receipt.charge is not None:
+                    self._ledger = self._ledger.append(receipt.charge)
+            case SubmissionSettled(id, outcome):
+                if outcome != "included":
+                    self._sealed.pop(id, None)
+            case _:
+                raise InternalError(f"a member's journal has no {type(record).__name__}")
+
+    def resume(self, now: float) -> Step:
+        return Step(effects=[Call(COORDINATOR, Join(self._kit.name, self._kit.schema))])
+
+    def wake(self) -> float | None:
+        return self._beat
+
+    def subscription(self) -> Subscribe:
+        return Subscribe(self._kit.name, tuple(sorted(self._sealed)))
+
+    def inspect(self, sender: str, message: Any) -> bool:
+        raise Malformed("nobody dials a client")
+
+    def handle(self, now: float, sender: str, event: Any) -> Step:
+        step = Step()
+        match event:
+            case Tick():
+                self._beat = now + self._lease / 3
+                step.effects.append(Call(COORDINATOR, Heartbeat(self._kit.name)))
+            case WatchLost():
+                return self.resume(now)
+            case Answered(request, reply):
+                self._answered(now, step, request, reply)
+            case Failed(request, error):
+                self._failed(step, request, error)
+            case WorkFailed(_, error):
+                step.effects.append(Halt(str(error), error=True))
+                return step
+            case Contributed() if sender == HANDS:
+                self._contributed(now, step, event)
+            case _ if sender == COORDINATOR:
+                self._obey(now, step, event)
+            case _:
+                raise Malformed(f"a member has no answer to a {type(event).__name__}")
+        self._go(step)
+        return step
+
+    @property
+    def pinned(self) -> RunPinned:
+        """The run; NotReady before the coordinator said welcome."""
+        if self._pinned is None:
+            raise NotReady(f"{self._kit.name} has not joined yet")
+        return self._pinned
+
+    @property
+    def plan(self) -> Plan:
+        """The run's plan."""
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def layout(self) -> Layout:
+        """The run's layout."""
+        assert self._layout is not None
+        return self._layout
+
+    # --- orders -------------------------------------------------------------------
+
+    def _obey(self, now: float, step: Step, order: Any) -> None:
+        match order:
+            case Published(_, group, version, _):
+                known = self._published.get(group)
+                if known is None or version >= known.version:
+                    self._published[group] = order
+                if known is not None and version > known.version:
+                    self._pulling -= set(known.blocks)
+            case Invite(_, group):
+                self._invites[group] = order
+            case Settled(_, id, outcome, _, reason):
+                self._settle(step, id, outcome, reason)
+            case SendAgain(_, id):
+                sealed = self._sealed.get(id)
+                if sealed is not None:
+                    self._send(now, step, sealed)
+            case Finish(_, reason):
+                step.effects.append(Halt(reason))
+            case _:
+                raise Malformed(f"a member takes no {type(order).__name__}")
+
+    def _settle(self, step: Step, id: SubmissionId, outcome: str, reason: str) -> None:
+        sealed = self._sealed.get(id)
+        if sealed is None:
+            return
+        self._write(step, SubmissionSettled(id, outcome))
+        if outcome in ("dropped", "lost"):
+            step.effects.append(Say(f"{id} was {outcome}: {reason}"))
+        if outcome != "included":
+            self._transfers.pop(id, None)
+            step.effects.append(Work(Prune(tuple(header.key for header in sealed.headers))))
+
+    # --- pull, train, seal --------------------------------------------------------
+
+    def _go(self, step: Step) -> None:
+        """Begins the next thing that can begin: founding, pulling, or training."""
+        if self._pinned is None or self._plan is None or self._working:
+            return
+        for group, invite in list(self._invites.items()):
+            if invite.version == -1 and not self._pending(group, -1):
+                del self._invites[group]
+                self._working = True
+                step.effects.append(Work(Offer(group, self._next.get(group, 0))))
+                return
+        due = self._due()
+        if not due or not self._pulled(step):
+            return
+        aims = tuple(Aim(i.group, i.version, self._next.get(i.group, 0)) for i in due)
+        if self._over_budget(step, aims):
+            return
+        for invite in due:
+            del self._invites[invite.group]
+        model = tuple(GroupVersion(g, self._published[g].version) for g in self._plan.groups)
+        blocks = tuple(d for g in self._plan.groups for d in self._published[g].blocks)
+        self._cached &= set(blocks)  # the hands keep no others either
+        self._working = True
+        step.effects.append(Work(Contribute(model, blocks, aims)))
+
+    def _due(self) -> list[Invite]:
+        """Invitations to train for now: groups of one rule move together, or not at all."""
+        assert self._plan is not None
+        due = []
+        for group in self._plan.groups:
+            published = self._published.get(group)
+            if published is None:
+                return []
+            if published.version >= self._plan.section.versions:
+                continue
+            invite = self._invites.get(group)
+            if invite is None or invite.version != published.version:
+                return []
+            if self._pending(group, invite.version):
+                return []
+            due.append(invite)
+        return due
+
+    def _pulled(self, step: Step) -> bool:
+        """Whether every block of the newest versions is here; asks for those that are not."""
+        assert self._plan is not None
+        assert self._pinned is not None
+        complete = True
+        run, placement = self._pinned.run.id, self._pinned.placement
+        for group in self._plan.groups:
+            published, owners = self._published[group], placement.of(group).owners
+            for block, digest in enumerate(published.blocks):
+                if digest in self._cached:
+                    continue
+                complete = False
+                if digest not in self._pulling:
+                    self._pulling.add(digest)
+                    ask = GetBlock(run, group, published.version, block)
+                    step.effects.append(Call(owners[block], ask))
+        return complete
+
+    def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
+        assert self._plan is not None
+        privacy = self._plan.section.privacy
+        if privacy is None:
+            if self._kit.budget is not None:
+                text = "the plan trains without privacy, and this client has a budget of its own"
+                step.effects.append(Halt(f"{text}: nothing was trained", error=True))
+            return self._kit.budget is not None
+        ledger = self._ledger
+        steps = int(self._plan.section.training["local_steps"])
+        for aim in aims:
+            if (aim.group, aim.version) not in {(c.group, c.version) for c in ledger.charges}:
+                ledger = ledger.append(
+                    Charge(
+                        self._kit.name,
+                        aim.group,
+                        aim.version,
+                        privacy.noise_multiplier,
+                        privacy.sample_rate,
+                        steps,
+                    )
+                )
+        spent = epsilon(ledger.charges, privacy.delta)
+        budget = min(privacy.budget, self._kit.budget or privacy.budget)
+        if spent <= budget:
+            return False
+        step.effects.append(
+            Halt(
+                f"another version would bring epsilon to {spent:.2f}, the budget is "
+                f"{budget:g}: this client stops"
+            )
+        )
+        return True
+
+    def _contributed(self, now: float, step: Step, event: Contributed) -> None:
+        self._working = False
+        for update in event.updates:
+            sealed = _sealed(update)
+            self._write(step, sealed)
+            self._send(now, step, sealed)
+        down = Figure("bytes_down", float(self._pulled_bytes))
+        self._pulled_bytes = 0
+        for report in event.telemetry:
+            figures = (*report.figures, down)
+            down = Figure("bytes_down", 0.0)
+            step.effects.append(
+                Call(
+                    COORDINATOR,
+                    Telemetry(report.party, report.group, report.version, figures),
+                )
+            )
+
+    # --- push ---------------------------------------------------------------------
+
+    def _send(self, now: float, step: Step, sealed: Sealed) -> None:
+        assert self._pinned is not None
+        owners = self._pinned.placement.of(sealed.receipt.id.group).owners
+        self._transfers[sealed.receipt.id] = Transfer(now)
+        for header in sealed.headers:
+            step.effects.append(Call(owners[header.block], PutBlock(header), attach=header.key))
+
+    def _answered(self, now: float, step: Step, request: Any, reply: Any) -> None:
+        match request:
+            case Join():
+                self._welcomed(now, step, reply)
+            case GetBlock(_, group, version, block):
+                self._got(step, group, version, block, reply.digest)
+            case PutBlock(header):
+                id = SubmissionId(header.author, header.group, header.sequence)
+                transfer, sealed = self._transfers.get(id), self._sealed.get(id)
+                if transfer is None or sealed is None:
+                    return
+                transfer.stored.add(header.block)
+                if len(transfer.stored) == len(sealed.headers):
+                    step.effects.append(Call(COORDINATOR, Submit(sealed.receipt)))
+            case Submit(receipt):
+                transfer = self._transfers.pop(receipt.id, None)
+                if transfer is not None and receipt.purpose != FOUNDING:
+                    figures = (
+                        Figure("network_seconds", now - transfer.since),
+                        Figure("bytes_up", float(receipt.size)),
+                    )
+                    made = receipt.version + 1
+                    report = Telemetry(self._kit.name, receipt.id.group, made, figures)
+                    step.effects.append(Call(COORDINATOR, report))
+
+    def _welcomed(self, now: float, step: Step, welcome: Welcome) -> None:
+        if self._pinned is None:
+            try:
+                check_run(welcome.run, self._kit.roster, self._kit.holders)
+                if welcome.run.schema != self._kit.schema:
+                    raise WrongShape("the run trains another model than this client's")
+            except SecurepsError as error:
+                step.effects.append(Halt(str(error), error=True))
+                return
+            self._write(step, RunPinned(welcome.run, welcome.placement, welcome.shards))
+        elif self._pinned.run.id != welcome.run.id:
+            text = "the coordinator runs another run than the one this client takes part in"
+            step.effects.append(Halt(f"{text}; give a new --state folder", error=True))
+            return
+        self._beat = now + self._lease / 3
+        for at in welcome.next:
+            self._next[at.group] = max(at.version, self._next.get(at.group, 0))
+        step.effects += [Locate(shard.name, shard.advertise) for shard in welcome.shards]
+        step.effects.append(Watch())
+
+    def _got(self, step: Step, group: str, version: int, block: int, digest: bytes) -> None:
+        published = self._published[group]
+        self._pulling.discard(digest)
+        if published.version != version:
+            return
+        if published.blocks[block] != digest:
+            text = f"block {block} of {group} is not the one that was published"
+            step.effects.append(Halt(f"{text}; tell the aggregator's operator", error=True))
+            return
+        self._cached = {d for p in self._published.values() for d in p.blocks} & self._cached
+        self._cached.add(digest)
+        first, last = self.layout.group(group).span(block)
+        self._pulled_bytes += 4 * (last - first)
+
+    def _not_got(
+        self, step: Step, group: str, version: int, block: int, error: SecurepsError
+    ) -> None:
+        published = self._published[group]
+        if published.version != version or isinstance(error, WrongVersion):
+            return  # a newer version is published, or will be in a moment
+        if isinstance(error, ClientError):
+            text = f"block {block} of {group} cannot be pulled: {error}"
+            step.effects.append(Halt(text, error=True))
+            return
+        self._pulling.discard(published.blocks[block])
+
+    def _failed(self, step: Step, request: Any, error: SecurepsError) -> None:
+        match request:
+            case GetBlock(_, group, version, block):
+                self._not_got(step, group, version, block, error)
+            case PutBlock(header):
+                id = SubmissionId(header.author, header.group, header.sequence)
+                self._settle(step, id, "dropped", str(error))
+            case Submit(receipt):
+                self._settle(step, receipt.id, "dropped", str(error))
+            case Heartbeat() | Telemetry():
+                pass
+            case _:
+                fault = "" if isinstance(error, ClientError) else f" ({error.fault} fault)"
+                step.effects.append(Halt(f"{error}{fault}", error=True))
+
+    # --- small things -------------------------------------------------------------
+
+    @property
+    def _lease(self) -> float:
+        assert self._plan is not None
+        return self._plan.section.lease
+
+    def _pending(self, group: str, version: int) -> bool:
+        """Whether a contribution to this version is sealed and its fate is open."""
+        return any(
+            sealed.receipt.id.group == group and sealed.receipt.version == version
+            for sealed in self._sealed.values()
+        )
+
+    def _write(self, step: Step, record: Any) -> None:
+        step.records.append(record)
+        self.apply(0.0, record)
+
+
+def _sealed(update: SealedUpdate) -> Sealed:
+    return Sealed(update.receipt, update.headers)

@@ -1,0 +1,61 @@
+"""How the run stands, in words an operator understands: the answer to `AskStatus`."""
+
+from __future__ import annotations
+
+from secureps.messages.requests import GroupStatus, MemberStatus, Status, Telemetry
+from secureps.privacy.accountant import epsilon
+from secureps.roles.federation import Federation, GroupState, Phase
+from secureps.roles.turn import Turn
+
+
+def status(turn: Turn, telemetry: list[Telemetry]) -> Status:
+    """Members, groups, what each waits for and why, and the newest telemetry."""
+    federation = turn.federation
+    pinned = federation.pinned
+    return Status(
+        run=pinned.run.id if pinned is not None else b"",
+        incarnation=federation.incarnation,
+        finished=federation.finished,
+        groups=tuple(_group(group) for group in federation.groups.values()),
+        members=tuple(_member(turn, name) for name in sorted(federation.members)),
+        shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
+        telemetry=tuple(telemetry),
+    )
+
+
+def _group(group: GroupState) -> GroupStatus:
+    late = sorted(group.invited - {id.client for id in group.receipts})
+    if group.phase is not Phase.COLLECTING:
+        late = []
+    return GroupStatus(group.name, group.version, group.phase.value, group.reason, tuple(late))
+
+
+def _member(turn: Turn, name: str) -> MemberStatus:
+    federation = turn.federation
+    live = name in turn.live
+    state = "trains" if _owes(federation, name) else "waits"
+    mine = [id for id, fate in federation.fates.items() if id.client == name and fate.version]
+    return MemberStatus(
+        name=name,
+        live=live,
+        state=state if live else "gone",
+        submissions=len(mine),
+        charges=federation.charges.get(name, 0),
+        epsilon=_epsilon(turn, name),
+    )
+
+
+def _owes(federation: Federation, name: str) -> bool:
+    return any(
+        group.phase is Phase.COLLECTING
+        and name in group.invited
+        and all(id.client != name for id in group.receipts)
+        for group in federation.groups.values()
+    )
+
+
+def _epsilon(turn: Turn, name: str) -> float:
+    privacy = turn.plan.section.privacy
+    if privacy is None:
+        return 0.0
+    return epsilon(turn.federation.ledger.of(name), privacy.delta)

@@ -1,0 +1,417 @@
+"""A shard: holds blocks of the model, stores ciphertexts, adds them, opens the sum, steps.
+
+It decides nothing of its own: it takes in blocks that are signed, of the right size and
+for this run, and obeys the coordinator's orders, each of which may come twice. What must
+not live here: payloads and arithmetic (`service.shard_hands`), rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from secureps.crypto.cipher import Opening
+from secureps.crypto.identity import Roster
+from secureps.crypto.suite import cipher
+from secureps.errors import (
+    ClientError,
+    Conflict,
+    Fenced,
+    Malformed,
+    NotReady,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+    WrongRun,
+    WrongVersion,
+)
+from secureps.messages.orders import (
+    Commit,
+    Configure,
+    Discard,
+    Finish,
+    Found,
+    Hold,
+    Prepare,
+    WriteCheckpoint,
+)
+from secureps.messages.records import (
+    BlockSpooled,
+    Discarded,
+    Incarnated,
+    RunPinned,
+    StateCommitted,
+    StatePrepared,
+    SumsMade,
+)
+from secureps.messages.requests import (
+    Checkpointed,
+    GetBlock,
+    GetSum,
+    Held,
+    Missing,
+    Payload,
+    Prepared,
+    PutBlock,
+    Register,
+    Spoilt,
+    Stored,
+    Subscribe,
+)
+from secureps.messages.submission import (
+    FOUNDING,
+    UPDATE,
+    BlockHeader,
+    Cohort,
+    SubmissionId,
+    signing_bytes,
+)
+from secureps.roles.admission import check_header
+from secureps.roles.charter import check_run
+from secureps.roles.machine import (
+    COORDINATOR,
+    HANDS,
+    Answer,
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Step,
+    Tick,
+    Watch,
+    WatchLost,
+    Work,
+    WorkFailed,
+)
+from secureps.roles.shelf import Shelves, block_name, submission_of
+from secureps.roles.tasks import (
+    MakeState,
+    PartWritten,
+    Prune,
+    StateReady,
+    StepState,
+    SumCohort,
+    SumsDamaged,
+    SumsReady,
+    Sweep,
+    WritePart,
+)
+
+UNSETTLED = 8
+"""Submissions of a client and group that a shard keeps, beyond those of two checkpoints."""
+
+
+def sum_key(group: str, cohort: int, block: int) -> str:
+    """Where a shard keeps the ciphertext sum of a block of a cohort."""
+    return f"sum/{group}/{cohort}/{block}"
+
+
+def model_key(group: str, version: int, block: int) -> str:
+    """Where a shard's hands find the values of a published block."""
+    return f"model/{group}/{version}/{block}"
+
+
+class Shard:
+    """The machine of one shard. `advertise` is what clients dial, `weight` is for placement."""
+
+    def __init__(
+        self, name: str, roster: Roster, holders: bytes, advertise: str, weight: float
+    ) -> None:
+        self._name = name
+        self._roster = roster
+        self._holders = holders
+        self._advertise = advertise
+        self._weight = weight
+        self.shelves = Shelves(name)
+        self._busy: set[tuple[str, str, int]] = set()
+
+    # --- Machine ------------------------------------------------------------------
+
+    def apply(self, at: float, record: Any) -> None:
+        self.shelves.apply(record)
+
+    def resume(self, now: float) -> Step:
+        referenced = frozenset(header.key for header in self.shelves.spooled.values())
+        return Step(effects=[Work(Sweep(referenced)), *self._greet().effects])
+
+    def _greet(self) -> Step:
+        register = Register(self._name, self._advertise, self._weight, self.shelves.incarnation)
+        return Step(effects=[Call(COORDINATOR, register)])
+
+    def wake(self) -> float | None:
+        return None
+
+    def subscription(self) -> Subscribe:
+        return Subscribe(self._name, ())
+
+    def inspect(self, sender: str, message: Any) -> bool:
+        """Is this block wanted? Everything that can be said without its payload.
+
+        Raises:
+            Malformed, Oversized, WrongRun, UnknownParty, Unsigned, Conflict: the sender's fault.
+            NotReady: the run is not founded yet.
+        """
+        if not isinstance(message, PutBlock):
+            raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
+        header = message.header
+        if header.author != sender:
+            raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
+        self._check_run(header.run)
+        role = self._roster.find(header.author).role
+        if header.block not in self.shelves.own(header.group):
+            raise Malformed(
+                f"block {header.block} of {header.group} is not placed on {self._name}; "
+                "ask the coordinator for the placement"
+            )
+        check_header(self.shelves.plan, self.shelves.layout.group(header.group), header, role)
+        self._roster.find(header.author).identity.verify(*signing_bytes(header), header.signature)
+        known = self.shelves.spooled.get(block_name(header))
+        if known is not None and known.digest != header.digest:
+            raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
+        if header.purpose == FOUNDING and 0 in self.shelves.shelf(header.group).states:
+            raise WrongVersion(f"{header.group} has its founding model already")
+        return known is None
+
+    def _make_room(self, step: Step, header: BlockHeader) -> None:
+        """Blocks that nobody settles must not fill the disk: a client's oldest go first.
+
+        Should one of them be wanted after all, it is missing, and its client sends it again.
+        """
+        kept = self.shelves.unsummed(header.author, header.group)
+        most = UNSETTLED + 2 * self.shelves.plan.section.checkpoint_every
+        if len(kept) > most:
+            self._discard(step, (SubmissionId(header.author, header.group, min(kept)),))
+
+    def handle(self, now: float, sender: str, event: Any) -> Step:
+        match event:
+            case PutBlock(header):
+                return self._put(header)
+            case GetBlock() | GetSum():
+                return self._get(sender, event)
+            case Answered(request):
+                return Step(effects=[Watch()] if isinstance(request, Register) else [])
+            case Failed(request, error):
+                return Step(effects=[Halt(f"{type(request).__name__}: {error}", error=True)])
+            case WatchLost():
+                return self._greet()
+            case Finish() | Tick():
+                return Step()
+        if sender == HANDS:
+            return self._failed(event) if isinstance(event, WorkFailed) else self._done(event)
+        if sender == COORDINATOR:
+            return self._obey(event)
+        raise Malformed(f"a shard has no answer to a {type(event).__name__}")
+
+    # --- blocks in and out --------------------------------------------------------
+
+    def _put(self, header: BlockHeader) -> Step:
+        step = Step(effects=[Answer(Stored(header.digest))])
+        known = self.shelves.spooled.get(block_name(header))
+        if known is None:
+            self._write(step, BlockSpooled(header))
+            self._make_room(step, header)
+        elif known.digest != header.digest:
+            raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
+        return step
+
+    def _get(self, sender: str, event: GetBlock | GetSum) -> Step:
+        self._check_run(event.run)
+        own = self.shelves.own(event.group)
+        if event.block not in own:
+            raise Malformed(f"block {event.block} of {event.group} is not placed on {self._name}")
+        shelf, place = self.shelves.shelf(event.group), own.index(event.block)
+        if isinstance(event, GetSum):
+            if self._roster.find(sender).role != "holder":
+                raise UnknownParty("only a key holder may ask for the sum of a cohort")
+            made = shelf.sums.get(event.cohort)
+            if made is None:
+                raise NotReady(f"cohort {event.cohort} of {event.group} is not held here")
+            key = sum_key(event.group, event.cohort, event.block)
+            return Step(effects=[Answer(Payload(made.sums[place]), attach=key)])
+        state = shelf.states.get(event.version)
+        if state is None:
+            if event.version > shelf.committed:
+                raise NotReady(f"version {event.version} of {event.group} is not made yet")
+            raise WrongVersion(f"version {event.version} of {event.group} is gone; pull the newest")
+        key = model_key(event.group, event.version, event.block)
+        return Step(effects=[Answer(Payload(state.blocks[place]), attach=key)])
+
+    # --- orders -------------------------------------------------------------------
+
+    def _obey(self, order: Any) -> Step:
+        step, before = Step(), self.shelves.incarnation
+        if order.incarnation < before:
+            raise Fenced(f"an order of incarnation {order.incarnation}, {before} rules")
+        if order.incarnation > before:
+            self._write(step, Incarnated(order.incarnation))
+        try:
+            self._carry_out(step, order)
+        except SecurepsError:
+            self.shelves.incarnation = before
+            raise
+        return step
+
+    def _carry_out(self, step: Step, order: Any) -> None:
+        if isinstance(order, Configure):
+            self._configure(step, order)
+            return
+        if not self.shelves.founded:
+            raise NotReady(f"{self._name} is not configured yet")
+        match order:
+            case Found():
+                self._found(step, order)
+            case Hold():
+                self._hold(step, order)
+            case Prepare(_, cohort, opened):
+                self._prepare(step, cohort, opened)
+            case Commit(_, group, version, keep):
+                self._commit(step, group, version, keep)
+            case WriteCheckpoint(_, number, versions):
+                self._begin(step, ("part", "", number), WritePart(number, versions))
+            case Discard(_, ids):
+                self._discard(step, ids)
+            case _:
+                raise Malformed(f"a shard takes no {type(order).__name__}")
+
+    def _configure(self, step: Step, order: Configure) -> None:
+        if not self.shelves.founded:
+            check_run(order.run, self._roster, self._holders)
+            self._write(step, RunPinned(order.run, order.placement, order.shards))
+        elif self.shelves.pinned.run.id != order.run.id:
+            raise WrongRun("this shard holds blocks of another run; give it an empty folder")
+
+    def _found(self, step: Step, order: Found) -> None:
+        state = self.shelves.shelf(order.group).states.get(0)
+        if state is not None:
+            step.effects.append(self._prepared(state))
+        elif order.receipt is None:
+            self._begin(step, ("state", order.group, 0), MakeState(order.group, None))
+        else:
+            receipt = order.receipt
+            wanted = tuple(receipt.blocks[b] for b in self.shelves.own(order.group))
+            keys = self.shelves.keys(receipt.id, FOUNDING, wanted)
+            if keys is None:
+                missing = Missing(self._name, order.group, -1, (receipt.id,))
+                step.effects.append(Call(COORDINATOR, missing))
+            else:
+                self._begin(step, ("state", order.group, 0), MakeState(order.group, keys))
+
+    def _hold(self, step: Step, order: Hold) -> None:
+        cohort = order.cohort
+        made = self.shelves.shelf(cohort.group).sums.get(cohort.number)
+        if made is not None:
+            if made.cohort != cohort:
+                raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
+            step.effects.append(self._held(made))
+            return
+        keys = [self.shelves.keys(m.id, UPDATE, m.blocks) for m in order.members]
+        missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
+        if missing:
+            answer = Missing(self._name, cohort.group, cohort.number, missing)
+            step.effects.append(Call(COORDINATOR, answer))
+            return
+        found = tuple(k for k in keys if k is not None)
+        self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
+
+    def _prepare(self, step: Step, cohort: Cohort, opened: tuple[bytes, ...]) -> None:
+        shelf = self.shelves.shelf(cohort.group)
+        state = shelf.states.get(cohort.version)
+        if state is not None and state.cohort == cohort.number:
+            step.effects.append(self._prepared(state))
+            return
+        made = shelf.sums.get(cohort.number)
+        if made is None or made.cohort != cohort:
+            raise Refused(f"cohort {cohort.number} of {cohort.group} is not held here")
+        keys: tuple[str, ...] | None = None
+        if cipher(self.shelves.plan.cipher_parameters).opening is Opening.HOLDER:
+            keys = self.shelves.opened_keys(cohort, opened)
+            if keys is None:
+                missing = Missing(self._name, cohort.group, cohort.number, ())
+                step.effects.append(Call(COORDINATOR, missing))
+                return
+        self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys))
+
+    def _commit(self, step: Step, group: str, version: int, keep: int) -> None:
+        shelf = self.shelves.shelf(group)
+        if version < shelf.committed or version not in shelf.states:
+            return
+        if (version, keep) == (shelf.committed, shelf.keep):
+            return
+        before, sums = dict(self.shelves.spooled), set(shelf.sums)
+        self._write(step, StateCommitted(group, version, keep))
+        gone = tuple(h.key for name, h in before.items() if name not in self.shelves.spooled)
+        past = sorted(sums - set(shelf.sums))
+        own = self.shelves.own(group)
+        gone += tuple(sum_key(group, number, block) for number in past for block in own)
+        step.effects.append(Work(Prune(gone, group, version, keep)))
+
+    def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
+        wanted = set(ids)
+        gone = tuple(h.key for n, h in self.shelves.spooled.items() if submission_of(n) in wanted)
+        if gone:
+            self._write(step, Discarded(ids))
+            step.effects.append(Work(Prune(gone)))
+
+    # --- the end of works ---------------------------------------------------------
+
+    def _done(self, event: Any) -> Step:
+        step = Step()
+        match event:
+            case SumsReady(cohort, sums, telemetry):
+                self._busy.discard(("sum", cohort.group, cohort.number))
+                made = SumsMade(cohort, sums)
+                self._write(step, made)
+                step.effects += [self._held(made), Call(COORDINATOR, telemetry)]
+            case SumsDamaged(cohort, ids):
+                self._busy.discard(("sum", cohort.group, cohort.number))
+                self._discard(step, ids)
+                missing = Missing(self._name, cohort.group, cohort.number, ids)
+                step.effects.append(Call(COORDINATOR, missing))
+            case StateReady(group, version, cohort, blocks, digest, report):
+                self._busy.discard(("state", group, version))
+                state = StatePrepared(group, version, cohort, blocks, digest)
+                self._write(step, state)
+                step.effects.append(self._prepared(state))
+                if report is not None:
+                    step.effects.append(Call(COORDINATOR, report))
+            case PartWritten(number, file, size, digest):
+                self._busy.discard(("part", "", number))
+                part = Checkpointed(self._name, number, file, size, digest)
+                step.effects.append(Call(COORDINATOR, part))
+        return step
+
+    def _failed(self, event: WorkFailed) -> Step:
+        """A sum that no honest cohort has is the cohort's end; anything else is ours."""
+        if not (isinstance(event.task, StepState) and isinstance(event.error, ClientError)):
+            return Step(effects=[Halt(str(event.error), error=True)])
+        cohort = event.task.cohort
+        self._busy.discard(("state", cohort.group, cohort.version))
+        spoilt = Spoilt(self._name, cohort.group, cohort.number, str(event.error))
+        return Step(effects=[Call(COORDINATOR, spoilt)])
+
+    # --- small things -------------------------------------------------------------
+
+    def _write(self, step: Step, record: Any) -> None:
+        step.records.append(record)
+        self.apply(0.0, record)
+
+    def _begin(self, step: Step, name: tuple[str, str, int], task: Any) -> None:
+        """Hands out a work, once at a time; an order that comes twice changes nothing."""
+        if name not in self._busy:
+            self._busy.add(name)
+            step.effects.append(Work(task))
+
+    def _held(self, made: SumsMade) -> Call:
+        cohort = made.cohort
+        return Call(COORDINATOR, Held(self._name, cohort.group, cohort.number, made.sums))
+
+    def _prepared(self, state: StatePrepared) -> Call:
+        return Call(
+            COORDINATOR,
+            Prepared(self._name, state.group, state.version, state.blocks, state.state),
+        )
+
+    def _check_run(self, run: bytes) -> None:
+        if not self.shelves.founded:
+            raise NotReady(f"{self._name} waits for the run to be founded")
+        if run != self.shelves.pinned.run.id:
+            raise WrongRun("made for another run; join this one first")

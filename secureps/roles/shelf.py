@@ -1,0 +1,206 @@
+"""What a shard knows: the fold of its journal, and where its payloads lie.
+
+`Shelves.apply` takes one record; nothing else changes this state. What must not live
+here: orders and answers (`roles.shard`), and payloads themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from secureps.errors import InternalError, Malformed, NotReady
+from secureps.messages.records import (
+    BlockSpooled,
+    Discarded,
+    Incarnated,
+    RunPinned,
+    StateCommitted,
+    StatePrepared,
+    SumsMade,
+)
+from secureps.messages.submission import OPENED, BlockHeader, Cohort, SubmissionId
+from secureps.model.layout import Layout
+from secureps.policy.plan import Plan
+from secureps.roles.tasks import StepState
+
+BlockName = tuple[str, str, str, int, int]
+"""(purpose, author, group, sequence, block): one payload, for ever."""
+
+
+@dataclass(slots=True)
+class Shelf:
+    """What a shard holds of one group: sums by cohort, states by version."""
+
+    committed: int = -1
+    keep: int = 0
+    sums: dict[int, SumsMade] = field(default_factory=dict)
+    states: dict[int, StatePrepared] = field(default_factory=dict)
+
+
+def block_name(header: BlockHeader) -> BlockName:
+    """The name of a header's payload."""
+    return (header.purpose, header.author, header.group, header.sequence, header.block)
+
+
+def submission_of(name: BlockName) -> SubmissionId | None:
+    """The submission that a block is part of; None for an opened sum."""
+    purpose, author, group, sequence, _ = name
+    return None if purpose == OPENED else SubmissionId(author, group, sequence)
+
+
+class Shelves:
+    """Everything of one shard that survives a restart; `name` is the shard's."""
+
+    def __init__(self, name: str) -> None:
+        self.incarnation = 0
+        self.spooled: dict[BlockName, BlockHeader] = {}
+        self._name = name
+        self._pinned: RunPinned | None = None
+        self._plan: Plan | None = None
+        self._layout: Layout | None = None
+        self._shelves: dict[str, Shelf] = {}
+        self._sequences: dict[tuple[str, str], dict[int, int]] = {}
+
+    # --- the fold -----------------------------------------------------------------
+
+    def apply(self, record: Any) -> None:
+        """Folds one record; InternalError for one that is not a shard's."""
+        match record:
+            case Incarnated(number):
+                self.incarnation = number
+            case RunPinned(run):
+                self._pinned, self._plan = record, Plan.from_text(run.plan)
+                self._layout = self._plan.layout(run.schema)
+                self._shelves = {name: Shelf() for name in self._plan.groups}
+            case BlockSpooled(header):
+                self._put(header)
+            case SumsMade(cohort):
+                self._shelves[cohort.group].sums[cohort.number] = record
+            case StatePrepared(group, version):
+                self._shelves[group].states[version] = record
+            case StateCommitted():
+                self._commit(record)
+            case Discarded(ids):
+                gone = set(ids)
+                self._drop([n for n in self.spooled if submission_of(n) in gone])
+            case _:
+                raise InternalError(f"a shard's journal has no {type(record).__name__}")
+
+    def _put(self, header: BlockHeader) -> None:
+        name = block_name(header)
+        if name not in self.spooled and header.purpose != OPENED:
+            counts = self._sequences.setdefault((header.author, header.group), {})
+            counts[header.sequence] = counts.get(header.sequence, 0) + 1
+        self.spooled[name] = header
+
+    def _drop(self, names: list[BlockName]) -> None:
+        for name in names:
+            header = self.spooled.pop(name)
+            counts = self._sequences.get((header.author, header.group), {})
+            if header.purpose != OPENED:
+                counts[header.sequence] -= 1
+                if counts[header.sequence] == 0:
+                    del counts[header.sequence]
+
+    def _commit(self, record: StateCommitted) -> None:
+        shelf = self._shelves[record.group]
+        shelf.committed, shelf.keep = record.version, record.keep
+        shelf.states = {v: s for v, s in shelf.states.items() if v >= record.keep}
+        past = [made for made in shelf.sums.values() if made.cohort.version <= record.keep]
+        shelf.sums = {n: s for n, s in shelf.sums.items() if s not in past}
+        summed = {member.id for made in past for member in made.cohort.members}
+        opened = {(record.group, made.cohort.number) for made in past}
+        self._drop(
+            [
+                name
+                for name in self.spooled
+                if submission_of(name) in summed or (name[0] == OPENED and name[2:4] in opened)
+            ]
+        )
+
+    # --- looking up ---------------------------------------------------------------
+
+    @property
+    def founded(self) -> bool:
+        """Whether the run is known."""
+        return self._pinned is not None
+
+    @property
+    def pinned(self) -> RunPinned:
+        """The run; NotReady before it is founded."""
+        if self._pinned is None:
+            raise NotReady(f"{self._name} waits for the run to be founded")
+        return self._pinned
+
+    @property
+    def plan(self) -> Plan:
+        """The run's plan."""
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def layout(self) -> Layout:
+        """The run's layout."""
+        assert self._layout is not None
+        return self._layout
+
+    def shelf(self, group: str) -> Shelf:
+        """What is held of a group; Malformed if there is none of that name."""
+        if group not in self._shelves:
+            raise Malformed(f"no group is called {group!r}")
+        return self._shelves[group]
+
+    def own(self, group: str) -> tuple[int, ...]:
+        """Blocks of a group that are placed here, ascending; Malformed if there is no group."""
+        self.shelf(group)
+        return self.pinned.placement.of(group).blocks_of(self._name)
+
+    def unsummed(self, client: str, group: str) -> frozenset[int]:
+        """Sequences of a client of which blocks are spooled, but for those in kept sums."""
+        summed = {
+            member.id.sequence
+            for made in self.shelf(group).sums.values()
+            for member in made.cohort.members
+            if member.id.client == client
+        }
+        return frozenset(self._sequences.get((client, group), {})) - summed
+
+    def step_to(self, group: str, version: int) -> StepState | None:
+        """The work that made a version, to be done again; None if its sums are gone."""
+        state = self.shelf(group).states.get(version)
+        made = self.shelf(group).sums.get(state.cohort) if state is not None else None
+        if made is None:
+            return None
+        return StepState(made.cohort, self.opened_keys(made.cohort, None))
+
+    def keys(
+        self, id: SubmissionId, purpose: str, digests: tuple[bytes, ...]
+    ) -> tuple[str, ...] | None:
+        """Spool keys of a submission's own blocks, or None if one is missing or differs."""
+        own = self.own(id.group)
+        if len(digests) != len(own):
+            raise Malformed(f"{id}: {len(digests)} digests, {self._name} holds {len(own)} blocks")
+        headers = [
+            self.spooled.get((purpose, id.client, id.group, id.sequence, block)) for block in own
+        ]
+        if any(h is None or h.digest != d for h, d in zip(headers, digests, strict=True)):
+            return None
+        return tuple(h.key for h in headers if h is not None)
+
+    def opened_keys(
+        self, cohort: Cohort, digests: tuple[bytes, ...] | None
+    ) -> tuple[str, ...] | None:
+        """Keys of a cohort's opened sums of own blocks; None if one is missing or differs."""
+        own = self.own(cohort.group)
+        found = {
+            header.block: header
+            for header in list(self.spooled.values())
+            if (header.purpose, header.group, header.sequence)
+            == (OPENED, cohort.group, cohort.number)
+        }
+        if len(found) != len(own):
+            return None
+        if digests is not None and tuple(found[b].digest for b in own) != digests:
+            return None
+        return tuple(found[b].key for b in own)

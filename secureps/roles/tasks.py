@@ -1,0 +1,184 @@
+"""The work that machines hand out, and the events that report its end.
+
+The hands that do it are in `service` and `client`; what must not live here: payloads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.orders import GroupVersion
+from secureps.messages.requests import Telemetry
+from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
+
+# --- coordinator ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest:
+    """Makes a checkpoint whose parts are durable complete."""
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWritten:
+    number: int
+
+
+# --- shard ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MakeState:
+    """Makes version 0 of a group's own blocks, from these spool keys (or from the plan's file)."""
+
+    group: str
+    keys: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SumCohort:
+    """Adds up a cohort; keys[m] are the spool keys of member m's blocks, ascending."""
+
+    cohort: Cohort
+    keys: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SumsReady:
+    cohort: Cohort
+    sums: tuple[bytes, ...]
+    telemetry: Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class SumsDamaged:
+    """Blocks of these members are gone or damaged: they must be sent again."""
+
+    cohort: Cohort
+    ids: tuple[SubmissionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """Opens, averages and steps; `opened` are spool keys of opened sums, or None under plain."""
+
+    cohort: Cohort
+    opened: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateReady:
+    """A state file is durable; `cohort` is -1 for version 0."""
+
+    group: str
+    version: int
+    cohort: int
+    blocks: tuple[bytes, ...]
+    state: bytes
+    telemetry: Telemetry | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Deletes these spool keys, and a group's sums and states that are older than `keep`."""
+
+    keys: tuple[str, ...] = ()
+    group: str = ""
+    version: int = -1
+    keep: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """After a start: deletes payloads that no record refers to."""
+
+    referenced: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class WritePart:
+    """Writes this shard's file of a checkpoint."""
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartWritten:
+    number: int
+    file: str
+    size: int
+    digest: bytes
+
+
+# --- key holder -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSum:
+    """Decrypts the sum of one block that lies in the store under `key`."""
+
+    group: str
+    cohort: int
+    block: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class SumOpened:
+    """The opened sum lies in the store under the header's key."""
+
+    header: BlockHeader
+    seconds: float
+
+
+# --- member -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Seals (in the clear) the founding model of a group."""
+
+    group: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """One group that a training run contributes to."""
+
+    group: str
+    version: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contribute:
+    """Trains from a model and seals every aim.
+
+    `model` are the newest pulled versions, `blocks` the digests of their blocks, group
+    after group.
+    """
+
+    model: tuple[GroupVersion, ...]
+    blocks: tuple[bytes, ...]
+    aims: tuple[Aim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SealedUpdate:
+    """One group's blocks are durable in the outbox."""
+
+    receipt: Receipt
+    headers: tuple[BlockHeader, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contributed:
+    """What came of `Contribute` or `Offer`."""
+
+    updates: tuple[SealedUpdate, ...]
+    telemetry: tuple[Telemetry, ...]
