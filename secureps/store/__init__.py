@@ -1,0 +1,1 @@
+"""What a process keeps on disk: keys, journals, checkpoints, spools."""

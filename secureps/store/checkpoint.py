@@ -1,0 +1,320 @@
+"""Tensors on disk: state files, and the checkpoints that are made of them.
+
+    ROOT/000007/manifest.json          what it is, digests of everything beside it
+    ROOT/000007/shard-0.safetensors    "all/0003": float32 values of block 3 of group
+                                       "all"; "all/0003/m": a slot of its optimizer
+A checkpoint is complete when its manifest is. Every shard file opens with
+`safetensors.torch.load_file` alone. What must not live here: which versions to keep, and
+when to write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from secureps.errors import DamagedStore, Malformed, OperatorError
+from secureps.messages.charge import Charge
+from secureps.messages.encoding import DIGEST_BYTES, canonical, digest, from_plain, to_plain
+from secureps.messages.orders import GroupVersion
+from secureps.messages.run import Placement, RunInfo
+
+FORMAT = 1
+"""Of the manifest."""
+
+MANIFEST = "manifest.json"
+MANIFEST_LIMIT = 64 << 20
+"""Bytes of the longest manifest."""
+HEADER_LIMIT = 16 << 20
+"""Bytes of the longest header of a state file (safetensors itself allows 100 MB)."""
+
+_PIECE = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9_*-][A-Za-z0-9._*-]*")
+_NUMBER = re.compile(r"[0-9]{6,18}")
+_TYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """One shard's part of a checkpoint: its file's name, BLAKE2b-256 digest and bytes."""
+
+    shard: str
+    file: str
+    digest: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint is.
+
+    Args:
+        format: FORMAT.
+        number: of the checkpoint; its directory is named after it.
+        id: the run id, hexadecimal; run: what it binds.
+        versions: the vector of group versions it holds.
+        files: one for every shard; placement: which blocks are in which.
+        ledger: all privacy facts up to `versions`.
+        created: when, for people; may be empty.
+    """
+
+    format: int
+    number: int
+    id: str
+    run: RunInfo
+    versions: tuple[GroupVersion, ...]
+    files: tuple[ShardFile, ...]
+    placement: Placement
+    ledger: tuple[Charge, ...]
+    created: str = ""
+
+
+def tensor_name(group: str, block: int, slot: str = "") -> str:
+    """The name of a block's values, or of a slot of its optimizer, in a shard file."""
+    return f"{group}/{block:04d}/{slot}" if slot else f"{group}/{block:04d}"
+
+
+def checkpoint_path(root: str | Path, number: int) -> Path:
+    """The directory of a checkpoint."""
+    return Path(root) / f"{number:06d}"
+
+
+def write_state(path: str | Path, tensors: Tensors, metadata: Mapping[str, str]) -> bytes:
+    """Writes a safetensors file, atomically and durably; equal input makes equal bytes.
+
+    The bytes are laid out here because safetensors orders metadata at random, and a step
+    that is repeated must have the same digest.
+
+    Args:
+        path: the file, replaced if it exists; its directory is made.
+        tensors: arrays of any shape and of numpy's numeric types or bool, by name.
+        metadata: text by name.
+
+    Returns:
+        BLAKE2b-256 digest of the file, 32 bytes.
+
+    Raises:
+        Malformed: an array's type has no place in the file.
+        OperatorError: the disk refuses.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    arrays: list[NDArray[Any]] = []
+    offset = 0
+    # Widest items first: then every tensor begins at a multiple of its item's size.
+    for name, array in sorted(tensors.items(), key=lambda t: (-t[1].dtype.itemsize, t[0])):
+        little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+        if little.dtype.name not in _TYPES or name == "__metadata__":
+            raise Malformed(f"tensor {name!r} of type {array.dtype} cannot be written")
+        end = offset + little.nbytes
+        header[name] = {
+            "dtype": _TYPES[little.dtype.name],
+            "shape": list(little.shape),
+            "data_offsets": [offset, end],
+        }
+        arrays.append(little)
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > HEADER_LIMIT:
+        raise Malformed(f"{len(arrays)} tensors are too many for one file")
+    pieces = [len(text).to_bytes(8, "little"), text]
+    return _write(Path(path), pieces + [a.reshape(-1).view(np.uint8).data for a in arrays])
+
+
+def read_state(
+    path: str | Path, digest: bytes | None
+) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """The tensors and metadata of a state file.
+
+    Args:
+        path: the file.
+        digest: what `write_state` returned; None trusts the content as it is, and
+            recognises torn files only.
+
+    Raises:
+        DamagedStore: absent, torn, damaged, or not the file of that digest.
+    """
+    path = Path(path)
+    if digest is not None and _file_digest(path) != digest:
+        raise DamagedStore(f"{path}: damaged: its digest is another")
+    _check_header(path)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            tensors = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            metadata = dict(file.metadata() or {})
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise DamagedStore(f"{path}: not a state file: {error}") from None
+    return tensors, metadata
+
+
+def write_manifest(directory: str | Path, manifest: Manifest) -> None:
+    """Completes a checkpoint: its files are there already; atomic and durable.
+
+    Raises:
+        Malformed: a file's name is no plain name.
+        OperatorError: the disk refuses.
+    """
+    for part in manifest.files:
+        if _NAME.fullmatch(part.file) is None:
+            raise Malformed(f"not a file name: {part.file!r:.80}")
+    _write(Path(directory) / MANIFEST, [_manifest_text(manifest)])
+
+
+def load_checkpoint(directory: str | Path) -> Manifest:
+    """The manifest of a checkpoint all of whose bytes are as they were written.
+
+    Raises:
+        DamagedStore: names the file that is absent, torn or damaged.
+    """
+    directory = Path(directory)
+    path = directory / MANIFEST
+    text = _read_manifest(path)
+    try:
+        plain = json.loads(text)
+        plain.pop("digest")
+        manifest = from_plain(Manifest, plain)
+        sound = _manifest_text(manifest) == text and manifest.run.id.hex() == manifest.id
+    except (Malformed, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        sound = False
+    if not sound:
+        raise DamagedStore(f"{path}: damaged: it does not match its own digest")
+    if manifest.format != FORMAT:
+        raise DamagedStore(f"{path}: format {manifest.format}; this version reads {FORMAT}")
+    if checkpoint_path("", manifest.number).name != directory.name:
+        raise DamagedStore(f"{path}: it belongs to checkpoint {manifest.number}")
+    for part in manifest.files:
+        if _NAME.fullmatch(part.file) is None:
+            raise DamagedStore(f"{path}: not a file name: {part.file!r:.80}")
+        if _file_digest(directory / part.file, part.size) != part.digest:
+            raise DamagedStore(f"{directory / part.file}: damaged: its digest is another")
+    return manifest
+
+
+def latest_good(root: str | Path) -> tuple[Path, Manifest, tuple[str, ...]]:
+    """The newest whole checkpoint, and what is wrong with those that are newer.
+
+    Returns:
+        Its directory, its manifest, and a complaint for every newer damaged one.
+
+    Raises:
+        DamagedStore: there are checkpoints, and none is whole.
+        OperatorError: (not DamagedStore) there is none at all.
+    """
+    root = Path(root)
+    try:
+        found = [path for path in root.iterdir() if _NUMBER.fullmatch(path.name)]
+    except OSError:
+        found = []
+    if not found:
+        raise OperatorError(f"{root}: no checkpoint here")
+    complaints: list[str] = []
+    for directory in sorted(found, key=lambda path: int(path.name), reverse=True):
+        try:
+            return directory, load_checkpoint(directory), tuple(complaints)
+        except DamagedStore as error:
+            complaints.append(str(error))
+    raise DamagedStore(f"{root}: no checkpoint is whole: {'; '.join(complaints)}")
+
+
+def _manifest_text(manifest: Manifest) -> bytes:
+    own = digest("secureps-manifest", canonical(manifest)).hex()
+    plain = {"digest": own, **to_plain(manifest)}
+    return json.dumps(plain, indent=1).encode() + b"\n"
+
+
+def _read_manifest(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MANIFEST_LIMIT + 1)
+    except FileNotFoundError:
+        raise DamagedStore(f"{path}: absent: the checkpoint was never completed") from None
+    except OSError as error:
+        raise DamagedStore(f"{path}: {error.strerror}") from None
+    if len(text) > MANIFEST_LIMIT:
+        raise DamagedStore(f"{path}: longer than a manifest can be")
+    return text
+
+
+def _file_digest(path: Path, size: int | None = None) -> bytes:
+    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    try:
+        with open(path, "rb") as file:
+            actual = os.fstat(file.fileno()).st_size
+            if size is not None and actual != size:
+                raise DamagedStore(f"{path}: {actual} bytes instead of {size}")
+            while piece := file.read(_PIECE):
+                hasher.update(piece)
+    except FileNotFoundError:
+        raise DamagedStore(f"{path}: absent") from None
+    except OSError as error:
+        raise DamagedStore(f"{path}: {error.strerror}") from None
+    return hasher.digest()
+
+
+def _check_header(path: Path) -> None:
+    """Before a parser sees the file: is its header as long as it says, and bounded?"""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(8)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise DamagedStore(f"{path}: {error.strerror}") from None
+    length = int.from_bytes(head, "little")
+    if len(head) < 8 or length > min(HEADER_LIMIT, size - 8):
+        raise DamagedStore(f"{path}: torn: its header is not whole")
+
+
+def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> bytes:
+    """Writes, fsyncs, renames, fsyncs the directories; returns the digest of the bytes."""
+    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            for piece in pieces:
+                hasher.update(piece)
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        for directory in (path.parent, path.parent.parent):
+            _sync(directory)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise OperatorError(f"{path}: cannot write: {error.strerror}") from None
+    return hasher.digest()
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,280 @@
+"""The journal: what a party has decided, in order, durable before any effect of it.
+
+    Journal         the Protocol
+    SqliteJournal   one file; every row's digest covers all rows before it
+    MemoryJournal   for simulation and tests
+
+A record is any dataclass of `messages.records` or `messages.charge`. What must not live
+here: what records mean (machines fold them), and payloads (they are in the spool).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import sqlite3
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from secureps.errors import DamagedStore, InternalError, Malformed, OperatorError
+from secureps.messages import charge, records
+from secureps.messages.encoding import digest, from_plain, to_plain
+
+Record = Any
+"""An instance of a class of RECORDS."""
+
+FORMAT = 1
+"""Of the file; in SQLite's user_version."""
+
+_PAGE = 1000
+"""Rows fetched at once by `replay`."""
+
+_SCHEMA = """
+CREATE TABLE journal (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
+    chain BLOB NOT NULL);
+CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);
+"""
+
+
+def _records() -> dict[str, type]:
+    return {
+        name: kind
+        for module in (records, charge)
+        for name, kind in vars(module).items()
+        if isinstance(kind, type)
+        and dataclasses.is_dataclass(kind)
+        and kind.__module__ == module.__name__
+    }
+
+
+RECORDS: dict[str, type] = _records()
+"""Every class that may be journalled, by name."""
+
+
+class Journal(Protocol):
+    """An append-only list of records; for one thread at a time, not always the same one."""
+
+    def append(self, at: float, records: Sequence[Record]) -> None:
+        """Adds records, stamped `at` seconds of the run's clock, in one durable transaction.
+
+        Raises:
+            InternalError: one of them is no record, or the journal is closed.
+            Malformed: a field that has no plain form, such as NaN.
+            OperatorError: the disk refuses. After any error nothing was added.
+        """
+
+    def replay(self) -> Iterator[tuple[float, Record]]:
+        """All records, oldest first, with their stamps; DamagedStore names a bad row."""
+
+    def close(self) -> None:
+        """Releases the file; a second call does nothing."""
+
+
+def _kind(record: Record) -> str:
+    name = type(record).__name__
+    if RECORDS.get(name) is not type(record):
+        raise InternalError(f"a {name} is no record of a journal")
+    return name
+
+
+class MemoryJournal:
+    """Records in a list that outlives the journal: a restart is `MemoryJournal(old.rows)`."""
+
+    def __init__(self, rows: list[tuple[float, Record]] | None = None) -> None:
+        self.rows: list[tuple[float, Record]] = [] if rows is None else rows
+        self._closed = False
+
+    def append(self, at: float, records: Sequence[Record]) -> None:
+        if self._closed:
+            raise InternalError("the journal is closed")
+        for record in records:
+            _kind(record)
+        self.rows.extend((at, record) for record in records)
+
+    def replay(self) -> Iterator[tuple[float, Record]]:
+        return iter(tuple(self.rows))
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class SqliteJournal:
+    """A journal in one SQLite file (WAL, synchronous=FULL) that one process may hold.
+
+    Every row carries the digest of the row before it and itself, and the head repeats the
+    last one, so that edited, reordered, removed and truncated rows are recognised. (It is
+    no signature: who can write the file can also forge all of it.)
+
+    Args:
+        path: the file, made if it does not exist; PATH.lock lies beside it.
+
+    Raises:
+        OperatorError: another process holds it, or the file cannot be made.
+        DamagedStore: it is no journal, or its end is missing.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._lock = _lock(self._path)
+        try:
+            self._base = self._open()
+            self._seq, self._chain = self._head()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._closed = False
+
+    def append(self, at: float, records: Sequence[Record]) -> None:
+        if self._closed:
+            raise InternalError("the journal is closed")
+        rows = []
+        seq, chain = self._seq, self._chain
+        for record in records:
+            kind, body = _kind(record), _body(record)
+            seq, chain = seq + 1, _link(chain, seq + 1, at, kind, body)
+            rows.append((seq, at, kind, body, chain))
+        if not rows:
+            return
+        try:
+            self._base.execute("BEGIN IMMEDIATE")
+            try:
+                self._base.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", rows)
+                self._base.execute("UPDATE head SET seq = ?, chain = ?", (seq, chain))
+                self._base.execute("COMMIT")
+            except BaseException:
+                if self._base.in_transaction:
+                    self._base.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise OperatorError(f"{self._path}: cannot write: {error}") from None
+        self._seq, self._chain = seq, chain
+
+    def replay(self) -> Iterator[tuple[float, Record]]:
+        if self._closed:
+            raise InternalError("the journal is closed")
+        return self._replay(self._seq, self._chain)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._base.close()
+            os.close(self._lock)
+
+    def _replay(self, last: int, head: bytes) -> Iterator[tuple[float, Record]]:
+        seq, chain = 0, b""
+        while seq < last:
+            for row in self._page(seq, last):
+                seq += 1
+                if row[0] != seq:
+                    raise DamagedStore(f"{self._path}: row {seq} is missing")
+                record, chain = self._read(chain, *row)
+                yield row[1], record
+        if chain != head:
+            raise DamagedStore(f"{self._path}: row {last} is not the one that the head names")
+
+    def _page(self, seq: int, last: int) -> list[tuple[int, float, str, str, bytes]]:
+        query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+        try:
+            rows = self._base.execute(query, (seq, last, _PAGE)).fetchall()
+        except sqlite3.Error as error:
+            raise DamagedStore(f"{self._path}: after row {seq}: {error}") from None
+        if not rows:
+            raise DamagedStore(f"{self._path}: row {seq + 1} is missing")
+        return rows
+
+    def _read(
+        self, before: bytes, seq: int, at: float, kind: str, body: str, chain: bytes
+    ) -> tuple[Record, bytes]:
+        where = f"{self._path}: row {seq}"
+        try:
+            sound = chain == _link(before, seq, at, kind, body)
+        except (AttributeError, TypeError, struct.error):
+            sound = False  # a column of another type
+        if not sound:
+            raise DamagedStore(f"{where} does not match its digest")
+        if kind not in RECORDS:
+            raise DamagedStore(f"{where} is a {kind}, which this version does not know")
+        try:
+            return from_plain(RECORDS[kind], json.loads(body)), chain
+        except (Malformed, ValueError) as error:
+            raise DamagedStore(f"{where} cannot be read: {error}") from None
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            base = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise OperatorError(f"{self._path}: cannot open: {error}") from None
+        try:
+            base.execute("PRAGMA journal_mode = WAL")
+            base.execute("PRAGMA synchronous = FULL")
+            (version,) = base.execute("PRAGMA user_version").fetchone()
+            tables = base.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if version == 0 and tables == 0:
+                start = "INSERT INTO head VALUES (1, 0, x'');"
+                base.executescript(f"BEGIN;{_SCHEMA}{start}PRAGMA user_version = {FORMAT};COMMIT;")
+                _sync(self._path.parent)
+            elif version != FORMAT:
+                raise DamagedStore(f"{self._path}: not a journal of format {FORMAT}")
+        except sqlite3.Error as error:
+            base.close()
+            raise DamagedStore(f"{self._path}: {error}") from None
+        except BaseException:
+            base.close()
+            raise
+        return base
+
+    def _head(self) -> tuple[int, bytes]:
+        try:
+            head = self._base.execute("SELECT seq, chain FROM head").fetchall()
+            rows = self._base.execute(
+                "SELECT seq, chain FROM journal ORDER BY seq DESC LIMIT 1"
+            ).fetchall()
+        except sqlite3.Error as error:
+            self._base.close()
+            raise DamagedStore(f"{self._path}: {error}") from None
+        if len(head) != 1 or head != (rows or [(0, b"")]):
+            self._base.close()
+            last = head[0][0] if len(head) == 1 else "?"
+            raise DamagedStore(f"{self._path}: row {last} should be the last and is not")
+        seq, chain = head[0]
+        return seq, chain
+
+
+def _link(before: bytes, seq: int, at: float, kind: str, body: str) -> bytes:
+    stamp = struct.pack("<qd", seq, at)
+    return digest("secureps-journal", before, stamp, kind.encode(), body.encode())
+
+
+def _body(record: Record) -> str:
+    try:
+        return json.dumps(to_plain(record), separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise Malformed(f"{type(record).__name__} cannot be journalled: {error}") from None
+
+
+def _lock(path: Path) -> int:
+    """An flock on a file beside the journal: SQLite drops its own locks between commits."""
+    beside = path.with_name(path.name + ".lock")
+    try:
+        lock = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise OperatorError(f"{beside}: cannot open: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise OperatorError(f"{path}: in use by another process") from None
+    return lock
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,147 @@
+"""The spool: payloads under keys, durable before `put` returns.
+
+A shard spools blocks and sums in one, a client's outbox is another. Keys are paths of
+plain words, such as "update/hospital-1/all/3/0"; on disk each is one file of one flat
+directory ("~" for "/"), so that one directory fsync makes it durable. What must not live
+here: what payloads are, and whether other bytes may come under a known key.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from pathlib import Path
+from typing import Protocol
+
+from secureps.errors import Malformed, OperatorError
+
+KEY_LIMIT = 250
+"""Longest key, in characters: file systems allow 255."""
+
+_KEY = re.compile(r"[A-Za-z0-9._*-]+(/[A-Za-z0-9._*-]+)*")
+_DOTS = re.compile(r"\.+")
+
+
+class Spool(Protocol):
+    """Payloads under keys; safe to use from several threads.
+
+    All methods raise Malformed for a key that is none.
+    """
+
+    def put(self, key: str, payload: bytes) -> None:
+        """Keeps a payload, durably when it returns; again is harmless, the last one counts.
+
+        Raises OperatorError when the disk refuses; the key is then as it was before.
+        """
+
+    def get(self, key: str) -> bytes:
+        """The payload; KeyError if there is none."""
+
+    def has(self, key: str) -> bool:
+        """Is there a payload?"""
+
+    def delete(self, key: str) -> None:
+        """Forgets a payload, or does nothing; it may come back after a power cut."""
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """All keys that begin with `prefix`, sorted."""
+
+
+def check_key(key: str) -> str:
+    """The key itself; Malformed if it is not words of [A-Za-z0-9._*-] with slashes between."""
+    if (
+        not isinstance(key, str)
+        or len(key) > KEY_LIMIT
+        or _KEY.fullmatch(key) is None
+        or any(_DOTS.fullmatch(part) for part in key.split("/"))
+    ):
+        raise Malformed(f"not a key: {key!r:.80}")
+    return key
+
+
+class MemorySpool:
+    """A spool for simulation and tests; hand the same object to a restarted party."""
+
+    def __init__(self) -> None:
+        self._payloads: dict[str, bytes] = {}
+
+    def put(self, key: str, payload: bytes) -> None:
+        self._payloads[check_key(key)] = bytes(payload)
+
+    def get(self, key: str) -> bytes:
+        return self._payloads[check_key(key)]
+
+    def has(self, key: str) -> bool:
+        return check_key(key) in self._payloads
+
+    def delete(self, key: str) -> None:
+        self._payloads.pop(check_key(key), None)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        return sorted(key for key in tuple(self._payloads) if key.startswith(prefix))
+
+
+class DiskSpool:
+    """A spool in a directory of its own, which is made if it does not exist.
+
+    Opening it removes what an interrupted `put` left behind (~*.tmp); so one process
+    alone may have it open, which its journal's lock sees to.
+
+    Raises:
+        OperatorError: the directory cannot be made or read.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root)
+        self._count = itertools.count()
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            for stale in self._root.glob("~*.tmp"):
+                stale.unlink()
+            self._sync()
+        except OSError as error:
+            raise OperatorError(f"{self._root}: {error.strerror}") from None
+
+    def put(self, key: str, payload: bytes) -> None:
+        path = self.path(key)
+        # No key begins with "~", so a temporary file never looks like a payload.
+        temporary = self._root / f"~{next(self._count)}.tmp"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(payload)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            self._sync()
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise OperatorError(f"{path}: cannot write: {error.strerror}") from None
+
+    def get(self, key: str) -> bytes:
+        try:
+            return self.path(key).read_bytes()
+        except FileNotFoundError:
+            raise KeyError(key) from None
+
+    def has(self, key: str) -> bool:
+        return self.path(key).exists()
+
+    def delete(self, key: str) -> None:
+        self.path(key).unlink(missing_ok=True)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        with os.scandir(self._root) as entries:
+            keys = [entry.name.replace("~", "/") for entry in entries if entry.name[0] != "~"]
+        return sorted(key for key in keys if key.startswith(prefix))
+
+    def path(self, key: str) -> Path:
+        """The file of a key, whether it exists or not."""
+        return self._root / check_key(key).replace("/", "~")
+
+    def _sync(self) -> None:
+        handle = os.open(self._root, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,231 @@
+"""What both ends of gRPC agree on: methods, metadata, pieces of payload, errors.
+
+    /secureps.Coordinator/Tell    unary: an envelope in, an envelope out
+    /secureps.Coordinator/Watch   Subscribe in, a stream of orders out
+    /secureps.Shard/Tell          unary, whatever has no payload
+    /secureps.Shard/Put           a frame in (PutBlock), an envelope out
+    /secureps.Shard/Get           GetBlock or GetSum in, a frame out (Payload)
+
+A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payload length
+(uint64), both little endian, the envelope, and then the payload, which may begin in the
+first piece. What must not live here: connections and threads.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import grpc
+
+from secureps.errors import (
+    Busy,
+    InternalError,
+    Malformed,
+    Oversized,
+    PeerError,
+    SecurepsError,
+    Unreachable,
+    Unsigned,
+    from_wire,
+)
+from secureps.messages.requests import GetBlock, GetSum, PutBlock, Refusal, Subscribe
+from secureps.wire.codec import MESSAGE_LIMIT, decode, encode
+
+COORDINATOR_SERVICE = "secureps.Coordinator"
+SHARD_SERVICE = "secureps.Shard"
+COORDINATOR_TELL = f"/{COORDINATOR_SERVICE}/Tell"
+WATCH = f"/{COORDINATOR_SERVICE}/Watch"
+SHARD_TELL = f"/{SHARD_SERVICE}/Tell"
+PUT = f"/{SHARD_SERVICE}/Put"
+GET = f"/{SHARD_SERVICE}/Get"
+
+NOT_TOLD = (PutBlock, GetBlock, GetSum, Subscribe)
+"""Requests that have a method of their own."""
+
+PIECE = 1 << 20
+"""Bytes of one gRPC message of a frame: measured best (peers.md)."""
+HEADER_LIMIT = 64 << 10
+"""Bytes of the envelope of a frame."""
+TEXT_LIMIT = 1000
+"""Characters of an error's text that travel."""
+RETRY_LIMIT = 3600.0
+"""Seconds: nobody is asked to wait longer."""
+
+REQUEST_DOMAIN = b"secureps-request"
+_PARTY = "secureps-party"
+_SIGNATURE = "secureps-signature-bin"
+_REFUSAL = "secureps-refusal-bin"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
+_PREFIX = struct.Struct("<IQ")
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+_BOTH = (
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT + HEADER_LIMIT),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT + HEADER_LIMIT),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+CLIENT_OPTIONS = (
+    *_BOTH,
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 10_000),  # in truth: how long connecting may take
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),  # the environment is read by run/cli alone
+)
+SERVER_OPTIONS = (
+    *_BOTH,
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    # What gRPC holds of uploads that wait for a thread: fixed per stream and per connection.
+    # Left alone both grow to megabytes, with the clients. The price is an upload's speed on
+    # long ways: 14 MB/s a stream instead of 38 at a round trip of 40 ms.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 256 << 10),
+    ("grpc.experimental.tcp_max_read_chunk_size", 256 << 10),
+    ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a coin toss
+)
+
+
+# --- who is asking ----------------------------------------------------------------
+
+
+def signed_request(method: str, envelope: bytes) -> bytes:
+    """What a request's signature covers: the domain, the method and the envelope."""
+    return b"\0".join((REQUEST_DOMAIN, method.encode(), envelope))
+
+
+def credentials(
+    party: str, sign: Callable[[bytes], bytes], method: str, envelope: bytes
+) -> Metadata:
+    """The metadata of a request."""
+    return ((_PARTY, party), (_SIGNATURE, sign(signed_request(method, envelope))))
+
+
+def check_party(party: str) -> str:
+    """The name itself; Malformed if it is none."""
+    if _NAME.fullmatch(party) is None:
+        raise Malformed(f"not a party's name: {party!r:.80}")
+    return party
+
+
+def sender_of(metadata: Iterable[Any] | None) -> tuple[str, bytes]:
+    """(party, signature) of a request's metadata; Unsigned if they are not there."""
+    found: dict[str, Any] = dict(metadata or ())
+    party, signature = found.get(_PARTY), found.get(_SIGNATURE)
+    if not isinstance(party, str) or not isinstance(signature, bytes):
+        raise Unsigned("a request without a party's name and signature")
+    return check_party(party), signature
+
+
+# --- frames -----------------------------------------------------------------------
+
+
+def pieces(envelope: bytes, payload: bytes) -> Iterator[bytes]:
+    """The frame of an envelope and a payload, in pieces of at most PIECE bytes."""
+    view = memoryview(payload)
+    first = PIECE - _PREFIX.size - len(envelope)
+    yield b"".join((_PREFIX.pack(len(envelope), len(view)), envelope, view[:first]))
+    for start in range(first, len(view), PIECE):
+        yield bytes(view[start : start + PIECE])
+
+
+def open_frame(first: bytes) -> tuple[bytes, int, memoryview]:
+    """(envelope, payload's length, begin of the payload) of a frame's first piece.
+
+    Raises Malformed or Oversized.
+    """
+    if len(first) < _PREFIX.size:
+        raise Malformed("a frame without its head")
+    size, length = _PREFIX.unpack_from(first)
+    if size > HEADER_LIMIT:
+        raise Oversized(f"the envelope of a frame has {size} bytes, more than {HEADER_LIMIT}")
+    end = _PREFIX.size + size
+    if end > len(first):
+        raise Malformed("a frame whose envelope is cut off")
+    return first[_PREFIX.size : end], length, memoryview(first)[end:]
+
+
+def collect(begin: memoryview, length: int, more: Iterator[bytes]) -> bytes:
+    """A payload of exactly `length` bytes; the caller has judged `length` already.
+
+    Raises:
+        Malformed: fewer bytes came, or an empty piece.
+        Oversized: more bytes came.
+    """
+    whole = io.BytesIO()  # its `getvalue` is no copy, as a join of pieces would be
+    have = whole.write(begin)
+    del begin
+    for piece in more:
+        if not piece:
+            raise Malformed("an empty piece of payload")
+        have += len(piece)
+        if have > length:
+            break
+        whole.write(piece)
+        del piece  # pieces are not held while the next one is on its way
+    if have > length:
+        raise Oversized(f"more than the announced {length} bytes of payload")
+    if have < length:
+        raise Malformed(f"{have} bytes of payload instead of the announced {length}")
+    return whole.getvalue()
+
+
+# --- errors -----------------------------------------------------------------------
+
+
+def refuse(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
+    """(status, details, trailing metadata) that bring an error back as itself."""
+    name = type(error).__name__
+    retry_after = error.retry_after if isinstance(error, PeerError) else None
+    if retry_after is not None and not math.isfinite(retry_after):
+        retry_after = None
+    text = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
+    try:
+        data = encode(Refusal(name, text, retry_after))
+    except SecurepsError:
+        data = encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
+    return grpc.StatusCode[type(error).status], name, ((_REFUSAL, data),)
+
+
+def error_of(call: Any, to: str) -> SecurepsError:
+    """The SecurepsError behind a call that gRPC says has failed."""
+    for key, value in call.trailing_metadata() or ():
+        if key == _REFUSAL and isinstance(value, bytes):
+            return _told_by(value, to)
+    code = call.code()
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return Busy(f"{to} has too much to do")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Unreachable(f"{to} did not answer in time")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return Unreachable(f"{to} is no server of that kind; check its address", None)
+    return Unreachable(f"no connection to {to} ({'' if code is None else code.name})")
+
+
+def _told_by(data: bytes, to: str) -> SecurepsError:
+    try:
+        refusal = decode(data)
+    except SecurepsError:
+        refusal = None
+    if not isinstance(refusal, Refusal):
+        return InternalError(f"{to} answered with an error that cannot be read")
+    wait = refusal.retry_after
+    if wait is not None:
+        wait = min(max(wait, 0.0), RETRY_LIMIT)
+    return from_wire(refusal.error, refusal.text[:TEXT_LIMIT], wait)
+
+
+def options(table: Sequence[tuple[str, int]]) -> list[tuple[str, Any]]:
+    """gRPC's own type for a table of options."""
+    return list(table)

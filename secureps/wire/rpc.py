@@ -1,0 +1,275 @@
+"""gRPC, the dialling side; the servers are in `wire.servers` and are named here too.
+
+Small messages are unary calls without a thread. Payloads go and come in pieces of 1 MiB,
+by a small pool of threads. A watch has a daemon thread at the watcher, none at the
+coordinator. What must not live here: what messages mean, and retries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import grpc
+
+from secureps.errors import InternalError, Oversized, SecurepsError, Unreachable
+from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Subscribe
+from secureps.wire.codec import decode, encode
+from secureps.wire.framing import (
+    CLIENT_OPTIONS,
+    COORDINATOR_TELL,
+    GET,
+    PUT,
+    SHARD_TELL,
+    WATCH,
+    check_party,
+    collect,
+    credentials,
+    error_of,
+    open_frame,
+    options,
+    pieces,
+)
+from secureps.wire.servers import Authenticate, CoordinatorServer, ShardServer
+from secureps.wire.transport import COORDINATOR, Cancel, Deliver, closed, running, settle, told
+
+__all__ = ["Authenticate", "CoordinatorServer", "GrpcTransport", "ShardServer"]
+
+PAYLOAD_LIMIT = 1 << 30
+"""Bytes of the longest payload that a server may send."""
+THREADS = 8
+"""Payloads that are sent or fetched at once."""
+
+
+class GrpcTransport:
+    """A party's way to the servers over gRPC; implements `wire.transport.Transport`.
+
+    Args:
+        party: who is dialling.
+        sign: signs bytes with the party's key (Ed25519).
+        addresses: HOST:PORT by party, as far as known; `locate` adds others.
+        timeout: seconds after which a call fails with Unreachable; waiting for one of the
+            threads that move payloads does not count.
+
+    Raises:
+        Malformed: `party` is no party's name.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        sign: Callable[[bytes], bytes],
+        addresses: Mapping[str, str],
+        timeout: float = 30.0,
+    ) -> None:
+        self._party = check_party(party)
+        self._sign = sign
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._addresses = dict(addresses)
+        self._channels: dict[str, grpc.Channel] = {}
+        self._pending: set[Future[Any]] = set()
+        self._watches: set[_Watch] = set()
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def call(self, to: str, message: Any) -> Future[Any]:
+        future = running()
+        with self._lock:
+            self._pending.add(future)
+        try:
+            envelope = encode(message)
+            if isinstance(message, PutBlock):
+                self._submit(self._put, future, to, envelope, message.payload)
+            elif isinstance(message, GetBlock | GetSum):
+                self._submit(self._get, future, to, envelope)
+            else:
+                self._tell(future, to, envelope)
+        except Exception as error:
+            self._settle(future, self._failed(error, to))
+        return future
+
+    def watch(
+        self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
+    ) -> Cancel:
+        watch = _Watch(deliver, lost, lambda: self._subscribe(message))
+        with self._lock:
+            if self._closed:
+                return lambda: None
+            self._watches = {known for known in self._watches if known.alive()} | {watch}
+            watch.start()
+        return watch.cancel
+
+    def locate(self, party: str, address: str) -> None:
+        with self._lock:
+            before = self._addresses.get(party)
+            self._addresses[party] = address
+            if before is None or before in self._addresses.values():
+                return
+            channel = self._channels.pop(before, None)
+        if channel is not None:
+            channel.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            watches, self._watches = self._watches, set()
+            pending = tuple(self._pending)
+            channels, self._channels = self._channels, {}
+            pool, self._pool = self._pool, None
+        for watch in watches:
+            watch.cancel()
+        for future in pending:
+            self._settle(future, closed())
+        for channel in channels.values():
+            channel.close()
+        if pool is not None:
+            pool.shutdown()
+        for watch in watches:
+            watch.join()
+
+    def _channel(self, to: str) -> grpc.Channel:
+        with self._lock:
+            if self._closed:
+                raise closed()
+            address = self._addresses.get(to)
+            if address is None:
+                raise Unreachable(f"nobody has told where {to} is")
+            if address not in self._channels:
+                self._channels[address] = grpc.insecure_channel(
+                    address, options=options(CLIENT_OPTIONS)
+                )
+            return self._channels[address]
+
+    def _metadata(self, method: str, envelope: bytes) -> Any:
+        return credentials(self._party, self._sign, method, envelope)
+
+    def _submit(self, work: Callable[..., Any], future: Future[Any], to: str, *rest: Any) -> None:
+        def run() -> None:
+            try:
+                result = work(to, *rest)
+            except Exception as error:
+                result = self._failed(error, to)
+            self._settle(future, result)
+
+        with self._lock:
+            if self._closed:
+                raise closed()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="payload")
+            self._pool.submit(run)
+
+    def _tell(self, future: Future[Any], to: str, envelope: bytes) -> None:
+        method = COORDINATOR_TELL if to == COORDINATOR else SHARD_TELL
+        metadata = self._metadata(method, envelope)
+        call: Any = self._channel(to).unary_unary(method)
+
+        def done(ended: Any) -> None:
+            try:
+                good = ended.code() is grpc.StatusCode.OK
+                result = decode(ended.result()) if good else error_of(ended, to)
+            except Exception as error:
+                result = self._failed(error, to)
+            self._settle(future, result)
+
+        call.future(envelope, timeout=self._timeout, metadata=metadata).add_done_callback(done)
+
+    def _put(self, to: str, envelope: bytes, payload: bytes) -> Any:
+        metadata = self._metadata(PUT, envelope)
+        call: Any = self._channel(to).stream_unary(PUT)
+        frame = pieces(envelope, payload)
+        return decode(call(frame, timeout=self._timeout, metadata=metadata))
+
+    def _get(self, to: str, envelope: bytes) -> Any:
+        metadata = self._metadata(GET, envelope)
+        call: Any = self._channel(to).unary_stream(GET)
+        stream = call(envelope, timeout=self._timeout, metadata=metadata)
+        try:
+            answer, length, begin = open_frame(next(stream, b""))
+            reply = decode(answer)
+            if not isinstance(reply, Payload):
+                raise InternalError(f"{to} answered with a {type(reply).__name__}")
+            if length > PAYLOAD_LIMIT:
+                raise Oversized(f"{to} announces {length} bytes, more than {PAYLOAD_LIMIT}")
+            return dataclasses.replace(reply, payload=collect(begin, length, stream))
+        finally:
+            stream.cancel()
+
+    def _subscribe(self, message: Subscribe) -> Any:
+        envelope = encode(message)
+        metadata = self._metadata(WATCH, envelope)
+        call: Any = self._channel(COORDINATOR).unary_stream(WATCH)
+        return call(envelope, metadata=metadata)
+
+    def _failed(self, error: Exception, to: str) -> SecurepsError:
+        if isinstance(error, grpc.RpcError):
+            return error_of(error, to)
+        if isinstance(error, ValueError):  # gRPC: the channel was closed by `locate` or `close`
+            return Unreachable(f"the connection to {to} was closed")
+        return told(error)
+
+    def _settle(self, future: Future[Any], result: Any) -> None:
+        with self._lock:
+            known = future in self._pending
+            self._pending.discard(future)
+        if known:
+            settle(future, result)
+
+
+class _Watch:
+    """One open stream of orders and its thread. No lock is held while it delivers."""
+
+    def __init__(
+        self,
+        deliver: Deliver,
+        lost: Callable[[SecurepsError], None],
+        subscribe: Callable[[], Any],
+    ) -> None:
+        self._deliver, self._lost, self._subscribe = deliver, lost, subscribe
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._call: Any = None
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            call = self._call
+        if call is not None:
+            call.cancel()
+
+    def join(self) -> None:
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            call = self._subscribe()
+            with self._lock:
+                self._call = call
+                if self._cancelled:  # before there was anything to cancel
+                    call.cancel()
+            for data in call:
+                if self._cancelled:
+                    break
+                self._deliver(decode(data))
+            error: SecurepsError = Unreachable("the coordinator ended the stream")
+        except grpc.RpcError as failure:
+            error = error_of(failure, COORDINATOR)
+        except ValueError:
+            error = Unreachable("the connection to the coordinator was closed")
+        except Exception as failure:
+            error = told(failure)
+        if self._call is not None:
+            self._call.cancel()
+        if not self._cancelled:
+            self._lost(error)

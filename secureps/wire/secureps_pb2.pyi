@@ -1,0 +1,678 @@
+# mypy: ignore-errors
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Charge(_message.Message):
+    __slots__ = ("party", "group", "version", "noise_multiplier", "sample_rate", "steps")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NOISE_MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_RATE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    group: str
+    version: int
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., noise_multiplier: _Optional[float] = ..., sample_rate: _Optional[float] = ..., steps: _Optional[int] = ...) -> None: ...
+
+class TensorSpec(_message.Message):
+    __slots__ = ("name", "shape", "dtype")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    dtype: str
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ...) -> None: ...
+
+class Schema(_message.Message):
+    __slots__ = ("tensors",)
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
+    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ...) -> None: ...
+
+class SubmissionId(_message.Message):
+    __slots__ = ("client", "group", "sequence")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    client: str
+    group: str
+    sequence: int
+    def __init__(self, client: _Optional[str] = ..., group: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class BlockHeader(_message.Message):
+    __slots__ = ("run", "author", "purpose", "group", "sequence", "block", "length", "digest", "signature")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    run: bytes
+    author: str
+    purpose: str
+    group: str
+    sequence: int
+    block: int
+    length: int
+    digest: bytes
+    signature: bytes
+    def __init__(self, run: _Optional[bytes] = ..., author: _Optional[str] = ..., purpose: _Optional[str] = ..., group: _Optional[str] = ..., sequence: _Optional[int] = ..., block: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "envelopes", "commitments", "size", "charge", "signature")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    ENVELOPES_FIELD_NUMBER: _ClassVar[int]
+    COMMITMENTS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CHARGE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    run: bytes
+    id: SubmissionId
+    purpose: str
+    version: int
+    base: bytes
+    blocks: _containers.RepeatedScalarFieldContainer[bytes]
+    envelopes: _containers.RepeatedScalarFieldContainer[bytes]
+    commitments: _containers.RepeatedScalarFieldContainer[bytes]
+    size: int
+    charge: Charge
+    signature: bytes
+    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("id", "weight")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    id: SubmissionId
+    weight: int
+    def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ...) -> None: ...
+
+class Cohort(_message.Message):
+    __slots__ = ("group", "number", "version", "epoch", "members")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    number: int
+    version: int
+    epoch: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class RunInfo(_message.Message):
+    __slots__ = ("plan", "schema", "layout", "holders", "roster", "nonce")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    plan: str
+    schema: Schema
+    layout: bytes
+    holders: bytes
+    roster: bytes
+    nonce: bytes
+    def __init__(self, plan: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., layout: _Optional[bytes] = ..., holders: _Optional[bytes] = ..., roster: _Optional[bytes] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
+class ShardAddress(_message.Message):
+    __slots__ = ("name", "advertise", "weight")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADVERTISE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    advertise: str
+    weight: float
+    def __init__(self, name: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
+
+class GroupPlacement(_message.Message):
+    __slots__ = ("group", "owners")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Placement(_message.Message):
+    __slots__ = ("epoch", "shards", "groups")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    shards: _containers.RepeatedScalarFieldContainer[str]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupPlacement]
+    def __init__(self, epoch: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ...) -> None: ...
+
+class Register(_message.Message):
+    __slots__ = ("party", "advertise", "weight", "seen")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    ADVERTISE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    advertise: str
+    weight: float
+    seen: int
+    def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("client", "schema")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    client: str
+    schema: Schema
+    def __init__(self, client: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ...) -> None: ...
+
+class Subscribe(_message.Message):
+    __slots__ = ("party", "unsettled")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    UNSETTLED_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    unsettled: _containers.RepeatedCompositeFieldContainer[SubmissionId]
+    def __init__(self, party: _Optional[str] = ..., unsettled: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("party",)
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    def __init__(self, party: _Optional[str] = ...) -> None: ...
+
+class Submit(_message.Message):
+    __slots__ = ("receipt",)
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    receipt: Receipt
+    def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("shard", "group", "cohort", "sums")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    group: str
+    cohort: int
+    sums: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Missing(_message.Message):
+    __slots__ = ("shard", "group", "cohort", "ids")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    group: str
+    cohort: int
+    ids: _containers.RepeatedCompositeFieldContainer[SubmissionId]
+    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("holder", "group", "cohort", "sums")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    group: str
+    cohort: int
+    sums: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class OpenRefused(_message.Message):
+    __slots__ = ("holder", "group", "cohort", "reason")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    group: str
+    cohort: int
+    reason: str
+    def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Spoilt(_message.Message):
+    __slots__ = ("shard", "group", "cohort", "reason")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    group: str
+    cohort: int
+    reason: str
+    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Prepared(_message.Message):
+    __slots__ = ("shard", "group", "version", "blocks", "state")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    group: str
+    version: int
+    blocks: _containers.RepeatedScalarFieldContainer[bytes]
+    state: bytes
+    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ...) -> None: ...
+
+class Checkpointed(_message.Message):
+    __slots__ = ("shard", "number", "file", "size", "digest")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    number: int
+    file: str
+    size: int
+    digest: bytes
+    def __init__(self, shard: _Optional[str] = ..., number: _Optional[int] = ..., file: _Optional[str] = ..., size: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class Figure(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class Telemetry(_message.Message):
+    __slots__ = ("party", "group", "version", "figures")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    group: str
+    version: int
+    figures: _containers.RepeatedCompositeFieldContainer[Figure]
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ...) -> None: ...
+
+class AskStatus(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AskRun(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Noted(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("run", "placement", "shards", "next")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    run: RunInfo
+    placement: Placement
+    shards: _containers.RepeatedCompositeFieldContainer[ShardAddress]
+    next: _containers.RepeatedCompositeFieldContainer[GroupVersion]
+    def __init__(self, run: _Optional[_Union[RunInfo, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., next: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ...) -> None: ...
+
+class MemberStatus(_message.Message):
+    __slots__ = ("name", "live", "state", "submissions", "charges", "epsilon")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    CHARGES_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    live: bool
+    state: str
+    submissions: int
+    charges: int
+    epsilon: float
+    def __init__(self, name: _Optional[str] = ..., live: _Optional[bool] = ..., state: _Optional[str] = ..., submissions: _Optional[int] = ..., charges: _Optional[int] = ..., epsilon: _Optional[float] = ...) -> None: ...
+
+class GroupStatus(_message.Message):
+    __slots__ = ("name", "version", "step", "reason", "late")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    step: str
+    reason: str
+    late: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    TELEMETRY_FIELD_NUMBER: _ClassVar[int]
+    run: bytes
+    incarnation: int
+    finished: str
+    groups: _containers.RepeatedCompositeFieldContainer[GroupStatus]
+    members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
+    shards: _containers.RepeatedCompositeFieldContainer[ShardAddress]
+    telemetry: _containers.RepeatedCompositeFieldContainer[Telemetry]
+    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ...) -> None: ...
+
+class PutBlock(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: BlockHeader
+    def __init__(self, header: _Optional[_Union[BlockHeader, _Mapping]] = ...) -> None: ...
+
+class Stored(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    def __init__(self, digest: _Optional[bytes] = ...) -> None: ...
+
+class GetBlock(_message.Message):
+    __slots__ = ("run", "group", "version", "block")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    run: bytes
+    group: str
+    version: int
+    block: int
+    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., block: _Optional[int] = ...) -> None: ...
+
+class GetSum(_message.Message):
+    __slots__ = ("run", "group", "cohort", "block")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    run: bytes
+    group: str
+    cohort: int
+    block: int
+    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., block: _Optional[int] = ...) -> None: ...
+
+class Payload(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    def __init__(self, digest: _Optional[bytes] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("error", "text", "retry_after")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    text: str
+    retry_after: float
+    def __init__(self, error: _Optional[str] = ..., text: _Optional[str] = ..., retry_after: _Optional[float] = ...) -> None: ...
+
+class Configure(_message.Message):
+    __slots__ = ("incarnation", "run", "placement", "shards")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    run: RunInfo
+    placement: Placement
+    shards: _containers.RepeatedCompositeFieldContainer[ShardAddress]
+    def __init__(self, incarnation: _Optional[int] = ..., run: _Optional[_Union[RunInfo, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ...) -> None: ...
+
+class Found(_message.Message):
+    __slots__ = ("incarnation", "group", "receipt")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    group: str
+    receipt: Receipt
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
+
+class MemberBlocks(_message.Message):
+    __slots__ = ("id", "blocks")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    id: SubmissionId
+    blocks: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., blocks: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("incarnation", "cohort", "members")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    cohort: Cohort
+    members: _containers.RepeatedCompositeFieldContainer[MemberBlocks]
+    def __init__(self, incarnation: _Optional[int] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberBlocks, _Mapping]]] = ...) -> None: ...
+
+class ShardSums(_message.Message):
+    __slots__ = ("shard", "sums")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    sums: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, shard: _Optional[str] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("incarnation", "cohort", "receipts", "held")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    RECEIPTS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    cohort: Cohort
+    receipts: _containers.RepeatedCompositeFieldContainer[Receipt]
+    held: _containers.RepeatedCompositeFieldContainer[ShardSums]
+    def __init__(self, incarnation: _Optional[int] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., receipts: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[ShardSums, _Mapping]]] = ...) -> None: ...
+
+class Prepare(_message.Message):
+    __slots__ = ("incarnation", "cohort", "opened")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    cohort: Cohort
+    opened: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, incarnation: _Optional[int] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., opened: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Commit(_message.Message):
+    __slots__ = ("incarnation", "group", "version", "keep")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    group: str
+    version: int
+    keep: int
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., keep: _Optional[int] = ...) -> None: ...
+
+class GroupVersion(_message.Message):
+    __slots__ = ("group", "version")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    version: int
+    def __init__(self, group: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class WriteCheckpoint(_message.Message):
+    __slots__ = ("incarnation", "number", "versions")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    number: int
+    versions: _containers.RepeatedCompositeFieldContainer[GroupVersion]
+    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., versions: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ...) -> None: ...
+
+class Discard(_message.Message):
+    __slots__ = ("incarnation", "ids")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    ids: _containers.RepeatedCompositeFieldContainer[SubmissionId]
+    def __init__(self, incarnation: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
+
+class Invite(_message.Message):
+    __slots__ = ("incarnation", "group", "round", "version", "seconds")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    group: str
+    round: int
+    version: int
+    seconds: float
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., version: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class Published(_message.Message):
+    __slots__ = ("incarnation", "group", "version", "blocks")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    group: str
+    version: int
+    blocks: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Settled(_message.Message):
+    __slots__ = ("incarnation", "id", "outcome", "version", "reason")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    id: SubmissionId
+    outcome: str
+    version: int
+    reason: str
+    def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., outcome: _Optional[str] = ..., version: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class SendAgain(_message.Message):
+    __slots__ = ("incarnation", "id")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    id: SubmissionId
+    def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ...) -> None: ...
+
+class Finish(_message.Message):
+    __slots__ = ("incarnation", "reason")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    reason: str
+    def __init__(self, incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Envelope(_message.Message):
+    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "finish")
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    SUBMIT_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    OPEN_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SPOILT_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTED_FIELD_NUMBER: _ClassVar[int]
+    TELEMETRY_FIELD_NUMBER: _ClassVar[int]
+    ASK_STATUS_FIELD_NUMBER: _ClassVar[int]
+    ASK_RUN_FIELD_NUMBER: _ClassVar[int]
+    NOTED_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PUT_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    GET_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    GET_SUM_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURE_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    WRITE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    DISCARD_FIELD_NUMBER: _ClassVar[int]
+    INVITE_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    SEND_AGAIN_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    register: Register
+    join: Join
+    subscribe: Subscribe
+    heartbeat: Heartbeat
+    submit: Submit
+    held: Held
+    missing: Missing
+    opened: Opened
+    open_refused: OpenRefused
+    spoilt: Spoilt
+    prepared: Prepared
+    checkpointed: Checkpointed
+    telemetry: Telemetry
+    ask_status: AskStatus
+    ask_run: AskRun
+    noted: Noted
+    welcome: Welcome
+    status: Status
+    put_block: PutBlock
+    stored: Stored
+    get_block: GetBlock
+    get_sum: GetSum
+    payload: Payload
+    refusal: Refusal
+    configure: Configure
+    found: Found
+    hold: Hold
+    open: Open
+    prepare: Prepare
+    commit: Commit
+    write_checkpoint: WriteCheckpoint
+    discard: Discard
+    invite: Invite
+    published: Published
+    settled: Settled
+    send_again: SendAgain
+    finish: Finish
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ...) -> None: ...

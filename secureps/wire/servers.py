@@ -1,0 +1,376 @@
+"""gRPC servers: the coordinator's (asyncio) and a shard's (threads).
+
+Both authenticate the sender of every request, hand the message to an `Endpoint`, and
+send back its answer or its SecurepsError. What must not live here: what messages mean,
+keys, and the dialling side (`wire.rpc`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from secureps.errors import (
+    Busy,
+    ConfigError,
+    InternalError,
+    Malformed,
+    OperatorError,
+    Oversized,
+    SecurepsError,
+    Unreachable,
+)
+from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Subscribe
+from secureps.wire.codec import decode, encode
+from secureps.wire.framing import (
+    COORDINATOR_SERVICE,
+    COORDINATOR_TELL,
+    GET,
+    NOT_TOLD,
+    PUT,
+    SERVER_OPTIONS,
+    SHARD_SERVICE,
+    SHARD_TELL,
+    WATCH,
+    collect,
+    open_frame,
+    options,
+    pieces,
+    refuse,
+    sender_of,
+    signed_request,
+)
+from secureps.wire.transport import Endpoint, outcome, told
+
+Authenticate = Callable[[str, bytes, bytes], None]
+"""(party, signed bytes, signature): raises Unsigned or UnknownParty."""
+
+WATCH_QUEUE = 1024
+"""Orders that may wait for one watcher before its stream is ended."""
+THREADS = 12
+"""Requests that a shard works on at once; CONCURRENT more may wait."""
+CONCURRENT = 256
+RETRY_SECONDS = (0.05, 0.25)
+"""Between these a refused Put is asked to wait, at random so that clients spread."""
+
+
+class _Gate:
+    """Lets authenticated messages in."""
+
+    def __init__(self, authenticate: Authenticate) -> None:
+        self._authenticate = authenticate
+
+    def open(self, method: str, envelope: bytes, context: Any) -> tuple[str, Any]:
+        """(sender, message): the signature is verified before anything is parsed."""
+        party, signature = sender_of(context.invocation_metadata())
+        self._authenticate(party, signed_request(method, envelope), signature)
+        return party, decode(envelope)
+
+    def tell(self, method: str, envelope: bytes, context: Any) -> tuple[str, Any]:
+        party, message = self.open(method, envelope, context)
+        if isinstance(message, NOT_TOLD):
+            raise Malformed(f"{type(message).__name__} has a method of its own")
+        return party, message
+
+
+class CoordinatorServer:
+    """Serves `Tell` and `Watch` on an event loop in a thread of its own.
+
+    Args:
+        endpoint: its methods are called on the loop and must return at once.
+        listen: HOST:PORT; port 0 takes a free one.
+        authenticate: called for every request, on the loop.
+    """
+
+    def __init__(self, endpoint: Endpoint, listen: str, authenticate: Authenticate) -> None:
+        self._endpoint = endpoint
+        self._listen = listen
+        self._gate = _Gate(authenticate)
+        self._started: Future[int] = Future()
+        self._watchers: set[asyncio.Queue[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name="coordinator-rpc", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._grace = 0.0
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, once started."""
+        return self._started.result(0)
+
+    def start(self) -> None:
+        """Begins to serve; OperatorError if it cannot listen there."""
+        self._thread.start()
+        self._started.result()
+
+    def stop(self, grace: float = 1.0) -> None:
+        """Ends all watches, gives requests `grace` seconds, and returns when all is closed."""
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._grace = grace
+            with suppress(RuntimeError):  # the loop ended meanwhile
+                self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = grpc.aio.server(options=options(SERVER_OPTIONS))
+        handlers: dict[str, Any] = {
+            "Tell": grpc.unary_unary_rpc_method_handler(self._tell),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+        }
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(COORDINATOR_SERVICE, handlers),)
+        )
+        try:
+            port = _bind(server, self._listen)
+            await server.start()
+            self._started.set_result(port)
+            await self._stop.wait()
+            for queue in tuple(self._watchers):
+                _push(queue, Unreachable("the coordinator is stopping"))
+        finally:
+            await server.stop(self._grace)
+
+    async def _tell(self, envelope: bytes, context: Any) -> bytes:
+        try:
+            party, message = self._gate.tell(COORDINATOR_TELL, envelope, context)
+            return encode(await _answer(self._endpoint.request(party, message)))
+        except Exception as error:
+            refusal = refuse(told(error))
+        await context.abort(*refusal)
+        raise AssertionError("abort returned")
+
+    async def _watch(self, envelope: bytes, context: Any) -> AsyncIterator[bytes]:
+        queue: asyncio.Queue[Any] = asyncio.Queue(WATCH_QUEUE)
+        loop = asyncio.get_running_loop()
+
+        def deliver(order: Any) -> None:
+            with suppress(RuntimeError):  # the server has stopped
+                loop.call_soon_threadsafe(_push, queue, order)
+
+        try:
+            party, message = self._gate.open(WATCH, envelope, context)
+            if not isinstance(message, Subscribe):
+                raise Malformed(f"Watch takes Subscribe, not {type(message).__name__}")
+            cancel = self._endpoint.subscribe(party, message, deliver)
+            self._watchers.add(queue)
+            try:
+                while not isinstance(order := await queue.get(), SecurepsError):
+                    yield encode(order)
+            finally:
+                self._watchers.discard(queue)
+                cancel()
+            refusal = refuse(order)
+        except Exception as error:
+            refusal = refuse(told(error))
+        await context.abort(*refusal)
+
+
+class ShardServer:
+    """Serves `Put`, `Get` and `Tell` with a pool of threads.
+
+    Args:
+        endpoint: its methods are called in the pool's threads.
+        listen: HOST:PORT; port 0 takes a free one.
+        authenticate: called for every request, in the pool's threads.
+        in_flight_bytes: payload bytes of Puts that may be held at once; more get Busy.
+        max_block_bytes: the longest payload of a Put; longer ones get Oversized.
+
+    Raises:
+        ConfigError: a block of the largest size would never fit.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        listen: str,
+        authenticate: Authenticate,
+        in_flight_bytes: int,
+        max_block_bytes: int,
+    ) -> None:
+        if not 0 < max_block_bytes <= in_flight_bytes:
+            raise ConfigError("in_flight_bytes must be at least max_block_bytes, which is positive")
+        self._endpoint = endpoint
+        self._listen = listen
+        self._gate = _Gate(authenticate)
+        self._budget = _Budget(in_flight_bytes)
+        self._max_block_bytes = max_block_bytes
+        self._server: grpc.Server | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, once started."""
+        return self._port
+
+    def start(self) -> None:
+        """Begins to serve; OperatorError if it cannot listen there."""
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="shard-rpc")
+        server = grpc.server(
+            pool, options=options(SERVER_OPTIONS), maximum_concurrent_rpcs=THREADS + CONCURRENT
+        )
+        handlers: dict[str, Any] = {
+            "Tell": grpc.unary_unary_rpc_method_handler(self._tell),
+            "Put": grpc.stream_unary_rpc_method_handler(self._put),
+            "Get": grpc.unary_stream_rpc_method_handler(self._get),
+        }
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SHARD_SERVICE, handlers),)
+        )
+        try:
+            self._port = _bind(server, self._listen)
+            server.start()
+        except BaseException:
+            server.stop(None).wait()
+            pool.shutdown()
+            raise
+        self._server, self._pool = server, pool
+
+    def stop(self, grace: float = 1.0) -> None:
+        """Gives requests `grace` seconds and returns when all is closed."""
+        if self._server is not None and self._pool is not None:
+            self._server.stop(grace).wait()
+            self._pool.shutdown()
+            self._server = self._pool = None
+
+    def _tell(self, envelope: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            party, message = self._gate.tell(SHARD_TELL, envelope, context)
+            return encode(_wait(self._endpoint.request(party, message), context))
+        except Exception as error:
+            _abort(context, error)
+
+    def _put(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        try:
+            envelope, length, begin = open_frame(next(stream, b""))
+            party, message = self._gate.open(PUT, envelope, context)
+            if not isinstance(message, PutBlock):
+                raise Malformed(f"Put takes PutBlock, not {type(message).__name__}")
+            if length > self._max_block_bytes or message.header.length > self._max_block_bytes:
+                raise Oversized(f"a block may have {self._max_block_bytes} bytes, no more")
+            if length != message.header.length:
+                raise Malformed(
+                    f"{length} bytes announced; the header says {message.header.length}"
+                )
+            self._budget.take(length)
+            try:
+                first = [begin]
+                del begin  # so that `collect` can let go of it while it waits for more
+                whole = PutBlock(message.header, collect(first.pop(), length, stream))
+                answer = self._endpoint.request(party, whole)
+                del whole  # nor is it held here until the endpoint's answer
+            except BaseException:
+                self._budget.give(length)
+                raise
+            # Not when this call ends: the endpoint may hold the bytes for longer.
+            answer.add_done_callback(lambda _: self._budget.give(length))
+            return encode(_wait(answer, context))
+        except grpc.RpcError:
+            _abort(context, Unreachable("the sender hung up"))
+        except Exception as error:
+            _abort(context, error)
+
+    def _get(self, envelope: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        try:
+            party, message = self._gate.open(GET, envelope, context)
+            if not isinstance(message, GetBlock | GetSum):
+                raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
+            reply = _wait(self._endpoint.request(party, message), context)
+            if not isinstance(reply, Payload):
+                raise InternalError(f"Get answered by a {type(reply).__name__}")
+            frame = pieces(encode(reply), reply.payload)
+        except Exception as error:
+            _abort(context, error)
+        yield from frame
+
+
+class _Budget:
+    """Bytes that may be in flight."""
+
+    def __init__(self, limit: int) -> None:
+        self._free = limit
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> None:
+        with self._lock:
+            if count <= self._free:
+                self._free -= count
+                return
+        raise Busy("too many bytes are in flight", random.uniform(*RETRY_SECONDS))
+
+    def give(self, count: int) -> None:
+        with self._lock:
+            self._free += count
+
+
+def _bind(server: Any, listen: str) -> int:
+    try:
+        port: int = server.add_insecure_port(listen)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise OperatorError(f"cannot listen on {listen}: in use, or no address of this machine")
+    return port
+
+
+def _push(queue: asyncio.Queue[Any], order: Any) -> None:
+    """Queues an order; a watcher that is too slow, or told to go, loses its stream."""
+    if queue.full():
+        order = Busy(f"{queue.qsize()} orders were waiting; subscribe again")
+    if isinstance(order, SecurepsError):
+        while not queue.empty():
+            queue.get_nowait()
+    queue.put_nowait(order)
+
+
+async def _answer(future: Future[Any]) -> Any:
+    """The end of an endpoint's future, which a caller that goes away must not cancel."""
+    try:
+        return await asyncio.shield(asyncio.wrap_future(future))
+    except asyncio.CancelledError:
+        if future.cancelled():
+            raise Unreachable("the server stopped before it answered") from None
+        raise
+
+
+def _wait(future: Future[Any], context: grpc.ServicerContext) -> Any:
+    """The end of an endpoint's future; raises when it fails, or when the caller is gone."""
+    first: Future[Any] = Future()
+
+    def end(result: Any) -> None:
+        with suppress(InvalidStateError):
+            first.set_result(result)
+
+    future.add_done_callback(lambda done: end(outcome(done)))
+    gone = Unreachable("the caller is gone")
+    if not context.add_callback(lambda: end(gone)):
+        end(gone)
+    result = first.result()
+    if isinstance(result, SecurepsError):
+        raise result
+    return result
+
+
+def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    code, details, trailing = refuse(told(error))
+    context.set_trailing_metadata(trailing)
+    context.abort(code, details)
+    raise AssertionError("abort returned")

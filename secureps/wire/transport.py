@@ -1,0 +1,412 @@
+"""How parties reach one another: the Protocols, and a network inside one process.
+
+    Endpoint            what a server offers
+    Transport           a party's way to the servers (gRPC's is in `wire.rpc`)
+    InProcessNetwork    both ends in one process, all delays by a clock, faults by a table
+
+Futures are `concurrent.futures.Future`; they end in an answer or in a SecurepsError.
+What must not live here: threads, sockets, and what messages mean.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from secureps.errors import InternalError, SecurepsError, Unreachable
+from secureps.messages.requests import Subscribe
+
+COORDINATOR = "coordinator"
+"""The one party that is watched."""
+
+_LOG = logging.getLogger(__name__)
+
+Deliver = Callable[[Any], None]
+Cancel = Callable[[], None]
+
+
+class Clock(Protocol):
+    """Real or virtual time, in seconds; safe to use from any thread."""
+
+    def now(self) -> float: ...
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> None:
+        """Runs `action` once, `delay` >= 0 seconds from now; equal times keep their order."""
+
+
+class Endpoint(Protocol):
+    """What a server offers; its methods return at once and may be called from any thread."""
+
+    def request(self, sender: str, message: Any) -> Future[Any]:
+        """The answer to an authenticated sender's message."""
+
+    def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Cancel:
+        """Opens a stream of orders: `deliver` returns at once; the result ends the stream."""
+
+
+class Transport(Protocol):
+    """A party's way to the servers."""
+
+    def call(self, to: str, message: Any) -> Future[Any]:
+        """Asks a server; never blocks and never raises.
+
+        The future fails with the SecurepsError that the server raised, with Unreachable
+        when there is no connection, it broke, or no answer came in time, with Malformed or
+        Oversized when the message cannot be sent. After an Unreachable the request may or
+        may not have been performed.
+        """
+
+    def watch(
+        self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
+    ) -> Cancel:
+        """Opens the coordinator's stream of orders.
+
+        Orders come in the order in which they were given. `lost` is called once, after
+        the last `deliver`, when the stream ends by itself. The returned function (or
+        `close`) ends it without `lost`; a `deliver` that has begun may still finish.
+        """
+
+    def locate(self, party: str, address: str) -> None:
+        """Where a server is from now on."""
+
+    def close(self) -> None:
+        """Ends all watches; whatever is under way fails with Unreachable."""
+
+
+# --- faults -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The request is lost: Unreachable after the network's timeout. For an order: as Cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropReply:
+    """The request is performed and its reply lost: Unreachable after the timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The request is performed twice, and answered by the first; an order comes twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """This much later, in seconds; a stream's later orders wait behind it."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The stream is lost instead of this order; for a request: as DropReply, at once."""
+
+
+Fault = Drop | DropReply | Duplicate | Delay | Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What goes wrong, by (sender, to, message's class name, its how-manieth: 1 is the first).
+
+    Requests, Subscribe (from its party to the coordinator) and orders (from the
+    coordinator to their party) are counted; replies are not.
+    """
+
+    table: Mapping[tuple[str, str, str, int], Fault] = field(default_factory=dict)
+
+
+# --- the network inside one process -----------------------------------------------
+
+DelayOf = Callable[[str, str, Any], float]
+
+
+def no_delay(sender: str, to: str, message: Any) -> float:
+    """Everything arrives at the time it was sent."""
+    return 0.0
+
+
+class InProcessNetwork:
+    """Servers and dialling parties of one process.
+
+    Everything, replies too, is delivered through `clock.call_later`, so that nothing
+    recurs and virtual time works. Messages are passed as they are: records are frozen.
+
+    Args:
+        clock: real or virtual.
+        delay: seconds that a message takes, by (sender, to, message); replies (or the
+            error in their place) and orders likewise.
+        faults: what goes wrong.
+        timeout: seconds after which a lost request fails with Unreachable.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        delay: DelayOf = no_delay,
+        faults: Faults | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        self._clock = clock
+        self._delay = delay
+        self._faults = (faults or Faults()).table
+        self._timeout = timeout
+        self._lock = threading.RLock()  # a clock may deliver at once
+        self._seen: Counter[tuple[str, str, str]] = Counter()
+        self._endpoints: dict[str, Endpoint] = {}
+        self._links: dict[_Call | _Stream, None] = {}
+
+    def attach(self, party: str, endpoint: Endpoint) -> None:
+        """From now on `party` is served by this endpoint."""
+        self._endpoints[party] = endpoint
+
+    def detach(self, party: str) -> None:
+        """As if its process died: calls to and of it fail, its watchers lose their streams."""
+        self._endpoints.pop(party, None)
+        error = Unreachable(f"{party} is gone")
+        self._end(lambda link: link.sender == party, error, quiet=True)
+        self._end(lambda link: link.to == party, error, quiet=False)
+
+    def seen(self, sender: str, to: str, kind: str) -> int:
+        """How many messages of a class went from `sender` to `to`: what `Faults` counts."""
+        return self._seen[sender, to, kind]
+
+    def transport(self, party: str) -> Transport:
+        """A party's way to the servers; each call makes another one."""
+        return _InProcessTransport(self, party)
+
+    def _call(self, call: _Call, message: Any) -> None:
+        fault = self._begin(call, message)
+        if isinstance(fault, Drop):
+            self._finish_later(self._timeout, call, _lost(call))
+            return
+        wait = self._delay(call.sender, call.to, message) + _seconds(fault)
+        self._clock.call_later(wait, lambda: self._perform(call, message, fault))
+
+    def _perform(self, call: _Call, message: Any, fault: Fault | None) -> None:
+        if call not in self._links:
+            return
+        endpoint = self._endpoints.get(call.to)
+        if endpoint is None:
+            self._finish_later(0.0, call, Unreachable(f"{call.to} is not there"))
+            return
+        answer = _ask(endpoint, call.sender, message)
+        if isinstance(fault, Duplicate):
+            _ask(endpoint, call.sender, message)
+        if isinstance(fault, DropReply | Cut):
+            wait = 0.0 if isinstance(fault, Cut) else self._timeout
+            self._finish_later(wait, call, _lost(call))
+            return
+        answer.add_done_callback(lambda done: self._reply(call, outcome(done)))
+
+    def _reply(self, call: _Call, result: Any) -> None:
+        self._finish_later(self._delay(call.to, call.sender, result), call, result)
+
+    def _watch(self, stream: _Stream, message: Subscribe) -> None:
+        fault = self._begin(stream, message)
+        if isinstance(fault, Drop | DropReply | Cut):
+            wait = 0.0 if isinstance(fault, Cut) else self._timeout
+            self._finish_later(wait, stream, _lost(stream))
+            return
+        wait = self._delay(stream.sender, stream.to, message) + _seconds(fault)
+        self._clock.call_later(wait, lambda: self._subscribe(stream, message))
+
+    def _subscribe(self, stream: _Stream, message: Subscribe) -> None:
+        if stream not in self._links:
+            return
+        endpoint = self._endpoints.get(stream.to)
+        if endpoint is None:
+            self._finish_later(0.0, stream, Unreachable(f"{stream.to} is not there"))
+            return
+        try:
+            cancel = endpoint.subscribe(
+                stream.sender, message, lambda order: self._order(stream, order)
+            )
+        except Exception as error:
+            self._finish_later(0.0, stream, told(error))
+            return
+        stream.cancel = cancel
+        if stream not in self._links:  # it ended before there was anything to cancel
+            cancel()
+
+    def _order(self, stream: _Stream, order: Any) -> None:
+        fault = self._fault(stream.to, stream.sender, order)
+        if isinstance(fault, Drop | DropReply | Cut):
+            order = _lost(stream)
+        copies = 2 if isinstance(fault, Duplicate) else 1
+        wait = self._delay(stream.to, stream.sender, order) + _seconds(fault)
+        with self._lock:
+            now = self._clock.now()
+            stream.due = max(stream.due, now + wait)
+            stream.waiting.extend([order] * copies)
+            for _ in range(copies):
+                self._clock.call_later(max(0.0, stream.due - now), lambda: self._hand(stream))
+
+    def _hand(self, stream: _Stream) -> None:
+        # The oldest order, whichever event this is: rounding of times never reorders.
+        order = stream.waiting.popleft()
+        if isinstance(order, SecurepsError):
+            self._finish(stream, order)
+        elif stream in self._links:
+            stream.deliver(order)
+
+    def _begin(self, link: _Call | _Stream, message: Any) -> Fault | None:
+        with self._lock:
+            self._links[link] = None
+        return self._fault(link.sender, link.to, message)
+
+    def _fault(self, sender: str, to: str, message: Any) -> Fault | None:
+        key = (sender, to, type(message).__name__)
+        with self._lock:
+            self._seen[key] += 1
+            return self._faults.get((*key, self._seen[key]))
+
+    def _finish_later(self, wait: float, link: _Call | _Stream, result: Any) -> None:
+        self._clock.call_later(wait, lambda: self._finish(link, result))
+
+    def _finish(self, link: _Call | _Stream, result: Any) -> None:
+        with self._lock:
+            known = link in self._links
+            self._links.pop(link, None)
+        if known:
+            link.finish(result)
+
+    def _end(
+        self, which: Callable[[_Call | _Stream], bool], error: SecurepsError, quiet: bool
+    ) -> None:
+        """Ends links at once; `quiet` streams do not hear of it."""
+        with self._lock:
+            ended = [link for link in self._links if which(link)]
+            for link in ended:
+                del self._links[link]
+                link.quiet = quiet
+        for link in ended:
+            self._clock.call_later(0.0, functools.partial(link.finish, error))
+
+
+class _InProcessTransport:
+    def __init__(self, network: InProcessNetwork, party: str) -> None:
+        self._network = network
+        self._party = party
+        self._closed = False
+
+    def call(self, to: str, message: Any) -> Future[Any]:
+        call = _Call(self, self._party, to)
+        if self._closed:
+            call.finish(closed())
+        else:
+            self._network._call(call, message)
+        return call.future
+
+    def watch(
+        self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
+    ) -> Cancel:
+        if self._closed:
+            return lambda: None
+        stream = _Stream(self, self._party, deliver, lost)
+        self._network._watch(stream, message)
+        return lambda: self._network._end(lambda link: link is stream, closed(), quiet=True)
+
+    def locate(self, party: str, address: str) -> None:
+        """Nothing to do: the network knows where everyone is."""
+
+    def close(self) -> None:
+        self._closed = True
+        self._network._end(lambda link: link.owner is self, closed(), quiet=True)
+
+
+class _Call:
+    """A request that is under way."""
+
+    def __init__(self, owner: _InProcessTransport, sender: str, to: str) -> None:
+        self.owner, self.sender, self.to = owner, sender, to
+        self.quiet = False
+        self.future = running()
+
+    def finish(self, result: Any) -> None:
+        settle(self.future, result)
+
+
+class _Stream:
+    """A watch that is open."""
+
+    def __init__(
+        self,
+        owner: _InProcessTransport,
+        sender: str,
+        deliver: Deliver,
+        lost: Callable[[SecurepsError], None],
+    ) -> None:
+        self.owner, self.sender, self.to = owner, sender, COORDINATOR
+        self.deliver, self._lost = deliver, lost
+        self.quiet = False
+        self.cancel: Cancel | None = None
+        self.waiting: deque[Any] = deque()
+        self.due = -math.inf
+
+    def finish(self, error: SecurepsError) -> None:
+        if self.cancel is not None:
+            self.cancel()
+        if not self.quiet:
+            self._lost(error)
+
+
+def closed() -> Unreachable:
+    """What calls on a closed transport end in."""
+    return Unreachable("this transport is closed", None)
+
+
+def running() -> Future[Any]:
+    """A future that its holder cannot cancel: nothing on the way can be called back."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def settle(future: Future[Any], result: Any) -> None:
+    """Ends a future with an answer, or with a SecurepsError."""
+    if isinstance(result, SecurepsError):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+def outcome(done: Future[Any]) -> Any:
+    """What an endpoint's future ended in: its answer, or the SecurepsError to send back."""
+    if done.cancelled():
+        return Unreachable("the server stopped before it answered")
+    error = done.exception()
+    return done.result() if error is None else told(error)
+
+
+def told(error: BaseException) -> SecurepsError:
+    """What a sender may hear of an error: SecurepsErrors as they are, nothing of others."""
+    if isinstance(error, SecurepsError):
+        return error
+    _LOG.error("a request ended in a bug", exc_info=error)
+    return InternalError("a fault of the server's own; its operator's log says more")
+
+
+def _ask(endpoint: Endpoint, sender: str, message: Any) -> Future[Any]:
+    try:
+        return endpoint.request(sender, message)
+    except Exception as error:
+        failed = running()
+        failed.set_exception(told(error))
+        return failed
+
+
+def _lost(link: _Call | _Stream) -> Unreachable:
+    return Unreachable(f"lost between {link.sender} and {link.to}")
+
+
+def _seconds(fault: Fault | None) -> float:
+    return fault.seconds if isinstance(fault, Delay) else 0.0
