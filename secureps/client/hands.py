@@ -1,0 +1,329 @@
+"""What a member does with data and payloads: trains, clips, rounds, seals, fills the outbox.
+
+    delta = trained - pulled -> times the weight -> clip -> grid (integers) -> seal -> outbox
+
+Everything random but keys and encryption errors derives from the member's seed and from
+(client, group, base version, purpose): a killed member that trains again makes the same
+integers, and so does every cipher. What must not live here: whether to train or to send.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.trainer import FitConfig, FitResult, RecordPrivacy, Trainer
+from secureps.crypto.cipher import Opening, Sealer
+from secureps.crypto.identity import Identity
+from secureps.crypto.sampling import Seed
+from secureps.crypto.suite import cipher
+from secureps.errors import InternalError, KitError, Malformed, WrongShape
+from secureps.messages.charge import Charge
+from secureps.messages.encoding import payload_digest
+from secureps.messages.orders import GroupVersion
+from secureps.messages.requests import Figure, GetBlock, Telemetry
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.submission import (
+    FOUNDING,
+    UPDATE,
+    BlockHeader,
+    Receipt,
+    SubmissionId,
+    model_digest,
+    signing_bytes,
+)
+from secureps.model.layout import GroupLayout, Layout
+from secureps.privacy.mechanism import clip_l2
+from secureps.roles.member import Member, block_key
+from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune, SealedUpdate
+from secureps.store.checkpoint import read_state, write_state
+from secureps.store.spool import Spool
+
+Tensors = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a client brings: its trainer, its identity, its seed and the holders' keys.
+
+    `local` is the folder for tensors that never leave (the plan's `local` patterns).
+    """
+
+    name: str
+    trainer: Trainer
+    identity: Identity
+    seed: Seed
+    holder_keys: Mapping[str, bytes]
+    local: Path
+
+
+def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
+    """The founding model of this client; the same for all clients under one unsafe seed."""
+    return trainer.parameters(seed.derive("initial").integer(63))
+
+
+def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
+    """Names, shapes and dtypes of a model, sorted by name."""
+    return Schema(
+        tuple(
+            TensorSpec(name, tuple(int(n) for n in array.shape), str(array.dtype))
+            for name, array in sorted(parameters.items())
+        )
+    )
+
+
+class MemberHands:
+    """The hands of one client. `cost` tells how long a task takes in virtual time."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        machine: Member,
+        outbox: Spool,
+        cost: Callable[[object], float] = lambda task: 0.0,
+    ) -> None:
+        self._holdings = holdings
+        self._machine = machine
+        self._outbox = outbox
+        self._cost = cost
+        self._cache: dict[str, NDArray[np.float32]] = {}
+        self._sealer: Sealer | None = None
+
+    def seconds(self, task: object) -> float:
+        return self._cost(task)
+
+    # --- payloads -----------------------------------------------------------------
+
+    def keep(self, request: object, payload: bytes) -> None:
+        """Caches a published block; Malformed if it is no float32 block."""
+        if not isinstance(request, GetBlock):
+            raise Malformed(f"no payload is expected with a {type(request).__name__}")
+        first, last = self._layout().group(request.group).span(request.block)
+        if len(payload) != 4 * (last - first):
+            raise Malformed(f"block {request.block} of {request.group} has a wrong length")
+        values = np.frombuffer(payload, dtype="<f4").astype(np.float32)
+        self._cache[block_key(payload_digest(payload))] = values
+
+    def fetch(self, key: str) -> bytes:
+        """A sealed block from the outbox."""
+        return self._outbox.get(key)
+
+    def work(self, task: object) -> Contributed | None:
+        match task:
+            case Offer(group, sequence):
+                return self._offer(group, sequence)
+            case Contribute():
+                return self._contribute(task)
+            case Prune(keys):
+                for key in keys:
+                    self._outbox.delete(key)
+                return None
+        raise InternalError(f"a member has no hands for a {type(task).__name__}")
+
+    # --- founding -----------------------------------------------------------------
+
+    def _offer(self, group: str, sequence: int) -> Contributed:
+        holdings, layout = self._holdings, self._layout().group(group)
+        values = layout.flatten(initial_parameters(holdings.trainer, holdings.seed))
+        payloads = (
+            values[slice(*layout.span(b))].astype("<f4").tobytes() for b in range(layout.blocks)
+        )
+        id = SubmissionId(holdings.name, group, sequence)
+        return Contributed((self._seal_up(id, FOUNDING, payloads, -1, b"", None),), ())
+
+    # --- training -----------------------------------------------------------------
+
+    def _contribute(self, task: Contribute) -> Contributed:
+        began = time.perf_counter()
+        base = self._assemble(task)
+        result = self._fit(task.model, base)
+        trained = time.perf_counter()
+        updates = tuple(self._seal(aim, base, result, task) for aim in task.aims)
+        sealed = time.perf_counter()
+        self._save_local(task.model, result.parameters)
+        figures = (
+            Figure("training_seconds", trained - began),
+            Figure("encryption_seconds", sealed - trained),
+        )
+        aim = task.aims[0]
+        report = Telemetry(self._holdings.name, aim.group, aim.version + 1, figures)
+        return Contributed(updates, (report,))
+
+    def _assemble(self, task: Contribute) -> Tensors:
+        """The pulled model, in the order of the schema, with this client's local tensors."""
+        layout, at = self._layout(), 0
+        tensors: Tensors = {}
+        for group in layout.groups:
+            keys = [block_key(d) for d in task.blocks[at : at + group.blocks]]
+            at += group.blocks
+            tensors |= group.unflatten(np.concatenate([self._cache[key] for key in keys]))
+        wanted = {block_key(digest) for digest in task.blocks}
+        self._cache = {key: values for key, values in self._cache.items() if key in wanted}
+        if layout.local:
+            tensors |= self._load_local(task.model)
+        return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
+
+    def _fit(self, model: tuple[GroupVersion, ...], base: Tensors) -> FitResult:
+        holdings, section = self._holdings, self._machine.plan.section
+        privacy = section.privacy
+        labels = [part for at in model for part in (at.group, at.version)]
+        config = FitConfig(
+            versions={at.group: at.version for at in model},
+            seed=holdings.seed.derive("fit", holdings.name, *labels).integer(63),
+            settings=section.training,
+            privacy=None
+            if privacy is None
+            else RecordPrivacy(
+                privacy.noise_multiplier,
+                privacy.max_grad_norm,
+                privacy.sample_rate,
+                privacy.delta,
+            ),
+        )
+        result = holdings.trainer.fit({name: array.copy() for name, array in base.items()}, config)
+        if set(result.parameters) != set(base):
+            raise WrongShape("the trainer's fit returned other tensors than it was given")
+        return result
+
+    def _seal(self, aim: Aim, base: Tensors, result: FitResult, task: Contribute) -> SealedUpdate:
+        holdings, plan = self._holdings, self._machine.plan
+        section, grid = plan.group(aim.group), plan.grid(aim.group)
+        layout = self._layout().group(aim.group)
+        delta = layout.flatten(result.parameters) - layout.flatten(base)
+        clipped, _ = clip_l2(delta, section.clip)
+        weight = (
+            grid.weigh(min(result.examples, section.most_examples), section.most_examples)
+            if section.weighting == "examples"
+            else grid.levels
+        )
+        words = holdings.seed.derive("round", holdings.name, aim.group, aim.version)
+        scaled = clipped.astype(np.float64) * (weight / grid.levels)
+        values = grid.encode(scaled, words.words(layout.size))
+        charge = self._charge(aim, result.steps)
+        id = SubmissionId(holdings.name, aim.group, aim.sequence)
+        at = sum(g.blocks for g in self._layout().groups[: plan.groups.index(aim.group)])
+        digests = task.blocks[at : at + layout.blocks]
+        return self._seal_up(
+            id,
+            UPDATE,
+            (self._sealed_block(layout, values, weight, b) for b in range(layout.blocks)),
+            aim.version,
+            model_digest(aim.group, aim.version, digests),
+            charge,
+        )
+
+    def _sealed_block(
+        self, layout: GroupLayout, values: NDArray[np.int64], weight: int, block: int
+    ) -> bytes:
+        """Slot 0 carries the weight, so that every shard can form the mean by itself."""
+        first, last = layout.span(block)
+        slots = np.concatenate([np.array([weight], dtype=np.int64), values[first:last]])
+        return self._tools().seal(slots)
+
+    def _charge(self, aim: Aim, steps: int) -> Charge | None:
+        privacy = self._machine.plan.section.privacy
+        if privacy is None:
+            return None
+        planned = self._machine.plan.section.training["local_steps"]
+        if steps != planned:
+            raise Malformed(f"the trainer took {steps} private steps, the plan allows {planned}")
+        return Charge(
+            self._holdings.name,
+            aim.group,
+            aim.version,
+            privacy.noise_multiplier,
+            privacy.sample_rate,
+            steps,
+        )
+
+    # --- the outbox ---------------------------------------------------------------
+
+    def _seal_up(
+        self,
+        id: SubmissionId,
+        purpose: str,
+        payloads: Any,
+        version: int,
+        base: bytes,
+        charge: Charge | None,
+    ) -> SealedUpdate:
+        """Puts every block into the outbox, durably, and signs headers and receipt."""
+        run, headers = self._machine.pinned.run.id, []
+        for block, payload in enumerate(payloads):
+            header = BlockHeader(
+                run=run,
+                author=id.client,
+                purpose=purpose,
+                group=id.group,
+                sequence=id.sequence,
+                block=block,
+                length=len(payload),
+                digest=payload_digest(payload),
+            )
+            header = dataclasses.replace(header, signature=self._sign(header))
+            self._outbox.put(header.key, payload)
+            headers.append(header)
+        receipt = Receipt(
+            run=run,
+            id=id,
+            purpose=purpose,
+            version=version,
+            base=base,
+            blocks=tuple(header.digest for header in headers),
+            envelopes=(),
+            commitments=(),
+            size=sum(header.length for header in headers),
+            charge=charge,
+        )
+        receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
+        return SealedUpdate(receipt, tuple(headers))
+
+    def _sign(self, record: BlockHeader | Receipt) -> bytes:
+        return self._holdings.identity.sign(*signing_bytes(record))
+
+    def _tools(self) -> Sealer:
+        if self._sealer is None:
+            parameters = self._machine.plan.cipher_parameters
+            kind = cipher(parameters)
+            key = None
+            if kind.opening is Opening.HOLDER:
+                if len(self._holdings.holder_keys) != 1:
+                    raise KitError(f"{parameters.name} needs one holder's key in the kit")
+                (key,) = self._holdings.holder_keys.values()
+            self._sealer = kind.sealer(key)
+        return self._sealer
+
+    def _layout(self) -> Layout:
+        return self._machine.layout
+
+    # --- tensors that never leave -------------------------------------------------
+
+    def _save_local(self, model: tuple[GroupVersion, ...], parameters: Tensors) -> None:
+        names = [spec.name for spec in self._layout().local]
+        if not names:
+            return
+        after = 1 + max(at.version for at in model)
+        tensors = {name: parameters[name] for name in names}
+        write_state(self._local_file(after), tensors, {"version": str(after)})
+        for path in sorted(self._holdings.local.glob("local-*.safetensors"))[:-3]:
+            path.unlink()
+
+    def _load_local(self, model: tuple[GroupVersion, ...]) -> Tensors:
+        """Those saved after the newest training before this one, or the initial ones."""
+        now = max(at.version for at in model)
+        earlier = sorted(self._holdings.local.glob("local-*.safetensors"))
+        usable = [path for path in earlier if path <= self._local_file(now)]
+        if usable:
+            return dict(read_state(usable[-1], None)[0])
+        initial = initial_parameters(self._holdings.trainer, self._holdings.seed)
+        return {spec.name: initial[spec.name] for spec in self._layout().local}
+
+    def _local_file(self, version: int) -> Path:
+        return self._holdings.local / f"local-{version:08d}.safetensors"

@@ -1,0 +1,160 @@
+"""The last two lines of a data holder's script: one client as a process of its own.
+
+`make_member` puts a client together; `run_client` reads the command line, joins the
+federation and stays until the run is over. What must not live here: training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.client.hands import Holdings, MemberHands, initial_parameters, schema_of
+from secureps.client.trainer import Trainer
+from secureps.crypto.sampling import Seed, UnsafeSeed
+from secureps.errors import ConfigError, SecurepsError
+from secureps.roles.machine import COORDINATOR, Halt
+from secureps.roles.member import Member, MemberKit
+from secureps.service.executor import Executor
+from secureps.service.process import Party, run_process
+from secureps.service.surroundings import Stores, Surroundings
+from secureps.store.keyring import PublicKit, load_private, load_public, own_seed
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+"""Where an unsafe seed is allowed."""
+
+
+def make_member(
+    kit: PublicKit,
+    holdings: Holdings,
+    stores: Stores,
+    around: Surroundings,
+    cost: Callable[[object], float] = lambda task: 0.0,
+    budget: float | None = None,
+) -> Executor:
+    """A client.
+
+    `cost` is how long its tasks take in virtual time, `budget` its own limit on epsilon.
+    """
+    schema = schema_of(initial_parameters(holdings.trainer, holdings.seed))
+    machine = Member(MemberKit(holdings.name, kit.roster, kit.holders_digest, schema, budget))
+    hands = MemberHands(holdings, machine, stores.spool, cost)
+    return Executor(
+        holdings.name, machine, stores.journal, around.transport, around.loop, hands, around.jitter
+    )
+
+
+@dataclass(frozen=True)
+class Joining:
+    """How a client joins: which coordinator, with which kit, as whom, with what state.
+
+    `budget` is its own limit on epsilon: never more, and no training without privacy.
+    """
+
+    server: str
+    kit: Path
+    name: str
+    state: Path
+    unsafe_seed: int | None = None
+    budget: float | None = None
+
+    def seed(self) -> Seed:
+        """The root of this client's randomness.
+
+        Raises:
+            ConfigError: an unsafe seed for a coordinator that is not on this machine.
+        """
+        if self.unsafe_seed is None:
+            return own_seed(self.state / "seed")
+        if self.server.rpartition(":")[0] not in LOOPBACK:
+            raise ConfigError("--unsafe-seed gives no privacy: it is for loopback alone")
+        return UnsafeSeed(self.unsafe_seed)
+
+
+def join(joining: Joining, trainer: Trainer) -> Halt:
+    """Takes part until the run is over; returns why it ended.
+
+    Raises:
+        SecurepsError: whatever ended it before, with whose fault it is.
+    """
+    joining.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kit = load_public(joining.kit)
+    identity = load_private(joining.kit, joining.name)
+    seed = joining.seed()
+    if not seed.private:
+        logging.getLogger("secureps").warning("unsafe seed: no privacy")
+
+    def build(stores: Stores, around: Surroundings) -> Executor:
+        holdings = Holdings(
+            joining.name, trainer, identity, seed, kit.holder_keys, stores.folder / "local"
+        )
+        return make_member(kit, holdings, stores, around, budget=joining.budget)
+
+    party = Party(joining.name, identity, kit.roster, joining.state)
+    return run_process(party, {COORDINATOR: joining.server}, build)
+
+
+def run_client(
+    make: Callable[[Mapping[str, str]], Trainer], arguments: Sequence[str] | None = None
+) -> None:
+    """Runs a data holder's script: reads the command line, trains until the run is over.
+
+    Exits with status 1 and one line on stderr when something is wrong.
+
+    Args:
+        make: builds the trainer from the `--set key=value` settings.
+        arguments: the command line; default: the process's own.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    given = _parser().parse_args(arguments)
+    try:
+        settings = dict(_setting(text) for text in given.set)
+        state = given.state if given.state is not None else Path("state") / given.name
+        joining = Joining(
+            given.server, given.kit, given.name, state, given.unsafe_seed, given.budget
+        )
+        halt = join(joining, make(settings))
+    except SecurepsError as error:
+        sys.exit(f"error: {error} ({error.fault} fault)")
+    print(halt.reason)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Takes part in a federation as a data holder.")
+    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="the coordinator")
+    parser.add_argument("--kit", required=True, type=Path, metavar="DIR", help="start-up kit")
+    parser.add_argument("--name", required=True, help="who you are on the kit's roster")
+    parser.add_argument(
+        "--state", type=Path, metavar="DIR", help="outbox and journal (default: state/NAME)"
+    )
+    parser.add_argument(
+        "--unsafe-seed", type=int, metavar="N", help="repeatable runs on loopback: no privacy"
+    )
+    parser.add_argument(
+        "--budget",
+        type=_budget,
+        metavar="EPSILON",
+        help="stop before more is spent, whatever the plan says; refuse a plan without privacy",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script"
+    )
+    return parser
+
+
+def _budget(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("a budget is a finite epsilon above 0")
+    return value
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ConfigError(f"--set {text}: expected KEY=VALUE")
+    return key, value

@@ -1,0 +1,417 @@
+"""`TorchTrainer`: local SGD, or DP-SGD by Opacus, on a PyTorch model.
+
+The only module of secureps that imports torch and opacus. What must not live here: anything
+about rounds, grids or encryption. Opacus is imported at the first private fit; it costs more
+than a second.
+
+Randomness comes from `FitConfig.seed` alone, in streams that do not touch each other: order of
+batches (or Poisson sampling), gradient noise, layers such as dropout. A fit's streams are also
+bound to the model and settings it starts from, so that a server that asks twice under one
+version cannot subtract one answer from the other and with it the noise. torch's global
+generators are put back as they were; since they are global, fits in one process take turns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from secureps.client.trainer import (
+    SEED_BITS,
+    Array,
+    EvaluateResult,
+    FitConfig,
+    FitResult,
+    RecordPrivacy,
+    Setting,
+    check_like,
+)
+from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
+
+Records = tuple[Tensor | Array, Tensor | Array]
+"""(x, y): inputs and targets; the first dimension of both counts the same records."""
+
+Measure = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) -> a scalar that is a mean over the records, float32 or float64."""
+
+EVALUATION_BATCH = 1024
+
+_GLOBAL_GENERATORS = threading.Lock()
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Share of records whose largest output is their class; outputs [n, classes], targets [n]."""
+    return (outputs.argmax(dim=1) == targets).double().mean()
+
+
+@dataclass(frozen=True)
+class LocalSgd:
+    """The settings of local training that `FitConfig.settings` may name, and their defaults.
+
+    `local_steps` above 0 counts optimizer steps and overrides `local_epochs`. Under
+    `RecordPrivacy` an epoch is 1 / sample_rate steps, so that the number of steps is public, and
+    `batch_size` is refused: the sample rate decides.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int = 32
+    local_epochs: int = 1
+    local_steps: int = 0
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Setting], privacy: RecordPrivacy | None) -> LocalSgd:
+        """Read `settings`.
+
+        Raises:
+            ConfigError: an unknown name, a value of the wrong type or out of range.
+        """
+        kinds: dict[str, type] = {each.name: type(each.default) for each in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in settings.items():
+            if name not in kinds:
+                known = ", ".join(kinds)
+                raise ConfigError(f"unknown training setting {name!r}; known are {known}")
+            if isinstance(value, bool | str) or not isinstance(value, kinds[name] | int):
+                raise ConfigError(
+                    f"training setting {name!r} must be of type {kinds[name].__name__}, "
+                    f"got {value!r}"
+                )
+            lowest = 1 if name in ("batch_size", "local_epochs") else 0
+            if not (math.isfinite(value) and value >= lowest) or (name == "lr" and value == 0):
+                raise ConfigError(f"training setting {name!r} is out of range: {value!r}")
+            values[name] = kinds[name](value)
+        if privacy is not None and "batch_size" in values:
+            raise ConfigError(
+                "training setting 'batch_size': under record privacy the sample "
+                "rate decides; remove it"
+            )
+        return cls(**values)
+
+    def steps(self, records: int, privacy: RecordPrivacy | None) -> int:
+        """Optimizer steps of one fit on `records` records (which privacy does not look at)."""
+        if self.local_steps:
+            return self.local_steps
+        if privacy is not None:
+            return self.local_epochs * math.ceil(1 / privacy.sample_rate)
+        return self.local_epochs * math.ceil(records / self.batch_size)
+
+
+class TorchTrainer:
+    """A `Trainer` of a PyTorch model on tensors held in memory.
+
+    Args:
+        model: makes a fresh model with random weights. Called for every use; it and the
+            model's `forward` must take randomness from torch's global generator only.
+        train: records to train on, at least one.
+        held_out: records to evaluate on, at least one, none of them in `train`.
+        loss: a mean over the records (Opacus would scale a sum wrongly). Under privacy
+            neither it nor the model may let one record's output depend on another record.
+        metrics: more measures of `evaluate`, by name; default: `accuracy`.
+        device: "auto" (CUDA when there is one) or a name that torch knows. Bits repeat on
+            the same device, torch and number of threads; CUDA 10.2 and later need
+            CUBLAS_WORKSPACE_CONFIG=:4096:8 for that, else torch says so and stops.
+
+    Raises:
+        ConfigError: no records, not as many inputs as targets, or no such device.
+    """
+
+    def __init__(
+        self,
+        model: Callable[[], nn.Module],
+        train: Records,
+        held_out: Records,
+        loss: Measure = functional.cross_entropy,
+        metrics: Mapping[str, Measure] | None = None,
+        device: str = "auto",
+    ) -> None:
+        self._model = model
+        self._train = _tensors(train, "train")
+        self._held_out = _tensors(held_out, "held_out")
+        self._loss = loss
+        self._metrics = {"accuracy": accuracy} if metrics is None else dict(metrics)
+        self._device = _device(device)
+
+    def parameters(self, seed: int) -> dict[str, Array]:
+        """The state dict of a fresh model, buffers included; a pure function of `seed`."""
+        if not 0 <= seed < 1 << SEED_BITS:
+            raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
+        with self._reproducible(seed.to_bytes(8, "big"), "parameters"):
+            return _arrays(self._model())
+
+    def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+        """Train from `parameters`; see `Trainer.fit` for the contract and the errors.
+
+        Plain SGD goes through shuffled passes over the records. With `config.privacy` every
+        step draws its own Poisson sample, may find it empty (then it adds noise alone), and
+        divides by the expected batch size, `sample_rate * records`: the true one stays
+        private. The noise is floating-point Gaussian (Mironov 2012 tells what that costs).
+
+        Metrics without privacy: `loss`, the mean over steps. Under privacy: none.
+        """
+        local = LocalSgd.of(config.settings, config.privacy)
+        records = len(self._train[0])
+        steps = local.steps(records, config.privacy)
+        key = _bound(parameters, config, local)
+        with self._reproducible(key, "layers"):
+            module = self._loaded(parameters).train()
+            sgd = torch.optim.SGD(
+                [each for each in module.parameters() if each.requires_grad],
+                lr=local.lr,
+                momentum=local.momentum,
+                weight_decay=local.weight_decay,
+            )
+            rng = np.random.Generator(np.random.PCG64(_derive(key, "order")))
+            metrics: dict[str, float] = {}
+            if config.privacy is None:
+                batches = _shuffled(rng, records, local.batch_size, steps)
+                metrics["loss"] = self._descend(module, sgd, batches)
+            else:
+                noise = _noise_generator(key, self._device)
+                self._descend_privately(module, sgd, config.privacy, steps, (rng, noise))
+            result = _arrays(module)
+        for name, array in result.items():
+            if not np.isfinite(array).all():
+                raise NotFinite(
+                    f"local training made tensor {name!r} NaN or infinite; lower lr "
+                    f"(now {local.lr}) or look for bad records"
+                )
+        return FitResult(result, records, metrics, steps)
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        """Loss and metrics on the held-out records; see `Trainer.evaluate`."""
+        x, y = self._held_out
+        measures = {"loss": self._loss, **self._metrics}
+        totals = dict.fromkeys(measures, 0.0)
+        with self._reproducible(b"", "evaluate"), torch.no_grad():
+            module = self._loaded(parameters).eval()
+            for start in range(0, len(x), EVALUATION_BATCH):
+                part = slice(start, start + EVALUATION_BATCH)
+                targets = y[part].to(self._device)
+                outputs = module(x[part].to(self._device))
+                for name, measure in measures.items():
+                    totals[name] += float(measure(outputs, targets)) * len(targets)
+        means = {name: total / len(x) for name, total in totals.items()}
+        loss = means.pop("loss")
+        if not math.isfinite(loss):
+            raise NotFinite(
+                f"evaluation loss is {loss}: the model that was pulled, or a held-out record, "
+                "is not usable"
+            )
+        return EvaluateResult(loss, len(x), means)
+
+    def _descend(
+        self, module: nn.Module, sgd: torch.optim.SGD, batches: Iterator[NDArray[np.int64]]
+    ) -> float:
+        """Plain SGD over `batches`; returns the mean loss."""
+        total, steps = 0.0, 0
+        for batch in batches:
+            sgd.zero_grad()
+            total += self._backward(module, batch)
+            sgd.step()
+            steps += 1
+        return total / steps
+
+    def _descend_privately(
+        self,
+        module: nn.Module,
+        sgd: torch.optim.SGD,
+        privacy: RecordPrivacy,
+        steps: int,
+        generators: tuple[np.random.Generator, torch.Generator],
+    ) -> None:
+        """DP-SGD (Abadi et al. 2016, algorithm 1) by Opacus' own clipping and noise."""
+        from opacus.grad_sample import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+
+        rng, noise = generators
+        _refuse_mixing_layers(module)
+        records = len(self._train[0])
+        before = {name: each.detach().clone() for name, each in module.named_buffers()}
+        try:
+            wrapped = GradSampleModule(module, loss_reduction="mean")
+        except NotImplementedError as error:
+            raise PlanRefused(f"record privacy: {' '.join(str(error).split())}") from None
+        optimizer = DPOptimizer(
+            sgd,
+            noise_multiplier=privacy.noise_multiplier,
+            max_grad_norm=privacy.max_grad_norm,
+            expected_batch_size=privacy.sample_rate * records,
+            generator=noise,
+        )
+        for _ in range(steps):
+            batch = np.flatnonzero(rng.random(records) < privacy.sample_rate)
+            optimizer.zero_grad()
+            if len(batch):
+                self._backward(wrapped, batch)
+            else:
+                for each in optimizer.params:
+                    each.grad_sample = torch.zeros((0, *each.shape), device=self._device)
+            optimizer.step()
+        for name, each in module.named_buffers():
+            if not torch.equal(each, before[name]):
+                raise PlanRefused(
+                    f"record privacy: training changes buffer {name!r}, which would leave "
+                    "without noise; use a layer that keeps no statistics (GroupNorm)"
+                )
+
+    def _backward(self, module: Callable[[Tensor], Tensor], batch: NDArray[np.int64]) -> float:
+        index = torch.from_numpy(batch)
+        x, y = self._train
+        loss = self._loss(module(x[index].to(self._device)), y[index].to(self._device))
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise NotFinite(
+                f"training loss is {value}; lower lr, or look for NaN in this holder's records"
+            )
+        torch.autograd.backward(loss)
+        return value
+
+    def _loaded(self, parameters: Mapping[str, Array]) -> nn.Module:
+        module = self._model()
+        state = module.state_dict()
+        reason = check_like(parameters, {name: tuple(each.shape) for name, each in state.items()})
+        if reason is not None:
+            raise WrongShape(f"not a state of this trainer's model: {reason}")
+        for name, each in state.items():
+            array = np.asarray(parameters[name])
+            if not np.isfinite(array).all():
+                raise NotFinite(f"tensor {name!r} of the model that was pulled is not finite")
+            whole = not (each.is_floating_point() or each.is_complex())
+            if whole and array.dtype.kind == "f":
+                array = np.rint(array)
+            each.copy_(torch.from_numpy(np.array(array)))
+        return module.to(self._device)
+
+    @contextmanager
+    def _reproducible(self, key: bytes, purpose: str) -> Iterator[None]:
+        """Global generators seeded, kernels deterministic; all as before on the way out."""
+        cuda = self._device.type == "cuda"
+        with _GLOBAL_GENERATORS, torch.random.fork_rng([self._device] if cuda else []):
+            # torch.manual_seed would also reseed devices that are not put back
+            torch.default_generator.manual_seed(_derive(key, purpose))
+            if cuda:
+                with torch.cuda.device(self._device):
+                    torch.cuda.manual_seed(_derive(key, purpose))
+            strict = torch.are_deterministic_algorithms_enabled()
+            lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+            torch.use_deterministic_algorithms(True)
+            try:
+                with warnings.catch_warnings():
+                    # Opacus hooks the first layer, whose input needs no gradient: as intended
+                    warnings.filterwarnings("ignore", message="Full backward hook is firing")
+                    yield
+            finally:
+                torch.use_deterministic_algorithms(strict, warn_only=lenient)
+
+
+def _bound(parameters: Mapping[str, Array], config: FitConfig, local: LocalSgd) -> bytes:
+    """32 bytes for one fit: BLAKE2b over the seed and all that the server chose."""
+    digest = hashlib.blake2b(digest_size=32, person=b"secureps-fit")
+    versions = sorted((name, int(version)) for name, version in config.versions.items())
+    privacy = config.privacy and [float(value) for value in astuple(config.privacy)]
+    tensors = {name: np.ascontiguousarray(parameters[name]) for name in sorted(parameters)}
+    schema = [(name, str(array.dtype), array.shape) for name, array in tensors.items()]
+    header = repr((config.seed, versions, local, privacy, schema)).encode()
+    digest.update(len(header).to_bytes(8, "big") + header)
+    for array in tensors.values():
+        digest.update(array.tobytes())
+    return digest.digest()
+
+
+def _derive(key: bytes, purpose: str) -> int:
+    """63 bits of `key` for one purpose."""
+    digest = hashlib.blake2b(key, digest_size=8, key=purpose.encode(), person=b"secureps-rng")
+    return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
+
+
+def _noise_generator(key: bytes, device: torch.device) -> torch.Generator:
+    """A generator of `device` that depends on every bit of `key`, or on 63 under CUDA.
+
+    On the CPU torch uses only the low 32 bits of a seed (mt19937), few enough to try them
+    all, so the state is filled from SHAKE-256 instead: 24 bytes of header, then 624
+    words of 32 bits in 8 bytes each.
+    """
+    generator = torch.Generator(device=device)
+    generator.manual_seed(_derive(key, "noise"))
+    if device.type == "cpu":
+        state = generator.get_state().numpy().copy()
+        stream = hashlib.shake_256(b"secureps-noise" + key).digest(4 * 624)
+        state[24 : 24 + 8 * 624] = np.frombuffer(stream, "<u4").astype("<u8").view(np.uint8)
+        generator.set_state(torch.from_numpy(state))
+    return generator
+
+
+def _shuffled(
+    rng: np.random.Generator, records: int, size: int, steps: int
+) -> Iterator[NDArray[np.int64]]:
+    """`steps` batches from shuffled passes over the records; the last of a pass may be short."""
+    order = rng.permutation(records)
+    start = 0
+    for _ in range(steps):
+        if start >= records:
+            order, start = rng.permutation(records), 0
+        yield order[start : start + size]
+        start += size
+
+
+def _refuse_mixing_layers(module: nn.Module) -> None:
+    """Layers that Opacus cannot give per-record gradients for, trainable or not, by name.
+
+    Raises:
+        PlanRefused: there is one.
+    """
+    from opacus.validators import ModuleValidator
+
+    for name, layer in module.named_modules():
+        check = ModuleValidator.VALIDATORS.get(type(layer))
+        errors = [] if check is None else check(layer)
+        if errors:
+            raise PlanRefused(
+                f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) cannot "
+                f"be trained under DP-SGD: {' '.join(str(errors[0]).split())}"
+            )
+
+
+def _numpy_ready(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """NumPy has no bfloat16: such tensors travel as float32, exactly."""
+    return {
+        name: each.float() if each.dtype == torch.bfloat16 else each for name, each in state.items()
+    }
+
+
+def _arrays(module: nn.Module) -> dict[str, Array]:
+    """The state dict as arrays of its own memory, in its order."""
+    state = _numpy_ready(module.state_dict())
+    return {name: each.detach().cpu().numpy().copy() for name, each in state.items()}
+
+
+def _tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:
+    x, y = (
+        each if isinstance(each, Tensor) else torch.from_numpy(np.array(each)) for each in records
+    )
+    if len(x) == 0 or len(x) != len(y):
+        raise ConfigError(f"{name}: {len(x)} inputs and {len(y)} targets; need as many, at least 1")
+    return x, y
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"no usable device {name!r}: {str(error).splitlines()[0]}") from None

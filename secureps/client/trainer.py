@@ -1,0 +1,175 @@
+"""What a data holder supplies: a `Trainer` that makes, trains and evaluates its own model.
+
+Nothing here knows of torch, of the network, or of how an update is clipped, encrypted and
+pushed. A trainer sees plain NumPy arrays and a `FitConfig`, and keeps nothing between calls:
+a client that was killed is started again and must repeat the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.errors import ConfigError
+
+Array = NDArray[Any]
+"""One tensor of a model; any shape, a floating, integer or boolean dtype."""
+
+Setting = float | int | str | bool
+"""One value of a plan's `[training]` table."""
+
+SEED_BITS = 63
+"""A seed is an integer in [0, 2^63): it fits a signed 64-bit field."""
+
+
+def _require(condition: bool, text: str) -> None:
+    if not condition:
+        raise ConfigError(text)
+
+
+@dataclass(frozen=True)
+class RecordPrivacy:
+    """Record-level privacy: DP-SGD with Poisson sampling (Abadi et al. 2016).
+
+    All four are public values of the plan. Each step takes every record with probability
+    `sample_rate`, clips its gradient to `max_grad_norm` (L2), and adds Gaussian noise of
+    standard deviation `noise_multiplier * max_grad_norm` to the sum. `delta` is for the
+    accountant; training does not use it.
+
+    Raises:
+        ConfigError: a value is not finite or out of range.
+    """
+
+    noise_multiplier: float
+    max_grad_norm: float
+    sample_rate: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "max_grad_norm"):
+            value = getattr(self, name)
+            _require(
+                math.isfinite(value) and value > 0,
+                f"record privacy: {name} must be a finite number above 0, got {value!r}",
+            )
+        _require(
+            0 < self.sample_rate <= 1,
+            f"record privacy: sample_rate must be in (0, 1], got {self.sample_rate!r}",
+        )
+        _require(0 < self.delta < 1, f"record privacy: delta must be in (0, 1), got {self.delta!r}")
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """What the run asks of one local training.
+
+    Args:
+        versions: base version of every group, by the group's name.
+        seed: 63 bits. All randomness of the fit comes from it. With `privacy` the noise does
+            too, and whoever knows the seed can subtract it: it must then come from a
+            secret of this client, never from the server, and differ between submissions. It is
+            kept out of `repr`.
+        settings: the plan's training settings (learning rate, local steps, ...), public.
+        privacy: the record-level mechanism to train under, or None.
+
+    Raises:
+        ConfigError: the seed does not fit 63 bits.
+    """
+
+    versions: Mapping[str, int]
+    seed: int = field(repr=False)
+    settings: Mapping[str, Setting]
+    privacy: RecordPrivacy | None = None
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.seed < 1 << SEED_BITS, f"a training seed has {SEED_BITS} bits, unsigned")
+
+
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """A trained model.
+
+    Args:
+        parameters: every tensor by name, in the order of `Trainer.parameters`; the whole new
+            model, not the difference. Kept out of `repr`: it is private until encrypted.
+        examples: records held for training (the weight in an average). Not protected by
+            `RecordPrivacy`, which protects what they say.
+        metrics: finite numbers about the training; empty under `RecordPrivacy`, because a
+            training loss is computed from records without noise.
+        steps: optimizer steps taken; what the accountant composes over.
+    """
+
+    parameters: dict[str, Array] = field(repr=False)
+    examples: int
+    metrics: dict[str, float]
+    steps: int
+
+
+@dataclass(frozen=True)
+class EvaluateResult:
+    """Mean loss and metrics of a model over `examples` held-out records (never trained on).
+
+    `RecordPrivacy` does not cover them: they are the exact values.
+    """
+
+    loss: float
+    examples: int
+    metrics: dict[str, float]
+
+
+class Trainer(Protocol):
+    """A data holder's own code. Arrays that are handed in or out are never shared."""
+
+    def parameters(self, seed: int) -> dict[str, Array]:
+        """The initial model, every tensor by name in the model's order; a pure function of `seed`.
+
+        The names, shapes and dtypes are those of every later model of the run.
+        """
+        ...
+
+    def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+        """Train from `parameters` on this holder's own data.
+
+        A deterministic function of (parameters, config, own data), to the last bit.
+
+        Raises:
+            ConfigError: an unknown or impossible setting.
+            PlanRefused: the model cannot be trained under `config.privacy`.
+            WrongShape: `parameters` are not this model's.
+            NotFinite: the loss or a parameter became NaN or infinite.
+        """
+        ...
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        """Judge `parameters` on this holder's held-out data; changes nothing.
+
+        Raises:
+            WrongShape: `parameters` are not this model's.
+            NotFinite: the loss is NaN or infinite.
+        """
+        ...
+
+
+def check_like(
+    parameters: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
+) -> str | None:
+    """Why `parameters` are not a state of the model whose tensors have these `shapes`.
+
+    Returns:
+        One line that names the first tensor that differs, or None when names and shapes agree
+        (in whatever order).
+    """
+    missing = [name for name in shapes if name not in parameters]
+    if missing:
+        return f"tensor {missing[0]!r} is missing"
+    for name, array in parameters.items():
+        if name not in shapes:
+            return f"tensor {name!r} is not one of this model's"
+        if np.shape(array) != shapes[name]:
+            return f"tensor {name!r} has shape {np.shape(array)}, the model's has {shapes[name]}"
+    return None

@@ -1,0 +1,160 @@
+"""How long clients take and how often they drop out, in a simulation.
+
+A delay is a pure function of (seed, client, version, purpose): the order of calls, and who else is
+asked, change nothing, so a run with a fault in it sees the same delays as the run without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
+
+import numpy as np
+
+from secureps.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Always `value` seconds."""
+
+    value: float
+    kind: ClassVar[str] = "constant"
+
+    def sample(self, rng: np.random.Generator) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform on [low, high) seconds; `low` when they are equal."""
+
+    low: float
+    high: float
+    kind: ClassVar[str] = "uniform"
+
+    def __post_init__(self) -> None:
+        if self.high < self.low:
+            raise ConfigError(f"uniform: high ({self.high}) is below low ({self.low})")
+
+    def sample(self, rng: np.random.Generator) -> float:
+        return float(rng.uniform(self.low, self.high))
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """median * exp(sigma * N(0, 1)) seconds: the long tail of real devices."""
+
+    median: float
+    sigma: float
+    kind: ClassVar[str] = "lognormal"
+
+    def sample(self, rng: np.random.Generator) -> float:
+        return float(self.median * math.exp(self.sigma * rng.standard_normal()))
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Exponential with that `mean`, in seconds."""
+
+    mean: float
+    kind: ClassVar[str] = "exponential"
+
+    def sample(self, rng: np.random.Generator) -> float:
+        return float(rng.exponential(self.mean))
+
+
+Distribution = Constant | Uniform | LogNormal | Exponential
+
+KINDS: dict[str, type[Distribution]] = {
+    each.kind: each for each in (Constant, Uniform, LogNormal, Exponential)
+}
+
+
+def distribution(table: object, where: str = "delay") -> Distribution:
+    """A distribution from a number of seconds or a table such as `{kind = "uniform", ...}`.
+
+    Args:
+        table: a number (constant), or a mapping with `kind` and that kind's fields, all of them
+            finite and at least 0.
+        where: what to call it in an error.
+
+    Raises:
+        ConfigError: an unknown kind or field, a missing field or a bad value.
+    """
+    if not isinstance(table, Mapping):
+        return Constant(_number(table, where))
+    kind = table.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f"{where}: unknown kind {kind!r}; known are {', '.join(KINDS)}")
+    known = [each.name for each in fields(KINDS[kind])]
+    given = [name for name in table if name != "kind"]
+    if sorted(given) != sorted(known):
+        raise ConfigError(f"{where}: {kind} takes {', '.join(known)}; got {given}")
+    return KINDS[kind](**{name: _number(table[name], f"{where}.{name}") for name in known})
+
+
+def generator(seed: int, client: str, version: int, purpose: str) -> np.random.Generator:
+    """The random numbers of one event: PCG64 seeded by BLAKE2b over what names the event."""
+    digest = hashlib.blake2b(digest_size=16, person=b"secureps-delays")
+    for word in (str(seed), client, str(version), purpose):
+        encoded = word.encode()
+        digest.update(len(encoded).to_bytes(4, "big") + encoded)
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest.digest(), "big")))
+
+
+@dataclass(frozen=True)
+class Delays:
+    """A population of clients: training time, time of one message, chance to drop a version.
+
+    Raises:
+        ConfigError: `dropout` is not in [0, 1].
+    """
+
+    train: Distribution = field(default_factory=lambda: Constant(0.0))
+    network: Distribution = field(default_factory=lambda: Constant(0.0))
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout <= 1:
+            raise ConfigError(f"delays: dropout must be in [0, 1], got {self.dropout!r}")
+
+    @classmethod
+    def of(cls, table: Mapping[str, object]) -> Delays:
+        """From a table with any of `train`, `network` (see `distribution`) and `dropout`.
+
+        Raises:
+            ConfigError: an unknown key or a bad value.
+        """
+        known = [each.name for each in fields(cls)]
+        for name in table:
+            if name not in known:
+                raise ConfigError(f"delays: unknown key {name!r}; known are {', '.join(known)}")
+        return cls(
+            train=distribution(table.get("train", 0.0), "delays.train"),
+            network=distribution(table.get("network", 0.0), "delays.network"),
+            dropout=_number(table.get("dropout", 0.0), "delays.dropout"),
+        )
+
+    def train_seconds(self, seed: int, client: str, version: int) -> float:
+        """How long `client` trains from `version`."""
+        return self.train.sample(generator(seed, client, version, "train"))
+
+    def network_seconds(self, seed: int, client: str, version: int, purpose: str) -> float:
+        """How long the message named `purpose` takes, between `client` and the servers."""
+        return self.network.sample(generator(seed, client, version, f"network:{purpose}"))
+
+    def drops(self, seed: int, client: str, version: int) -> bool:
+        """Whether `client` gives up on `version`."""
+        return bool(generator(seed, client, version, "dropout").random() < self.dropout)
+
+
+def _number(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{where} must be a number, got {value!r}")
+    if not (math.isfinite(value) and value >= 0):
+        raise ConfigError(f"{where} must be finite and at least 0, got {value!r}")
+    return float(value)

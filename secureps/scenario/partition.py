@@ -1,0 +1,85 @@
+"""Who holds which records: splits of one data set over the parties of a simulation.
+
+Pure functions of their arguments; indices only, no data.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.errors import ConfigError
+
+REDRAWS = 1000
+"""Draws of `dirichlet` that may leave a party below the minimum before it gives up."""
+
+Indices = NDArray[np.int64]
+
+
+def iid(records: int, parties: int, seed: int) -> tuple[Indices, ...]:
+    """A random split into parts whose sizes differ by at most one.
+
+    Returns:
+        One sorted index array per party; together every index of [0, records) once.
+
+    Raises:
+        ConfigError: fewer records than parties, or no party.
+    """
+    _check(records, parties, 1)
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(records)
+    return tuple(np.sort(part).astype(np.int64) for part in np.array_split(order, parties))
+
+
+def dirichlet(
+    labels: NDArray[np.int64], parties: int, alpha: float, seed: int, minimum: int = 1
+) -> tuple[Indices, ...]:
+    """A non-IID split: the records of each class go to the parties in Dirichlet(alpha) shares.
+
+    Small `alpha` gives each party few classes and unequal sizes, a large one approaches IID. This
+    is the form with free sizes (Yurochkin et al. 2019) of the Dirichlet split of Hsu, Qi and Brown
+    2019, who fix the sizes and draw the classes of each party instead. A draw that leaves a party
+    below `minimum` is drawn again: the shares are Dirichlet, given the minimum.
+
+    Args:
+        labels: [n] classes.
+        parties: at least 1.
+        alpha: concentration, above 0.
+        seed: non-negative integer (PCG64).
+        minimum: records that every party must have.
+
+    Returns:
+        One sorted index array per party; together every index of [0, n) once.
+
+    Raises:
+        ConfigError: an argument out of range, or no draw gave everyone the minimum.
+    """
+    _check(len(labels), parties, minimum)
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise ConfigError(f"alpha must be a finite number above 0, got {alpha!r}")
+    rng = np.random.Generator(np.random.PCG64(seed))
+    by_class = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    for _ in range(REDRAWS):
+        parts: list[list[Indices]] = [[] for _ in range(parties)]
+        for members in by_class:
+            shares = rng.dirichlet(np.full(parties, alpha))
+            cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+            for part, piece in zip(parts, np.split(rng.permutation(members), cuts), strict=True):
+                part.append(piece)
+        split = tuple(np.sort(np.concatenate(part)).astype(np.int64) for part in parts)
+        if min(map(len, split)) >= minimum:
+            return split
+    raise ConfigError(
+        f"no Dirichlet({alpha}) split of {len(labels)} records over {parties} parties gave "
+        f"everyone {minimum} in {REDRAWS} draws; raise alpha or lower the minimum"
+    )
+
+
+def _check(records: int, parties: int, minimum: int) -> None:
+    if parties < 1:
+        raise ConfigError(f"a split needs at least one party, got {parties}")
+    if minimum < 0 or records < parties * minimum:
+        raise ConfigError(
+            f"{records} records cannot give each of {parties} parties at least {minimum}"
+        )

@@ -1,0 +1,127 @@
+"""Loops: where a party's events happen, one after another, in real or in virtual time.
+
+`RealLoop` is a thread with a heap of timers and a few workers beside it; `VirtualLoop`
+is the same heap without a thread, whose time jumps to the next event, so that a
+simulation is a function of its inputs. Both number events, so that those of one time
+happen in the order in which they were asked for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Loop(Protocol):
+    """A clock with timers and workers; every action runs on the loop, one at a time."""
+
+    def now(self) -> float:
+        """Seconds of the run's clock; never runs backwards, resumes after a restart."""
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> None:
+        """Runs `action` on the loop in `delay` seconds; may be called from any thread."""
+
+    def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
+        """Runs `action` beside the loop. Under virtual time it takes `seconds` of it."""
+
+
+class RealLoop:
+    """Real time, counted on from `begin` (seconds: the journal's last).
+
+    One worker by default: works happen in the order in which they were handed out.
+    """
+
+    def __init__(self, begin: float = 0.0, workers: int = 1) -> None:
+        self._begin = begin
+        self._started = time.monotonic()
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="work")
+
+    def now(self) -> float:
+        return self._begin + time.monotonic() - self._started
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> None:
+        with self._changed:
+            if self._stopped:
+                return
+            due = self.now() + max(0.0, delay) if delay > 0 else 0.0
+            heapq.heappush(self._heap, (due, next(self._count), action))
+            self._changed.notify()
+
+    def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
+        try:
+            return self._workers.submit(action)
+        except RuntimeError:
+            return Future()
+
+    def run(self) -> None:
+        """Performs actions until `stop`; call it on the thread that is to be the loop."""
+        while (action := self._next()) is not None:
+            action()
+
+    def stop(self) -> None:
+        """Ends `run` after the action that is running; waits for no worker."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._stopped:
+                if not self._heap:
+                    self._changed.wait()
+                    continue
+                wait = self._heap[0][0] - self.now()
+                if wait <= 0:
+                    return heapq.heappop(self._heap)[2]
+                self._changed.wait(wait)
+            return None
+
+
+class VirtualLoop:
+    """Virtual time from 0; works happen at once and take as long as they say."""
+
+    def __init__(self) -> None:
+        self._time = 0.0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+
+    def now(self) -> float:
+        return self._time
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (self._time + max(0.0, delay), next(self._count), action))
+
+    def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
+        future: Future[T] = Future()
+
+        def perform() -> None:
+            try:
+                result = action()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.call_later(seconds, perform)
+        return future
+
+    def run(self, until: Callable[[], Any]) -> bool:
+        """Performs actions until `until()` is true; False if nothing is left to perform."""
+        while not until():
+            if not self._heap:
+                return False
+            self._time, _, action = heapq.heappop(self._heap)
+            action()
+        return True

@@ -1,0 +1,98 @@
+"""What a bfv key holder does with payloads: takes in sums, decrypts them, signs the result.
+
+The one place where the secret key is used. What must not live here: whether a cohort may
+be opened (`roles.keyholder`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from secureps.crypto.cipher import Opener
+from secureps.crypto.identity import Identity
+from secureps.crypto.secret import Secret
+from secureps.crypto.suite import cipher
+from secureps.errors import InternalError, Malformed
+from secureps.messages.encoding import payload_digest
+from secureps.messages.requests import GetSum
+from secureps.messages.submission import OPENED, BlockHeader, signing_bytes
+from secureps.model.layout import Layout
+from secureps.policy.plan import Plan
+from secureps.roles.keyholder import KeyHolder, received_key
+from secureps.roles.tasks import OpenSum, Prune, SumOpened
+from secureps.store.spool import Spool
+
+
+class HolderHands:
+    """The hands of one key holder; `secret` never leaves this process."""
+
+    def __init__(
+        self, machine: KeyHolder, identity: Identity, name: str, secret: Secret, spool: Spool
+    ) -> None:
+        self._machine = machine
+        self._identity = identity
+        self._name = name
+        self._secret = secret
+        self._spool = spool
+        self._opener: tuple[Plan, Layout, Opener] | None = None
+
+    def seconds(self, task: object) -> float:
+        return 0.0
+
+    def keep(self, request: object, payload: bytes) -> None:
+        """Stores a shard's sum; Malformed if it is not the one that the shard announced."""
+        if not isinstance(request, GetSum):
+            raise Malformed(f"no payload is expected with a {type(request).__name__}")
+        plan, layout, _ = self._tools()
+        slots = layout.group(request.group).slots(request.block)
+        cipher(plan.cipher_parameters).adder().check_total(slots, payload)
+        digest = payload_digest(payload)
+        key = received_key(request.group, request.cohort, request.block)
+        self._spool.put(f"{key}/{digest.hex()}", payload)
+
+    def fetch(self, key: str) -> bytes:
+        """An opened sum on its way to its shard."""
+        return self._spool.get(key)
+
+    def work(self, task: object) -> SumOpened | None:
+        match task:
+            case OpenSum():
+                return self._open(task)
+            case Prune(keys):
+                for key in keys:
+                    self._spool.delete(key)
+                return None
+        raise InternalError(f"a holder has no hands for a {type(task).__name__}")
+
+    def _open(self, task: OpenSum) -> SumOpened:
+        began = time.perf_counter()
+        _, layout, opener = self._tools()
+        total = self._spool.get(task.key)
+        sums = opener.open(total, layout.group(task.group).slots(task.block))
+        self._spool.delete(task.key)
+        if int(sums[0]) < 1:
+            raise Malformed(f"the weights of block {task.block} add up to {sums[0]}")
+        payload = sums.astype("<i8").tobytes()
+        header = BlockHeader(
+            run=self._machine.pinned.run.id,
+            author=self._name,
+            purpose=OPENED,
+            group=task.group,
+            sequence=task.cohort,
+            block=task.block,
+            length=len(payload),
+            digest=payload_digest(payload),
+        )
+        signature = self._identity.sign(*signing_bytes(header))
+        header = dataclasses.replace(header, signature=signature)
+        self._spool.put(header.key, payload)
+        return SumOpened(header, time.perf_counter() - began)
+
+    def _tools(self) -> tuple[Plan, Layout, Opener]:
+        if self._opener is None:
+            run = self._machine.pinned.run
+            plan = Plan.from_text(run.plan)
+            opener = cipher(plan.cipher_parameters).opener(self._secret)
+            self._opener = (plan, plan.layout(run.schema), opener)
+        return self._opener

@@ -1,0 +1,40 @@
+"""One line for the operator about each record that is worth one: what a server's log says.
+
+It reads records and nothing else; what must not live here: decisions, and any secret.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from secureps.messages import records
+
+
+def told(record: Any) -> str | None:
+    """What to log when a record is journalled, or None."""
+    match record:
+        case records.Incarnated(number):
+            return f"incarnation {number}"
+        case records.RunPinned(run):
+            return f"the run is {run.id.hex()[:16]}, {len(run.schema.tensors)} tensors"
+        case records.ShardLocated(shard):
+            return f"{shard.name} is at {shard.advertise}"
+        case records.MemberJoined(client):
+            return f"{client} joined"
+        case records.RoundOpened() | records.RoundExtended() | records.RoundGivenUp():
+            return f"{record.group}: {record.reason}"
+        case records.CohortClosed(cohort, reason):
+            return f"{cohort.group}: cohort {cohort.number} closed: {reason}"
+        case records.CohortReopened(group, number, missing):
+            return f"{group}: cohort {number} reopened: blocks of {len(missing)} are missing"
+        case records.CohortBurnt(group, number, reason):
+            return f"{group}: cohort {number} is burnt: {reason}"
+        case records.VersionCommitted(group, version) | records.StateCommitted(group, version):
+            return f"{group}: version {version} is committed"
+        case records.CheckpointComplete(number):
+            return f"checkpoint {number} is complete"
+        case records.CohortGranted(cohort):
+            return f"{cohort.group}: opens cohort {cohort.number} of {len(cohort.members)} members"
+        case records.Finished(reason):
+            return reason
+    return None

@@ -1,0 +1,167 @@
+"""The life of one party as an operating-system process.
+
+Journal -> loop -> transport -> executor -> (server), until the machine halts, something
+fails or a signal comes; then everything is closed. Killed instead, it starts again from
+its journal, on the same port. What must not live here: any knowledge of roles.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from secureps.crypto.identity import Identity, Roster
+from secureps.errors import ConfigError, Refused
+from secureps.roles.machine import Halt
+from secureps.service.clock import RealLoop
+from secureps.service.executor import Executor
+from secureps.service.heap import give_back_payloads
+from secureps.service.surroundings import Stores, Surroundings
+from secureps.store.journal import SqliteJournal
+from secureps.store.spool import DiskSpool
+from secureps.wire.framing import REQUEST_DOMAIN
+from secureps.wire.rpc import GrpcTransport
+from secureps.wire.transport import Endpoint
+
+log = logging.getLogger("secureps")
+
+CALL_TIMEOUT = 30.0
+"""Seconds after which an unanswered call counts as lost, and is tried again."""
+
+
+class Server(Protocol):
+    """What `wire.rpc`'s servers have in common."""
+
+    def start(self) -> None: ...
+
+    def stop(self, grace: float) -> None: ...
+
+
+Serve = Callable[[Endpoint, str, "Authenticate"], Server]
+Authenticate = Callable[[str, bytes, bytes], None]
+
+
+@dataclass(frozen=True)
+class Party:
+    """Who runs here: name, signing identity, roster of the others, where its state is kept."""
+
+    name: str
+    identity: Identity
+    roster: Roster
+    state: Path
+
+    def sign(self, request: bytes) -> bytes:
+        """Signs one of our own requests."""
+        return self.identity.sign(REQUEST_DOMAIN, request)
+
+
+def authenticator(roster: Roster) -> Authenticate:
+    """Checks that a request was signed by whom it says: Unsigned or UnknownParty if not."""
+    keys = {c.name: c.identity for c in roster.certificates}
+
+    def authenticate(party: str, request: bytes, signature: bytes) -> None:
+        key = keys.get(party) or roster.find(party).identity
+        key.verify(REQUEST_DOMAIN, request, signature)
+
+    return authenticate
+
+
+def run_process(
+    party: Party,
+    addresses: Mapping[str, str],
+    build: Callable[[Stores, Surroundings], Executor],
+    serve: Serve | None = None,
+    listen: str = "",
+) -> Halt:
+    """Runs one party until it halts (the result says why) or a signal stops it.
+
+    Args:
+        party: who it is.
+        addresses: of the servers that it knows from the start.
+        build: puts its executor together.
+        serve: makes its server, if it is one; it binds `listen` (HOST:PORT, from
+            `settle`), and `STATE/address` says so once it answers.
+
+    Raises:
+        Refused: the machine halted for a reason to complain of.
+        SecurepsError: whatever else ended it.
+    """
+    stopped = threading.Event()
+    _on_signals(stopped)
+    party.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    journal = SqliteJournal(party.state / "journal.db")
+    last = max((at for at, _ in journal.replay()), default=0.0)
+    loop = RealLoop(last)
+    transport = GrpcTransport(party.name, party.sign, addresses, CALL_TIMEOUT)
+    jitter = random.SystemRandom()
+    stores = Stores(journal, DiskSpool(party.state / "spool"), party.state)
+    executor = build(stores, Surroundings(transport, loop, lambda: jitter.uniform(0.5, 1.5)))
+    executor.halted.add_done_callback(lambda _: stopped.set())
+    server: Server | None = None
+    thread = threading.Thread(target=loop.run, name="loop", daemon=True)
+    try:
+        executor.start()
+        thread.start()
+        if serve is not None:
+            give_back_payloads()
+            server = _listen(party, serve, executor, listen)
+        stopped.wait()
+    finally:
+        if server is not None:
+            server.stop(1.0)
+        executor.stop()
+        loop.stop()
+        if thread.is_alive():
+            thread.join()
+        transport.close()
+        journal.close()
+    halt = executor.halted.result()
+    if halt.error:
+        raise Refused(halt.reason)
+    return halt
+
+
+def settle(state: Path, listen: str) -> str:
+    """HOST:PORT to listen on: the port of `listen`, or the last one, or one that is free.
+
+    Raises:
+        ConfigError: `listen` is not HOST:PORT, or nothing can be bound there.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"listen: {listen!r} is not HOST:PORT")
+    known = state / "address"
+    if port == "0" and known.is_file():
+        port = known.read_text().strip().rpartition(":")[2]
+    if port == "0":
+        try:
+            with socket.create_server((host.strip("[]"), 0)) as free:
+                port = str(free.getsockname()[1])
+        except OSError as error:
+            raise ConfigError(f"listen: cannot bind {listen}: {error}") from None
+    return f"{host}:{port}"
+
+
+def _listen(party: Party, serve: Serve, executor: Executor, listen: str) -> Server:
+    server = serve(executor, listen, authenticator(party.roster))
+    server.start()
+    known = party.state / "address"
+    fresh = known.with_suffix(".new")
+    fresh.write_text(f"{listen}\n")
+    os.replace(fresh, known)
+    log.info("%s: listens on %s", party.name, listen)
+    return server
+
+
+def _on_signals(stopped: threading.Event) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopped.set())
