@@ -1,0 +1,80 @@
+"""A data holder with a share of handwritten digits: copy this file and put your data in `make`.
+
+    python clients/digits_torch.py --server HOST:PORT --kit KIT --name alice --set partition=0
+
+Settings (`--set key=value`) are the fields of `Split`; all holders of a run use the same
+ones but for `partition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from secureps.client.runner import run_client
+from secureps.client.torch import TorchTrainer
+from secureps.client.trainer import EvaluateResult, FitConfig
+from secureps.errors import ConfigError
+from secureps.scenario.datasets import digits, stratified
+from secureps.scenario.partition import dirichlet
+
+LOCAL_HELD_OUT = 0.15  # of a share, for the holder's own evaluation
+
+
+class Split(NamedTuple):
+    """Which share is mine, of how many, how unlike they are (small alpha: few digits each)."""
+
+    partition: int = 0
+    partitions: int = 6
+    alpha: float = 0.5
+    seed: int = 7
+    minimum: int = 100  # records in the smallest share
+
+
+def read(settings: Mapping[str, str]) -> Split:
+    defaults = Split._field_defaults
+    for name, text in settings.items():
+        if name not in defaults:
+            raise ConfigError(f"unknown setting {name!r}; known are {', '.join(defaults)}")
+        try:
+            defaults = defaults | {name: type(defaults[name])(text)}
+        except ValueError:
+            raise ConfigError(f"{name} must be a number, got {text!r}") from None
+    return Split(**defaults)
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def make(settings: Mapping[str, str]) -> TorchTrainer:
+    """This holder's share: trained on, except for a part that its own evaluation uses."""
+    split = read(settings)
+    data = digits(split.seed)
+    shares = dirichlet(data.y, split.partitions, split.alpha, split.seed, split.minimum)
+    if not 0 <= split.partition < split.partitions:
+        raise ConfigError(f"partition must be 0 to {split.partitions - 1}, got {split.partition}")
+    mine = shares[split.partition]
+    train, held_out = (mine[part] for part in stratified(data.y[mine], LOCAL_HELD_OUT, split.seed))
+    return TorchTrainer(model, (data.x[train], data.y[train]), (data.x[held_out], data.y[held_out]))
+
+
+def make_evaluator(settings: Mapping[str, str]) -> TorchTrainer:
+    """All shares pooled; `evaluate` is on the global held-out set, which no holder has."""
+    data = digits(read(settings).seed)
+    return TorchTrainer(model, (data.x, data.y), (data.held_out_x, data.held_out_y))
+
+
+def central(settings: Mapping[str, str]) -> EvaluateResult:
+    """What one party that held everything would reach, without privacy."""
+    pooled, seed = make_evaluator(settings), read(settings).seed
+    config = FitConfig({}, seed, {"lr": 0.2, "momentum": 0.9, "local_epochs": 15})
+    return pooled.evaluate(pooled.fit(pooled.parameters(seed), config).parameters)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # the holders of a demo share one machine
+    run_client(make)

@@ -1,0 +1,194 @@
+"""The command line: what an operator types, and how errors look.
+
+The only module that reads the environment. What must not live here: any work; every
+command imports what it needs when it runs, so that help is there at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from secureps import __version__
+from secureps.errors import SecurepsError
+
+app = typer.Typer(
+    name="secureps",
+    help=(
+        "A parameter server for training on data that may not leave its owner: clients train "
+        "at home, encrypt what they learned, and nobody can open the update of a single one."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+UnsafeSeed = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Repeat a run bit for bit. On this machine alone: it gives [red]no privacy[/red].",
+    ),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"secureps {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which it is.")
+    ] = False,
+) -> None:
+    """Before every command."""
+
+
+@app.command()
+def up(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan with a federation section.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="The run's folder. Default: runs/NAME-DATE-TIME."),
+    ] = None,
+    unsafe_seed: UnsafeSeed = None,
+) -> None:
+    """Play a whole federation on this machine, each party a process of its own.
+
+    Makes keys, starts coordinator, shards, key holder and clients, shows how the run goes,
+    and ends with what it came to against training alone and training centrally. Everything
+    is in RUN: logs, checkpoints, report and model.safetensors. Ctrl-C stops all of it.
+    """
+    # before the script imports torch: small models on a machine that others share
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from rich.console import Console
+
+    from secureps.run.up import Order
+    from secureps.run.up import up as play
+
+    play(Order(plan, out, unsafe_seed, dict(os.environ)), Console())
+
+
+@app.command()
+def serve(
+    role: Annotated[
+        Literal["coordinator", "shard", "keyholder"],
+        typer.Argument(metavar="ROLE", help="coordinator, shard or keyholder."),
+    ],
+    config: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="Its configuration: name, kit, state, listen, coordinator, ..."
+        ),
+    ],
+) -> None:
+    """Run one server until a signal stops it.
+
+    Killed at any moment and started again with the same FILE, it goes on where it was.
+    STATE/address says where it listens.
+    """
+    import logging
+
+    from secureps.run.serve import serve as run
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    run(role, config)
+
+
+@app.command()
+def simulate(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A file of simulations/.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME.")
+    ] = None,
+) -> None:
+    """Play many clients, delays and faults in virtual time, in one process.
+
+    The same scenario gives the same model, bit for bit. Noise is seeded: no privacy.
+    """
+    from secureps.run.simulate import simulate as play
+
+    play(scenario, out)
+
+
+@app.command(
+    name="keys",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def keys(context: typer.Context) -> None:
+    """Make start-up kits, add parties to them, show who is in one: init, issue, show."""
+    from typer.main import get_command
+
+    from secureps.run.keys import keys as kits
+
+    get_command(kits)(args=context.args, prog_name="secureps keys")
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that has checkpoints/.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The safetensors file to write, or replace.")
+    ],
+) -> None:
+    """Write the newest whole model of a run as one safetensors file, by tensor name.
+
+    Reads RUN/checkpoints alone; no server has to run. A damaged checkpoint is named, and
+    the one before it is taken.
+    """
+    from secureps.run.export import export as write
+
+    model = write(run, out)
+    for complaint in model.complaints:
+        typer.secho(f"warning: passed over {complaint}", fg=typer.colors.YELLOW, err=True)
+    for spec in model.layout.local:
+        text = f"warning: {spec.name} is not in it: it stays with each client"
+        typer.secho(text, fg=typer.colors.YELLOW, err=True)
+    typer.echo(
+        f"wrote {len(model.tensors)} tensors to {out}: checkpoint {model.number}, "
+        f"version {model.version}"
+    )
+
+
+@app.command()
+def status(
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The coordinator.")],
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="Your start-up kit.")],
+    name: Annotated[str, typer.Option(help="Who asks: a name on the kit's roster.")],
+) -> None:
+    """Ask a coordinator how its run stands: versions, what each waits for, who spent what."""
+    from rich.console import Console
+
+    from secureps.run.observer import Observer
+    from secureps.run.standing import tables
+
+    observer = Observer(kit, name, server)
+    try:
+        answer = observer.status()
+    finally:
+        observer.close()
+    console = Console()
+    for part in tables(answer):
+        console.print(part)
+
+
+def main() -> None:
+    """The command line; exits with 0, 1 (an error, in one line), 2 (usage) or 130 (Ctrl-C)."""
+    try:
+        app()
+    except SecurepsError as error:
+        text = " ".join(str(error).split())
+        typer.secho(f"error: {text} ({error.fault} fault)", fg=typer.colors.RED, err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,61 @@
+"""`secureps keys`: makes start-up kits, adds parties to them, shows what they hold.
+
+What must not live here: the kit's layout (`store.keyring`). Errors go up to `run.cli`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from secureps.crypto.identity import Role
+from secureps.policy.plan import load_plan
+from secureps.store.keyring import create_kit, load_public
+from secureps.store.keyring import issue as issue_party
+
+keys = typer.Typer(
+    help="Start-up kits: who takes part, signed by a CA that the aggregator does not hold.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+Kit = Annotated[Path, typer.Argument(metavar="DIR", help="the kit's directory")]
+
+
+@keys.command()
+def init(
+    directory: Kit,
+    plan: Annotated[Path, typer.Option(metavar="FILE", help="the plan it is made for")],
+) -> None:
+    """Make a CA and an empty roster."""
+    ca = create_kit(directory, load_plan(plan).cipher_parameters)
+    typer.echo(f"made {directory}; CA fingerprint {ca.fingerprint}")
+    typer.echo(f"keep {directory / 'ca'} away from whoever runs the aggregator")
+
+
+@keys.command()
+def issue(
+    directory: Kit,
+    role: Annotated[Role, typer.Option(help="what the party does")],
+    name: Annotated[str, typer.Option(help="a-z 0-9 . _ -, unique in the kit")],
+) -> None:
+    """Make one party's keys and sign the roster anew."""
+    issue_party(directory, role, name)
+    typer.echo(f"made {role} {name}: give it {directory / 'public'}")
+    typer.echo(f"and, over a channel you trust, {directory / 'private' / name}")
+
+
+@keys.command()
+def show(directory: Kit) -> None:
+    """Verify a kit and list who is in it."""
+    kit = load_public(directory)
+    typer.echo(f"CA {kit.ca.fingerprint}")
+    typer.echo(f"roster {kit.roster.digest.hex()}")
+    for certificate in kit.roster.certificates:
+        cipher = "  with a cipher key" if certificate.cipher_key_digest else ""
+        typer.echo(
+            f"{certificate.role:<12}{certificate.name:<24}"
+            f"{certificate.identity.fingerprint[:16]}{cipher}"
+        )

@@ -1,0 +1,83 @@
+"""How a server is put together from its machine, its stores and its surroundings.
+
+The same for a process of its own (`run.serve`) and for one of many in a simulation
+(`run.simulate`): nothing here knows which. Nothing starts before `Executor.start`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.crypto.identity import Identity
+from secureps.crypto.secret import Secret
+from secureps.messages.run import ShardAddress
+from secureps.messages.schema import Schema
+from secureps.policy.plan import Plan
+from secureps.roles.charter import Charter
+from secureps.roles.coordinator import Coordinator
+from secureps.roles.keyholder import HolderRules, KeyHolder
+from secureps.roles.machine import COORDINATOR
+from secureps.roles.shard import Shard
+from secureps.service.coordinator_hands import CoordinatorHands
+from secureps.service.executor import Executor
+from secureps.service.holder_hands import HolderHands
+from secureps.service.shard_hands import ShardFolders, ShardHands
+from secureps.service.surroundings import Stores, Surroundings
+from secureps.store.keyring import PublicKit
+
+
+@dataclass(frozen=True)
+class Founding:
+    """What a coordinator starts a run from; `initial` is the schema of the plan's file."""
+
+    plan: Plan
+    initial: Schema | None
+    nonce: bytes
+
+
+def make_coordinator(
+    kit: PublicKit, founding: Founding, checkpoints: Path, stores: Stores, around: Surroundings
+) -> Executor:
+    """The coordinator; checkpoints get their manifests in `checkpoints`."""
+    charter = Charter(
+        founding.plan, kit.roster, kit.holders_digest, founding.initial, founding.nonce
+    )
+    machine = Coordinator(charter)
+    hands = CoordinatorHands(machine, checkpoints)
+    return Executor(
+        COORDINATOR, machine, stores.journal, around.transport, around.loop, hands, around.jitter
+    )
+
+
+def make_shard(
+    kit: PublicKit, address: ShardAddress, checkpoints: Path, stores: Stores, around: Surroundings
+) -> Executor:
+    """A shard; its parts of checkpoints go to `checkpoints`."""
+    machine = Shard(address.name, kit.roster, kit.holders_digest, address.advertise, address.weight)
+    folders = ShardFolders(stores.folder / "states", checkpoints)
+    hands = ShardHands(address.name, machine.shelves, stores.spool, folders)
+    return Executor(
+        address.name, machine, stores.journal, around.transport, around.loop, hands, around.jitter
+    )
+
+
+@dataclass(frozen=True)
+class HolderSecrets:
+    """What only a key holder has; `minimum` is the smallest cohort that it opens."""
+
+    name: str
+    identity: Identity
+    secret: Secret
+    minimum: int
+
+
+def make_holder(
+    kit: PublicKit, own: HolderSecrets, stores: Stores, around: Surroundings
+) -> Executor:
+    """A key holder."""
+    machine = KeyHolder(own.name, kit.roster, HolderRules(own.minimum, kit.holders_digest))
+    hands = HolderHands(machine, own.identity, own.name, own.secret, stores.spool)
+    return Executor(
+        own.name, machine, stores.journal, around.transport, around.loop, hands, around.jitter
+    )

@@ -1,0 +1,156 @@
+"""How a run goes, on the screen: a live panel on a terminal, plain lines elsewhere.
+
+What must not live here: finding out how it goes (`run.up`), and the final table
+(`run.summary`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from secureps.messages.requests import GroupStatus
+from secureps.run.baselines import Score
+
+UNSAFE = "unsafe seed: no privacy"
+
+QUIET = 15.0
+"""Seconds after which a plain progress repeats itself when no version was made."""
+
+
+@dataclass(frozen=True)
+class View:
+    """How the run stands at one moment.
+
+    Args:
+        elapsed: seconds since the start.
+        target: versions that the plan asks for.
+        groups: version, step, reason and who is late; empty before the coordinator answers.
+        score, scored: of the newest version that was judged, and which that was.
+        epsilon, budget, delta: the largest of all clients; budget None without privacy.
+        live: clients that are there, of `clients`.
+    """
+
+    elapsed: float
+    target: int
+    groups: tuple[GroupStatus, ...]
+    score: Score | None
+    scored: str
+    epsilon: float
+    budget: float | None
+    delta: float
+    bytes_up: float
+    bytes_down: float
+    live: int
+    clients: int
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        return tuple(group.version for group in self.groups)
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units: 1.3 MB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+class Progress:
+    """Shows a run while it goes, in a `with`."""
+
+    def __init__(self, console: Console, name: str, unsafe: bool) -> None:
+        self._console = console
+        self._name = name
+        self._unsafe = unsafe
+        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+        self._told: tuple[int, ...] = ()
+        self._told_at = 0.0
+
+    def __enter__(self) -> Progress:
+        if self._live is not None:
+            self._live.start()
+        if self._unsafe:
+            self.say(UNSAFE, "bold red")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line that stays."""
+        self._console.print(Text(text, style), soft_wrap=True)
+
+    def doing(self, text: str) -> None:
+        """What is being done, when there is no view to show."""
+        if self._live is None:
+            self.say(text)
+        else:
+            self._live.update(Text(f"{text} ...", "cyan"))
+
+    def show(self, view: View) -> None:
+        """How the run stands now."""
+        if self._live is not None:
+            self._live.update(self._panel(view), refresh=True)
+        elif view.versions != self._told or view.elapsed - self._told_at >= QUIET:
+            self._told, self._told_at = view.versions, view.elapsed
+            self.say(plain(view) + (f"; {UNSAFE}" if self._unsafe else ""))
+
+    def _panel(self, view: View) -> Panel:
+        facts = Table.grid(padding=(0, 2))
+        for label, value in _facts(view):
+            facts.add_row(Text(label, "dim"), Text(value))
+        groups = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for column in ("group", "version", "step", "why", "late"):
+            groups.add_column(column)
+        for group in view.groups:
+            cells = (group.name, str(group.version), group.step, group.reason, _late(group.late))
+            groups.add_row(*(Text(cell) for cell in cells))
+        title = Text(self._name, "bold")
+        subtitle = Text(UNSAFE, "bold red") if self._unsafe else None
+        parts = (facts, Text(), groups) if view.groups else (facts,)
+        return Panel(Group(*parts), title=title, subtitle=subtitle, title_align="left")
+
+
+def plain(view: View) -> str:
+    """The view in one line."""
+    facts = "; ".join(f"{label} {value}" for label, value in _facts(view))
+    groups = "; ".join(f"{g.name} {g.step}: {g.reason}" for g in view.groups)
+    return f"{facts}; {groups}" if groups else facts
+
+
+def _facts(view: View) -> Iterable[tuple[str, str]]:
+    yield "time", f"{int(view.elapsed) // 60}:{int(view.elapsed) % 60:02d}"
+    if not view.groups:
+        yield "clients", f"0 of {view.clients} are there"
+        return
+    yield "version", f"{'/'.join(str(v) for v in view.versions)} of {view.target}"
+    if view.score is not None:
+        yield (
+            f"held-out {view.score.measure}",
+            f"{view.score.value:.3f} (version {view.scored})",
+        )
+    if view.budget is not None:
+        yield "epsilon", f"{view.epsilon:.2f} of {view.budget:g} (delta {view.delta:g})"
+    yield "bytes", f"{size(view.bytes_up)} up, {size(view.bytes_down)} down"
+    yield "clients", f"{view.live} of {view.clients} are there"
+
+
+def _late(names: tuple[str, ...], shown: int = 4) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

@@ -1,0 +1,155 @@
+"""`secureps serve`: one coordinator, shard or key holder from its configuration file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from secureps.config import ServeSection, parse, read_toml
+from secureps.errors import ConfigError
+from secureps.messages.run import ShardAddress
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.policy.plan import Plan, load_plan
+from secureps.roles.machine import COORDINATOR
+from secureps.run.parties import (
+    Founding,
+    HolderSecrets,
+    make_coordinator,
+    make_holder,
+    make_shard,
+)
+from secureps.service.executor import Executor
+from secureps.service.process import Party, Serve, run_process, settle
+from secureps.service.surroundings import Stores, Surroundings
+from secureps.store.keyring import PublicKit, load_holder_secret, load_private, load_public
+from secureps.wire.servers import CoordinatorServer, ShardServer
+
+MOST_BLOCK_BYTES = 33 << 20
+"""No payload of any plan is longer."""
+
+IN_FLIGHT_BYTES = 64 << 20
+"""Payload bytes that a shard takes in at a time before it answers Busy."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A configuration file, read: its settings, and what its paths are relative to."""
+
+    section: ServeSection
+    base: Path
+    where: str
+
+    def path(self, key: str) -> Path:
+        """The path under a key; ConfigError if the role needs one that is not there."""
+        value = getattr(self.section, key)
+        if value is None:
+            raise ConfigError(f"{self.where}: {key}: this role needs it")
+        return (self.base / str(value)).resolve()
+
+    @property
+    def state(self) -> Path:
+        return self.path("state")
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where the coordinator is."""
+        if self.section.coordinator is None:
+            raise ConfigError(f"{self.where}: coordinator: HOST:PORT of the coordinator is missing")
+        return {COORDINATOR: self.section.coordinator}
+
+
+def serve(role: str, config: Path) -> None:
+    """Runs one server until a signal stops it.
+
+    Args:
+        role: "coordinator", "shard" or "keyholder".
+        config: its TOML file; keys as in `config.ServeSection`.
+
+    Raises:
+        ConfigError: an unknown role, or a file that does not fit it.
+        SecurepsError: whatever ended it.
+    """
+    if role not in SERVERS:
+        raise ConfigError(f"no role is called {role!r}; known: {', '.join(SERVERS)}")
+    section = parse(ServeSection, read_toml(config), str(config))
+    serving = Serving(section, config.parent.resolve(), str(config))
+    kit = load_public(serving.path("kit"))
+    SERVERS[role](serving, kit)
+
+
+def _party(serving: Serving, kit: PublicKit) -> Party:
+    name = serving.section.name
+    return Party(name, load_private(serving.path("kit"), name), kit.roster, serving.state)
+
+
+def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
+    plan = load_plan(serving.path("plan"))
+    founding = Founding(plan, initial_schema(plan), os.urandom(32))
+    checkpoints = serving.path("checkpoints")
+
+    def build(stores: Stores, around: Surroundings) -> Executor:
+        return make_coordinator(kit, founding, checkpoints, stores, around)
+
+    if serving.section.name != COORDINATOR:
+        raise ConfigError(f"{serving.where}: name: the coordinator is called {COORDINATOR!r}")
+    listen = settle(serving.state, serving.section.listen)
+    run_process(_party(serving, kit), {}, build, CoordinatorServer, listen)
+
+
+def _serve_shard(serving: Serving, kit: PublicKit) -> None:
+    listen = settle(serving.state, serving.section.listen)
+    advertise = serving.section.advertise or listen
+    address = ShardAddress(serving.section.name, advertise, serving.section.weight)
+    checkpoints = serving.path("checkpoints")
+
+    def build(stores: Stores, around: Surroundings) -> Executor:
+        return make_shard(kit, address, checkpoints, stores, around)
+
+    server: Serve = partial(
+        ShardServer, in_flight_bytes=IN_FLIGHT_BYTES, max_block_bytes=MOST_BLOCK_BYTES
+    )
+    run_process(_party(serving, kit), serving.addresses, build, server, listen)
+
+
+def _serve_holder(serving: Serving, kit: PublicKit) -> None:
+    party = _party(serving, kit)
+    secret = load_holder_secret(serving.path("kit"), party.name)
+    own = HolderSecrets(party.name, party.identity, secret, serving.section.minimum)
+
+    def build(stores: Stores, around: Surroundings) -> Executor:
+        return make_holder(kit, own, stores, around)
+
+    run_process(party, serving.addresses, build)
+
+
+SERVERS: dict[str, Callable[[Serving, PublicKit], None]] = {
+    "coordinator": _serve_coordinator,
+    "shard": _serve_shard,
+    "keyholder": _serve_holder,
+}
+
+
+def initial_schema(plan: Plan) -> Schema | None:
+    """The schema of the plan's file of version 0, or None if the first client founds.
+
+    Raises:
+        ConfigError: not a safetensors file, or of types that numpy does not have.
+    """
+    if plan.section.initial is None:
+        return None
+    try:
+        with safe_open(plan.section.initial, framework="numpy") as file:
+            tensors: dict[str, Any] = {n: file.get_tensor(n) for n in sorted(file.keys())}
+    except Exception as error:
+        raise ConfigError(f"{plan.section.initial}: not a safetensors file: {error}") from None
+    return Schema(
+        tuple(
+            TensorSpec(n, tuple(int(d) for d in t.shape), str(t.dtype)) for n, t in tensors.items()
+        )
+    )

@@ -1,0 +1,244 @@
+"""A whole federation in one process, on a loop and a network of its own.
+
+The machines, hands and executors are those of the real processes; only the transport,
+the clock and most stores are in memory. `kill` and `restart` do to a party what SIGKILL
+and a service manager do. What must not live here: scenarios and reports
+(`run.simulate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.hands import Holdings
+from secureps.client.runner import make_member
+from secureps.client.trainer import Trainer
+from secureps.crypto.identity import Identity, Role, certify, sign_roster
+from secureps.crypto.sampling import Seed
+from secureps.crypto.secret import Secret
+from secureps.errors import InternalError
+from secureps.messages.encoding import payload_digest
+from secureps.messages.run import ShardAddress
+from secureps.messages.schema import Schema
+from secureps.policy.plan import Plan
+from secureps.roles.coordinator import Coordinator
+from secureps.roles.machine import COORDINATOR
+from secureps.roles.shard import model_key
+from secureps.run.names import holder_names, shard_names
+from secureps.run.parties import (
+    Founding,
+    HolderSecrets,
+    make_coordinator,
+    make_holder,
+    make_shard,
+)
+from secureps.service.clock import VirtualLoop
+from secureps.service.executor import Executor
+from secureps.service.shard_hands import ShardHands
+from secureps.service.surroundings import Stores, Surroundings
+from secureps.store.journal import Journal, MemoryJournal
+from secureps.store.keyring import PublicKit
+from secureps.store.spool import MemorySpool, Spool
+from secureps.wire.transport import DelayOf, Faults, InProcessNetwork, no_delay
+
+
+@dataclass(frozen=True)
+class MemoryKit:
+    """A start-up kit that was never written: for one process that plays all parties."""
+
+    public: PublicKit
+    identities: Mapping[str, Identity]
+    secrets: Mapping[str, Secret]
+
+
+def memory_kit(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
+    """Fresh keys for every party of a plan."""
+    ca = Identity.generate()
+    shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
+    roles: dict[str, Role] = {COORDINATOR: "coordinator"}
+    roles |= dict.fromkeys(shards, "shard")
+    roles |= dict.fromkeys(holders, "holder")
+    roles |= dict.fromkeys(clients, "client")
+    identities = {name: Identity.generate() for name in roles}
+    secrets: dict[str, Secret] = {}
+    keys: dict[str, bytes] = {}
+    for holder in holders:
+        from secureps.crypto.bfv_seal import generate  # servers never import tenseal
+
+        secret, public = generate()
+        secrets[holder], keys[holder] = secret, public.to_bytes()
+    certificates = [
+        certify(
+            ca,
+            name,
+            role,
+            identities[name].public.key,
+            payload_digest(keys[name]) if name in keys else b"",
+        )
+        for name, role in roles.items()
+    ]
+    roster = sign_roster(ca, certificates)
+    return MemoryKit(PublicKit(ca.public, roster, keys), identities, secrets)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who plays: a trainer for every client, by name, and the seed of their randomness."""
+
+    trainers: Mapping[str, Trainer]
+    seed: Seed
+    cost: Callable[[str, object], float] = lambda name, task: 0.0
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the network does, and where payloads and journals are kept (default: memory)."""
+
+    delay: DelayOf = no_delay
+    faults: Faults = field(default_factory=Faults)
+    journal: Callable[[str], Journal] = lambda name: MemoryJournal()
+    spool: Callable[[str], Spool] = lambda name: MemorySpool()
+
+
+class Simulation:
+    """A federation that plays in virtual time; files of shards and checkpoints in `folder`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        cast: Cast,
+        folder: Path,
+        conditions: Conditions | None = None,
+        initial: Schema | None = None,
+    ) -> None:
+        self.loop = VirtualLoop()
+        self.plan = plan
+        self.checkpoints = folder / "checkpoints"
+        self._cast = cast
+        self._folder = folder
+        self._conditions = conditions if conditions is not None else Conditions()
+        self._initial = initial
+        self._kit = memory_kit(plan, tuple(cast.trainers))
+        self.network = InProcessNetwork(self.loop, self._conditions.delay, self._conditions.faults)
+        self._stores: dict[str, Stores] = {}
+        self.parties: dict[str, Executor] = {}
+        shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
+        for name in (COORDINATOR, *shards, *holders, *cast.trainers):
+            self.start(name)
+
+    # --- processes ----------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Starts a party, or starts it again from what it had journalled."""
+        executor = self._make(name)
+        self.parties[name] = executor
+        if name == COORDINATOR or name.startswith("shard-"):
+            self.network.attach(name, executor)
+        executor.start()
+
+    def kill(self, name: str) -> None:
+        """The party is gone at once; what it journalled and stored stays."""
+        self.parties[name].stop()
+        self.network.detach(name)
+
+    def run(self, until: Callable[[], bool] | None = None) -> None:
+        """Plays until `until()`, or until the run is over and every client has heard of it.
+
+        Raises:
+            SecurepsError: whatever ended a party that should not have ended.
+            InternalError: nothing is left to happen, and the run is not over.
+        """
+        if not self.loop.run(lambda: self._failed() or (until or self._over)()):
+            raise InternalError(f"the simulation stands still: {self.reasons()}")
+        for executor in self.parties.values():
+            if executor.halted.done():
+                executor.halted.result()
+
+    def _failed(self) -> bool:
+        return any(
+            e.halted.done() and e.halted.exception() is not None for e in self.parties.values()
+        )
+
+    def _over(self) -> bool:
+        return bool(self.coordinator.federation.finished) and all(
+            self.parties[name].halted.done() for name in self._cast.trainers
+        )
+
+    # --- looking in ---------------------------------------------------------------
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The coordinator's machine, for reading."""
+        machine = self.parties[COORDINATOR].machine
+        assert isinstance(machine, Coordinator)
+        return machine
+
+    def reasons(self) -> str:
+        """What every group waits for."""
+        groups = self.coordinator.federation.groups.values()
+        return "; ".join(f"{group.name}: {group.reason}" for group in groups)
+
+    def versions(self) -> dict[str, int]:
+        """The committed version of every group."""
+        groups = self.coordinator.federation.groups
+        return {name: group.version for name, group in groups.items()}
+
+    def model(self) -> dict[str, NDArray[np.generic]]:
+        """The committed model, without local tensors, by name."""
+        federation = self.coordinator.federation
+        assert federation.pinned is not None
+        layout = self.plan.layout(federation.pinned.run.schema)
+        tensors: dict[str, NDArray[np.generic]] = {}
+        for group in layout.groups:
+            owners = federation.pinned.placement.of(group.name).owners
+            version = federation.groups[group.name].version
+            parts = [
+                np.frombuffer(
+                    self._shard(owner).fetch(model_key(group.name, version, block)), dtype="<f4"
+                )
+                for block, owner in enumerate(owners)
+            ]
+            tensors |= group.unflatten(np.concatenate(parts).astype(np.float32))
+        return tensors
+
+    def _shard(self, name: str) -> ShardHands:
+        hands = self.parties[name].hands
+        assert isinstance(hands, ShardHands)
+        return hands
+
+    # --- making parties -----------------------------------------------------------
+
+    def _make(self, name: str) -> Executor:
+        stores = self._stores.get(name)
+        if stores is None:
+            journal, spool = self._conditions.journal(name), self._conditions.spool(name)
+            stores = self._stores[name] = Stores(journal, spool, self._folder / name)
+        around = Surroundings(self.network.transport(name), self.loop, lambda: 1.0)
+        public = self._kit.public
+        if name == COORDINATOR:
+            founding = Founding(self.plan, self._initial, payload_digest(name.encode()))
+            return make_coordinator(public, founding, self.checkpoints, stores, around)
+        if name.startswith("shard-"):
+            address = ShardAddress(name, "in-process", 1.0)
+            return make_shard(public, address, self.checkpoints, stores, around)
+        identity = self._kit.identities[name]
+        if name in self._kit.secrets:
+            minimum = min(self.plan.rule(group).minimum for group in self.plan.groups)
+            own = HolderSecrets(name, identity, self._kit.secrets[name], minimum)
+            return make_holder(public, own, stores, around)
+        holdings = Holdings(
+            name,
+            self._cast.trainers[name],
+            identity,
+            self._cast.seed,
+            public.holder_keys,
+            stores.folder,
+        )
+        return make_member(
+            public, holdings, stores, around, lambda task: self._cast.cost(name, task)
+        )

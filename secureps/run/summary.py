@@ -1,0 +1,137 @@
+"""What a run came to: the tables at its end, and the same as JSON for programs.
+
+Every number was measured in this run. What must not live here: measuring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from secureps.messages.requests import MemberStatus
+from secureps.run.baselines import Baselines, Score
+from secureps.run.export import named_versions
+from secureps.run.progress import UNSAFE, size
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The end of a run.
+
+    Args:
+        name, finished, wall_seconds: of the plan; why it ended; from start to end.
+        versions: of every group.
+        score: of the federation's model; baselines: of the others.
+        delta: None without privacy; budget: the epsilon at which each client stops.
+        members: what every client spent; updates: how many of each arrived.
+        bytes_up, bytes_down: of all clients together; the ratios are per update, to the
+            same values as plain fp32; None if there was no update.
+        seconds: by stage, summed over parties.
+    """
+
+    name: str
+    finished: str
+    wall_seconds: float
+    versions: dict[str, int]
+    score: Score | None
+    baselines: Baselines
+    delta: float | None
+    budget: float | None
+    members: tuple[MemberStatus, ...]
+    bytes_up: float
+    bytes_down: float
+    ratio_up: float | None
+    ratio_down: float | None
+    seconds: dict[str, float]
+    updates: dict[str, int]
+    unsafe: bool
+
+    def record(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        note = {"privacy": UNSAFE} if self.unsafe else {}
+        return asdict(self) | note
+
+
+def tables(summary: Summary) -> Iterable[Table | Text]:
+    """What is printed at the end."""
+    if summary.unsafe:
+        yield Text(UNSAFE, "bold red")
+    yield _models(summary)
+    yield _holders(summary)
+    yield _costs(summary)
+    for note in summary.baselines.notes:
+        yield Text(f"note: {note}", "yellow")
+    if summary.unsafe:
+        yield Text(UNSAFE, "bold red")
+
+
+def _models(summary: Summary) -> Table:
+    table = Table(title=f"{summary.name}: {summary.finished}", title_justify="left")
+    scores = [s for s in (summary.score, summary.baselines.central) if s is not None]
+    measure = scores[0].measure if scores else "score"
+    table.add_column("model")
+    table.add_column(f"held-out {measure}", justify="right")
+    table.add_column("held-out loss", justify="right")
+    table.add_row(
+        f"federation (version {named_versions(summary.versions)})", *_score(summary.score)
+    )
+    alone = list(summary.baselines.alone.values())
+    if alone:
+        best = max(alone, key=lambda s: -s.value if s.measure == "loss" else s.value)
+        mean = sum(s.value for s in alone) / len(alone)
+        table.add_row("one holder alone, the best", *_score(best))
+        loss = sum(s.loss for s in alone) / len(alone)
+        table.add_row("one holder alone, on average", f"{mean:.4f}", f"{loss:.4f}")
+    if summary.baselines.central is not None:
+        table.add_row("all data at one party, no privacy", *_score(summary.baselines.central))
+    return table
+
+
+def _holders(summary: Summary) -> Table:
+    table = Table(title="data holders", title_justify="left")
+    table.add_column("holder")
+    table.add_column("alone", justify="right")
+    table.add_column("updates", justify="right")
+    if summary.delta is not None:
+        table.add_column(f"epsilon (delta {summary.delta:g})", justify="right")
+        table.add_column("budget", justify="right")
+    for member in summary.members:
+        alone = summary.baselines.alone.get(member.name)
+        cells = [
+            member.name,
+            f"{alone.value:.4f}" if alone else "-",
+            str(summary.updates.get(member.name, 0)),
+        ]
+        if summary.delta is not None:
+            cells += [f"{member.epsilon:.3f}", f"{summary.budget:g}"]
+        table.add_row(*cells)
+    return table
+
+
+def _costs(summary: Summary) -> Table:
+    updates = sum(summary.updates.values())
+    title = f"costs of {updates} updates, in {summary.wall_seconds:.1f} s"
+    table = Table(title=title, title_justify="left")
+    table.add_column("what")
+    table.add_column("in all", justify="right")
+    table.add_column("per update", justify="right")
+    table.add_column("to plain fp32", justify="right")
+    count = max(updates, 1)
+    for label, total, ratio in (
+        ("bytes up", summary.bytes_up, summary.ratio_up),
+        ("bytes down", summary.bytes_down, summary.ratio_down),
+    ):
+        times = "-" if ratio is None else f"{ratio:.2f} x"
+        table.add_row(label, size(total), size(total / count), times)
+    table.add_section()
+    for stage, seconds in summary.seconds.items():
+        table.add_row(f"{stage}, all parties", f"{seconds:.2f} s", f"{seconds / count:.3f} s", "")
+    return table
+
+
+def _score(score: Score | None) -> tuple[str, str]:
+    return ("-", "-") if score is None else (f"{score.value:.4f}", f"{score.loss:.4f}")

@@ -1,0 +1,272 @@
+"""`secureps up`: a whole federation on this machine, every party a process of its own.
+
+It makes keys and configuration, starts coordinator, shards, key holder and clients, shows
+how the run goes, and ends with what the run came to against training alone and centrally.
+What must not live here: the parties' work; nothing is trained, summed or opened here but
+the baselines, after the federation is over.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from secureps.client.script import Script
+from secureps.config import FederationSection
+from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
+from secureps.errors import ConfigError, InternalError, SecurepsError
+from secureps.policy.plan import Plan, load_plan
+from secureps.roles.machine import COORDINATOR
+from secureps.run.baselines import Baselines, Judge, Race, run_baselines
+from secureps.run.export import export, read_model
+from secureps.run.folder import (
+    Cast,
+    RunFolder,
+    default_root,
+    make_folder,
+    write_coordinator,
+    write_servers,
+)
+from secureps.run.progress import Progress
+from secureps.run.summary import Summary, tables
+from secureps.run.supervisor import Program, Supervisor
+from secureps.run.tally import DOWN, SECONDS, UP
+from secureps.run.watch import Outcome, Watch, Watched
+from secureps.store.checkpoint import checkpoint_path
+
+START_SECONDS = 60.0
+"""Until the coordinator must listen."""
+
+_TICK = 0.02
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked for.
+
+    Args:
+        plan: its file, with a [federation].
+        out: the run's folder; default: runs/NAME-DATE-TIME.
+        unsafe_seed: makes the run repeatable, and noise and masks worthless.
+        environment: of the processes.
+    """
+
+    plan: Path
+    out: Path | None
+    unsafe_seed: int | None
+    environment: Mapping[str, str]
+
+
+def up(order: Order, console: Console) -> Path:
+    """Plays a plan's whole federation on this machine.
+
+    Returns:
+        the run's folder.
+
+    Raises:
+        ConfigError, PlanRefused: the plan cannot be played.
+        OperatorError: a process died too often.
+        SecurepsError: whatever else ended the run; no process is left in any case.
+    """
+    began = time.monotonic()
+    plan, federation = _read(order.plan)
+    seed: Seed = (
+        SecretSeed.from_os() if order.unsafe_seed is None else UnsafeSeed(order.unsafe_seed)
+    )
+    cast = Cast.of(plan, federation.clients)
+    root = order.out if order.out is not None else default_root(plan)
+    folder = make_folder(root, order.plan, plan, cast)
+    troupe = Troupe(order, folder, plan, federation, cast)
+    unsafe = order.unsafe_seed is not None
+    with _terminable(), Progress(console, plan.section.name, unsafe) as progress:
+        progress.say(f"the run's folder: {folder.root}")
+        with Supervisor(folder.logs) as supervisor:
+            address = troupe.start(supervisor, progress)
+            script = Script(troupe.script)
+            judge = Judge(script, troupe.pooled, bool(plan.section.local))
+            watched = Watched(plan, folder, address, cast.clients)
+            with Watch(watched, judge, supervisor, progress) as watch:
+                outcome = watch.until_over()
+        outcome = _judged(outcome, judge, folder, progress)
+        race = Race(
+            plan,
+            script,
+            max(outcome.versions.values(), default=0),
+            {name: troupe.settings(i) for i, name in enumerate(cast.clients)},
+            troupe.pooled,
+            _start(folder),
+            seed,
+        )
+        baselines = run_baselines(race, judge, progress.doing)
+        baselines = replace(baselines, notes=outcome.notes + baselines.notes)
+        progress.doing("done")
+    summary = _summary(plan, outcome, baselines, time.monotonic() - began, unsafe)
+    for part in tables(summary):
+        console.print(part)
+    text = json.dumps(summary.record(), indent=1)
+    (folder.report / "summary.json").write_text(text + "\n")
+    console.print(f"report: {folder.report}", soft_wrap=True, highlight=False, markup=False)
+    return folder.root
+
+
+@dataclass(frozen=True)
+class Troupe:
+    """The processes of a run: what each is started with, and in which order."""
+
+    order: Order
+    folder: RunFolder
+    plan: Plan
+    federation: FederationSection
+    cast: Cast
+
+    @property
+    def script(self) -> Path:
+        """The data holders' script, relative to the plan's file."""
+        return (self.order.plan.parent / self.federation.script).resolve()
+
+    @property
+    def pooled(self) -> dict[str, str]:
+        """The settings of nobody in particular."""
+        own = {**self.federation.settings, "partitions": self.federation.clients}
+        return {key: str(value) for key, value in own.items()}
+
+    def settings(self, partition: int) -> dict[str, str]:
+        """What one data holder's script is given."""
+        return {**self.pooled, "partition": str(partition)}
+
+    def start(self, supervisor: Supervisor, progress: Progress) -> str:
+        """Starts them all; returns the coordinator's address, which the others need."""
+        progress.doing("starts the coordinator")
+        write_coordinator(self.folder, self.order.plan)
+        supervisor.start(self._server("coordinator", COORDINATOR))
+        address = self._await(supervisor, progress)
+        count = len(self.cast.clients)
+        progress.doing(f"starts {len(self.cast.shards)} shards and {count} clients")
+        write_servers(self.folder, self.plan, self.cast, address)
+        for shard in self.cast.shards:
+            supervisor.start(self._server("shard", shard))
+        for holder in self.cast.holders:
+            supervisor.start(self._server("keyholder", holder))
+        for i, client in enumerate(self.cast.clients):
+            supervisor.start(self._client(client, address, i))
+        return address
+
+    def _await(self, supervisor: Supervisor, progress: Progress) -> str:
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            Watch.report(supervisor.poll(), progress)
+            address = self.folder.address(COORDINATOR)
+            if address is not None:
+                return address
+            time.sleep(_TICK)
+        log = self.folder.logs / f"{COORDINATOR}.log"
+        raise InternalError(f"the coordinator does not listen after {START_SECONDS:g} s; see {log}")
+
+    def _server(self, role: str, name: str) -> Program:
+        config = str(self.folder.config(name))
+        arguments = (sys.executable, "-m", "secureps", "serve", role, "--config", config)
+        return Program(name, arguments, self._environment({}))
+
+    def _client(self, name: str, server: str, partition: int) -> Program:
+        arguments = [sys.executable, str(self.script), "--server", server, "--name", name]
+        arguments += ["--kit", str(self.folder.kit), "--state", str(self.folder.state(name))]
+        if self.order.unsafe_seed is not None:
+            arguments += ["--unsafe-seed", str(self.order.unsafe_seed)]
+        for key, value in self.settings(partition).items():
+            arguments += ["--set", f"{key}={value}"]
+        # the clients share this machine's cores
+        environment = self._environment({"OMP_NUM_THREADS": "1"})
+        return Program(name, tuple(arguments), environment, may_finish=True)
+
+    def _environment(self, own: dict[str, str]) -> dict[str, str]:
+        return {**self.order.environment, "PYTHONUNBUFFERED": "1", **own}
+
+
+def _read(path: Path) -> tuple[Plan, FederationSection]:
+    plan = load_plan(path)
+    federation = plan.section.federation
+    if federation is None:
+        raise ConfigError(f"{path}: federation: `up` needs it: script and number of clients")
+    for name in plan.groups:
+        rule = plan.group(name).rule
+        start = rule.start if rule.start is not None else rule.quorum
+        if federation.clients < start:
+            raise ConfigError(
+                f"{path}: federation.clients: {federation.clients} take part, but a round of "
+                f"group {name} waits for {start}"
+            )
+    script = path.parent / federation.script
+    if not script.is_file():
+        raise ConfigError(f"{path}: federation.script: no file {script}")
+    return plan, federation
+
+
+def _start(folder: RunFolder) -> dict[str, Any]:
+    """Version 0 of every group, if the first checkpoint holds it."""
+    with suppress(SecurepsError):
+        model = read_model(checkpoint_path(folder.checkpoints, 0))
+        if not any(model.versions.values()):
+            return model.tensors
+    return {}
+
+
+def _judged(outcome: Outcome, judge: Judge, folder: RunFolder, progress: Progress) -> Outcome:
+    """Writes model.safetensors; the outcome with what that model adds."""
+    try:
+        model = export(folder.root, folder.root / "model.safetensors")
+    except SecurepsError as error:
+        progress.say(f"no model was written: {error}", "yellow")
+        return outcome
+    for complaint in model.complaints:
+        progress.say(f"passed over a damaged checkpoint: {complaint}", "yellow")
+    score = judge.score(model.tensors) if outcome.score is None else None
+    return outcome.on_disk(model, score)
+
+
+def _summary(
+    plan: Plan, outcome: Outcome, baselines: Baselines, wall_seconds: float, unsafe: bool
+) -> Summary:
+    tally, privacy = outcome.tally, plan.section.privacy
+    return Summary(
+        name=plan.section.name,
+        finished=outcome.finished,
+        wall_seconds=wall_seconds,
+        versions=outcome.versions,
+        score=outcome.score,
+        baselines=baselines,
+        delta=privacy.delta if privacy is not None else None,
+        budget=privacy.budget if privacy is not None else None,
+        members=outcome.members,
+        bytes_up=tally.total(UP),
+        bytes_down=tally.total(DOWN),
+        ratio_up=tally.ratio(UP, outcome.sizes),
+        ratio_down=tally.ratio(DOWN, outcome.sizes),
+        seconds={stage: tally.total(f"{stage}_seconds") for stage in SECONDS},
+        updates={member.name: tally.updates_of(member.name) for member in outcome.members},
+        unsafe=unsafe,
+    )
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM and a lost terminal end the run as an error does: with nothing left over."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is signal.SIG_DFL:  # nohup means what it says
+                    stack.callback(signal.signal, number, signal.signal(number, end))
+        yield

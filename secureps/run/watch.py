@@ -1,0 +1,279 @@
+"""Watches a run to its end: processes, status, telemetry, and the newest model's score.
+
+It only looks: the run goes on, or not, without it. What must not live here: starting
+processes (`run.up`), and tables (`run.summary`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from secureps.errors import PeerError
+from secureps.messages.requests import GroupStatus, MemberStatus, Status
+from secureps.policy.plan import Plan
+from secureps.roles.machine import COORDINATOR
+from secureps.run.baselines import Judge, Score
+from secureps.run.export import Model
+from secureps.run.folder import RunFolder
+from secureps.run.observer import Observer
+from secureps.run.progress import Progress, View
+from secureps.run.supervisor import Died, Finished, Supervisor
+from secureps.run.tally import DOWN, UP, Tally
+
+POLL = 0.25
+"""Seconds between two looks."""
+
+LEAVE_SECONDS = 30.0
+"""That clients get to hear of the end and go."""
+
+STUCK_SECONDS = 10.0
+"""Without a step, after so many clients have gone that no round can open."""
+
+BETWEEN_ROUNDS = ("waiting", "done")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Which run: its plan and folder, the coordinator's address, its clients."""
+
+    plan: Plan
+    folder: RunFolder
+    address: str
+    clients: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        finished: why.
+        versions: of every group; sizes: its values.
+        members: as the last status had them.
+        score: of the model of these versions; notes: what else to know.
+    """
+
+    finished: str
+    versions: dict[str, int]
+    members: tuple[MemberStatus, ...]
+    tally: Tally
+    score: Score | None = None
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def on_disk(self, model: Model, score: Score | None) -> Outcome:
+        """The same, with what the newest checkpoint adds: its score where nobody was in time."""
+        sizes = {group.name: group.size for group in model.layout.groups}
+        known = dataclasses.replace(self, sizes=sizes)
+        if self.score is None:
+            return dataclasses.replace(known, versions=model.versions, score=score)
+        if self.versions == model.versions:
+            return known
+        note = f"the newest checkpoint, and model.safetensors with it, is version {model.version}"
+        return dataclasses.replace(known, notes=(note,))
+
+
+class Watch:
+    """One run under observation, in a `with`."""
+
+    def __init__(
+        self, watched: Watched, judge: Judge, supervisor: Supervisor, progress: Progress
+    ) -> None:
+        self._watched = watched
+        self._judge = judge
+        self._supervisor = supervisor
+        self._progress = progress
+        self._observer = Observer(watched.folder.kit, COORDINATOR, watched.address)
+        self._metrics = Metrics(watched.folder.report / "metrics.jsonl")
+        self._tally = Tally()
+        self._status: Status | None = None
+        self._scored: tuple[Score | None, str] = (None, "")
+        self._judged: dict[str, int] = {}
+        self._began = self._moved_at = time.monotonic()
+        self._gone: dict[str, str] = {}
+        self._told: set[str] = set()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._observer.close()
+        self._metrics.write(self._tally)
+
+    def until_over(self) -> Outcome:
+        """Looks until the run has finished, or cannot go on.
+
+        Raises:
+            OperatorError: a process died too often.
+        """
+        finished = ""
+        while not finished:
+            self._look()
+            finished = self._finished()
+        self._supervisor.expect_end()
+        until = time.monotonic() + LEAVE_SECONDS
+        while time.monotonic() < until and self._clients():
+            self._look()
+        self._look()
+        assert self._status is not None
+        versions = {group.name: group.version for group in self._status.groups}
+        score = self._scored[0] if versions == self._judged else None
+        return Outcome(finished, versions, self._status.members, self._tally, score)
+
+    @staticmethod
+    def report(news: tuple[Finished | Died, ...], progress: Progress) -> None:
+        """Tells who died, and why, as far as the logs know."""
+        for each in news:
+            if isinstance(each, Died):
+                for line in each.tail:
+                    progress.say(f"  {each.name}: {line}", "dim")
+                progress.say(
+                    f"{each.name} died ({each.how}); it is started again, restart {each.restarts}",
+                    "yellow",
+                )
+
+    # --- one look -----------------------------------------------------------------
+
+    def _look(self) -> None:
+        news = self._supervisor.poll()
+        self.report(news, self._progress)
+        self._gone |= {each.name: each.last for each in news if isinstance(each, Finished)}
+        asked = time.monotonic()
+        try:
+            status = self._observer.status()
+        except PeerError:
+            time.sleep(POLL)
+            return  # it is being started again
+        took = time.monotonic() - asked
+        self._tally.add(status.telemetry)
+        self._notice(status)
+        self._tell_leavers(status)
+        self._judge_newest(status)
+        self._progress.show(self._view(status))
+        # an answer costs the coordinator time that the run needs
+        time.sleep(min(max(POLL, 2 * took), 8 * POLL))
+
+    def _notice(self, status: Status) -> None:
+        before = self._status.groups if self._status is not None else ()
+        if status.groups != before:
+            self._moved_at = time.monotonic()
+        versions = {group.name: group.version for group in before}
+        for group in status.groups:
+            for version in range(max(versions.get(group.name, -1) + 1, 0), group.version + 1):
+                elapsed = time.monotonic() - self._began
+                self._metrics.add(group.name, version, elapsed, _most(status))
+        if status.groups != before:
+            self._metrics.write(self._tally)
+        self._status = status
+
+    def _tell_leavers(self, status: Status) -> None:
+        """Clients may go before the end: when their budget is spent."""
+        for name in () if status.finished else self._gone.keys() - self._told:
+            self._told.add(name)
+            self._progress.say(f"{name} has ended by itself: {self._gone[name]}", "yellow")
+
+    def _judge_newest(self, status: Status) -> None:
+        versions = {group.name: group.version for group in status.groups}
+        if self._judge.note or versions == self._judged or min(versions.values()) < 0:
+            return
+        try:
+            model = self._observer.model()
+        except PeerError:
+            return
+        if model is None:
+            return
+        versions, tensors = model
+        score = self._judge.score(tensors)
+        self._judged = versions
+        self._scored = (score, "/".join(str(v) for v in versions.values()))
+        for group, version in versions.items():
+            self._metrics.judged(group, version, score)
+
+    def _view(self, status: Status) -> View:
+        section = self._watched.plan.section
+        return View(
+            elapsed=time.monotonic() - self._began,
+            target=section.versions,
+            groups=status.groups,
+            score=self._scored[0],
+            scored=self._scored[1],
+            epsilon=_most(status),
+            budget=section.privacy.budget if section.privacy else None,
+            delta=section.privacy.delta if section.privacy else 0.0,
+            bytes_up=self._tally.total(UP),
+            bytes_down=self._tally.total(DOWN),
+            live=sum(member.live for member in status.members),
+            clients=len(self._watched.clients),
+        )
+
+    # --- the end ------------------------------------------------------------------
+
+    def _finished(self) -> str:
+        if self._status is None:
+            return ""
+        if self._status.finished:
+            return self._status.finished
+        here, plan = self._clients(), self._watched.plan
+        sections = [plan.group(name).rule for name in plan.groups]
+        needed = min(s.start if s.start is not None else s.quorum for s in sections)
+        quiet = time.monotonic() - self._moved_at
+        if here and (len(here) >= needed or not _between(self._status.groups)):
+            return ""
+        if quiet < STUCK_SECONDS:
+            return ""
+        return (
+            f"stopped before its time: {len(self._gone)} of {len(self._watched.clients)} clients "
+            f"have ended by themselves, a round waits for {needed}"
+        )
+
+    def _clients(self) -> tuple[str, ...]:
+        """Clients whose processes are there."""
+        return tuple(n for n in self._supervisor.running() if n in self._watched.clients)
+
+
+def _between(groups: tuple[GroupStatus, ...]) -> bool:
+    return all(group.step in BETWEEN_ROUNDS for group in groups)
+
+
+def _most(status: Status) -> float:
+    """The largest epsilon of all clients."""
+    return max((member.epsilon for member in status.members), default=0.0)
+
+
+class Metrics:
+    """metrics.jsonl: one line for every version of every group, rewritten as figures arrive."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def add(self, group: str, version: int, elapsed: float, epsilon: float) -> None:
+        """A version that was published, `elapsed` seconds after the watch began."""
+        line = {"group": group, "version": version, "elapsed": round(elapsed, 3)}
+        self._lines[group, version] = {**line, "epsilon": epsilon}
+
+    def judged(self, group: str, version: int, score: Score | None) -> None:
+        """The score of the model that a version is part of."""
+        line = self._lines.get((group, version))
+        if line is not None and score is not None:
+            line |= {score.measure: score.value, "loss": score.loss}
+
+    def write(self, tally: Tally) -> None:
+        """Writes all lines, each with its version's figures summed over the parties."""
+        lines = [
+            json.dumps(line | tally.of_version(group, version))
+            for (group, version), line in self._lines.items()
+        ]
+        self._path.write_text("".join(f"{line}\n" for line in lines))
