@@ -1,0 +1,88 @@
+"""A small federation for tests: a trainer that costs nothing, and plans to play it with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
+from secureps.config import PlanSection, parse
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.policy.plan import Plan
+from secureps.run.names import client_names
+from secureps.run.simulation import Cast, Conditions, Simulation
+
+Tensors = dict[str, NDArray[Any]]
+
+
+class Walker:
+    """A trainer whose model takes a seeded random step; its counter never leaves it."""
+
+    def __init__(self, number: int, shape: tuple[int, ...] = (30, 7)) -> None:
+        self._number = number
+        self._shape = shape
+        self.fits = 0
+
+    def parameters(self, seed: int) -> Tensors:
+        rng = np.random.default_rng(seed)
+        return {
+            "body.weight": rng.standard_normal(self._shape).astype(np.float32),
+            "body.count": np.zeros((), dtype=np.int64),
+            "head.bias": np.zeros(7, dtype=np.float32),
+        }
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        self.fits += 1
+        rng = np.random.default_rng(config.seed + self._number)
+        moved: Tensors = {}
+        for name, value in parameters.items():
+            if name == "body.count":
+                moved[name] = value + self._number
+            else:
+                step = 0.1 * rng.standard_normal(value.shape)
+                moved[name] = (value + step).astype(np.float32)
+        return FitResult(moved, 10 + self._number, {}, int(config.settings.get("local_steps", 1)))
+
+    def evaluate(self, parameters: Tensors) -> EvaluateResult:
+        raise AssertionError("nobody evaluates here")
+
+
+def small_plan(cipher: str = "plain", **changes: Any) -> Plan:
+    """Four versions of a model of four blocks on two shards; six clients, all waited for."""
+    data: dict[str, Any] = {
+        "name": "small",
+        "versions": 4,
+        "shards": 2,
+        "block_size": 64,
+        "local": ["*.count"],
+        "cipher": {"name": cipher, "capacity": 8},
+        "group": [
+            {
+                "clip": 3.0,
+                "range": 1.0,
+                "most_examples": 32,
+                "rule": {"quorum": 6, "deadline": 10.0},
+                "optimizer": {"name": "adam", "learning_rate": 0.1},
+            }
+        ],
+    }
+    return Plan(parse(PlanSection, data | changes, "test"))
+
+
+def small_federation(
+    plan: Plan, folder: Path, conditions: Conditions | None = None, seed: int = 3
+) -> Simulation:
+    """Six walkers under a plan."""
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
+    return Simulation(plan, Cast(trainers, UnsafeSeed(seed)), folder, conditions)
+
+
+def same(left: Tensors, right: Tensors) -> bool:
+    """Bit for bit."""
+    return list(left) == list(right) and all(
+        left[name].tobytes() == right[name].tobytes() and left[name].dtype == right[name].dtype
+        for name in left
+    )

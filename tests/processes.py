@@ -1,0 +1,255 @@
+"""A federation of real processes on loopback, for tests: start, kill, restart, look in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from secureps.errors import SecurepsError
+from secureps.messages.requests import Status
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.names import client_names, holder_names, shard_names
+from secureps.run.observer import Model, Observer
+from secureps.store.keyring import create_kit, issue
+
+ROOT = Path(__file__).parent.parent
+PATIENCE = 90.0
+
+PLAN = """
+name = "small"
+versions = {versions}
+shards = 2
+block_size = 64
+local = ["*.count"]
+[cipher]
+name = "{cipher}"
+capacity = 8
+[[group]]
+clip = 3.0
+range = 1.0
+most_examples = 32
+[group.rule]
+quorum = 6
+deadline = 60.0
+[group.optimizer]
+name = "adam"
+learning_rate = 0.1
+"""
+
+
+class Recorder:
+    """Forwards a TCP port to another and keeps every byte that passed, in both directions."""
+
+    def __init__(self, target: Callable[[], str]) -> None:
+        self._target = target
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self.streams: list[bytearray] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._socket.accept()
+                host, _, port = self._target().rpartition(":")
+                far = socket.create_connection((host, int(port)))
+            except OSError:
+                return
+            for a, b in ((near, far), (far, near)):
+                kept = bytearray()
+                self.streams.append(kept)
+                threading.Thread(target=self._pump, args=(a, b, kept), daemon=True).start()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                kept += data
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (source, sink):
+                end.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Processes:
+    """Kit, configurations and processes under one folder; `with` stops them all."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cipher: str = "bfv",
+        clients: int = 6,
+        versions: int = 4,
+        record: bool = False,
+        plan: str = PLAN,
+    ) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "plan.toml").write_text(plan.format(cipher=cipher, versions=versions))
+        self.plan: Plan = load_plan(folder / "plan.toml")
+        self.shards = shard_names(self.plan.section.shards)
+        self.holders = holder_names(self.plan.holders)
+        self.clients = client_names(clients)
+        self.recorders: dict[str, Recorder] = {}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._observer: Observer | None = None
+        self._record = record
+        self.pace = 0.0
+        self._make_kit()
+
+    def _make_kit(self) -> None:
+        kit = self.folder / "kit"
+        create_kit(kit, self.plan.cipher_parameters)
+        issue(kit, "coordinator", "coordinator")
+        for name in self.shards:
+            issue(kit, "shard", name)
+        for name in self.holders:
+            issue(kit, "holder", name)
+        for name in self.clients:
+            issue(kit, "client", name)
+
+    # --- processes ----------------------------------------------------------------
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._observer is not None:
+            self._observer.close()
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.wait()
+        for recorder in self.recorders.values():
+            recorder.close()
+
+    def start_all(self) -> None:
+        self.start("coordinator")
+        self.wait(lambda: self._address("coordinator") is not None, "the coordinator")
+        for name in (*self.shards, *self.holders, *self.clients):
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Starts a party, or starts it again where it was."""
+        log = (self.folder / f"{name}.log").open("ab")
+        command = self._client(name) if name in self.clients else self._server(name)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self._running[name] = subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=self.folder, env=environment
+        )
+        log.close()
+
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+        self._running[name].send_signal(signal.SIGKILL)
+        self._running[name].wait()
+
+    def stop(self, name: str) -> int:
+        """SIGTERM; returns the exit status."""
+        self._running[name].send_signal(signal.SIGTERM)
+        return self._running[name].wait(20)
+
+    def pid(self, name: str) -> int:
+        return self._running[name].pid
+
+    def _server(self, name: str) -> list[str]:
+        role = "coordinator" if name == "coordinator" else name.partition("-")[0]
+        lines = [f'name = "{name}"', 'kit = "kit"', f'state = "{name}"']
+        if role == "coordinator":
+            lines.append('plan = "plan.toml"')
+        else:
+            lines.append(f'coordinator = "{self.server}"')
+        if role != "holder":
+            lines.append('checkpoints = "checkpoints"')
+        if role == "shard" and self._record:
+            lines.append(f'advertise = "{self._recorder(name).address}"')
+        config = self.folder / f"{name}.toml"
+        config.write_text("\n".join(lines) + "\n")
+        role = {"holder": "keyholder"}.get(role, role)
+        return [sys.executable, "-m", "secureps", "serve", role, "--config", str(config)]
+
+    def _client(self, name: str) -> list[str]:
+        number = self.clients.index(name)
+        script = str(ROOT / "tests" / "walker_client.py")
+        return [
+            *(sys.executable, "-W", "error", script, "--server", self.server),
+            *("--kit", str(self.folder / "kit"), "--name", name),
+            *("--state", str(self.folder / name), "--unsafe-seed", "3"),
+            *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
+        ]
+
+    # --- looking in ---------------------------------------------------------------
+
+    @property
+    def server(self) -> str:
+        """Where the others dial the coordinator."""
+        if self._record:
+            return self._recorder("coordinator").address
+        address = self._address("coordinator")
+        assert address is not None
+        return address
+
+    def _recorder(self, name: str) -> Recorder:
+        if name not in self.recorders:
+            self.recorders[name] = Recorder(lambda: self._address(name) or "127.0.0.1:9")
+        return self.recorders[name]
+
+    def _address(self, name: str) -> str | None:
+        path = self.folder / name / "address"
+        return path.read_text().strip() if path.is_file() else None
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def observer(self) -> Observer:
+        if self._observer is None:
+            self._observer = Observer(self.folder / "kit", "coordinator", self.server)
+        return self._observer
+
+    def status(self) -> Status | None:
+        """How the run stands, or None while the coordinator does not answer."""
+        try:
+            return self.observer().status()
+        except SecurepsError:
+            return None
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Polls until a condition holds; fails with everybody's log when it takes too long."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > end:
+                logs = {path.name: path.read_text()[-800:] for path in self.folder.glob("*.log")}
+                raise AssertionError(f"waited too long for {what}: {logs}")
+            time.sleep(0.02)
+
+    def reached(self, version: int) -> bool:
+        status = self.status()
+        return status is not None and all(g.version >= version for g in status.groups)
+
+    def finished(self) -> bool:
+        status = self.status()
+        return status is not None and bool(status.finished)
+
+    def model(self) -> Model:
+        found: list[Model] = []
+
+        def pulled() -> bool:
+            model = self.observer().model()
+            if model is not None:
+                found.append(model)
+            return model is not None
+
+        self.wait(pulled, "a published model")
+        return found[0]

@@ -1,0 +1,123 @@
+"""A receipt comes in when it is signed, of this run, of the right size and charged as planned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from secureps.errors import (
+    Conflict,
+    Malformed,
+    SecurepsError,
+    Unsigned,
+    WrongRun,
+    WrongVersion,
+)
+from secureps.messages import requests
+from secureps.messages.charge import Charge
+from secureps.messages.submission import Receipt, SubmissionId, signing_bytes
+from tests.roles_kit import (
+    IDENTITIES,
+    STEPS,
+    World,
+    answers,
+    collecting,
+    private_plan,
+    refused,
+    sign,
+)
+
+# --- bad requests -----------------------------------------------------------------
+
+CHARGE = Charge("c0", "all", 0, 1.0, 0.1, STEPS)
+
+
+def _unsigned(receipt: Receipt) -> Receipt:
+    return dataclasses.replace(receipt, signature=b"")
+
+
+def _forged(receipt: Receipt) -> Receipt:
+    signature = IDENTITIES["c1"].sign(*signing_bytes(receipt))
+    return dataclasses.replace(receipt, signature=signature)
+
+
+def _altered(receipt: Receipt) -> Receipt:
+    return dataclasses.replace(receipt, size=receipt.size + 1)
+
+
+def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
+    def change(receipt: Receipt) -> Receipt:
+        made: Receipt = sign(dataclasses.replace(receipt, **changes), "c0")
+        return made
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (_unsigned, Unsigned, "signature"),
+        (_forged, Unsigned, "signature"),
+        (_altered, Unsigned, "signature"),
+        (_other(run=bytes(32)), WrongRun, "made for another run"),
+        (_other(id=SubmissionId("c0", "none", 1)), Malformed, "no group is called 'none'"),
+        (_other(id=SubmissionId("c0", "all", -1)), Malformed, "a sequence is at least 0"),
+        (_other(purpose="opened"), Malformed, "no receipt is for 'opened'"),
+        (_other(blocks=(bytes(32),) * 3), Malformed, "the group has 4 blocks"),
+        (_other(blocks=(bytes(32),) * 5), Malformed, "the group has 4 blocks"),
+        (_other(blocks=(bytes(31),) * 4), Malformed, "each one digest"),
+        (_other(size=1), Malformed, "1 bytes, the plan makes"),
+        (_other(envelopes=(b"x",)), Malformed, "no envelopes"),
+        (_other(commitments=(b"x",)), Malformed, "no envelopes"),
+        (_other(charge=CHARGE), Malformed, "a charge where nothing is private"),
+        (_other(version=1), WrongVersion, "trained on version 1, the open base is 0"),
+        (_other(base=bytes(32)), WrongVersion, "the open base is 0"),
+        (_other(purpose="founding", size=240), WrongVersion, "is not asked from c0"),
+    ],
+)
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+def test_bad_receipts(
+    cipher: str, change: Callable[[Receipt], Receipt], error: type[SecurepsError], text: str
+) -> None:
+    world = collecting(cipher)
+    bad = change(world.receipt("c0", 1, 0))
+    refused(world, "c0", requests.Submit(bad), error, text)
+    world.pump()
+    assert world.federation.finished
+
+
+@pytest.mark.parametrize(
+    ("charge", "text"),
+    [
+        (None, "missing or for another submission"),
+        (dataclasses.replace(CHARGE, party="c1"), "missing or for another submission"),
+        (dataclasses.replace(CHARGE, group="x"), "missing or for another submission"),
+        (dataclasses.replace(CHARGE, version=1), "missing or for another submission"),
+        (dataclasses.replace(CHARGE, noise_multiplier=2.0), "differs from the plan"),
+        (dataclasses.replace(CHARGE, sample_rate=0.2), "differs from the plan"),
+        (dataclasses.replace(CHARGE, steps=STEPS - 1), "differs from the plan"),
+        (dataclasses.replace(CHARGE, steps=0), "differs from the plan"),
+    ],
+)
+def test_a_charge_must_be_the_plans(charge: Charge | None, text: str) -> None:
+    world = World(private_plan())
+    world.found()
+    bad = _other(charge=charge)(world.receipt("c0", 1, 0))
+    refused(world, "c0", requests.Submit(bad), Malformed, text)
+    world.pump()
+    assert world.federation.finished
+
+
+def test_a_known_id_with_another_receipt() -> None:
+    world = collecting()
+    world.pump(1)
+    receipt = world.receipt("c0", 1, 0)
+    other = _other(blocks=(bytes(32),) * 4)(receipt)
+    refused(world, "c0", requests.Submit(other), Conflict, "begin a new sequence")
+    second = world.receipt("c0", 2, 0)
+    refused(world, "c0", requests.Submit(second), Conflict, "has contributed to version 1 already")
+    step = world.give("c0", requests.Submit(receipt))
+    assert (step.records, answers(step)) == ([], [requests.Noted()])

@@ -1,0 +1,235 @@
+"""BFV against SEAL and TenSEAL: the same sums, the noise that the formula foretells, keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tenseal
+from tenseal import sealapi
+
+from secureps.codec.pack import Packing, capacity_base
+from secureps.crypto.bfv import (
+    DATA_PRIME,
+    DEGREE,
+    BfvAdder,
+    BfvPublicKey,
+    BfvSecretKey,
+    most_levels,
+    noise_bound,
+    plain_modulus,
+)
+from secureps.crypto.bfv_seal import BfvOpener, BfvSealer, _Ring, generate
+from secureps.crypto.cipher import CipherParameters
+from secureps.errors import Malformed
+
+Keys = tuple[BfvSecretKey, BfvPublicKey]
+Words = npt.NDArray[np.uint64]
+
+
+@pytest.fixture(scope="module")
+def keys() -> Keys:
+    return generate()
+
+
+def random_values(parameters: CipherParameters, slots: int, seed: int) -> npt.NDArray[np.int64]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, parameters.levels, slots, np.int64, endpoint=True)
+
+
+def seal_ciphertext(ring: _Ring, payload: bytes) -> Any:
+    return ring.load(sealapi.Ciphertext(ring.context), ring.ciphertext, payload)
+
+
+def seal_decryptor(ring: _Ring, secret: BfvSecretKey) -> Any:
+    key = ring.load(sealapi.SecretKey(), ring.secret, secret.to_bytes()[-2 * DEGREE * 8 :])
+    return sealapi.Decryptor(ring.context, key)
+
+
+@pytest.mark.parametrize("weights", [[1, 1], [4, 2, 1, 1, 4, 4, 4, 4, 4, 2, 2]])
+def test_our_sum_is_seals_sum_in_every_coefficient(keys: Keys, weights: list[int]) -> None:
+    parameters = CipherParameters("bfv", 32, 65_536)
+    sealer, adder = BfvSealer(parameters, keys[1]), BfvAdder(parameters)
+    ring = _Ring(plain_modulus(32))
+    evaluator = sealapi.Evaluator(ring.context)
+    accumulator, oracle = adder.zero(8192), None
+    for seed, weight in enumerate(weights):
+        payload = sealer.seal(random_values(parameters, 8192, seed))
+        adder.add(accumulator, payload, weight)
+        for _ in range(weight):
+            if oracle is None:
+                oracle = seal_ciphertext(ring, payload)
+            else:
+                evaluator.add_inplace(oracle, seal_ciphertext(ring, payload))
+    assert adder.total(accumulator) == ring.save(oracle, ring.ciphertext)
+
+
+def ternary(secret: BfvSecretKey, ring: _Ring) -> npt.NDArray[np.int64]:
+    """s in coefficients: SEAL keeps it in NTT form, and turns a ciphertext of it back."""
+    words = secret.to_bytes()[-2 * DEGREE * 8 :][: DEGREE * 8]
+    prefix = bytearray(ring.ciphertext)
+    prefix[32] = 1  # is_ntt
+    ciphertext = ring.load(sealapi.Ciphertext(ring.context), bytes(prefix), words * 2)
+    sealapi.Evaluator(ring.context).transform_from_ntt_inplace(ciphertext)
+    s = np.frombuffer(ring.save(ciphertext, ring.ciphertext)[: DEGREE * 8], "<u8")
+    centred = np.where(s > DATA_PRIME // 2, s.astype(object) - DATA_PRIME, s.astype(object))
+    return centred.astype(np.int64)
+
+
+def noise(total: bytes, s: npt.NDArray[np.int64], t: int) -> npt.NDArray[np.float64]:
+    """(t (c_0 + c_1 s) mod q) / t, centred: exact but for the last division."""
+    c = np.frombuffer(total, "<u8").reshape(2, DEGREE)
+    product = np.zeros(2 * DEGREE, object)
+    for limb in range(4):  # 15 bits each: the transforms are exact in float64
+        part = ((c[1] >> np.uint64(15 * limb)) & np.uint64(0x7FFF)).astype(np.float64)
+        spectrum = np.fft.rfft(part, 2 * DEGREE) * np.fft.rfft(s.astype(float), 2 * DEGREE)
+        whole = np.rint(np.fft.irfft(spectrum, 2 * DEGREE)).astype(np.int64)
+        product += whole.astype(object) << (15 * limb)
+    phase = c[0].astype(object) + product[:DEGREE] - product[DEGREE:]
+    scaled = (t * phase + DATA_PRIME // 2) % DATA_PRIME - DATA_PRIME // 2
+    return np.array(scaled / t, np.float64)
+
+
+def test_the_noise_is_what_the_formula_foretells(keys: Keys) -> None:
+    """Fresh: variance (1 + |s|_1) / 12 + 1/12. A sum: sum w^2 times that; SEAL's budget agrees."""
+    parameters = CipherParameters("bfv", 128, 65_534)
+    t = plain_modulus(128)
+    ring, sealer, adder = _Ring(t), BfvSealer(parameters, keys[1]), BfvAdder(parameters)
+    s = ternary(keys[0], ring)
+    assert set(np.unique(s)) == {-1, 0, 1}
+    assert abs(np.abs(s).sum() - 2 * DEGREE / 3) < 6 * math.sqrt(2 * DEGREE / 9)
+    variance = (2 + int(np.abs(s).sum())) / 12
+
+    accumulator = adder.zero(8192)
+    fresh = []
+    for seed in range(32):
+        payload = sealer.seal(random_values(parameters, 8192, seed))
+        adder.add(accumulator, payload, 4)
+        fresh.append(noise(payload, s, t))
+    assert float(np.var(fresh)) == pytest.approx(variance, rel=0.03)
+    assert abs(float(np.mean(fresh))) < 0.5
+
+    total = adder.total(accumulator)
+    summed = noise(total, s, t)
+    assert float(np.var(summed)) == pytest.approx(32 * 16 * variance, rel=0.12)
+    greatest = float(np.abs(summed).max())
+    assert greatest < noise_bound(128) / 2
+    budget = seal_decryptor(ring, keys[0]).invariant_noise_budget(seal_ciphertext(ring, total))
+    assert abs(budget - math.log2(DATA_PRIME / (2 * t * greatest))) <= 1
+
+
+def test_seal_itself_says_128_bits(keys: Keys) -> None:
+    encryption = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
+    encryption.set_poly_modulus_degree(DEGREE)
+    for bits, good in (([60, 49], True), ([60, 50], False)):
+        encryption.set_coeff_modulus(sealapi.CoeffModulus.Create(DEGREE, bits))
+        encryption.set_plain_modulus(plain_modulus(32))
+        context = sealapi.SEALContext(encryption, True, sealapi.SEC_LEVEL_TYPE.TC128)
+        assert context.parameters_set() is good
+
+
+def test_another_key_does_not_open(keys: Keys) -> None:
+    for levels in (100, most_levels(32)):
+        parameters = CipherParameters("bfv", 32, levels)
+        total = BfvSealer(parameters, keys[1]).seal(random_values(parameters, 10, 0))
+        with pytest.raises(Malformed, match="another holder"):
+            BfvOpener(parameters, generate()[0]).open(total, 10)
+        with pytest.raises(Malformed, match="a ciphertext that is none"):
+            BfvOpener(parameters, keys[0]).open(b"\x01" * len(total), 10)
+
+
+def test_nothing_added_opens_to_zeros(keys: Keys) -> None:
+    parameters = CipherParameters("bfv", 32, 100)
+    adder = BfvAdder(parameters)
+    opened = BfvOpener(parameters, keys[0]).open(adder.total(adder.zero(9000)), 9000)
+    assert not opened.any()
+
+
+def test_sealing_twice_gives_other_bytes(keys: Keys) -> None:
+    sealer = BfvSealer(CipherParameters("bfv", 32, 100), keys[1])
+    values = np.zeros(10, np.int64)
+    one, other = sealer.seal(values), sealer.seal(values)
+    assert np.mean(np.frombuffer(one, "<u8") == np.frombuffer(other, "<u8")) < 0.01
+
+
+def test_keys_survive_their_bytes_and_serve_every_capacity(keys: Keys) -> None:
+    secret = BfvSecretKey.from_bytes(keys[0].to_bytes())
+    public = BfvPublicKey.from_bytes(keys[1].to_bytes())
+    for capacity in (1, 128):
+        parameters = CipherParameters("bfv", capacity, 1000)
+        values = random_values(parameters, 5000, capacity)
+        total = BfvSealer(parameters, public).seal(values)
+        assert np.array_equal(BfvOpener(parameters, secret).open(total, 5000), values)
+
+
+def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Length-delimited fields of a protobuf message; other fields do not occur before them."""
+    at = 0
+    while at < len(message):
+        if message[at] & 7 != 2:
+            return
+        number, at, length, shift = message[at] >> 3, at + 1, 0, 0
+        while True:
+            length |= (message[at] & 127) << shift
+            at, shift = at + 1, shift + 7
+            if message[at - 1] < 128:
+                break
+        yield number, message[at : at + length]
+        at += length
+
+
+def field(number: int, content: bytes) -> bytes:
+    head, length = bytearray([number << 3 | 2]), len(content)
+    while length > 127:
+        head.append(length & 127 | 128)
+        length >>= 7
+    return bytes(head) + bytes([length]) + content
+
+
+def test_tenseal_takes_the_public_key_and_finds_nothing_secret(keys: Keys) -> None:
+    """A TenSEAL context of our bytes is public, and what it encrypts opens like our own."""
+    parameters = CipherParameters("bfv", 32, 65_536)
+    t = plain_modulus(32)
+    data = keys[1].to_bytes()
+    assert len(data) == 26 + 2 * 2 * DEGREE * 8  # two polynomials modulo two primes, no more
+    assert keys[0].to_bytes()[26:] not in data
+
+    ring = _Ring(t)
+    template = tenseal.context(
+        tenseal.SCHEME_TYPE.BFV, DEGREE, plain_modulus=t, coeff_mod_bit_sizes=[60, 49]
+    ).serialize(False, False, False, False)
+    body = ring.public + data[26:]
+    public = field(1, ring._header(len(body)) + body)
+    context = tenseal.context_from(
+        field(1, next(c for n, c in fields(template) if n == 1))
+        + field(2, next(c for n, c in fields(template) if n == 2) + public)
+    )
+    assert context.has_public_key()
+    assert not context.is_private()
+    assert not context.has_secret_key()
+    assert not context.has_galois_keys()
+    assert not context.has_relin_keys()
+
+    values = random_values(parameters, 8192, 1)
+    packed = Packing(capacity_base(32, 65_536), 2).pack(values)
+    vector = tenseal.bfv_vector(context, packed.tolist())
+    stream = next(c for n, c in fields(vector.serialize()) if n == 2)
+
+    class Written:
+        def save(self, path: str) -> None:
+            with open(path, "wb") as file:
+                file.write(stream)
+
+    payload = ring.save(Written(), ring.ciphertext)
+    adder = BfvAdder(parameters)
+    adder.check(8192, payload)
+    accumulator = adder.zero(8192)
+    ours = random_values(parameters, 8192, 2)
+    adder.add(accumulator, payload, 2)
+    adder.add(accumulator, BfvSealer(parameters, keys[1]).seal(ours), 1)
+    opened = BfvOpener(parameters, keys[0]).open(adder.total(accumulator), 8192)
+    assert np.array_equal(opened, 2 * values + ours)

@@ -1,0 +1,112 @@
+"""The command line: quick, helpful, and one line for every error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from secureps import __version__
+from secureps.errors import Unreachable
+from secureps.run import cli
+
+COMMANDS = ("up", "serve", "simulate", "keys", "export", "status")
+HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numpy", "pydantic")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["secureps", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_help_names_every_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--help") == 0
+    shown = capsys.readouterr().out
+    assert all(f" {command} " in shown for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, command, "--help") == 0
+    assert f"secureps {command}" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = f"import secureps.run.cli, sys; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"secureps {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("up", "nowhere.toml"),
+        ("simulate", "nowhere.toml"),
+        ("serve", "shard", "--config", "nowhere.toml"),
+        ("export", "nowhere", "--out", "model.safetensors"),
+        ("keys", "show", "nowhere"),
+        ("status", "--server", "127.0.0.1:1", "--kit", "nowhere", "--name", "me"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_is_not_there_is_one_line(
+    arguments: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, *arguments) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert told.err.startswith("error: ")
+    assert "nowhere" in told.err
+    assert told.err.endswith("(the operator's fault)\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_many_lines_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise Unreachable("no\n  connection")
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert run(monkeypatch) == 1
+    assert capsys.readouterr().err == "error: no connection (the other side's fault)\n"
+
+
+def test_ctrl_c_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(role: str, config: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("secureps.run.serve.serve", interrupt)
+    assert run(monkeypatch, "serve", "shard", "--config", "x.toml") == 130
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "")
+
+
+def test_usage_errors_end_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "serve", "king", "--config", "x.toml") == 2
+    assert run(monkeypatch, "up", "plan.toml", "--unsafe-seed", "-1") == 2
+    assert run(monkeypatch, "dance") == 2
+    assert "king" in capsys.readouterr().err

@@ -1,0 +1,389 @@
+"""One version in six steps, and what happens when a step cannot be done."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from secureps.errors import (
+    WrongVersion,
+)
+from secureps.messages import orders, records, requests
+from secureps.messages.submission import Member, SubmissionId
+from secureps.roles.federation import Phase
+from secureps.roles.machine import HANDS, Tick, Unwatched
+from secureps.roles.tasks import ManifestWritten, WriteManifest
+from tests.roles_kit import (
+    CLIENTS,
+    HOLDER,
+    JOIN,
+    SHARDS,
+    SPARE,
+    STRANGER,
+    World,
+    answers,
+    block_digest,
+    collecting,
+    holding,
+    make_plan,
+    model_blocks,
+    orders_of,
+    preparing,
+    private_plan,
+    refused,
+    take,
+    works,
+)
+
+# --- one version ------------------------------------------------------------------
+
+
+def test_a_version_in_six_steps() -> None:
+    world = collecting()
+    names = {c: world.receipt(c, 1, 0) for c in CLIENTS}
+    for client in CLIENTS[:2]:
+        step = world.give(*take(world, client))
+        assert step.records == [records.Received(names[client])]
+        assert answers(step) == [requests.Noted()]
+        assert orders_of(step) == []
+    assert world.group().reason == "2 of 3 have arrived; waits for c2"
+    # 1 close, 2 hold
+    step = world.give(*take(world, "c2"))
+    closed = step.records[1]
+    cohort = closed.cohort
+    assert closed.reason == "all 3 invited have arrived"
+    assert cohort.members == tuple(Member(names[c].id, 1) for c in CLIENTS)
+    assert (cohort.group, cohort.number, cohort.version, cohort.epoch) == ("all", 0, 1, 1)
+    for shard in SHARDS:
+        (hold,) = orders_of(step, shard)
+        owned = world.federation.owners("all")[shard]
+        assert hold.cohort == cohort
+        assert [m.id for m in hold.members] == [m.id for m in cohort.members]
+        for member in hold.members:
+            id = member.id
+            wanted = tuple(block_digest(id.client, "all", id.sequence, b) for b in owned)
+            assert member.blocks == wanted
+    # 3 open, only when all hold
+    step = world.give(*take(world, "shard-a"))
+    assert ([type(r) for r in step.records], orders_of(step)) == ([records.SumsHeld], [])
+    step = world.give(*take(world, "shard-b"))
+    (opening,) = orders_of(step)
+    assert opening == orders.Open(
+        1,
+        cohort,
+        tuple(names[c] for c in CLIENTS),
+        tuple(orders.ShardSums(s, world.sums(s, "all", 0)) for s in SHARDS),
+    )
+    # 4 prepare
+    step = world.give(*take(world, HOLDER))
+    sums = world.opened("all", 0).sums
+    assert step.records == [records.CohortOpened("all", 0, sums)]
+    for shard in SHARDS:
+        owned = world.federation.owners("all")[shard]
+        wanted = tuple(sums[b] for b in owned)
+        assert orders_of(step, shard) == [orders.Prepare(1, cohort, wanted)]
+    # 5 commit, 6 publish, and the next round
+    assert len(world.give(*take(world, "shard-a")).records) == 1
+    step = world.give(*take(world, "shard-b"))
+    assert [type(r) for r in step.records] == [
+        records.ShardPrepared,
+        records.VersionCommitted,
+        records.RoundOpened,
+        records.CheckpointOrdered,
+    ]
+    assert orders_of(step, "shard-a")[0] == orders.Commit(1, "all", 1, 0)
+    told = orders_of(step, "c0")
+    assert told[0] == orders.Published(1, "all", 1, world.group().blocks)
+    assert told[1] == orders.Settled(1, names["c0"].id, "included", 1, "part of version 1")
+    assert told[2] == orders.Invite(1, "all", 2, 1, 10.0)
+
+
+def test_plain_needs_no_opening() -> None:
+    world = holding("plain")
+    world.pump(1)
+    step = world.give(*take(world, "shard-b"))
+    assert [type(r) for r in step.records] == [records.SumsHeld, records.CohortOpened]
+    assert orders_of(step, HOLDER) == []
+    assert [type(o) for o in orders_of(step)] == [orders.Prepare] * 2
+    assert all(o.opened == () for o in orders_of(step))
+
+
+def test_charges_are_on_the_ledger_once_even_if_blocks_are_sent_again() -> None:
+    world = World(private_plan())
+    world.found()
+    world.pump(3)
+    ids = (SubmissionId("c1", "all", 1),)
+    world.give("shard-b", requests.Missing("shard-b", "all", 0, ids))
+    world.pump()
+    assert world.federation.finished
+    assert world.federation.charges == dict.fromkeys(CLIENTS, 2)
+    assert [c.version for c in world.federation.ledger.of("c1")] == [0, 1]
+    (status,) = answers(world.give(STRANGER, requests.AskStatus()))
+    assert all(m.epsilon > 0 and m.charges == 2 for m in status.members)
+
+
+def test_missing_blocks_reopen_the_cohort_and_it_closes_anew() -> None:
+    world = holding()
+    world.pump(1)  # shard-a holds cohort 0
+    lost = SubmissionId("c1", "all", 1)
+    foreign = SubmissionId("c3", "all", 1)
+    step = world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost, foreign)))
+    assert step.records == [records.CohortReopened("all", 0, (lost,))]
+    assert orders_of(step) == [orders.SendAgain(1, lost)]
+    assert world.group().phase is Phase.COLLECTING
+    assert lost not in world.group().receipts
+    again = world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost,)))
+    late = world.give(
+        "shard-a", requests.Held("shard-a", "all", 0, world.sums("shard-a", "all", 0))
+    )
+    assert (again.records, late.records) == ([], [])
+    step = world.give("c1", requests.Submit(world.receipts[lost]))
+    assert [type(r) for r in step.records] == [records.Received, records.CohortClosed]
+    assert step.records[1].cohort.number == 1
+    assert len(step.records[1].cohort.members) == 3
+    world.pump()
+    assert world.federation.finished
+
+
+def test_missing_of_nothing_that_is_here_changes_nothing() -> None:
+    world = holding()
+    foreign = SubmissionId("c3", "all", 1)
+    step = world.give("shard-a", requests.Missing("shard-a", "all", 0, (foreign,)))
+    assert (step.records, orders_of(step)) == ([], [])
+
+
+def test_a_reopened_cohort_goes_on_without_the_missing_at_the_deadline() -> None:
+    world = holding(rule={"quorum": 2, "minimum": 2, "start": 3, "most": 4})
+    lost = SubmissionId("c1", "all", 1)
+    world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost,)))
+    world.now = 10.0
+    step = world.give("coordinator", Tick())
+    assert [m.id.client for m in step.records[0].cohort.members] == ["c0", "c2"]
+    assert step.records[0].reason == "deadline: 2 of 3 have arrived, quorum 2"
+    late = requests.Submit(world.receipts[lost])
+    refused(world, "c1", late, WrongVersion, "takes no updates now")
+
+
+def test_lost_opened_sums_are_opened_again_as_before() -> None:
+    world = preparing()
+    step = world.give("shard-a", requests.Missing("shard-a", "all", 0, ()))
+    assert step.records == []
+    (opening,) = orders_of(step, HOLDER)
+    assert opening.cohort == world.group().cohort
+    step = world.give(HOLDER, world.opened("all", 0))
+    assert step.records == []
+    assert [type(o) for o in orders_of(step)] == [orders.Prepare] * 2
+    other = dataclasses.replace(world.opened("all", 0), sums=(bytes(32),) * 4)
+    step = world.give(HOLDER, other)
+    assert (step.records, orders_of(step)) == ([], [])
+
+
+def test_a_cohort_that_a_holder_refuses_is_burnt() -> None:
+    world = holding()
+    world.pump(2)
+    ids = tuple(SubmissionId(c, "all", 1) for c in CLIENTS)
+    reason = "keys refused: too small"
+    step = world.give(HOLDER, requests.OpenRefused(HOLDER, "all", 0, "too small"))
+    assert step.records[0] == records.CohortBurnt("all", 0, reason)
+    assert isinstance(step.records[1], records.RoundOpened)
+    for client, id in zip(CLIENTS, ids):
+        told = orders_of(step, client)
+        assert told[0] == orders.Settled(1, id, "dropped", 0, reason)
+        assert told[1] == orders.Invite(1, "all", 2, 0, 10.0)
+    for shard in SHARDS:
+        assert orders_of(step, shard) == [orders.Discard(1, ids)]
+    step = world.give(HOLDER, requests.OpenRefused(HOLDER, "all", 0, "too small"))
+    assert step.records == []
+    step = world.give(HOLDER, world.opened("all", 0))
+    assert step.records == []
+    world.pump()
+    assert world.federation.finished
+    assert world.group().number == 2
+
+
+def test_a_sum_that_a_shard_cannot_use_is_burnt() -> None:
+    world = preparing()
+    reason = "shard-a cannot use the sum: bad weights"
+    step = world.give("shard-a", requests.Spoilt("shard-a", "all", 0, "bad weights"))
+    assert step.records[0] == records.CohortBurnt("all", 0, reason)
+    again = world.give("shard-a", requests.Spoilt("shard-a", "all", 0, "bad weights"))
+    assert again.records == []
+    world.pump()
+    assert world.federation.finished
+
+
+# --- rounds, leases and time ------------------------------------------------------
+
+
+def test_a_round_is_extended_and_then_given_up() -> None:
+    world = collecting()
+    world.pump(1)
+    world.due.clear()
+    assert world.coordinator.wake() == 10.0
+    world.now = 9.9
+    assert world.give("coordinator", Tick()).records == []
+    world.now = 10.0
+    step = world.give("coordinator", Tick())
+    reason = "deadline: 1 of 3 have arrived, quorum 3; extension 1 of 1"
+    assert step.records == [records.RoundExtended("all", 1, 1, reason)]
+    assert world.coordinator.wake() == 20.0
+    world.now = 20.0
+    step = world.give("coordinator", Tick())
+    (given_up,) = step.records
+    id = SubmissionId("c0", "all", 1)
+    assert given_up.reason.startswith("given up: 1 of 3 have arrived after the last extension")
+    assert orders_of(step, "c0") == [orders.Settled(1, id, "dropped", 0, given_up.reason)]
+    for shard in SHARDS:
+        assert orders_of(step, shard) == [orders.Discard(1, (id,))]
+    assert world.group().version == 0
+    assert world.coordinator.wake() == 20.0
+    step = world.give("coordinator", Tick())
+    (opened,) = step.records
+    assert (opened.round, opened.invited) == (2, CLIENTS)
+    world.pump()
+    assert world.federation.finished
+
+
+def test_after_the_last_extension_the_minimum_suffices() -> None:
+    world = collecting()
+    world.pump(2)
+    world.due.clear()
+    for now in (10.0, 20.0):
+        world.now = now
+        step = world.give("coordinator", Tick())
+    assert [m.id.client for m in step.records[0].cohort.members] == ["c0", "c1"]
+    world.pump(5)
+    assert world.group().version == 1
+
+
+def test_a_lease_that_ran_out_takes_a_member_from_the_next_round() -> None:
+    world = collecting()
+    world.pump(3)
+    world.now = 29.0
+    for client in ("c0", "c1"):
+        world.give(client, requests.Heartbeat(client))
+    world.now = 30.0
+    world.give("coordinator", Tick())
+    world.pump()
+    assert world.group().version == 1
+    assert world.group().reason == "waits for members: 2 of 3 are live"
+    (status,) = answers(world.give(STRANGER, requests.AskStatus()))
+    assert {m.name: m.state for m in status.members}["c2"] == "gone"
+    step = world.give("c2", requests.Heartbeat("c2"))
+    assert [type(r) for r in step.records] == [records.RoundOpened]
+
+
+def test_wake_is_the_next_lease_or_deadline() -> None:
+    world = World(make_plan())
+    assert world.coordinator.wake() is None
+    world.servers()
+    assert world.coordinator.wake() is None
+    world.give("c0", JOIN)
+    assert world.coordinator.wake() == 30.0
+    world.now = 5.0
+    world.give("c0", requests.Heartbeat("c0"))
+    assert world.coordinator.wake() == 35.0
+
+
+def test_a_late_joiner_waits_for_the_next_version() -> None:
+    world = collecting()
+    step = world.enter(SPARE)
+    assert [type(o) for o in orders_of(step, SPARE)] == [orders.Published]
+    early = requests.Submit(world.receipt(SPARE, 0, 0))
+    refused(world, SPARE, early, WrongVersion, "c3 is not invited to version 1")
+    world.pump(11)
+    assert world.group().version == 1
+    assert world.group().invited == {*CLIENTS, SPARE}
+
+
+def test_nobody_is_told_who_does_not_watch() -> None:
+    world = collecting()
+    world.give("coordinator", Unwatched("c1"))
+    world.due = [d for d in world.due if d.to != "c1"]
+    for client in CLIENTS:
+        world.give(client, requests.Submit(world.receipt(client, 1, 0)))
+    world.pump(7)
+    assert world.group().version == 1
+    assert [o for to, o in world.told if to == "c1" and isinstance(o, orders.Published)] == [
+        orders.Published(1, "all", 0, model_blocks("all", 0, 4))
+    ]
+    step = world.enter("c1")
+    told = orders_of(step, "c1")
+    assert told[0] == orders.Settled(
+        1, SubmissionId("c1", "all", 1), told[0].outcome, 1, told[0].reason
+    )
+    assert told[1:] == [
+        orders.Published(1, "all", 1, model_blocks("all", 1, 4)),
+        orders.Invite(1, "all", 2, 1, 10.0),
+    ]
+
+
+def test_an_unknown_submission_is_sent_again() -> None:
+    world = collecting()
+    id = world.receipt("c0", 1, 0).id
+    step = world.give("c0", requests.Subscribe("c0", (id,)))
+    assert orders.SendAgain(1, id) in orders_of(step, "c0")
+
+
+# --- checkpoints, the end, incarnations -------------------------------------------
+
+
+def test_a_checkpoint_makes_durable() -> None:
+    world = collecting()
+    world.pump(8)
+    assert world.group().version == 1
+    number, versions = 1, (orders.GroupVersion("all", 1),)
+    part = requests.Checkpointed("shard-a", number, "f", 7, bytes(32))
+    step = world.give("shard-a", part)
+    assert step.records == [records.CheckpointPart(number, "shard-a", "f", 7, bytes(32))]
+    assert works(step) == []
+    assert world.give("shard-a", part).records == []
+    stale = dataclasses.replace(part, number=0)
+    assert world.give("shard-a", stale).records == []
+    step = world.give("shard-b", dataclasses.replace(part, shard="shard-b"))
+    assert works(step) == [WriteManifest(number, versions)]
+    step = world.give(HANDS, ManifestWritten(number))
+    assert step.records == [records.CheckpointComplete(number)]
+    ids = tuple(SubmissionId(c, "all", 1) for c in CLIENTS)
+    for client, id in zip(CLIENTS, ids):
+        assert orders_of(step, client) == [orders.Settled(1, id, "durable", 1, "in checkpoint 1")]
+    for shard in SHARDS:
+        assert orders_of(step, shard) == [orders.Discard(1, ids)]
+    assert world.give(HANDS, ManifestWritten(number)).records == []
+
+
+def test_checkpoints_come_as_often_as_the_plan_says_and_at_the_end() -> None:
+    world = World(make_plan(versions=5, checkpoint_every=2))
+    world.start()
+    world.pump()
+    made = [
+        r.versions[0].version for r in world.records() if isinstance(r, records.CheckpointOrdered)
+    ]
+    assert sorted(made) == [0, 2, 4, 5]
+
+
+def test_states_are_kept_since_the_older_of_the_last_two_checkpoints() -> None:
+    world = World(make_plan(versions=5))
+    world.start()
+    world.pump()
+    commits = [o for to, o in world.told if to == "shard-a" and isinstance(o, orders.Commit)]
+    assert [(c.version, c.keep) for c in commits] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (3, 1),
+        (4, 2),
+        (5, 3),
+    ]
+
+
+def test_the_run_finishes_when_the_last_version_is_durable() -> None:
+    world = collecting()
+    world.pump()
+    assert world.federation.finished == "all 2 versions are made"
+    finish = orders.Finish(1, "all 2 versions are made")
+    told = [to for to, o in world.told if o == finish]
+    assert told == sorted([*CLIENTS, *SHARDS, HOLDER])
+    step = world.enter(SPARE)
+    assert orders_of(step, SPARE)[-1] == finish
+    late = requests.Submit(world.receipt("c0", 3, 2))
+    refused(world, "c0", late, WrongVersion, "takes no updates now")

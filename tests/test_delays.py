@@ -1,0 +1,114 @@
+import math
+
+import numpy as np
+import pytest
+
+from secureps.errors import ConfigError
+from secureps.scenario.delays import (
+    Constant,
+    Delays,
+    Distribution,
+    Exponential,
+    LogNormal,
+    Uniform,
+    distribution,
+    generator,
+)
+
+TABLES: list[tuple[dict[str, object], Distribution]] = [
+    ({"kind": "constant", "value": 2}, Constant(2.0)),
+    ({"kind": "uniform", "low": 1, "high": 3.0}, Uniform(1.0, 3.0)),
+    ({"kind": "lognormal", "median": 2.0, "sigma": 0.5}, LogNormal(2.0, 0.5)),
+    ({"kind": "exponential", "mean": 2.0}, Exponential(2.0)),
+]
+DELAYS = Delays(LogNormal(2.0, 0.5), Exponential(0.1), 0.3)
+
+
+@pytest.mark.parametrize(("table", "expected"), TABLES)
+def test_tables_name_distributions(table: dict[str, object], expected: Distribution) -> None:
+    assert distribution(table) == expected
+
+
+def test_a_number_is_a_constant() -> None:
+    assert distribution(3) == Constant(3.0)
+
+
+def draws(law: Distribution) -> list[float]:
+    return [law.sample(generator(1, "a", v, "train")) for v in range(4000)]
+
+
+def test_samples_follow_their_law() -> None:
+    assert set(draws(Constant(2.0))) == {2.0}
+    uniform = draws(Uniform(1.0, 3.0))
+    assert (min(uniform) >= 1.0, max(uniform) < 3.0) == (True, True)
+    assert np.mean(uniform) == pytest.approx(2.0, abs=0.05)
+    assert np.var(uniform) == pytest.approx(1 / 3, rel=0.1)
+    lognormal = np.log(draws(LogNormal(2.0, 0.5)))
+    assert lognormal.mean() == pytest.approx(math.log(2.0), abs=0.03)
+    assert lognormal.std() == pytest.approx(0.5, rel=0.05)
+    exponential = draws(Exponential(2.0))
+    assert np.mean(exponential) == pytest.approx(2.0, rel=0.06)
+    assert np.std(exponential) == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_delay_does_not_depend_on_the_order_of_calls() -> None:
+    events = [(client, version) for client in ("a", "b") for version in range(5)]
+    forward = {event: DELAYS.train_seconds(9, *event) for event in events}
+    backward = {event: DELAYS.train_seconds(9, *event) for event in reversed(events)}
+    assert forward == backward
+    assert len(set(forward.values())) == len(events)
+
+
+def test_every_part_of_an_event_matters() -> None:
+    base = (1, "a", 12, "push")
+    others = [
+        (2, "a", 12, "push"),
+        (1, "b", 12, "push"),
+        (1, "a", 1, "2push"),
+        (1, "a1", 2, "push"),
+    ]
+    values = {generator(*event).random() for event in [base, *others]}
+    assert len(values) == 5
+    assert DELAYS.network_seconds(1, "a", 1, "push") != DELAYS.network_seconds(1, "a", 1, "pull")
+
+
+def test_dropout_is_a_probability() -> None:
+    dropped = [DELAYS.drops(4, "a", version) for version in range(3000)]
+    assert np.mean(dropped) == pytest.approx(0.3, abs=0.03)
+    assert not any(Delays().drops(4, "a", version) for version in range(100))
+    assert all(Delays(dropout=1.0).drops(4, "a", version) for version in range(100))
+
+
+def test_delays_come_from_a_table() -> None:
+    table = {"train": TABLES[2][0], "network": TABLES[3][0] | {"mean": 0.1}, "dropout": 0.3}
+    assert Delays.of(table) == DELAYS
+    assert Delays.of({}) == Delays() == Delays(Constant(0.0), Constant(0.0), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"kind": "pareto"}, "unknown kind 'pareto'; known are constant, uniform, lognormal, exp"),
+        ({"value": 1}, "unknown kind None"),
+        ({"kind": ["uniform"]}, "unknown kind"),
+        ({"kind": "uniform", "low": 1}, "uniform takes low, high"),
+        ({"kind": "constant", "value": 1, "mean": 2}, "constant takes value"),
+        ({"kind": "uniform", "low": 2, "high": 1}, "below low"),
+        ({"kind": "exponential", "mean": -1}, "delay.mean must be finite"),
+        ({"kind": "exponential", "mean": True}, "must be a number"),
+        ("fast", "must be a number"),
+        (float("inf"), "must be finite"),
+    ],
+)
+def test_bad_distributions_are_refused(table: object, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        distribution(table)
+
+
+def test_bad_delays_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'drop'; known are train, network, dropout"):
+        Delays.of({"drop": 0.1})
+    with pytest.raises(ConfigError, match=r"\[0, 1\]"):
+        Delays.of({"dropout": 1.5})
+    with pytest.raises(ConfigError, match=r"delays\.train"):
+        Delays.of({"train": {"kind": "warp"}})

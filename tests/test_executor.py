@@ -1,0 +1,365 @@
+"""The executor: records before effects, one transaction a batch, and what ends a party."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from secureps.errors import Busy, InternalError, Malformed, NotFinite, SecurepsError, WrongVersion
+from secureps.messages.encoding import payload_digest
+from secureps.messages.records import Incarnated
+from secureps.messages.requests import Heartbeat, Noted, Payload, PutBlock, Subscribe
+from secureps.messages.submission import BlockHeader
+from secureps.roles.machine import (
+    HANDS,
+    Answer,
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Order,
+    Step,
+    Tick,
+    Unwatched,
+    Watch,
+    WatchLost,
+    Work,
+    WorkFailed,
+)
+from secureps.service.clock import VirtualLoop
+from secureps.service.executor import LONGEST_BACKOFF, PAYLOADS_IN_FLIGHT, Executor
+from secureps.store.journal import MemoryJournal
+
+HEADER = BlockHeader(b"r" * 32, "a", "update", "g", 0, 0, 3, b"d" * 32)
+
+
+class Log:
+    """What happened, in order."""
+
+    def __init__(self) -> None:
+        self.lines: list[Any] = []
+
+
+class Recording(MemoryJournal):
+    def __init__(self, log: Log, broken: bool = False) -> None:
+        super().__init__()
+        self._log = log
+        self._broken = broken
+
+    def append(self, at: float, records: Sequence[Any]) -> None:
+        if self._broken:
+            raise OSError("no space left")
+        self._log.lines.append(("journal", tuple(r.number for r in records)))
+        super().append(at, records)
+
+
+class Puppet:
+    """A machine that does what the test says to each event."""
+
+    def __init__(self, react: Callable[[str, Any], Step]) -> None:
+        self._react = react
+        self.heard: list[tuple[str, Any]] = []
+        self.applied: list[Any] = []
+        self.wants = True
+        self.alarm: float | None = None
+
+    def apply(self, at: float, record: Any) -> None:
+        self.applied.append(record)
+
+    def resume(self, now: float) -> Step:
+        return Step()
+
+    def handle(self, now: float, sender: str, event: Any) -> Step:
+        self.heard.append((sender, event))
+        if isinstance(event, Tick):
+            self.alarm = None
+        return self._react(sender, event)
+
+    def inspect(self, sender: str, message: Any) -> bool:
+        if not isinstance(message, PutBlock):
+            raise Malformed("no")
+        return self.wants
+
+    def wake(self) -> float | None:
+        return self.alarm
+
+    def subscription(self) -> Subscribe:
+        return Subscribe("me", ())
+
+
+class Line:
+    """A transport whose answers the test gives."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any, Future[Any]]] = []
+        self.lost: list[Callable[[SecurepsError], None]] = []
+
+    def call(self, to: str, message: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.calls.append((to, message, future))
+        return future
+
+    def watch(self, message: Subscribe, deliver: Any, lost: Any) -> Callable[[], None]:
+        self.lost.append(lost)
+        return lambda: None
+
+    def locate(self, party: str, address: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Fingers:
+    """Hands that keep payloads in a dict."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {"k": b"abc"}
+        self.result: Any = None
+
+    def work(self, task: Any) -> Any:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+    def keep(self, request: Any, payload: bytes) -> None:
+        if payload == b"bad":
+            raise Malformed("bad payload")
+        self.kept["kept"] = payload
+
+    def fetch(self, key: str) -> bytes:
+        return self.kept[key]
+
+    def seconds(self, task: Any) -> float:
+        return 5.0
+
+
+class Stage:
+    def __init__(self, react: Callable[[str, Any], Step] = lambda s, e: Step()) -> None:
+        self.log, self.loop, self.line = Log(), VirtualLoop(), Line()
+        self.machine, self.hands = Puppet(react), Fingers()
+        self.journal = Recording(self.log)
+        self.executor = self.build(self.journal)
+
+    def build(self, journal: Recording) -> Executor:
+        return Executor("me", self.machine, journal, self.line, self.loop, self.hands, lambda: 1.0)
+
+    def play(self) -> None:
+        self.loop.run(lambda: False)
+
+
+def test_records_of_waiting_events_go_into_one_transaction_before_any_effect() -> None:
+    stage = Stage()
+
+    def react(sender: str, event: Any) -> Step:
+        stage.log.lines.append("handled")
+        return Step([Incarnated(len(stage.machine.heard))], [Answer(Noted())])
+
+    stage.machine._react = react
+    answers = [stage.executor.request("a", Heartbeat("a")) for _ in range(3)]
+    for answer in answers:
+        answer.add_done_callback(lambda _: stage.log.lines.append("answered"))
+    stage.play()
+    assert stage.log.lines == [
+        *["handled"] * 3,
+        ("journal", (1, 2, 3)),
+        *["answered"] * 3,
+    ]
+
+
+def test_a_bad_request_is_answered_and_the_others_go_on() -> None:
+    def react(sender: str, event: Any) -> Step:
+        if sender == "bad":
+            raise WrongVersion("too old")
+        return Step([], [Answer(Noted())])
+
+    stage = Stage(react)
+    bad, good = (stage.executor.request(s, Heartbeat(s)) for s in ("bad", "good"))
+    stage.play()
+    assert isinstance(bad.exception(), WrongVersion)
+    assert good.result() == Noted()
+    assert not stage.executor.halted.done()
+
+
+def test_our_own_error_ends_the_party_and_tells_nothing_of_it() -> None:
+    def react(sender: str, event: Any) -> Step:
+        raise ZeroDivisionError("secret detail")
+
+    stage = Stage(react)
+    answer = stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert isinstance(answer.exception(), InternalError)
+    assert "secret" not in str(answer.exception())
+    assert isinstance(stage.executor.halted.exception(), InternalError)
+
+
+def test_nothing_is_done_when_the_journal_cannot_be_written() -> None:
+    stage = Stage(lambda s, e: Step([Incarnated(1)], [Answer(Noted())]))
+    executor = stage.build(Recording(stage.log, broken=True))
+    answer = executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert not answer.done()
+    assert isinstance(executor.halted.exception(), OSError)
+
+
+def test_a_restart_folds_the_journal() -> None:
+    stage = Stage()
+    stage.journal.append(1.0, [Incarnated(4), Incarnated(5)])
+    stage.executor.start()
+    stage.play()
+    assert stage.machine.applied == [Incarnated(4), Incarnated(5)]
+
+
+def test_calls_are_tried_again_until_they_are_answered_or_refused() -> None:
+    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    begin = [0.0]
+    for tried in range(3):
+        stage.loop.run(lambda t=tried: len(stage.line.calls) > t)  # type: ignore[misc]
+        begin.append(stage.loop.now())
+        stage.line.calls[-1][2].set_exception(Busy("full", 0.4))
+    stage.loop.run(lambda: len(stage.line.calls) > 3)
+    waits = [b - a for a, b in zip(begin[1:], [*begin[2:], stage.loop.now()])]
+    assert waits == pytest.approx([0.4, 0.6, 0.9])
+    assert max(waits) <= LONGEST_BACKOFF
+    stage.line.calls[-1][2].set_result(Noted())
+    stage.play()
+    assert stage.machine.heard[-1] == ("there", Answered(Noted(), Noted()))
+
+
+def test_a_refused_call_comes_back_as_an_event() -> None:
+    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    error = WrongVersion("too old")
+    stage.line.calls[0][2].set_exception(error)
+    stage.play()
+    assert stage.machine.heard[-1] == ("there", Failed(Noted(), error))
+
+
+def test_payloads_go_beside_the_machine_and_few_at_a_time() -> None:
+    calls = [Call("there", PutBlock(HEADER), attach="k") for _ in range(10)]
+    stage = Stage(lambda s, e: Step([], list(calls) if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert len(stage.line.calls) == PAYLOADS_IN_FLIGHT
+    assert all(message.payload == b"abc" for _, message, _ in stage.line.calls)
+    stage.line.calls[0][2].set_result(Noted())
+    stage.play()
+    assert len(stage.line.calls) == PAYLOADS_IN_FLIGHT + 1
+    assert stage.machine.heard[-1] == ("there", Answered(PutBlock(HEADER), Noted()))
+
+
+def test_a_block_is_kept_before_the_machine_hears_of_it() -> None:
+    stage = Stage(lambda s, e: Step([], [Answer(Noted())]))
+    good = stage.executor.request("a", PutBlock(HEADER, b"abc"))
+    bad = stage.executor.request("a", PutBlock(HEADER, b"bad"))
+    stage.play()
+    assert good.result() == Noted()
+    assert isinstance(bad.exception(), Malformed)
+    assert stage.machine.heard == [("a", PutBlock(HEADER))]
+    assert stage.hands.kept["kept"] == b"abc"
+
+
+def test_a_known_block_is_answered_without_being_kept_again() -> None:
+    stage = Stage(lambda s, e: Step([], [Answer(Noted())]))
+    stage.machine.wants = False
+    answer = stage.executor.request("a", PutBlock(HEADER, b"other"))
+    stage.play()
+    assert answer.result() == Noted()
+    assert "kept" not in stage.hands.kept
+
+
+def test_an_answer_with_a_payload_is_fetched() -> None:
+    stage = Stage(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
+    answer = stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert answer.result() == Payload(b"d" * 32, b"abc")
+
+
+def test_work_takes_its_time_and_comes_back() -> None:
+    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    stage.hands.result = "done"
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert stage.machine.heard[-1] == (HANDS, "done")
+    assert stage.loop.now() == 5.0
+
+
+def test_work_that_fails_with_a_reason_is_an_event() -> None:
+    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    stage.hands.result = error = NotFinite("the loss is NaN")
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert stage.machine.heard[-1] == (HANDS, WorkFailed("task", error))
+    assert not stage.executor.halted.done()
+
+
+def test_work_that_fails_for_no_known_reason_ends_the_party() -> None:
+    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    stage.hands.result = KeyError("lost")
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert isinstance(stage.executor.halted.exception(), KeyError)
+
+
+def test_a_payload_without_its_digest_is_refused() -> None:
+    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    stage.line.calls[0][2].set_result(Payload(payload_digest(b"abc"), b"abd"))
+    stage.play()
+    failed = stage.machine.heard[-1][1]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, Malformed)
+    assert "kept" not in stage.hands.kept
+
+
+def test_a_halt_is_the_end() -> None:
+    stage = Stage(lambda s, e: Step([], [Halt("over"), Work("task")]))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert stage.executor.halted.result() == Halt("over")
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert len(stage.machine.heard) == 1
+
+
+def test_ticks_come_when_they_were_asked_for() -> None:
+    def react(sender: str, event: Any) -> Step:
+        if sender == "a":
+            stage.machine.alarm = 7.5
+        return Step()
+
+    stage = Stage()
+    stage.machine._react = react
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert stage.loop.now() == 7.5
+    assert stage.machine.heard[-1] == ("me", Tick())
+
+
+def test_orders_reach_the_newest_watcher_alone() -> None:
+    stage = Stage(lambda s, e: Step([], [Order("w", "order")] if s == "a" else []))
+    old: list[Any] = []
+    new: list[Any] = []
+    cancel_old = stage.executor.subscribe("w", Subscribe("w", ()), old.append)
+    stage.executor.subscribe("w", Subscribe("w", ()), new.append)
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert (old, new) == ([], ["order"])
+    cancel_old()
+    stage.play()
+    assert ("w", Unwatched("w")) not in stage.machine.heard
+
+
+def test_a_lost_stream_is_an_event() -> None:
+    stage = Stage(lambda s, e: Step([], [Watch()] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    stage.line.lost[0](Busy("gone"))
+    stage.play()
+    assert stage.machine.heard[-1] == ("me", WatchLost())

@@ -1,0 +1,203 @@
+"""Stochastic rounding is exact where it can be, unbiased where it cannot, and sums decode."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from secureps.codec.grid import Grid
+from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
+
+grids = st.builds(Grid, bits=st.integers(2, 24), range=st.floats(1e-6, 1e6))
+words32 = st.integers(0, 2**32 - 1)
+
+
+def words(n: int, seed: int = 0) -> NDArray[np.uint32]:
+    return np.random.default_rng(seed).integers(0, 2**32, size=n, dtype=np.uint32)
+
+
+def constant(word: int, n: int) -> NDArray[np.uint32]:
+    return np.full(n, word, dtype=np.uint32)
+
+
+def test_sizes() -> None:
+    grid = Grid(8, 2.54)
+    assert (grid.most, grid.levels, grid.step) == (127, 254, 2.54 / 127)
+    assert (Grid(2, 1.0).levels, Grid(24, 1.0).levels) == (2, 2**24 - 2)
+
+
+@pytest.mark.parametrize(
+    ("bits", "size"),
+    [(1, 1.0), (25, 1.0), (8, 0.0), (8, -1.0), (8, math.inf), (8, math.nan), (8, 5e-324)],
+)
+def test_unsound_grids_are_refused(bits: int, size: float) -> None:
+    with pytest.raises(PlanRefused):
+        Grid(bits, size)
+
+
+@given(grid=grids, word=words32)
+def test_extremes_and_zero_are_exact_for_every_word(grid: Grid, word: int) -> None:
+    r = grid.range
+    x = np.array([-r, 0.0, r, -2 * r, 2 * r, -1e300, 1e300])
+    z = grid.encode(x, constant(word, x.size)) - grid.most
+    top = grid.most
+    assert z.tolist() == [-top, 0, top, -top, top, -top, top]
+
+
+@given(
+    grid=grids,
+    parts=st.lists(st.tuples(st.floats(-1.5, 1.5), words32), min_size=1, max_size=20),
+    single=st.booleans(),
+)
+def test_encode_follows_the_formula(
+    grid: Grid, parts: list[tuple[float, int]], single: bool
+) -> None:
+    x = np.array([p * grid.range for p, _ in parts])
+    w = np.array([word for _, word in parts], dtype=np.uint32)
+    if single:
+        u = grid.encode(x.astype(np.float32), w)
+        x = x.astype(np.float32).astype(np.float64)
+    else:
+        u = grid.encode(x, w)
+    assert u.dtype == np.int64
+    for value, (_, word), got in zip(x.tolist(), parts, u.tolist(), strict=True):
+        exact = Fraction(value) / Fraction(grid.range) * grid.most
+        floor = math.floor(exact)
+        threshold = (exact - floor) * 2**32
+        z = max(-grid.most, min(grid.most, floor + (word < threshold)))
+        if got != z + grid.most:
+            # float64 may fall on the other side only where word is as good as the threshold,
+            # to within the error of three roundings of x / range * Z.
+            slack = 2**32 * abs(exact) * Fraction(1, 2**50) + 1
+            assert min(abs(word - threshold), abs(word - threshold + 2**32)) <= slack or (
+                min(threshold, 2**32 - threshold) <= slack
+            )
+            assert abs(got - grid.most - exact) <= 1 + Fraction(1, 2**20)
+
+
+def test_rounding_is_unbiased() -> None:
+    grid, draws = Grid(8, 1.0), 200_000
+    for target in (0.01, 0.25, 1 / 3, 0.5, 0.999, -0.01, -0.7, 100.3, -126.9):
+        x = np.full(draws, target * grid.step)
+        z = grid.encode(x, words(draws, seed=11)) - grid.most
+        assert set(np.unique(z)) <= {math.floor(target), math.floor(target) + 1}
+        frac = target - math.floor(target)
+        sigma = math.sqrt(frac * (1 - frac) / draws)
+        assert abs(z.mean() - target) < 5 * sigma
+
+
+def test_the_words_decide() -> None:
+    grid = Grid(8, 127.0)
+    x = np.array([2.25, 2.25, 2.25, -2.25, -2.25])
+    w = np.array([2**30 - 1, 2**30, 2**32 - 1, 0, 2**32 - 1], dtype=np.uint32)
+    assert (grid.encode(x, w) - 127).tolist() == [3, 2, 2, -2, -3]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_not_finite_is_refused(bad: float) -> None:
+    with pytest.raises(NotFinite):
+        Grid(8, 1.0).encode(np.array([0.0, bad]), constant(0, 2))
+
+
+def test_shapes_are_checked() -> None:
+    grid, x = Grid(8, 1.0), np.zeros(3)
+    for bad in (constant(0, 1), constant(0, 4)):
+        with pytest.raises(WrongShape):
+            grid.encode(x, bad)
+    with pytest.raises(WrongShape, match="uint64"):
+        grid.encode(x, np.zeros(3, dtype=np.uint64))
+    with pytest.raises(WrongShape):
+        grid.encode(np.zeros((2, 2)), np.zeros((2, 2), dtype=np.uint32))
+    with pytest.raises(WrongShape, match="float64"):
+        grid.decode_sum(np.zeros(2), 1)  # type: ignore[arg-type]
+
+
+@given(
+    grid=grids,
+    weights=st.lists(st.integers(1, 64), min_size=1, max_size=8),
+    data=st.data(),
+)
+def test_weighted_sums_decode_exactly(grid: Grid, weights: list[int], data: st.DataObject) -> None:
+    u = [data.draw(st.lists(st.integers(0, grid.levels), min_size=3, max_size=3)) for _ in weights]
+    total = np.array(np.array(weights) @ np.array(u), dtype=np.int64)
+    decoded = grid.decode_sum(total, sum(weights))
+    assert decoded.dtype == np.float64
+    for j in range(3):
+        steps = sum(w * (row[j] - grid.most) for w, row in zip(weights, u, strict=True))
+        assert decoded[j] == steps * grid.step
+
+
+def test_bad_total_weights_are_malformed() -> None:
+    for bad in (0, -1, 2**62):
+        with pytest.raises(Malformed, match="total weight"):
+            Grid(8, 1.0).decode_sum(np.zeros(1, dtype=np.int64), bad)
+
+
+@given(bits=st.integers(2, 24), most=st.integers(1, 10**12), data=st.data())
+def test_weigh(bits: int, most: int, data: st.DataObject) -> None:
+    grid = Grid(bits, 1.0)
+    examples = data.draw(st.integers(1, most))
+    weight = grid.weigh(examples, most)
+    assert 1 <= weight <= grid.levels
+    exact = Fraction(examples * grid.levels, most)
+    assert weight == 1 or abs(weight - exact) <= Fraction(1, 2)
+    assert grid.weigh(most, most) == grid.levels
+    for bad in (0, -1, most + 1):
+        with pytest.raises(Malformed, match="examples"):
+            grid.weigh(bad, most)
+
+
+def test_weigh_known_answers() -> None:
+    grid = Grid(8, 1.0)
+    assert [grid.weigh(n, 1000) for n in (1, 2, 3, 6, 500, 999, 1000)] == [
+        1,
+        1,
+        1,
+        2,
+        127,
+        254,
+        254,
+    ]
+    assert grid.weigh(1, 508) == 1  # 0.5 rounds to 0, but a client never counts for nothing
+    assert grid.weigh(3, 508) == 2  # 1.5: half to even
+
+
+def test_weighted_mean_of_a_cohort() -> None:
+    grid, most = Grid(20, 2.0), 900
+    rng = np.random.default_rng(5)
+    cohort, examples = [1, 4, 2, 1], [900, 30, 411, 1]
+    deltas = rng.uniform(-2, 2, size=(4, 50))
+    total, slot, exact, weighed = np.zeros(50, dtype=np.int64), 0, np.zeros(50), 0.0
+    for i, (w, n, delta) in enumerate(zip(cohort, examples, deltas, strict=True)):
+        own = grid.weigh(n, most)
+        total += w * grid.encode(own / grid.levels * delta, words(50, seed=i))
+        slot += w * own
+        exact += w * own * delta
+        weighed += w * own
+    mean = grid.weighted_mean(total, slot, sum(cohort))
+    assert mean.dtype == np.float32
+    bound = grid.step * sum(cohort) / (slot / grid.levels)
+    np.testing.assert_allclose(mean, exact / weighed, atol=bound + 1e-6, rtol=0)
+
+
+def test_a_single_client_of_full_weight_gets_its_own_update_back() -> None:
+    grid = Grid(8, 1.27)
+    z = np.arange(-127, 128, dtype=np.int64)
+    mean = grid.weighted_mean(4 * (z + 127), 4 * grid.levels, 4)
+    np.testing.assert_allclose(mean, z / 100, rtol=1e-6)
+    assert mean[127] == 0
+
+
+def test_bad_weights_are_the_clients_fault() -> None:
+    grid = Grid(8, 1.0)
+    for bad in (0, -3):
+        with pytest.raises(Malformed, match="add up to"):
+            grid.weighted_mean(np.zeros(2, dtype=np.int64), bad, 1)
+    with pytest.raises(NotFinite, match="float32"):
+        Grid(8, 3e38).weighted_mean(np.array([254], dtype=np.int64), 1, 1)

@@ -1,0 +1,217 @@
+"""The same model always falls into the same groups and blocks, and comes back unchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.model.layout import GroupLayout, Layout
+
+SCHEMA = Schema(
+    (
+        TensorSpec("embedding.weight", (5, 3), "float32"),
+        TensorSpec("body.weight", (4, 2), "float64"),
+        TensorSpec("norm.running", (), "int64"),
+        TensorSpec("body.mask", (3,), "bool"),
+        TensorSpec("body.half", (2,), "float16"),
+        TensorSpec("head.weight", (2,), "float32"),
+    )
+)
+GROUPS = [("words", "embedding.*"), ("rest", "*")]
+
+
+def build(**changes: Any) -> Layout:
+    arguments: dict[str, Any] = {
+        "schema": SCHEMA,
+        "groups": GROUPS,
+        "block_size": 5,
+        "local": ["head.*"],
+    }
+    return Layout.build(**(arguments | changes))
+
+
+def tensors(seed: int = 0) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(seed)
+    return {
+        "embedding.weight": rng.normal(size=(5, 3)).astype(np.float32),
+        "body.weight": rng.normal(size=(4, 2)).astype(np.float32).astype(np.float64),
+        "norm.running": np.array(17),
+        "body.mask": np.array([True, False, True]),
+        "body.half": np.array([0.5, -2.0], dtype=np.float16),
+        "head.weight": np.zeros(2, dtype=np.float32),
+    }
+
+
+def spec_group(*specs: TensorSpec) -> GroupLayout:
+    return Layout.build(Schema(specs), [("all", "*")], 8).group("all")
+
+
+def test_groups_keep_schema_order_and_local_stays_out() -> None:
+    layout = build()
+    assert [t.name for t in layout.group("words").tensors] == ["embedding.weight"]
+    assert [t.name for t in layout.group("rest").tensors] == [
+        "body.weight",
+        "norm.running",
+        "body.mask",
+        "body.half",
+    ]
+    assert [t.name for t in layout.local] == ["head.weight"]
+    assert (layout.group("words").size, layout.group("rest").size) == (15, 14)
+
+
+def test_the_first_matching_group_wins_in_the_order_given() -> None:
+    layout = build(groups=[("rest", "body.*"), ("words", "*")])
+    assert [t.name for t in layout.group("words").tensors] == ["embedding.weight", "norm.running"]
+    assert [g.name for g in layout.groups] == ["rest", "words"]
+
+
+def test_blocks_leave_slot_0_to_the_weight_and_the_last_is_shorter() -> None:
+    group = build().group("rest")
+    assert group.blocks == 4
+    assert [group.span(b) for b in range(4)] == [(0, 4), (4, 8), (8, 12), (12, 14)]
+    assert [group.slots(b) for b in range(4)] == [5, 5, 5, 3]
+    for block in (-1, 4):
+        with pytest.raises(Malformed, match="no block"):
+            group.span(block)
+        with pytest.raises(Malformed, match="no block"):
+            group.slots(block)
+
+
+@given(size=st.integers(1, 200), block_size=st.integers(2, 40))
+def test_spans_tile_the_group(size: int, block_size: int) -> None:
+    schema = Schema((TensorSpec("w", (size,), "float32"),))
+    group = Layout.build(schema, [("all", "*")], block_size).group("all")
+    spans = [group.span(b) for b in range(group.blocks)]
+    assert [i for start, stop in spans for i in range(start, stop)] == list(range(size))
+    assert all(2 <= group.slots(b) <= block_size for b in range(group.blocks))
+    assert sum(group.slots(b) for b in range(group.blocks)) == size + group.blocks
+
+
+def test_flatten_and_unflatten_are_inverse() -> None:
+    layout, given_tensors = build(), tensors()
+    back: dict[str, NDArray[Any]] = {}
+    for group in layout.groups:
+        flat = group.flatten(given_tensors)
+        assert flat.dtype == np.float32
+        assert flat.shape == (group.size,)
+        again = group.unflatten(flat)
+        flat[:] = 0
+        back |= again
+    assert list(back) == [t.name for g in layout.groups for t in g.tensors]
+    for name, tensor in back.items():
+        assert tensor.dtype == given_tensors[name].dtype
+        np.testing.assert_array_equal(tensor, given_tensors[name])
+        assert type(tensor) is np.ndarray
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "expected"),
+    [
+        ("int64", [0.5, 1.5, 2.5, -0.5, -1.5], [0, 2, 2, 0, -2]),
+        ("uint8", [-3.0, 255.4, 300.0, 1.49, 0.0], [0, 255, 255, 1, 0]),
+        ("int64", [1e30, -1e30, 3.0, 0.0, 0.0], [2**63 - 1024, -(2**63), 3, 0, 0]),
+        ("uint64", [1e30, -1e30, 3.0, 0.0, 0.0], [2**64 - 2048, 0, 3, 0, 0]),
+        ("bool", [0.5, 0.51, 1.0, 0.0, -1.0], [False, True, True, False, False]),
+    ],
+)
+def test_whole_numbers_are_rounded_and_kept_in_range(
+    dtype: str, values: list[float], expected: list[int]
+) -> None:
+    group = spec_group(TensorSpec("n", (5,), dtype))
+    out = group.unflatten(np.array(values, dtype=np.float32))["n"]
+    assert out.dtype.name == dtype
+    assert out.tolist() == expected
+
+
+def test_wrong_tensors_are_named() -> None:
+    group = build().group("words")
+    name = "embedding.weight"
+    good = tensors()[name]
+    with pytest.raises(WrongShape, match=r"'embedding.weight' of group 'words' is missing"):
+        group.flatten({})
+    for bad in (good.T, good.reshape(-1), good.astype(np.float64)):
+        with pytest.raises(WrongShape, match=r"embedding\.weight"):
+            group.flatten({name: bad})
+    for value in (np.nan, np.inf, -np.inf):
+        broken = good.copy()
+        broken[4, 2] = value
+        with pytest.raises(NotFinite, match=r"embedding\.weight"):
+            group.flatten({name: broken})
+
+
+def test_values_that_do_not_fit_the_carrier_or_the_tensor_are_not_finite() -> None:
+    double = spec_group(TensorSpec("d", (1,), "float64"))
+    with pytest.raises(NotFinite, match="'d'"):
+        double.flatten({"d": np.array([1e39])})
+    half = spec_group(TensorSpec("a", (1,), "float32"), TensorSpec("h", (1,), "float16"))
+    with pytest.raises(NotFinite, match="'h'"):
+        half.unflatten(np.array([0, 1e6], dtype=np.float32))
+    with pytest.raises(NotFinite, match="'a'"):
+        half.unflatten(np.array([np.nan, 0], dtype=np.float32))
+    with pytest.raises(WrongShape, match="has 2 values"):
+        half.unflatten(np.zeros(3, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"groups": [("words", "embedding.*")]}, r"'body\.weight' matches no group"),
+        ({"groups": [*GROUPS, ("late", "body.*")]}, "'late' has no tensors"),
+        ({"groups": [("a", "*"), ("a", "x")]}, "group 'a' is there 2 times"),
+        ({"groups": [], "local": ["*"]}, "no groups"),
+        ({"block_size": 1}, "no room"),
+        ({"schema": Schema(SCHEMA.tensors[:1] * 2)}, "tensor 'embedding.weight' is there 2"),
+        ({"schema": Schema((TensorSpec("z", (1,), "complex64"),))}, "'complex64'"),
+        ({"schema": Schema((TensorSpec("z", (1,), "bfloat16"),))}, "'bfloat16'"),
+        ({"schema": Schema((TensorSpec("z", (0,), "float32"),)), "groups": [("a", "*")]}, "'a'"),
+    ],
+)
+def test_unsound_plans_are_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PlanRefused, match=reason):
+        build(**changes)
+
+
+def test_a_local_tensor_may_have_any_dtype() -> None:
+    schema = Schema((*SCHEMA.tensors, TensorSpec("head.z", (1,), "complex64")))
+    assert build(schema=schema).local[-1].name == "head.z"
+
+
+def test_digest_covers_everything() -> None:
+    base = build()
+    others = [
+        build(block_size=6),
+        build(local=[], groups=[("words", "embedding.*"), ("rest", "*")]),
+        build(groups=[("word", "embedding.*"), ("rest", "*")]),
+        build(groups=[("rest", "body.*"), ("words", "*")]),
+        build(
+            schema=Schema(
+                (*SCHEMA.tensors[:3], SCHEMA.tensors[4], SCHEMA.tensors[3], SCHEMA.tensors[5])
+            )
+        ),
+        build(
+            schema=Schema(
+                (dataclasses.replace(SCHEMA.tensors[0], shape=(3, 5)), *SCHEMA.tensors[1:])
+            )
+        ),
+        build(
+            schema=Schema(
+                (dataclasses.replace(SCHEMA.tensors[0], dtype="float64"), *SCHEMA.tensors[1:])
+            )
+        ),
+    ]
+    assert len(base.digest) == 32
+    assert base.digest == build().digest
+    assert len({base.digest, *(o.digest for o in others)}) == 1 + len(others)
+
+
+def test_unknown_groups_are_malformed() -> None:
+    with pytest.raises(Malformed, match="'nobody'"):
+        build().group("nobody")

@@ -1,0 +1,512 @@
+"""A member pulls, trains once for each version, and sends the outbox's bytes and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from secureps.errors import (
+    Conflict,
+    InternalError,
+    Malformed,
+    NotReady,
+    SecurepsError,
+    UnknownParty,
+    Unreachable,
+    WrongVersion,
+)
+from secureps.messages import orders, records, requests
+from secureps.messages.orders import GroupVersion
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.submission import SubmissionId
+from secureps.policy.plan import Plan
+from secureps.privacy.accountant import epsilon
+from secureps.roles.machine import (
+    COORDINATOR,
+    HANDS,
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Locate,
+    Say,
+    Step,
+    Tick,
+    Watch,
+    WatchLost,
+)
+from secureps.roles.member import MemberKit, block_key
+from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune
+from tests.member_kit import (
+    PLAN,
+    TWO,
+    Client,
+    asked,
+    halts,
+    puts,
+    said,
+    works,
+)
+from tests.roles_kit import (
+    ADDRESSES,
+    HOLDERS,
+    KEYED_ROSTER,
+    OTHER_ROSTER,
+    PRIVACY,
+    ROSTER,
+    SCHEMA,
+    SHARDS,
+    STEPS,
+    make_placement,
+    make_plan,
+    model_blocks,
+    private_plan,
+)
+
+# --- joining ----------------------------------------------------------------------
+
+
+def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
+    client = Client()
+    join = requests.Join("c0", SCHEMA)
+    assert client.machine.resume(0.0) == Step(effects=[Call(COORDINATOR, join)])
+    assert client.machine.wake() is None
+    client.now = 5.0
+    step = client.welcome()
+    pinned = records.RunPinned(client.run, make_placement(PLAN), ADDRESSES)
+    assert step.records == [pinned]
+    assert step.effects == [*(Locate(s.name, s.advertise) for s in ADDRESSES), Watch()]
+    assert client.machine.pinned == pinned
+    assert client.machine.wake() == 15.0
+    client.now = 15.0
+    step = client.give("c0", Tick())
+    assert step.effects == [Call(COORDINATOR, requests.Heartbeat("c0"))]
+    assert client.machine.wake() == 25.0
+    assert client.give("c0", WatchLost()).effects == [Call(COORDINATOR, join)]
+    assert client.welcome().records == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"holders": bytes(32)}, "key holders are not those of this kit: do not send anything"),
+        ({"roster": bytes(32)}, "roster differs from this kit's"),
+        ({"layout": bytes(32)}, "layout is not that of its plan and model"),
+        ({"nonce": b""}, "nonce is not 32 bytes"),
+        ({"plan": "{}"}, "plan is not a plan"),
+        ({"plan": PLAN.text.replace('"quorum":3', '"quorum":1')}, "below the minimum cohort"),
+    ],
+)
+def test_it_takes_no_part_in_a_run_of_another_kit(changes: dict[str, Any], text: str) -> None:
+    client = Client()
+    step = client.welcome(**changes)
+    (halt,) = halts(step)
+    assert halt.error
+    assert text in halt.reason
+    assert (step.records, len(step.effects)) == ([], 1)
+    with pytest.raises(NotReady):
+        _ = client.machine.pinned
+    wider = Schema((*SCHEMA.tensors, TensorSpec("x", (1,), "float32")))
+    other = Client(kit=MemberKit("c0", ROSTER, HOLDERS, wider))
+    assert "another model than this client's" in halts(other.welcome())[0].reason
+    other = Client(kit=MemberKit("c0", OTHER_ROSTER, HOLDERS, SCHEMA))
+    assert "roster differs" in halts(other.welcome())[0].reason
+
+
+def test_it_stays_with_its_run() -> None:
+    client = Client().joined()
+    step = client.welcome(nonce=bytes(32))
+    (halt,) = halts(step)
+    assert (halt.error, step.records) == (True, [])
+    assert "give a new --state folder" in halt.reason
+
+
+def test_a_refused_join_halts() -> None:
+    step = Client().give(COORDINATOR, Failed(requests.Join("c0", SCHEMA), UnknownParty("who?")))
+    assert halts(step) == [Halt("who?", error=True)]
+    step = Client().give(COORDINATOR, Failed(requests.Join("c0", SCHEMA), InternalError("x")))
+    assert halts(step) == [Halt("x (ours fault)", error=True)]
+
+
+def test_nobody_else_gives_orders() -> None:
+    client = Client().joined()
+    for sender in ("shard-a", "c1"):
+        with pytest.raises(Malformed, match="no answer to a Finish"):
+            client.give(sender, orders.Finish(1, "x"))
+        with pytest.raises(Malformed, match="no answer to a Contributed"):
+            client.give(sender, Contributed((), ()))
+    with pytest.raises(Malformed, match="takes no Discard"):
+        client.order(orders.Discard(1, ()))
+    with pytest.raises(Malformed, match="nobody dials a client"):
+        client.machine.inspect("c1", requests.Noted())
+
+
+# --- founding ---------------------------------------------------------------------
+
+
+def test_a_founder_offers_its_model_once() -> None:
+    client = Client().joined()
+    assert works(client.invite(-1)) == [Offer("all", 0)]
+    assert works(client.invite(-1)) == [], "one work at a time"
+    update = client.sealed(-1, 0)
+    step = client.contributed(update)
+    assert step.records == [records.Sealed(update.receipt, update.headers)]
+    assert [header for _, header in puts(step)] == list(update.headers)
+    assert works(step) == []
+    assert works(client.invite(-1)) == []
+    again = client.restarted().joined()
+    assert works(again.invite(-1)) == []
+    assert again.machine.subscription().unsettled == (update.receipt.id,)
+    last = client.stored(update)[-1]
+    assert said(last, requests.Submit) == [requests.Submit(update.receipt)]
+    noted = Answered(requests.Submit(update.receipt), requests.Noted())
+    assert client.give(COORDINATOR, noted) == Step(), "no telemetry of a founding"
+
+
+# --- pulling ----------------------------------------------------------------------
+
+
+def test_it_trains_when_invited_and_pulled() -> None:
+    client = Client().joined()
+    assert client.publish(0) == Step()
+    step = client.invite(0)
+    assert asked(step) == [(SHARDS[b % 2], 0, b) for b in range(4)]
+    assert [works(client.got(0, b)) for b in range(3)] == [[], [], []]
+    step = client.got(0, 3)
+    blocks = model_blocks("all", 0, 4)
+    assert works(step) == [Contribute((GroupVersion("all", 0),), blocks, (Aim("all", 0, 0),))]
+    assert client.invite(0) == Step()
+    assert block_key(blocks[0]) == f"block/{blocks[0].hex()}"
+
+
+def test_it_waits_for_all_groups() -> None:
+    client = Client(TWO).joined()
+    client.publish(0, "b")
+    assert client.invite(0, "b") == Step()
+    assert client.publish(0, "w") == Step()
+    assert len(asked(client.invite(0, "w"))) == 5
+    client.pull(0, "b")
+    (task,) = works(client.pull(0, "w"))
+    assert task.aims == (Aim("b", 0, 0), Aim("w", 0, 0))
+    assert task.blocks == model_blocks("b", 0, 1) + model_blocks("w", 0, 4)
+    client.contributed(client.sealed(0, 0, "b"), client.sealed(0, 0, "w"))
+    client.publish(1, "b")
+    assert asked(client.invite(1, "b")) == []
+
+
+def test_a_group_that_is_at_its_end_holds_nobody_back() -> None:
+    client = Client(TWO).joined()
+    client.publish(2, "b")
+    client.publish(1, "w")
+    client.invite(1, "w")
+    client.pull(2, "b")
+    (task,) = works(client.pull(1, "w"))
+    assert task.aims == (Aim("w", 1, 0),)
+    assert task.model == (GroupVersion("b", 2), GroupVersion("w", 1))
+
+
+def test_it_pulls_only_what_changed() -> None:
+    client = Client().joined()
+    client.trained()
+    old, new = model_blocks("all", 0, 4), model_blocks("all", 1, 4)
+    mixed = (old[0], new[1], old[2], old[2])
+    client.order(orders.Published(1, "all", 1, mixed))
+    assert asked(client.invite(1)) == [("shard-b", 1, 1)]
+    (task,) = works(client.got(1, 1))
+    assert (task.blocks, task.aims) == (mixed, (Aim("all", 1, 1),))
+
+
+def test_equal_blocks_are_pulled_once() -> None:
+    client = Client().joined()
+    zero = model_blocks("all", 0, 4)[0]
+    client.order(orders.Published(1, "all", 0, (zero,) * 4))
+    assert asked(client.invite(0)) == [("shard-a", 0, 0)]
+    assert len(works(client.got(0, 0))) == 1
+
+
+def test_what_is_no_longer_cached_is_pulled_again() -> None:
+    """The hands keep the blocks of the last training alone."""
+    client = Client(make_plan("bfv", versions=5)).joined()
+    client.trained()
+    old = model_blocks("all", 0, 4)
+    client.order(orders.Published(1, "all", 1, (old[0],) * 4))
+    (task,) = works(client.invite(1))
+    assert task.blocks == (old[0],) * 4
+    client.contributed(client.sealed(1, 1))
+    client.order(orders.Published(1, "all", 2, old))
+    assert asked(client.invite(2)) == [("shard-b", 2, 1), ("shard-a", 2, 2), ("shard-b", 2, 3)]
+
+
+def test_a_newer_version_is_pulled_instead() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    client.got(0, 0)
+    client.publish(1)
+    assert works(client.got(0, 1)) == []
+    step = client.invite(1)
+    assert asked(step) == [(SHARDS[b % 2], 1, b) for b in range(4)]
+    assert client.publish(0) == Step(), "an older version that comes late changes nothing"
+    (task,) = works(client.pull(1))
+    assert task.aims == (Aim("all", 1, 0),)
+
+
+def test_a_version_that_is_gone_is_not_asked_for_again() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    for block in range(4):
+        ask = requests.GetBlock(client.run.id, "all", 0, block)
+        step = client.give("shard-a", Failed(ask, WrongVersion("gone")))
+        assert step == Step(), "each failure would ask for all blocks, and so on"
+    old, new = model_blocks("all", 0, 4), model_blocks("all", 1, 4)
+    client.order(orders.Published(1, "all", 1, (old[0], *new[1:])))
+    assert len(asked(client.invite(1))) == 4, "also the block that did not change"
+
+
+def test_a_block_that_could_not_be_read_is_asked_for_again() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    ask = requests.GetBlock(client.run.id, "all", 0, 2)
+    step = client.give("shard-a", Failed(ask, InternalError("a disk")))
+    assert asked(step) == [("shard-a", 0, 2)]
+    step = client.give("shard-a", Failed(ask, Malformed("block 2 has a wrong length")))
+    (halt,) = halts(step)
+    assert halt.error
+    assert "block 2 of all cannot be pulled: block 2 has a wrong length" in halt.reason
+
+
+def test_another_block_than_was_published_halts() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    step = client.got(0, 0, digest=bytes(32))
+    (halt,) = halts(step)
+    assert halt.error
+    assert "block 0 of all is not the one that was published" in halt.reason
+
+
+def test_an_old_invitation_is_not_followed() -> None:
+    client = Client().joined()
+    client.publish(1)
+    assert client.invite(0) == Step()
+    assert len(asked(client.invite(1))) == 4
+
+
+# --- pushing ----------------------------------------------------------------------
+
+
+def test_blocks_go_to_their_shards_and_then_the_receipt() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    update = client.sealed(0, 0)
+    figure = requests.Figure("training_seconds", 2.0)
+    report = requests.Telemetry("c0", "all", 1, (figure,))
+    step = client.give(HANDS, Contributed((update,), (report,)))
+    assert step.records == [records.Sealed(update.receipt, update.headers)]
+    assert puts(step) == [(SHARDS[b % 2], h) for b, h in enumerate(update.headers)]
+    down = requests.Figure("bytes_down", 240.0)
+    wanted = dataclasses.replace(report, figures=(figure, down))
+    assert said(step, requests.Telemetry) == [wanted]
+    client.now = 3.0
+    steps = client.stored(update)
+    assert [said(s, requests.Submit) for s in steps] == [
+        [],
+        [],
+        [],
+        [requests.Submit(update.receipt)],
+    ]
+    submit = requests.Submit(update.receipt)
+    step = client.give(COORDINATOR, Answered(submit, requests.Noted()))
+    (network,) = said(step, requests.Telemetry)
+    assert network.figures == (
+        requests.Figure("network_seconds", 3.0),
+        requests.Figure("bytes_up", float(update.receipt.size)),
+    )
+    assert client.give(COORDINATOR, Answered(submit, requests.Noted())) == Step()
+
+
+def test_send_again_sends_the_same_headers() -> None:
+    client = Client().joined()
+    update = client.trained()
+    client.stored(update)
+    for sender in (client, client.restarted().joined()):
+        step = sender.order(orders.SendAgain(2, update.receipt.id))
+        assert [h for _, h in puts(step)] == list(update.headers)
+        assert step.records == []
+        last = sender.stored(update)[-1]
+        assert said(last, requests.Submit) == [requests.Submit(update.receipt)]
+    assert client.order(orders.SendAgain(2, SubmissionId("c0", "all", 9))) == Step()
+
+
+@pytest.mark.parametrize("outcome", ["durable", "dropped", "lost"])
+def test_what_is_settled_leaves_the_outbox(outcome: str) -> None:
+    client = Client().joined()
+    update = client.trained()
+    id = update.receipt.id
+    included = client.order(orders.Settled(1, id, "included", 1, "part of version 1"))
+    assert included.records == [records.SubmissionSettled(id, "included")]
+    assert works(included) == []
+    assert client.machine.subscription().unsettled == (id,)
+    step = client.order(orders.Settled(1, id, outcome, 1, "why"))
+    assert step.records == [records.SubmissionSettled(id, outcome)]
+    assert works(step) == [Prune(tuple(h.key for h in update.headers))]
+    says = [e.text for e in step.effects if isinstance(e, Say)]
+    assert says == ([] if outcome == "durable" else [f"c0/all/0 was {outcome}: why"])
+    assert client.machine.subscription().unsettled == ()
+    assert client.order(orders.Settled(1, id, outcome, 1, "why")) == Step()
+    assert client.order(orders.SendAgain(1, id)) == Step()
+    assert client.stored(update) == [Step()] * 4
+    assert client.restarted().machine.subscription().unsettled == ()
+
+
+@pytest.mark.parametrize("error", [WrongVersion("too late"), Conflict("known")])
+def test_what_is_refused_is_dropped_and_the_next_invitation_followed(
+    error: SecurepsError,
+) -> None:
+    for make in (
+        lambda u: requests.Submit(u.receipt),
+        lambda u: requests.PutBlock(u.headers[1]),
+    ):
+        client = Client().joined()
+        update = client.trained()
+        step = client.give(COORDINATOR, Failed(make(update), error))
+        assert step.records == [records.SubmissionSettled(update.receipt.id, "dropped")]
+        assert works(step) == [Prune(tuple(h.key for h in update.headers))]
+        assert client.give(COORDINATOR, Failed(make(update), error)) == Step()
+        (task,) = works(client.invite(0))
+        assert task.aims == (Aim("all", 0, 1),), "a new sequence"
+
+
+def test_it_does_not_train_twice_for_a_version_whose_fate_is_open() -> None:
+    client = Client().joined()
+    client.trained()
+    assert client.invite(0) == Step()
+    again = client.restarted().joined()
+    again.publish(0)
+    assert again.invite(0) == Step()
+
+
+def test_failures_that_do_not_matter() -> None:
+    client = Client().joined()
+    for request in (requests.Heartbeat("c0"), requests.Telemetry("c0", "all", 0, ())):
+        assert client.give(COORDINATOR, Failed(request, Unreachable("x"))) == Step()
+
+
+def test_the_end() -> None:
+    client = Client().joined()
+    assert client.order(orders.Finish(1, "all 2 versions are made")).effects == [
+        Halt("all 2 versions are made")
+    ]
+
+
+# --- the own budget ---------------------------------------------------------------
+
+
+def budgeted(budget: float, journal: tuple[Any, ...] = ()) -> Client:
+    plan = make_plan(privacy=PRIVACY | {"budget": budget}, training={"local_steps": STEPS})
+    return Client(plan, journal).joined()
+
+
+def test_it_stops_at_its_budget_before_it_trains() -> None:
+    client = budgeted(1e-3)
+    client.publish(0)
+    client.invite(0)
+    step = client.pull(0)
+    (halt,) = halts(step)
+    assert not halt.error
+    assert "the budget is 0.001: this client stops" in halt.reason
+    assert (works(step), step.records) == ([], [])
+
+
+def test_what_was_sealed_is_spent_even_after_a_restart() -> None:
+    client = Client(private_plan()).joined()
+    update = client.trained()
+    assert update.receipt.charge is not None
+    client.order(orders.Settled(1, update.receipt.id, "dropped", 0, "given up"))
+    once = client.machine._ledger
+    assert once.charges == (update.receipt.charge,)
+    assert client.restarted().machine._ledger == once
+    (task,) = works(client.invite(0))
+    assert task.aims == (Aim("all", 0, 1),)
+    again = client.sealed(0, 1)
+    client.contributed(again)
+    assert client.machine._ledger == once, "the same version again costs nothing"
+
+
+def test_one_version_fits_the_budget_and_two_do_not() -> None:
+    charge = Client(private_plan()).sealed(0, 0).receipt.charge
+    assert charge is not None
+    client = budgeted(epsilon((charge,), 1e-5) * 1.001)
+    client.trained()
+    client.publish(1)
+    client.invite(1)
+    step = client.pull(1)
+    assert len(halts(step)) == 1
+    assert works(step) == []
+
+
+# --- restarts ---------------------------------------------------------------------
+
+
+def test_sequences_are_never_used_twice() -> None:
+    client = Client().joined()
+    update = client.trained()
+    client.order(orders.Settled(1, update.receipt.id, "dropped", 0, "x"))
+    again = client.restarted().joined()
+    again.publish(0)
+    again.invite(0)
+    (task,) = works(again.pull(0))
+    assert task.aims == (Aim("all", 0, 1),)
+
+
+def test_a_foreign_journal() -> None:
+    with pytest.raises(InternalError, match="a member's journal has no MemberJoined"):
+        Client(journal=(records.MemberJoined("c0"),))
+
+
+# --- what the coordinator cannot talk a client out of -----------------------------
+
+
+def keyed(plan: Plan) -> tuple[Client, Step]:
+    """A client whose kit has a holder's cipher key, welcomed to a run of this plan."""
+    client = Client(plan, kit=MemberKit("c0", KEYED_ROSTER, HOLDERS, SCHEMA))
+    return client, client.welcome(roster=KEYED_ROSTER.digest)
+
+
+def test_a_plan_in_the_clear_is_refused_where_the_kit_has_a_key() -> None:
+    _, step = keyed(make_plan("plain"))
+    (halt,) = halts(step)
+    assert halt.error
+    assert "sends updates in the clear (plain), but this kit was made for encryption" in halt.reason
+    assert step.records == []
+    client, step = keyed(make_plan("bfv"))
+    assert halts(step) == []
+    assert client.machine.pinned.run.roster == KEYED_ROSTER.digest
+
+
+def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
+    client = Client(kit=MemberKit("c0", ROSTER, HOLDERS, SCHEMA, budget=8.0)).joined()
+    client.publish(0)
+    client.invite(0)
+    step = client.pull(0)
+    (halt,) = halts(step)
+    assert halt.error
+    assert "trains without privacy" in halt.reason
+    assert works(step) == []
+
+
+def test_a_budget_of_its_own_holds_under_a_plan_with_a_larger_one() -> None:
+    plan = make_plan(privacy=PRIVACY | {"budget": 1e6}, training={"local_steps": STEPS})
+    client = Client(plan, kit=MemberKit("c0", ROSTER, HOLDERS, SCHEMA, budget=1e-3)).joined()
+    client.publish(0)
+    client.invite(0)
+    step = client.pull(0)
+    (halt,) = halts(step)
+    assert "the budget is 0.001: this client stops" in halt.reason
+    assert works(step) == []

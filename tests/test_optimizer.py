@@ -1,0 +1,210 @@
+"""Server optimizers against torch and the papers' formulas, and cut into blocks anywhere."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureps.errors import PlanRefused, WrongShape
+from secureps.model.optimizer import (
+    Optimizer,
+    OptimizerSettings,
+    OptimizerState,
+    ScheduleSettings,
+    Values,
+    build_optimizer,
+    build_schedule,
+)
+
+NAMES = ["sgd", "momentum", "adam", "yogi"]
+STEPS = 12
+
+
+def run(optimizer: Optimizer, values: Values, updates: list[Values]) -> Values:
+    state = optimizer.init(values)
+    for update in updates:
+        values, state = optimizer.apply(update, values, state)
+    return values
+
+
+def problem(size: int = 97, seed: int = 3) -> tuple[Values, list[Values]]:
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=size).astype(np.float32)
+    scale = np.logspace(-4, 1, size)
+    return values, [(scale * rng.normal(size=size)).astype(np.float32) for _ in range(STEPS)]
+
+
+def run_torch(kind: Any, values: Values, updates: list[Values], **settings: Any) -> Values:
+    parameter = torch.nn.Parameter(torch.from_numpy(values.copy()))
+    optimizer = kind([parameter], **settings)
+    for update in updates:
+        parameter.grad = torch.from_numpy(-update)
+        optimizer.step()
+    return parameter.detach().numpy()
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "torch_settings"),
+    [
+        (OptimizerSettings("sgd", 0.3), torch.optim.SGD, {"lr": 0.3}),
+        (
+            OptimizerSettings("momentum", 0.1, momentum=0.8),
+            torch.optim.SGD,
+            {"lr": 0.1, "momentum": 0.8},
+        ),
+        (
+            OptimizerSettings("adam", 0.02, betas=(0.9, 0.95), tau=1e-5),
+            torch.optim.Adam,
+            {"lr": 0.02, "betas": (0.9, 0.95), "eps": 1e-5},
+        ),
+    ],
+)
+def test_same_as_torch(
+    settings: OptimizerSettings, kind: Any, torch_settings: dict[str, Any]
+) -> None:
+    values, updates = problem()
+    ours = run(build_optimizer(settings), values, updates)
+    assert ours.dtype == np.float32
+    theirs = run_torch(kind, values, updates, **torch_settings)
+    np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-6)
+
+
+def test_yogi_is_algorithm_2_of_the_paper() -> None:
+    lr, b1, b2, tau = 0.05, 0.9, 0.97, 1e-2
+    values, updates = problem()
+    settings = OptimizerSettings("yogi", lr, betas=(b1, b2), tau=tau)
+    ours = run(build_optimizer(settings), values, updates)
+    for i in range(values.size):
+        x, m, v = float(values[i]), 0.0, tau**2
+        for update in updates:
+            d = float(update[i])
+            m = b1 * m + (1 - b1) * d
+            if v > d * d:
+                v = v - (1 - b2) * d * d
+            elif v < d * d:
+                v = v + (1 - b2) * d * d
+            x = x + lr * m / (math.sqrt(v) + tau)
+        assert ours[i] == pytest.approx(x, rel=2e-5, abs=2e-6)
+
+
+def test_default_is_federated_averaging() -> None:
+    values, updates = problem()
+    optimizer = build_optimizer(OptimizerSettings())
+    moved, state = optimizer.apply(updates[0], values, optimizer.init(values))
+    np.testing.assert_array_equal(moved, values + updates[0])
+    assert state == OptimizerState(1, {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(cuts=st.lists(st.integers(1, 96), unique=True, max_size=6))
+def test_blocks_do_not_matter_bit_for_bit(name: str, cuts: list[int]) -> None:
+    values, updates = problem()
+    settings = OptimizerSettings(name, 0.1, ScheduleSettings("cosine", total_steps=9))
+    optimizer = build_optimizer(settings)
+    whole = run(optimizer, values, updates)
+    edges = [0, *sorted(cuts), values.size]
+    parts = [
+        run(optimizer, values[a:b], [update[a:b] for update in updates])
+        for a, b in itertools.pairwise(edges)
+    ]
+    assert np.concatenate(parts).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_are_not_changed_and_float32_stays(name: str) -> None:
+    values, updates = problem()
+    optimizer = build_optimizer(OptimizerSettings(name, 0.1))
+    state = optimizer.init(values)
+    for update in updates[:3]:
+        frozen = [values, update, *state.slots.values()]
+        for vector in frozen:
+            vector.setflags(write=False)
+        new_values, new_state = optimizer.apply(update, values, state)
+        assert new_state.step == state.step + 1
+        assert new_state.slots.keys() == state.slots.keys()
+        for vector in (new_values, *new_state.slots.values()):
+            assert vector.dtype == np.float32
+            assert not any(np.shares_memory(vector, old) for old in frozen)
+        values, state = new_values, new_state
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_from_a_stored_state_is_the_same_step(name: str) -> None:
+    values, updates = problem()
+    optimizer = build_optimizer(OptimizerSettings(name, 0.1, ScheduleSettings("warmup")))
+    state = optimizer.init(values)
+    values, state = optimizer.apply(updates[0], values, state)
+    stored = OptimizerState(state.step, {k: v.copy() for k, v in state.slots.items()})
+    assert stored == state
+    first, second = (optimizer.apply(updates[1], values, s) for s in (state, stored))
+    assert first[0].tobytes() == second[0].tobytes()
+    assert first[1] == second[1]
+    assert first[1] != state
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vectors_that_do_not_fit_are_refused(name: str) -> None:
+    optimizer = build_optimizer(OptimizerSettings(name))
+    values = np.zeros(4, dtype=np.float32)
+    state = optimizer.init(values)
+    with pytest.raises(WrongShape, match="update"):
+        optimizer.apply(values[:1], values, state)
+    with pytest.raises(WrongShape, match="float64"):
+        optimizer.apply(values.astype(np.float64), values, state)
+    if state.slots:
+        with pytest.raises(WrongShape, match="momentum"):
+            optimizer.apply(values, values, optimizer.init(values[:3]))
+
+
+def rates(settings: ScheduleSettings, steps: range) -> list[float]:
+    schedule = build_schedule(settings, 2.0)
+    return [schedule(step) for step in steps]
+
+
+def test_schedules() -> None:
+    assert rates(ScheduleSettings(), range(3)) == [2.0, 2.0, 2.0]
+    assert rates(ScheduleSettings("warmup", warmup_steps=4), range(6)) == [0.5, 1, 1.5, 2, 2, 2]
+    assert rates(ScheduleSettings("exponential", decay=0.5), range(3)) == [2.0, 1.0, 0.5]
+    cosine = rates(ScheduleSettings("cosine", total_steps=4, floor=1.0), range(7))
+    half = 1.0 + 0.5 * (1.0 + math.sqrt(0.5))
+    assert cosine == pytest.approx([2.0, half, 1.5, 3.0 - half, 1.0, 1.0, 1.0])
+
+
+def test_the_schedule_is_read_at_the_state_s_step() -> None:
+    settings = OptimizerSettings("sgd", 1.0, ScheduleSettings("exponential", decay=0.5))
+    ones = np.ones(2, dtype=np.float32)
+    assert run(build_optimizer(settings), 0 * ones, [ones] * 3).tolist() == [1.75, 1.75]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (
+            OptimizerSettings("lion"),
+            "unknown optimizer 'lion': known are sgd, momentum, adam, yogi",
+        ),
+        (
+            OptimizerSettings(schedule=ScheduleSettings("linear")),
+            "unknown schedule 'linear': known are constant, cosine, exponential, warmup",
+        ),
+        (OptimizerSettings(learning_rate=0.0), "learning rate"),
+        (OptimizerSettings(learning_rate=math.nan), "learning rate"),
+        (OptimizerSettings(momentum=1.0), "momentum"),
+        (OptimizerSettings(betas=(0.9, 1.0)), "betas"),
+        (OptimizerSettings(tau=0.0), "tau"),
+        (OptimizerSettings(schedule=ScheduleSettings(total_steps=0)), "total_steps"),
+        (OptimizerSettings(schedule=ScheduleSettings(floor=1.5)), "floor"),
+        (OptimizerSettings(schedule=ScheduleSettings(decay=1.5)), "decay"),
+        (OptimizerSettings(schedule=ScheduleSettings(warmup_steps=0)), "warmup_steps"),
+    ],
+)
+def test_unsound_settings_are_refused(settings: OptimizerSettings, reason: str) -> None:
+    with pytest.raises(PlanRefused, match=reason):
+        build_optimizer(settings)

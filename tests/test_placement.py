@@ -1,0 +1,104 @@
+"""Rendezvous hashing moves as little as it can, and respects weights."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureps.errors import PlanRefused
+from secureps.model.placement import place, place_group
+
+KEYS = [f"group/{i}" for i in range(20_000)]
+
+
+def spread(nodes: dict[str, float]) -> list[str]:
+    return [place(key, nodes) for key in KEYS]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 8])
+def test_a_node_that_comes_or_goes_moves_only_its_share(count: int) -> None:
+    small = {f"shard-{i}": 1.0 for i in range(count)}
+    large = small | {"new": 1.0}
+    before, after = spread(small), spread(large)
+    moved = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    # Adding "new" to N nodes, and removing it from N + 1, both move 1 / (N + 1).
+    assert len(moved) / len(KEYS) == pytest.approx(1 / (count + 1), rel=0.1)
+    assert {new for _, new in moved} == {"new"}
+    assert after.count("new") == len(moved)
+    gone = f"shard-{count // 2}"
+    left = spread({name: weight for name, weight in small.items() if name != gone})
+    lost = [old for old, new in zip(before, left, strict=True) if old != new]
+    assert len(lost) / len(KEYS) == pytest.approx(1 / count, rel=0.1)
+    assert set(lost) == {gone}
+    assert gone not in left
+
+
+def test_weights_are_respected() -> None:
+    nodes = {"a": 1.0, "b": 2.0, "c": 5.0}
+    counts = Counter(spread(nodes))
+    for name, weight in nodes.items():
+        p = weight / 8
+        sigma = math.sqrt(len(KEYS) * p * (1 - p))
+        assert abs(counts[name] - len(KEYS) * p) < 5 * sigma
+
+
+def test_a_node_that_grows_only_gains() -> None:
+    before = spread({"a": 1.0, "b": 1.0, "c": 1.0})
+    after = spread({"a": 1.0, "b": 3.0, "c": 1.0})
+    changes = {new for old, new in zip(before, after, strict=True) if old != new}
+    assert changes == {"b"}
+    assert after.count("b") / len(KEYS) == pytest.approx(3 / 5, rel=0.1)
+
+
+weights = st.floats(1e-3, 1e3)
+
+
+@given(
+    key=st.text(),
+    nodes=st.dictionaries(st.text(min_size=1), weights, min_size=1, max_size=8),
+    scale=st.sampled_from([0.5, 2.0, 1024.0]),
+    data=st.data(),
+)
+def test_order_and_scale_do_not_matter(
+    key: str, nodes: dict[str, float], scale: float, data: st.DataObject
+) -> None:
+    chosen = place(key, nodes)
+    assert chosen in nodes
+    shuffled = data.draw(st.permutations(list(nodes.items())))
+    assert place(key, dict(shuffled)) == chosen
+    assert place(key, {name: weight * scale for name, weight in nodes.items()}) == chosen
+
+
+def test_known_answer() -> None:
+    """Stored placements depend on it: a change here moves the blocks of running federations."""
+    nodes = {"shard-0": 1.0, "shard-1": 1.0, "shard-2": 2.0}
+    assert place_group("rest", 8, nodes) == (
+        "shard-1",
+        "shard-2",
+        "shard-1",
+        "shard-2",
+        "shard-0",
+        "shard-2",
+        "shard-1",
+        "shard-1",
+    )
+
+
+def test_groups_are_placed_block_by_block() -> None:
+    nodes = {"a": 1.0, "b": 1.0}
+    assert place_group("g", 3, nodes) == tuple(place(f"g/{i}", nodes) for i in range(3))
+    assert place_group("g", 0, nodes) == ()
+    assert place_group("g", 64, nodes) != place_group("h", 64, nodes)
+    assert place_group("g", 9, {"only": 0.5}) == ("only",) * 9
+
+
+def test_bad_nodes_are_refused() -> None:
+    with pytest.raises(PlanRefused, match="no shard"):
+        place("k", {})
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(PlanRefused, match="'b' has weight"):
+            place("k", {"a": 1.0, "b": bad})

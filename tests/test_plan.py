@@ -1,0 +1,343 @@
+"""A plan is refused with its reason, and its text is the same for everybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureps.config import PlanSection, RuleSection, parse, read_toml
+from secureps.errors import ConfigError, PlanRefused
+from secureps.messages.encoding import payload_digest
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.policy.plan import Plan, build_rule, load_plan
+from secureps.policy.sync import Sync
+
+SCHEMA = Schema((TensorSpec("bias", (5,), "float32"), TensorSpec("weight", (4, 5), "float32")))
+PRIVACY = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "sample_rate": 0.1,
+    "delta": 1e-5,
+    "budget": 8.0,
+}
+TOML = """
+name = "demo"
+versions = 3
+shards = 2
+block_size = 64
+{top}
+
+[cipher]
+name = "{cipher}"
+
+[training]
+local_steps = 5
+rate = 0.5
+label = "x"
+flag = true
+
+[[group]]
+name = "embedding"
+pattern = "embedding.*"
+[group.rule]
+quorum = 5
+most = 20
+
+[[group]]
+name = "rest"
+[group.rule]
+quorum = 6
+deadline = 30
+[group.optimizer]
+name = "adam"
+learning_rate = 0.01
+schedule = {{ name = "cosine", total_steps = 3 }}
+"""
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    return {"name": "demo", "versions": 3, "group": [group()], **changes}
+
+
+def group(rule: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    return {"rule": {"quorum": 5} | (rule or {}), **changes}
+
+
+def plan(**changes: Any) -> Plan:
+    return Plan(parse(PlanSection, body(**changes), "demo.toml"))
+
+
+def write(folder: Path, top: str = "", cipher: str = "bfv") -> Path:
+    path = folder / "demo.toml"
+    path.write_text(TOML.format(top=top, cipher=cipher))
+    return path
+
+
+# --- what a plan says -------------------------------------------------------------
+
+
+def test_a_plan_file(tmp_path: Path) -> None:
+    made = load_plan(write(tmp_path))
+    assert made.groups == ("embedding", "rest")
+    assert made.rule("embedding") == Sync(5, 5, 5, 20, 60.0, 2)
+    assert made.rule("rest") == Sync(6, 5, 6, 32, 30.0, 2)
+    assert made.section.training == {"local_steps": 5, "rate": 0.5, "label": "x", "flag": True}
+    assert made.group("rest").optimizer.schedule.name == "cosine"
+    assert made.initial_digest == ""
+    with pytest.raises(KeyError):
+        made.group("none")
+
+
+def test_defaults_follow_one_another() -> None:
+    rule = plan(cipher={"capacity": 9}).rule("all")
+    assert (rule.minimum, rule.most) == (5, 9)
+    started = plan(group=[group({"start": 7})]).rule("all")
+    assert isinstance(started, Sync)
+    assert started.start == 7
+
+
+def test_the_grid_is_the_clip_unless_a_range_is_given() -> None:
+    groups = [
+        group(name="a", pattern="bias", clip=2.0, bits=8),
+        group(name="b", clip=2.0, range=0.5, bits=12),
+    ]
+    made = plan(group=groups)
+    assert (made.grid("a").range, made.grid("a").bits) == (2.0, 8)
+    assert (made.grid("b").range, made.grid("b").bits) == (0.5, 12)
+    assert made.cipher_parameters.levels == made.grid("b").levels
+
+
+def test_holders_are_those_that_the_cipher_needs() -> None:
+    assert plan(cipher={"name": "plain", "holders": 3}).holders == 0
+    assert plan(cipher={"name": "bfv"}).holders == 1
+
+
+def test_the_layout_follows_the_plan() -> None:
+    layout = plan(block_size=16, local=["bias"]).layout(SCHEMA)
+    assert [t.name for t in layout.local] == ["bias"]
+    assert layout.group("all").blocks == 2
+    with pytest.raises(PlanRefused, match="'weight' matches no group's pattern"):
+        plan(group=[group(pattern="bias")]).layout(SCHEMA)
+
+
+def test_the_optimizer_is_the_sections() -> None:
+    made = plan(group=[group(optimizer={"name": "yogi", "tau": 0.5})]).optimizer("all")
+    state = made.init(np.zeros(2, dtype=np.float32))
+    assert state.slots["second"].tolist() == [0.25, 0.25]
+
+
+# --- refusals ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"group": [group(), group()]}, "two groups have the same name"),
+        (
+            {"group": [group({"minimum": 6})]},
+            "group all: the quorum 5 is below the minimum cohort 6; such a cohort would never "
+            "be opened",
+        ),
+        ({"group": [group({"quorum": 2})]}, "the quorum 2 is below the minimum cohort 5"),
+        (
+            {"group": [group({"start": 4, "minimum": 3})]},
+            "a round would open with 4 members and could never reach its quorum of 5",
+        ),
+        (
+            {"group": [group({"most": 33})]},
+            "a cohort of 33 exceeds the cipher's capacity of 32; raise cipher.capacity or lower",
+        ),
+        (
+            {"group": [group({"most": 5, "start": 6})]},
+            "at most 5 members are invited, but a round waits for 6",
+        ),
+        ({"cipher": {"capacity": 4}}, "at most 4 members are invited, but a round waits for 5"),
+        ({"group": [group({"name": "best"})]}, "no rule is called 'best'; known: sync"),
+        ({"cipher": {"name": "rot13"}}, "there is no cipher 'rot13'; known are bfv, plain"),
+        ({"group": [group(optimizer={"name": "lion"})]}, "unknown optimizer 'lion': known are sgd"),
+        (
+            {"group": [group(optimizer={"schedule": {"name": "linear"}})]},
+            "unknown schedule 'linear': known are constant",
+        ),
+        ({"group": [group(optimizer={"betas": [0.9, 1.5]})]}, "the optimizer's betas is 1.5"),
+        (
+            {"group": [group(optimizer={"learning_rate": float("inf")})]},
+            "the optimizer's learning rate is inf",
+        ),
+        ({"group": [group(clip=float("inf"))]}, "a grid's range must be finite"),
+        ({"group": [group(bits=24)], "cipher": {"capacity": 4096}}, "bits|plain modulus|does not"),
+        (
+            {"cipher": {"name": "bfv", "holders": 2}},
+            "bfv has one holder of the whole secret key; 2",
+        ),
+        ({"privacy": PRIVACY}, "training.local_steps: a private plan states how many steps"),
+        ({"privacy": PRIVACY, "training": {"local_steps": 0}}, "training.local_steps"),
+        ({"privacy": PRIVACY, "training": {"local_steps": True}}, "training.local_steps"),
+        ({"privacy": PRIVACY, "training": {"local_steps": 2.0}}, "training.local_steps"),
+    ],
+)
+def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PlanRefused, match=reason):
+        plan(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"more": 1}, "demo.toml: more: Extra inputs are not permitted"),
+        ({"cipher": {"key": 1}}, "cipher.key: Extra inputs"),
+        ({"group": [group({"patience": 1})]}, r"group\.0\.rule\.patience: Extra inputs"),
+        ({"group": [group(optimizer={"schedule": {"x": 1}})]}, r"optimizer\.schedule\.x: Extra"),
+        ({"group": []}, "group: Tuple should have at least 1 item"),
+        ({"group": [{}]}, r"group\.0\.rule: Field required"),
+        ({"versions": 0}, "versions: Input should be greater than or equal to 1"),
+        ({"name": "Bad Name"}, "name: String should match pattern"),
+        ({"group": [group({"deadline": 0})]}, "deadline: Input should be greater than 0"),
+        ({"group": [group({"deadline": float("nan")})]}, "deadline: Input should be"),
+        ({"group": [group(bits=1)]}, "bits: Input should be"),
+        ({"privacy": PRIVACY | {"sample_rate": 1.5}}, "privacy.sample_rate: Input should be"),
+        ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.unit: Input should be 'record'"),
+        ({"training": {"x": [1]}}, "training.x"),
+        ({"shards": 0}, "shards: Input should be"),
+    ],
+)
+def test_keys_that_are_wrong(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        plan(**changes)
+
+
+def test_every_wrong_key_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"versions: .*; more: Extra") as caught:
+        plan(versions=-1, more=2)
+    assert str(caught.value).startswith("demo.toml: ")
+
+
+def test_private_with_steps_is_sound() -> None:
+    assert plan(privacy=PRIVACY, training={"local_steps": 3}).section.privacy is not None
+
+
+def test_a_rule_of_its_own() -> None:
+    section = parse(RuleSection, {"quorum": 5, "most": 7}, "x")
+    assert build_rule(section, 32).most == 7
+    with pytest.raises(PlanRefused, match="no rule is called"):
+        build_rule(section.model_copy(update={"name": "x"}), 32)
+
+
+# --- the canonical text -----------------------------------------------------------
+
+
+def test_the_text_is_the_plan() -> None:
+    made = plan(cipher={"capacity": 9}, training={"a": 1, "b": 1.0, "c": True, "d": "x"})
+    again = Plan.from_text(made.text)
+    assert again == made
+    assert again.text == made.text
+    assert [type(v) for v in again.section.training.values()] == [int, float, bool, str]
+
+
+@given(
+    st.integers(5, 20),
+    st.floats(1e-3, 1e6),
+    st.sampled_from(["sgd", "momentum", "adam", "yogi"]),
+    st.dictionaries(st.text(max_size=5), st.booleans() | st.integers() | st.text(max_size=5)),
+)
+def test_every_sound_plan_comes_back(
+    quorum: int, deadline: float, name: str, training: dict[str, Any]
+) -> None:
+    groups = [group({"quorum": quorum, "deadline": deadline}, optimizer={"name": name})]
+    made = plan(group=groups, training=training)
+    again = Plan.from_text(made.text)
+    assert (again, again.text) == (made, made.text)
+
+
+def test_who_takes_part_on_this_machine_does_not_change_the_run() -> None:
+    federation = {"script": "client.py", "clients": 5, "settings": {"a": 1}}
+    made = plan(federation=federation)
+    assert made.section.federation is not None
+    assert made.text == plan().text
+    assert Plan.from_text(made.text) == plan()
+
+
+def test_every_other_key_changes_the_run() -> None:
+    texts = {
+        plan(**changes).text
+        for changes in (
+            {},
+            {"name": "other"},
+            {"versions": 4},
+            {"shards": 3},
+            {"block_size": 32},
+            {"lease": 5.0},
+            {"local": ["bias"]},
+            {"training": {"a": 1}},
+            {"training": {"a": True}},
+            {"cipher": {"name": "plain"}},
+            {"group": [group({"deadline": 5})]},
+            {"group": [group(clip=2.0)]},
+            {"group": [group(weighting="uniform")]},
+        )
+    }
+    assert len(texts) == 13
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "{}",
+        "[]",
+        "3",
+        "null",
+        '{"plan":{}}',
+        '{"plan":3,"initial_digest":""}',
+        '{"plan":{},"initial_digest":""}',
+        '{"plan":{"name":"x","versions":1,"group":[],"more":2},"initial_digest":""}',
+        "[" * 100_000,
+    ],
+)
+def test_garbage_is_no_plan(text: str) -> None:
+    with pytest.raises((PlanRefused, ConfigError), match="the coordinator's plan"):
+        Plan.from_text(text)
+
+
+def test_an_unsound_text_is_refused_too() -> None:
+    text = plan().text.replace('"quorum":5', '"quorum":4')
+    with pytest.raises(PlanRefused, match="below the minimum cohort"):
+        Plan.from_text(text)
+
+
+# --- files ------------------------------------------------------------------------
+
+
+def test_the_initial_file_is_pinned_by_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "v0.safetensors").write_bytes(b"model")
+    path = write(tmp_path, 'initial = "v0.safetensors"')
+    made = load_plan(path)
+    assert made.initial_digest == payload_digest(b"model").hex()
+    assert made.section.initial == str((tmp_path / "v0.safetensors").resolve())
+    assert Plan.from_text(made.text) == made
+    (tmp_path / "v0.safetensors").write_bytes(b"other")
+    other = load_plan(path)
+    assert other.initial_digest == payload_digest(b"other").hex()
+    assert other.text != made.text
+
+
+def test_an_initial_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PlanRefused, match=r"demo\.toml: initial: no file .*v0\.safetensors"):
+        load_plan(write(tmp_path, 'initial = "v0.safetensors"'))
+
+
+def test_files_that_do_not_parse(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        read_toml(tmp_path / "none.toml")
+    for data in (b"a = ", b"\xff\xfe"):
+        (tmp_path / "bad.toml").write_bytes(data)
+        with pytest.raises(ConfigError, match=r"bad\.toml: "):
+            read_toml(tmp_path / "bad.toml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        read_toml(tmp_path)

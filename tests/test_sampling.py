@@ -1,0 +1,127 @@
+"""Streams of words: known answers, unambiguous labels, and no dependence on chunking."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureps.crypto import sampling
+from secureps.crypto.sampling import Label, SecretSeed, Seed, Stream, UnsafeSeed
+from secureps.errors import InternalError, Malformed
+
+LABELS = st.lists(st.one_of(st.text(max_size=4), st.integers(), st.binary(max_size=4)), max_size=4)
+
+
+def test_words_are_rfc_8439s_key_stream() -> None:
+    """RFC 8439, appendix A.1, test vectors 1 and 2: zero key and nonce, counters 0 and 1."""
+    expected = bytes.fromhex(
+        "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
+        "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
+        "29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f"
+    )
+    assert Stream(bytes(32)).words(32).tobytes() == expected
+
+
+def test_known_answers() -> None:
+    secret = SecretSeed.from_bytes(bytes(range(32))).derive("noise", 7, b"\x00")
+    assert secret.words(4).tolist() == KNOWN_SECRET
+    assert secret.integer() == KNOWN_INTEGER
+    assert UnsafeSeed(42).derive("training", "hospital-1").words(2).tolist() == KNOWN_UNSAFE
+
+
+KNOWN_SECRET = [3443623844, 2890999636, 3716209613, 3291676349]
+KNOWN_INTEGER = 644531565141493687
+KNOWN_UNSAFE = [785446163, 756210401]
+
+
+def test_derivation_is_blake2b_of_length_prefixed_labels() -> None:
+    encoded = b"s" + (5).to_bytes(8, "little") + b"noise" + b"i" + (2).to_bytes(8, "little") + b"-7"
+    key = hashlib.blake2b(encoded, digest_size=32, key=bytes(32), person=b"secureps-stream")
+    derived = SecretSeed.from_bytes(bytes(32)).derive("noise", -7)
+    assert derived.words(9).tolist() == Stream(key.digest()).words(9).tolist()
+
+
+@given(LABELS, LABELS)
+def test_different_labels_never_share_a_stream(one: list[Label], other: list[Label]) -> None:
+    first, second = (SecretSeed(bytes(32)).derive(*x).words(4).tolist() for x in (one, other))
+    assert (first == second) == (one == other)
+
+
+def test_labels_that_could_be_mistaken_for_each_other() -> None:
+    lists: list[tuple[Label, ...]] = [
+        (),
+        ("",),
+        ("ab",),
+        ("a", "b"),
+        (b"ab",),
+        ("1",),
+        (1,),
+        (b"1",),
+    ]
+    lists += [("a", "", "b"), ("", "ab"), ("ab", ""), (b"i\x01" + bytes(7) + b"1",)]
+    streams = {tuple(UnsafeSeed(0).derive(*labels).words(4).tolist()) for labels in lists}
+    assert len(streams) == len(lists)
+    for wrong in (True, 1.5, None):
+        with pytest.raises(Malformed, match="is no label"):
+            UnsafeSeed(0).derive(wrong)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.integers(0, 40), max_size=6))
+def test_chunks_do_not_matter(counts: list[int]) -> None:
+    stream, whole = (UnsafeSeed(1).derive("x") for _ in range(2))
+    pieces = [word for count in counts for word in stream.words(count).tolist()]
+    assert pieces == whole.words(sum(counts)).tolist()
+
+
+def test_long_runs_cross_the_buffer_and_look_uniform() -> None:
+    count = (1 << 18) + 5
+    words = UnsafeSeed(1).derive("x").words(2 * count)
+    stream = UnsafeSeed(1).derive("x")
+    assert np.array_equal(np.concatenate([stream.words(count), stream.words(count)]), words)
+    assert words.dtype == np.uint32
+    assert abs(float(words.mean()) / 2**31 - 1) < 5 / np.sqrt(3 * words.size)
+
+
+@given(st.integers(1, 64))
+def test_integers_fit_their_bits(bits: int) -> None:
+    stream = UnsafeSeed(3).derive("x")
+    drawn = [stream.integer(bits) for _ in range(40)]
+    assert all(0 <= number < 1 << bits for number in drawn)
+    assert max(drawn).bit_length() == bits
+
+
+def test_limits() -> None:
+    with pytest.raises(InternalError, match="words left"):
+        Stream(bytes(32)).words(-1)
+    with pytest.raises(InternalError, match="words left"):
+        Stream(bytes(32)).words((1 << 36) + 1)
+    with pytest.raises(InternalError, match="1 to 64"):
+        Stream(bytes(32)).integer(65)
+    for material in (b"", bytes(31), bytes(33)):
+        with pytest.raises(Malformed, match="32 bytes"):
+            SecretSeed.from_bytes(material)
+    for number in (-1, 1 << 64):
+        with pytest.raises(Malformed, match="unsafe seed"):
+            UnsafeSeed(number)
+
+
+def test_the_two_kinds_of_seed() -> None:
+    assert SecretSeed.from_os().private
+    assert not UnsafeSeed(7).private
+    assert repr(UnsafeSeed(7)) == "UnsafeSeed(7): no privacy"
+    one, other = (SecretSeed.from_os().derive().words(4).tolist() for _ in range(2))
+    assert one != other
+    with pytest.raises(TypeError, match="two kinds"):
+        type("Third", (Seed,), {})
+
+
+def test_numpys_generator_and_random_are_not_used() -> None:
+    text = Path(sampling.__file__).read_text()
+    assert "np.random" not in text
+    assert "import random" not in text

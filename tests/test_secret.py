@@ -1,0 +1,33 @@
+"""No secret leaves by `repr`, by formatting, by pickle or by copy."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from secureps.crypto.bfv import BfvSecretKey
+from secureps.crypto.identity import Identity
+from secureps.crypto.sampling import SecretSeed, Stream
+from secureps.crypto.secret import Secret
+
+MATERIAL = bytes(range(65, 97))
+SECRETS: list[Secret] = [
+    Identity.from_bytes(MATERIAL),
+    SecretSeed.from_bytes(MATERIAL),
+    Stream(MATERIAL),
+    BfvSecretKey(MATERIAL),
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS, ids=lambda s: type(s).__name__)
+def test_secrets_stay_hidden(secret: Secret) -> None:
+    for text in (repr(secret), str(secret), f"{secret}", f"{[secret]}"):
+        assert "hidden" in text
+        assert MATERIAL.decode() not in text
+        assert MATERIAL.hex() not in text
+    for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="never pickled or copied"):
+            attempt(secret)
+    assert not hasattr(secret, "__dict__")

@@ -1,0 +1,253 @@
+"""Spools: one contract for both, and what only the directory can suffer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from secureps.errors import Malformed, OperatorError
+from secureps.messages.submission import BlockHeader
+from secureps.store.spool import KEY_LIMIT, DiskSpool, MemorySpool, Spool, check_key
+
+BAD = [
+    "",
+    "/",
+    "a/",
+    "/a",
+    "a//b",
+    ".",
+    "..",
+    "../a",
+    "a/../b",
+    "a/./b",
+    "a/...",
+    "a b",
+    "a\n",
+    "a\\b",
+    "a~b",
+    "~0.tmp",
+    "ä",
+    "a\0b",
+    "x" * (KEY_LIMIT + 1),
+]
+
+KEYS = st.lists(
+    st.text("ab.-_*9", min_size=1, max_size=4).filter(lambda part: part.strip(".") != ""),
+    min_size=1,
+    max_size=3,
+).map("/".join)
+
+
+class SpoolContract:
+    """Inherited by the suite of every spool."""
+
+    @pytest.fixture
+    def spool(self, tmp_path: Path) -> Spool:
+        raise NotImplementedError
+
+    def test_what_is_put_comes_back(self, spool: Spool) -> None:
+        for payload in (b"", b"x", os.urandom(3 << 20)):
+            spool.put("update/hospital-1/all/3/0", payload)
+            spool.put("update/hospital-1/all/3/0", payload)
+            assert spool.get("update/hospital-1/all/3/0") == payload
+
+    def test_the_last_one_counts(self, spool: Spool) -> None:
+        spool.put("a", b"long before")
+        spool.put("a", b"after")
+        assert spool.get("a") == b"after"
+
+    def test_absent(self, spool: Spool) -> None:
+        with pytest.raises(KeyError):
+            spool.get("a/b")
+        assert not spool.has("a/b")
+        spool.delete("a/b")
+
+    def test_deleted(self, spool: Spool) -> None:
+        spool.put("a/b", b"x")
+        assert spool.has("a/b")
+        spool.delete("a/b")
+        assert not spool.has("a/b")
+        assert spool.keys() == []
+
+    def test_one_key_may_begin_another(self, spool: Spool) -> None:
+        spool.put("a", b"1")
+        spool.put("a/b", b"2")
+        spool.put("a/b/c.tmp", b"3")
+        assert [spool.get(k) for k in ("a", "a/b", "a/b/c.tmp")] == [b"1", b"2", b"3"]
+
+    def test_keys_are_sorted_and_filtered(self, spool: Spool) -> None:
+        for key in ("update/b/1", "update/a/2", "sum/x", "update/a/10", "up"):
+            spool.put(key, b"")
+        assert spool.keys() == ["sum/x", "up", "update/a/10", "update/a/2", "update/b/1"]
+        assert spool.keys("update/a/") == ["update/a/10", "update/a/2"]
+        assert spool.keys("update/a") == ["update/a/10", "update/a/2"]
+        assert spool.keys("none") == []
+        assert spool.keys("../") == []
+        assert spool.keys("update~a") == []
+
+    @pytest.mark.parametrize("key", BAD)
+    def test_what_is_no_key(self, spool: Spool, key: str) -> None:
+        calls: list[Callable[[str], object]] = [
+            lambda k: spool.put(k, b""),
+            spool.get,
+            spool.has,
+            spool.delete,
+        ]
+        for call in calls:
+            with pytest.raises(Malformed):
+                call(key)
+        assert spool.keys() == []
+
+    def test_the_key_of_the_longest_names_fits(self, spool: Spool) -> None:
+        header = BlockHeader(b"", "a" * 63, "founding", "g" * 63, 10**15, 10**9, 1, bytes(32), b"")
+        spool.put(header.key, b"x")
+        assert spool.keys() == [header.key]
+
+    def test_threads(self, spool: Spool) -> None:
+        def write(n: int) -> None:
+            for i in range(20):
+                spool.put(f"same/{i}", bytes([n]) * 1000)
+                spool.put(f"own/{n}/{i}", bytes([n]))
+
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(spool.keys()) == 20 + 80
+        assert all(len(set(spool.get(k))) == 1 for k in spool.keys(""))
+
+    @settings(
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.differing_executors,
+        ],
+        max_examples=30,
+        deadline=None,
+    )
+    @given(wanted=st.dictionaries(KEYS, st.binary(max_size=9), max_size=6))
+    def test_it_is_a_dictionary(self, spool: Spool, wanted: dict[str, bytes]) -> None:
+        for key in spool.keys(""):
+            spool.delete(key)
+        for key, payload in wanted.items():
+            spool.put(key, payload)
+        assert spool.keys() == sorted(wanted)
+        assert {key: spool.get(key) for key in spool.keys("")} == wanted
+
+
+class TestMemorySpool(SpoolContract):
+    @pytest.fixture
+    def spool(self, tmp_path: Path) -> Spool:
+        return MemorySpool()
+
+    def test_it_keeps_its_own_copy(self, spool: Spool) -> None:
+        payload = bytearray(b"abc")
+        spool.put("a", payload)  # type: ignore[arg-type]
+        payload[0] = 0
+        assert spool.get("a") == b"abc"
+
+
+class TestDiskSpool(SpoolContract):
+    @pytest.fixture
+    def spool(self, tmp_path: Path) -> Spool:
+        return DiskSpool(tmp_path / "deep" / "spool")
+
+    def test_it_opens_again(self, tmp_path: Path) -> None:
+        DiskSpool(tmp_path).put("a/b", b"x")
+        assert DiskSpool(tmp_path).get("a/b") == b"x"
+
+    def test_stale_files_go_and_others_stay(self, tmp_path: Path) -> None:
+        DiskSpool(tmp_path).put("a.tmp", b"x")
+        (tmp_path / "~7.tmp").write_bytes(b"half")
+        spool = DiskSpool(tmp_path)
+        assert os.listdir(tmp_path) == ["a.tmp"]
+        assert spool.keys() == ["a.tmp"]
+
+    def test_a_disk_that_refuses_leaves_things_as_they_were(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spool = DiskSpool(tmp_path)
+        spool.put("a", b"before")
+
+        def full(_: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(OperatorError, match="No space left"):
+                spool.put("a", b"after")
+        assert spool.get("a") == b"before"
+        assert os.listdir(tmp_path) == ["a"]
+
+    def test_the_file_is_synced_before_it_is_renamed_and_the_directory_after(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spool = DiskSpool(tmp_path)
+        done: list[str] = []
+        real_sync, real_replace = os.fsync, os.replace
+
+        def sync(handle: int) -> None:
+            done.append("directory" if os.path.isdir(f"/proc/self/fd/{handle}") else "file")
+            real_sync(handle)
+
+        def replace(source: Path, target: Path) -> None:
+            done.append("rename")
+            real_replace(source, target)
+
+        monkeypatch.setattr(os, "fsync", sync)
+        monkeypatch.setattr(os, "replace", replace)
+        spool.put("a", b"x")
+        assert done == ["file", "rename", "directory"]
+
+    def test_a_root_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(OperatorError):
+            DiskSpool(tmp_path / "file")
+
+
+WRITER = """
+import sys
+from secureps.store.spool import DiskSpool
+spool = DiskSpool(sys.argv[1])
+n = 0
+while True:
+    spool.put(f"update/a/{n}", bytes([n % 256]) * 100_000)
+    print(n, flush=True)
+    n += 1
+"""
+
+
+def test_what_put_returned_survives_kill_9(tmp_path: Path) -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    try:
+        for _ in range(50):
+            line = writer.stdout.readline()
+    finally:
+        os.kill(writer.pid, signal.SIGKILL)
+        said, _ = writer.communicate()
+    last = int((said.split() or [line.strip()])[-1])
+    spool = DiskSpool(tmp_path)
+    for n in range(last + 1):
+        assert spool.get(f"update/a/{n}") == bytes([n % 256]) * 100_000
+    assert len(spool.keys()) <= last + 2
+    assert set(os.listdir(tmp_path)) == {k.replace("/", "~") for k in spool.keys("")}
+
+
+@given(st.text(max_size=30))
+def test_no_key_leaves_the_directory(key: str) -> None:
+    with contextlib.suppress(Malformed):
+        assert "/" not in check_key(key).replace("/", "~")
+        assert ".." not in key.split("/")

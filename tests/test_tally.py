@@ -1,0 +1,40 @@
+"""Figures are counted once, whatever window of reports a status shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from secureps.messages.requests import Figure, Telemetry
+from secureps.run.tally import DOWN, UP, Tally
+
+
+def report(party: str, version: int, group: str = "all", **figures: float) -> Telemetry:
+    return Telemetry(party, group, version, tuple(Figure(n, v) for n, v in figures.items()))
+
+
+def test_windows_that_overlap() -> None:
+    reports = [report("a", v, bytes_up=10.0 * v) for v in range(1, 6)]
+    tally = Tally()
+    for first in range(4):
+        tally.add(reports[first : first + 2])
+        tally.add(reports[first : first + 2])
+    assert tally.total(UP) == 150
+    assert tally.updates() == {"all": 5}
+    assert (tally.updates_of("a"), tally.updates_of("b")) == (5, 0)
+
+
+def test_two_reports_of_one_party_add_up_and_a_repeated_one_replaces() -> None:
+    tally = Tally()
+    tally.add([report("a", 1, training_seconds=2.0), report("a", 1, bytes_up=8.0)])
+    tally.add([report("a", 1, training_seconds=3.0), report("b", 1, training_seconds=0.5)])
+    assert tally.of_version("all", 1) == {"training_seconds": 3.5, "bytes_up": 8.0}
+    assert tally.of_version("all", 2) == {}
+
+
+def test_the_ratio_is_to_fp32_of_each_groups_updates() -> None:
+    tally = Tally()
+    assert tally.ratio(UP, {"all": 10}) is None
+    tally.add([report("a", 1, "big", bytes_up=800, bytes_down=400)])
+    tally.add([report("a", 1, "small", bytes_up=80), report("b", 1, "small", bytes_up=80)])
+    assert tally.ratio(UP, {"big": 100, "small": 10}) == pytest.approx(960 / (400 + 2 * 40))
+    assert tally.ratio(DOWN, {"big": 100, "small": 10}) == pytest.approx(400 / 480)

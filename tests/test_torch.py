@@ -1,0 +1,351 @@
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from secureps.client.torch import LocalSgd, TorchTrainer
+from secureps.client.trainer import Array, FitConfig, RecordPrivacy, Trainer
+from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
+
+PRIVACY = RecordPrivacy(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, delta=1e-5)
+CONFIG = FitConfig({"all": 0}, 11, {"lr": 0.1, "local_steps": 5, "batch_size": 8})
+PRIVATE = FitConfig({"all": 0}, 11, {"lr": 0.1, "local_steps": 5}, PRIVACY)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def records(count: int, seed: int = 0) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, 6)).astype(np.float32)
+    return x, x[:, :3].argmax(axis=1).astype(np.int64)
+
+
+def trainer(
+    model: Callable[[], nn.Module] = mlp, train: tuple[Array, Array] | None = None
+) -> TorchTrainer:
+    return TorchTrainer(model, train or records(40), records(20, 1), device="cpu")
+
+
+def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
+    return list(a) == list(b) and all(
+        a[name].dtype == b[name].dtype and a[name].tobytes() == b[name].tobytes() for name in a
+    )
+
+
+def test_it_is_a_trainer() -> None:
+    holder: Trainer = trainer()
+    assert list(holder.parameters(1)) == ["0.weight", "0.bias", "3.weight", "3.bias"]
+
+
+def test_parameters_are_a_function_of_the_seed_and_leave_torch_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.randn(3)
+    torch.manual_seed(5)
+    first = trainer().parameters(7)
+    assert torch.equal(torch.randn(3), expected)
+    assert same(first, trainer().parameters(7))
+    assert not same(first, trainer().parameters(7 + (1 << 40)))
+    first["0.weight"][:] = 0
+    assert trainer().parameters(7)["0.weight"].any()
+
+
+@pytest.mark.parametrize("config", [CONFIG, PRIVATE], ids=["plain", "private"])
+def test_fit_repeats_its_bits_whatever_happened_before(config: FitConfig) -> None:
+    holder = trainer()
+    start = holder.parameters(1)
+    copy = {name: array.copy() for name, array in start.items()}
+    first = holder.fit(start, config)
+    torch.manual_seed(99)
+    state = torch.get_rng_state()
+    assert same(holder.fit(start, config).parameters, first.parameters)
+    assert same(trainer().fit(start, config).parameters, first.parameters)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert same(start, copy)
+    assert not same(first.parameters, start)
+    other = holder.fit(start, replace(config, seed=config.seed + (1 << 40)))
+    assert not same(other.parameters, first.parameters)
+    assert (first.examples, first.steps) == (40, 5)
+
+
+def test_fit_in_another_process_gives_the_same_bits() -> None:
+    program = (
+        "import hashlib, sys; sys.path.insert(0, sys.argv[1]); import test_torch as t, torch;"
+        "torch.set_num_threads(1); holder = t.trainer();"
+        "found = holder.fit(holder.parameters(1), t.PRIVATE).parameters;"
+        "print(hashlib.sha256(b''.join(a.tobytes() for a in found.values())).hexdigest())"
+    )
+    folder = __file__.rpartition("/")[0]
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", program, folder], check=True, capture_output=True, text=True
+        ).stdout
+        for _ in range(2)
+    }
+    assert len(runs) == 1
+
+
+def test_plain_training_learns() -> None:
+    holder = trainer(train=records(400))
+    start = holder.parameters(1)
+    fitted = holder.fit(start, FitConfig({}, 3, {"lr": 0.2, "momentum": 0.9, "local_epochs": 10}))
+    assert fitted.steps == 10 * 13
+    before, after = holder.evaluate(start), holder.evaluate(fitted.parameters)
+    assert after.examples == 20
+    assert after.loss < before.loss
+    assert after.metrics["accuracy"] > 0.7
+    assert after == holder.evaluate(fitted.parameters)
+
+
+def test_plain_step_is_sgd_on_the_whole_batch() -> None:
+    def linear() -> nn.Module:
+        return nn.Linear(6, 3)
+
+    x, y = records(40)
+    holder = trainer(linear, (x, y))
+    start = holder.parameters(1)
+    settings = {"lr": 0.5, "batch_size": 40, "local_steps": 1}
+    fitted = holder.fit(start, FitConfig({}, 3, settings)).parameters
+    logits = x.astype(np.float64) @ start["weight"].T + start["bias"]
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    p[np.arange(40), y] -= 1
+    np.testing.assert_allclose(fitted["weight"], start["weight"] - 0.5 * p.T @ x / 40, atol=1e-5)
+
+
+class Bias(nn.Module):
+    """Its output is its parameter, whatever the input."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, width)
+        with torch.no_grad():
+            self.layer.weight.zero_()
+            self.layer.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)
+        return found
+
+
+def drift(
+    rate: float, scale: float, seed: int, multiplier: float = 2.0, width: int = 20000
+) -> Array:
+    """The private update of `width` biases in one step of lr 1; `scale` sizes the gradients."""
+    holder = TorchTrainer(
+        lambda: Bias(width),
+        (np.ones((50, 1), np.float32), np.ones(50, np.float32)),
+        (np.ones((1, 1), np.float32), np.ones(1, np.float32)),
+        loss=lambda out, y: scale * (out[:, 0] * y).mean(),
+        metrics={},
+        device="cpu",
+    )
+    start = holder.parameters(0)
+    privacy = RecordPrivacy(multiplier, 3.0, rate, 1e-5)
+    config = FitConfig({}, seed, {"lr": 1.0, "local_steps": 1}, privacy)
+    found: Array = holder.fit(start, config).parameters["layer.bias"]
+    return found
+
+
+def test_noise_has_the_promised_variance() -> None:
+    noise = drift(rate=0.2, scale=0.0, seed=1) * (0.2 * 50)
+    assert noise.std() == pytest.approx(2.0 * 3.0, rel=0.03)
+    assert abs(noise.mean()) < 0.2
+    kurtosis = np.mean(noise**4) / np.mean(noise**2) ** 2
+    assert kurtosis == pytest.approx(3.0, abs=0.2)
+
+
+def test_noise_depends_on_every_bit_of_the_seed_and_not_on_the_data() -> None:
+    first = drift(rate=1.0, scale=0.0, seed=1)
+    assert not np.array_equal(first, drift(rate=1.0, scale=0.0, seed=1 + (1 << 40)))
+    assert np.array_equal(first[1:], drift(rate=1.0, scale=50.0, seed=1)[1:])
+
+
+def test_noise_is_new_for_whatever_else_the_server_asks_under_one_seed() -> None:
+    """Else the difference of two answers would be free of noise."""
+    holder = trainer()
+    start = holder.parameters(1)
+    nudged = start | {"3.bias": start["3.bias"] + np.float32(1e-3)}
+    one_step = replace(PRIVATE, settings={"lr": 1.0, "local_steps": 1})
+    asked = [
+        (start, one_step),
+        (nudged, one_step),
+        (start, replace(one_step, settings={"lr": 1.01, "local_steps": 1})),
+        (start, replace(one_step, versions={"all": 1})),
+        (start, replace(one_step, privacy=replace(PRIVACY, max_grad_norm=1.01))),
+    ]
+    noise = [
+        (holder.fit(base, config).parameters["0.weight"] - base["0.weight"]).ravel()
+        for base, config in asked
+    ]
+    correlation = np.corrcoef(noise) - np.eye(len(asked))
+    assert np.abs(correlation).max() < 0.5
+
+
+def test_gradients_are_clipped_per_record_and_divided_by_the_expected_batch() -> None:
+    # every record's gradient is (100 on the first bias, 100 on its weight): clipped to 3 in all
+    total = drift(rate=1.0, scale=100.0, seed=4, multiplier=1e-6)[0] * 50
+    assert total == pytest.approx(-50 * 3 / 2**0.5, rel=1e-3)
+
+
+def test_batches_are_poisson_samples() -> None:
+    sizes = [
+        -drift(rate=0.2, scale=1.0, seed=seed, multiplier=1e-6, width=2)[0] * (0.2 * 50)
+        for seed in range(200)
+    ]
+    assert np.allclose(sizes, np.rint(sizes), atol=1e-3)
+    assert np.mean(sizes) == pytest.approx(10, abs=0.8)
+    assert np.var(sizes) == pytest.approx(50 * 0.2 * 0.8, rel=0.4)
+
+
+def test_an_empty_batch_is_a_step_of_noise() -> None:
+    noise = drift(rate=1e-9, scale=1.0, seed=3) * (1e-9 * 50)
+    assert noise.std() == pytest.approx(6.0, rel=0.03)
+
+
+def test_private_fit_tells_no_metric_and_a_public_number_of_steps() -> None:
+    holder = trainer()
+    start = holder.parameters(1)
+    assert holder.fit(start, PRIVATE).metrics == {}
+    assert set(holder.fit(start, CONFIG).metrics) == {"loss"}
+    config = replace(PRIVATE, settings={"local_epochs": 3})
+    for count in (5, 40):
+        assert trainer(train=records(count)).fit(start, config).steps == 6
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_is_refused_by_name_under_privacy(affine: bool) -> None:
+    def model() -> nn.Module:
+        norm = nn.BatchNorm1d(16, affine=affine, track_running_stats=affine)
+        return nn.Sequential(nn.Linear(6, 16), norm, nn.Linear(16, 3))
+
+    holder = trainer(model)
+    start = holder.parameters(1)
+    with pytest.raises(PlanRefused, match=r"layer '1' \(BatchNorm1d\).*GroupNorm"):
+        holder.fit(start, PRIVATE)
+    holder.fit(start, CONFIG)
+
+
+class Counter(nn.Module):
+    """Keeps a statistic of what it saw, which no noise covers."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add_(x.detach().sum(dim=0))
+        return x
+
+
+def test_a_buffer_that_training_changes_is_refused_under_privacy() -> None:
+    holder = trainer(lambda: nn.Sequential(Counter(), nn.Linear(6, 3)))
+    start = holder.parameters(1)
+    with pytest.raises(PlanRefused, match=r"0\.seen"):
+        holder.fit(start, PRIVATE)
+    assert holder.fit(start, CONFIG).parameters["0.seen"].any()
+
+
+def test_buffers_pass_through_with_their_types() -> None:
+    holder = trainer(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)))
+    start = holder.parameters(1)
+    assert start["1.running_mean"].dtype == np.float32
+    assert start["1.num_batches_tracked"].dtype == np.int64
+    assert start["1.num_batches_tracked"].shape == ()
+    once = holder.fit(start, CONFIG).parameters
+    assert once["1.num_batches_tracked"] == 5
+    # an average of whole numbers may come back as a float
+    averaged = {name: array.astype(np.float32) for name, array in once.items()}
+    assert holder.fit(averaged, CONFIG).parameters["1.num_batches_tracked"] == 10
+
+
+def test_bfloat16_travels_as_float32() -> None:
+    holder = trainer(lambda: nn.Linear(6, 3).to(torch.bfloat16))
+    start = holder.parameters(1)
+    assert start["weight"].dtype == np.float32
+    assert same(start, holder.parameters(1))
+
+
+def test_frozen_parameters_stay() -> None:
+    def model() -> nn.Module:
+        body = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+        body[0].requires_grad_(False)
+        return body
+
+    holder = trainer(model)
+    start = holder.parameters(1)
+    for config in (CONFIG, PRIVATE):
+        fitted = holder.fit(start, config).parameters
+        assert np.array_equal(fitted["0.weight"], start["0.weight"])
+        assert not np.array_equal(fitted["1.weight"], start["1.weight"])
+
+
+def test_nan_is_named_and_answered() -> None:
+    x, y = records(40)
+    bad = x.copy()
+    bad[3, 2] = np.nan
+    start = trainer().parameters(1)
+    config = replace(CONFIG, settings={"local_epochs": 1})
+    with pytest.raises(NotFinite, match="lower lr, or look for NaN"):
+        trainer(train=(bad, y)).fit(start, config)
+    diverging = {"lr": 1e30, "weight_decay": 1e30, "local_steps": 1}
+    with pytest.raises(NotFinite, match=r"0\.weight.*lower lr"):
+        trainer().fit(start, replace(CONFIG, settings=diverging))
+    poisoned = start | {"0.bias": np.full(16, np.inf, np.float32)}
+    for call in (lambda: trainer().fit(poisoned, CONFIG), lambda: trainer().evaluate(poisoned)):
+        with pytest.raises(NotFinite, match=r"0\.bias"):
+            call()
+    with pytest.raises(NotFinite, match="held-out"):
+        TorchTrainer(mlp, (x, y), (bad, y), device="cpu").evaluate(start)
+
+
+def test_another_models_parameters_are_refused() -> None:
+    start = trainer().parameters(1)
+    with pytest.raises(WrongShape, match=r"0\.weight.*\(2, 2\).*\(16, 6\)"):
+        trainer().fit(start | {"0.weight": np.zeros((2, 2))}, CONFIG)
+    with pytest.raises(WrongShape, match="'extra'"):
+        trainer().evaluate(start | {"extra": np.zeros(1)})
+    del start["3.bias"]
+    with pytest.raises(WrongShape, match=r"3\.bias.*missing"):
+        trainer().evaluate(start)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"learning_rate": 0.1}, "unknown training setting 'learning_rate'; known are lr, mom"),
+        ({"lr": "0.1"}, "type float"),
+        ({"lr": 0.0}, "out of range"),
+        ({"lr": float("nan")}, "out of range"),
+        ({"batch_size": 8.0}, "type int"),
+        ({"local_steps": True}, "type int"),
+        ({"local_epochs": 0}, "out of range"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, float | str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        LocalSgd.of(settings, None)
+
+
+def test_batch_size_means_nothing_under_privacy() -> None:
+    assert LocalSgd.of({"batch_size": 8, "lr": 1}, None) == LocalSgd(lr=1.0, batch_size=8)
+    with pytest.raises(ConfigError, match="sample rate"):
+        LocalSgd.of({"batch_size": 8}, PRIVACY)
+
+
+def test_constructor_refuses_what_cannot_train() -> None:
+    x, y = records(4)
+    with pytest.raises(ConfigError, match="train: 0 inputs"):
+        TorchTrainer(mlp, (x[:0], y[:0]), (x, y))
+    with pytest.raises(ConfigError, match="held_out: 4 inputs and 3 targets"):
+        TorchTrainer(mlp, (x, y), (x, y[:3]))
+    with pytest.raises(ConfigError, match="device 'abacus'"):
+        TorchTrainer(mlp, (x, y), (x, y), device="abacus")

@@ -1,0 +1,234 @@
+"""`secureps up`: the real thing, every party a process of its own, and nothing left over."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from secureps.errors import ConfigError, OperatorError, SecurepsError
+from secureps.run.up import Order, up
+
+SCRIPT = Path(__file__).parent.parent / "clients" / "digits_torch.py"
+PLAN = """
+name = "small"
+versions = 3
+shards = 2
+block_size = 4096
+checkpoint_every = 2
+
+[cipher]
+name = "{cipher}"
+capacity = 8
+
+[[group]]
+clip = 16.0
+range = 1.5
+bits = 16
+most_examples = 1024
+rule = {{ quorum = 3, minimum = 2, start = 3, deadline = 60.0 }}
+
+[privacy]
+noise_multiplier = 2.0
+max_grad_norm = 0.3
+sample_rate = 0.5
+delta = 1e-5
+budget = 50.0
+
+[training]
+lr = 4.0
+local_steps = 2
+
+[federation]
+script = "{script}"
+clients = {clients}
+
+[federation.settings]
+alpha = 1.0
+"""
+
+
+def write_plan(path: Path, cipher: str = "plain", clients: int = 3, script: Path = SCRIPT) -> Path:
+    path.write_text(PLAN.format(cipher=cipher, clients=clients, script=script))
+    return path
+
+
+def start(plan: Path, out: Path) -> subprocess.Popen[str]:
+    arguments = ["up", str(plan), "--out", str(out), "--unsafe-seed", "5"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "secureps", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "COLUMNS": "120"},
+    )
+
+
+def processes(out: Path) -> dict[str, psutil.Process]:
+    """Processes of a run but for `up` itself, by the party's name."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if "up" not in line and any(str(out) in part for part in line):
+            name = line[line.index("--name") + 1] if "--name" in line else Path(line[-1]).stem
+            found[name] = process
+    return found
+
+
+def until(condition: Callable[[], object], up: subprocess.Popen[str], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert up.poll() is None, up.stdout and up.stdout.read()
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    path = out / "report" / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def check_told(told: str, out: Path) -> dict[str, Any]:
+    """What a finished run printed and wrote; returns its summary."""
+    assert told.count("unsafe seed: no privacy") >= 3, told
+    for part in ("federation (version 3)", "all data at one party", "bytes up", "opening"):
+        assert part in told, told
+    lines = metrics(out)
+    assert [(line["group"], line["version"]) for line in lines] == [("all", v) for v in range(4)]
+    assert all(line["training_seconds"] > 0 and line["stepping_seconds"] > 0 for line in lines[1:])
+    summary: dict[str, Any] = json.loads((out / "report" / "summary.json").read_text())
+    assert summary["finished"] == "all 3 versions are made"
+    assert summary["updates"] == {f"client-0{i}": 3 for i in range(3)}
+    assert set(summary["baselines"]["alone"]) == set(summary["updates"])
+    assert 0.9 < summary["baselines"]["central"]["value"] <= 1
+    assert 0 <= summary["score"]["value"] <= 1
+    assert all(member["epsilon"] > 0 for member in summary["members"])
+    assert summary["seconds"]["training"] > 0
+    assert summary["privacy"] == "unsafe seed: no privacy"
+    return summary
+
+
+@pytest.mark.timeout(280)
+def test_plain_and_bfv_with_kills_make_the_same_model_bit_for_bit(tmp_path: Path) -> None:
+    plain = start(write_plan(tmp_path / "plain.toml"), tmp_path / "plain")
+    told, _ = plain.communicate()
+    assert plain.returncode == 0, told
+    assert not processes(tmp_path / "plain")
+    summary = check_told(told, tmp_path / "plain")
+    # slot 0 of every block beside its values, up to 4 bytes for 16 bits in the clear
+    assert 0.5 < summary["ratio_up"] < 1.1
+    assert 0.9 < summary["ratio_down"] < 1.1
+
+    out = tmp_path / "bfv"
+    bfv = start(write_plan(tmp_path / "bfv.toml", "bfv"), out)
+    until(lambda: metrics(out), bfv)
+    for name in ("shard-1", "client-02"):
+        processes(out)[name].send_signal(signal.SIGKILL)
+    told, _ = bfv.communicate()
+    assert bfv.returncode == 0, told
+    assert not processes(out)
+    summary = check_told(told, out)
+    assert "shard-1 died (signal SIGKILL)" in told
+    assert summary["ratio_up"] > 1
+    simulate_scenario(tmp_path)
+    runs = [load_file(tmp_path / r / "model.safetensors") for r in ("plain", "bfv", "simulated")]
+    assert list(runs[0]) == list(runs[1]) == list(runs[2]) != []
+    for name in runs[0]:
+        assert len({run[name].tobytes() for run in runs}) == 1
+
+
+def simulate_scenario(folder: Path) -> None:
+    """The same federation under the same seed, in virtual time, by the real command."""
+    scenario = folder / "scenario.toml"
+    scenario.write_text(
+        f'name = "same"\nplan = "bfv.toml"\nscript = "{SCRIPT}"\nclients = 3\nseed = 5\n'
+        "[settings]\nalpha = 1.0\n[delays]\ntrain = 3.0\n"
+    )
+    command = [sys.executable, "-m", "secureps", "simulate", str(scenario)]
+    subprocess.run([*command, "--out", str(folder / "simulated")], check=True, capture_output=True)
+
+
+@pytest.mark.timeout(120)
+def test_spent_budgets_end_the_run_before_its_time(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path / "plan.toml")
+    plan.write_text(plan.read_text().replace("budget = 50.0", "budget = 2.5"))
+    run = start(plan, tmp_path / "run")
+    told, _ = run.communicate()
+    assert run.returncode == 0, told
+    assert "client-00 has ended by itself: another version would bring epsilon to" in told
+    summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
+    assert summary["finished"].startswith("stopped before its time: 3 of 3 clients")
+    assert summary["versions"] == {"all": 1}
+    assert summary["updates"] == dict.fromkeys(("client-00", "client-01", "client-02"), 1)
+    assert "is version 0" in summary["baselines"]["notes"][0]
+    assert not processes(tmp_path / "run")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.timeout(120)
+def test_a_signal_leaves_nothing_over(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = start(write_plan(tmp_path / "plan.toml"), out)
+    until(lambda: len(processes(out)) == 6, run)
+    run.send_signal(number)
+    told, _ = run.communicate()
+    assert run.returncode == code, told
+    assert "Traceback" not in told
+    assert not processes(out)
+
+
+@pytest.mark.timeout(120)
+def test_a_script_that_fails_again_and_again_ends_the_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("make = print\nif __name__ == '__main__':\n    raise SystemExit('no data')\n")
+    order = Order(write_plan(tmp_path / "plan.toml", script=script), tmp_path / "run", None, ENV)
+    told = io.StringIO()
+    with pytest.raises(OperatorError, match=r"client-0\d died 4 times, .*: no data; see .*\.log"):
+        up(order, Console(file=told))
+    assert "client-00: no data" in told.getvalue()
+    assert not processes(tmp_path / "run")
+
+
+ENV = dict(os.environ)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("clients = 3", "clients = 2"), "2 take part, but a round of group all waits for 3"),
+        (("digits_torch.py", "nobody.py"), "federation.script: no file"),
+        (("[federation]", "[federatoin]"), "federatoin"),
+        (("quorum = 3", "quorum = 1"), "below the minimum cohort"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_anything_starts(
+    change: tuple[str, str], reason: str, tmp_path: Path
+) -> None:
+    plan = write_plan(tmp_path / "plan.toml")
+    plan.write_text(plan.read_text().replace(*change))
+    with pytest.raises(SecurepsError, match=reason):
+        up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path / "plan.toml")
+    with pytest.raises(ConfigError, match="is not empty"):
+        up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
+    plan.write_text(plan.read_text().partition("[federation]")[0])
+    with pytest.raises(ConfigError, match="federation: `up` needs it"):
+        up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
