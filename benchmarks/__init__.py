@@ -1,0 +1,1 @@
+"""What this project costs, measured side by side with others; see README.md."""

@@ -1,0 +1,130 @@
+"""Real servers as processes, and as many clients as wanted inside this one.
+
+Each client is a machine, hands and a transport of its own; they share one loop with few
+workers, so that 50 of them need no 50 processes. Their journals are in memory, their
+outboxes on disk. What must not live here: what is measured, and what it should be.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from pathlib import Path
+
+from secureps.client.hands import Holdings
+from secureps.client.runner import make_member
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import SecurepsError
+from secureps.roles.machine import COORDINATOR
+from secureps.service.clock import RealLoop
+from secureps.service.executor import Executor
+from secureps.service.process import CALL_TIMEOUT, Party
+from secureps.service.surroundings import Stores, Surroundings
+from secureps.store.journal import MemoryJournal
+from secureps.store.keyring import load_private, load_public
+from secureps.store.spool import DiskSpool
+from secureps.wire.rpc import GrpcTransport
+from tests.federations import Walker
+from tests.processes import Processes
+
+SHAPE = (1000, 1000)
+WORKERS = 2
+"""Threads that train and seal for all clients of a crowd."""
+
+_PLAN = """
+name = "million"
+versions = {{versions}}
+shards = 2
+block_size = 262144
+lease = 120.0
+local = ["*.count"]
+[cipher]
+name = "{{cipher}}"
+capacity = 64
+[[group]]
+clip = 3.0
+range = 0.02
+most_examples = 64
+[group.rule]
+quorum = {clients}
+minimum = 5
+deadline = 600.0
+[group.optimizer]
+name = "adam"
+learning_rate = 0.1
+"""
+
+
+def million_plan(clients: int) -> str:
+    """A plan for `Processes`: one group of a million values, all clients waited for."""
+    return _PLAN.format(clients=clients)
+
+
+class Crowd:
+    """The clients of a federation of processes; `with` lets them join, and stops them."""
+
+    def __init__(self, processes: Processes, shape: tuple[int, ...] = SHAPE) -> None:
+        self._loop = RealLoop(workers=WORKERS)
+        self._thread = threading.Thread(target=self._loop.run, name="crowd", daemon=True)
+        self._transports: list[GrpcTransport] = []
+        self._members = [
+            self._member(processes, name, Walker(number, shape))
+            for number, name in enumerate(processes.clients)
+        ]
+
+    def __enter__(self) -> Crowd:
+        self._thread.start()
+        for member in self._members:
+            member.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self._members:
+            member.stop()
+        self._loop.stop()
+        self._thread.join()
+        for transport in self._transports:
+            transport.close()
+
+    def finished(self) -> bool:
+        """Whether every client has heard that the run is over; raises what ended one before."""
+        ended = [member.halted for member in self._members if member.halted.done()]
+        for halted in ended:
+            if halted.result().error:
+                raise SecurepsError(halted.result().reason)
+        return len(ended) == len(self._members)
+
+    def _member(self, processes: Processes, name: str, trainer: Walker) -> Executor:
+        state, kit = processes.folder / name, processes.folder / "kit"
+        public, identity = load_public(kit), load_private(kit, name)
+        party = Party(name, identity, public.roster, state)
+        server = {COORDINATOR: processes.server}
+        transport = GrpcTransport(name, party.sign, server, CALL_TIMEOUT)
+        self._transports.append(transport)
+        holdings = Holdings(
+            name, trainer, identity, UnsafeSeed(3), public.holder_keys, state / "local"
+        )
+        stores = Stores(MemoryJournal(), DiskSpool(state / "outbox"), state)
+        around = Surroundings(transport, self._loop, lambda: random.uniform(0.5, 1.5))
+        return make_member(public, holdings, stores, around)
+
+
+def start_servers(processes: Processes) -> None:
+    """Starts coordinator, shards and holders, and waits until clients can dial them."""
+
+    def start(*names: str) -> None:
+        for name in names:
+            processes.start(name)
+        listening = [processes.folder / n / "address" for n in names if n not in processes.holders]
+        processes.wait(lambda: all(path.is_file() for path in listening), "servers")
+
+    start("coordinator")
+    start(*processes.shards, *processes.holders)
+
+
+def memory(pid: int, what: str = "VmHWM") -> int:
+    """Bytes of a process's memory: VmHWM is the most that was ever resident, VmRSS is now."""
+    found = re.search(rf"^{what}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
+    assert found is not None
+    return 1024 * int(found[1])
