@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from opacus.accountants.analysis import rdp as opacus_rdp
 
-from secureps.errors import Conflict, Malformed, PlanRefused
+from secureps.errors import Malformed, PlanRefused
 from secureps.messages.charge import Charge
-from secureps.privacy.accountant import AccountantName, epsilon, epsilon_after
-from secureps.privacy.ledger import Ledger
+from secureps.privacy.accountant import AccountantName, epsilon
 
 DELTA = 1e-5
 BOTH: list[AccountantName] = ["rdp", "pld"]
@@ -102,14 +101,3 @@ def test_what_is_unsound_is_refused() -> None:
         epsilon([replace(ONE, sample_rate=2.0)], DELTA)
     with pytest.raises(Malformed, match="noise multiplier"):
         epsilon([replace(ONE, noise_multiplier=math.nan)], DELTA)
-
-
-def test_epsilon_after_one_more_charge() -> None:
-    ledger = Ledger().append(ONE).append(replace(ONE, party="bob", steps=9000))
-    more = replace(ONE, version=1)
-    assert epsilon_after(ledger, more, DELTA) == epsilon([ONE, more], DELTA)
-    assert epsilon_after(ledger, ONE, DELTA) == epsilon([ONE], DELTA)
-    assert epsilon_after(Ledger(), ONE, DELTA, "pld") == epsilon([ONE], DELTA, "pld")
-    assert len(ledger.charges) == 2
-    with pytest.raises(Conflict):
-        epsilon_after(ledger, replace(ONE, steps=1), DELTA)

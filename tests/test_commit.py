@@ -115,7 +115,6 @@ def test_charges_are_on_the_ledger_once_even_if_blocks_are_sent_again() -> None:
     world.give("shard-b", requests.Missing("shard-b", "all", 0, ids))
     world.pump()
     assert world.federation.finished
-    assert world.federation.charges == dict.fromkeys(CLIENTS, 2)
     assert [c.version for c in world.federation.ledger.of("c1")] == [0, 1]
     (status,) = answers(world.give(STRANGER, requests.AskStatus()))
     assert all(m.epsilon > 0 and m.charges == 2 for m in status.members)
@@ -349,6 +348,26 @@ def test_a_checkpoint_makes_durable() -> None:
     for shard in SHARDS:
         assert orders_of(step, shard) == [orders.Discard(1, ids)]
     assert world.give(HANDS, ManifestWritten(number)).records == []
+
+
+def test_a_shard_hears_which_of_its_submissions_are_past_and_of_no_others() -> None:
+    world = World(make_plan("bfv"))
+    world.start()
+    world.pump()
+    held = tuple(SubmissionId(c, "all", s) for c in CLIENTS for s in (1, 2, 9))
+    step = world.give("shard-a", requests.Subscribe("shard-a", held))
+    (discard,) = (o for o in orders_of(step, "shard-a") if isinstance(o, orders.Discard))
+    assert discard.ids == tuple(id for id in held if id.sequence < 9)
+    step = world.give("shard-a", requests.Subscribe("shard-a", ()))
+    assert not any(isinstance(o, orders.Discard) for o in orders_of(step))
+
+
+def test_status_counts_updates_that_are_part_of_a_version() -> None:
+    world = World(make_plan("bfv"))
+    world.start()
+    world.pump()
+    (status,) = answers(world.give("c0", requests.AskStatus()))
+    assert {m.name: m.submissions for m in status.members} == dict.fromkeys(CLIENTS, 2)
 
 
 def test_checkpoints_come_as_often_as_the_plan_says_and_at_the_end() -> None:

@@ -12,6 +12,7 @@ from secureps.errors import (
     Malformed,
     NotReady,
     PlanRefused,
+    Refused,
     UnknownParty,
     WrongRun,
     WrongShape,
@@ -31,6 +32,7 @@ from tests.roles_kit import (
     NONCE,
     SCHEMA,
     SHARDS,
+    SPARE,
     STRANGER,
     World,
     answers,
@@ -67,7 +69,7 @@ def test_a_run_is_founded_when_shards_and_holders_are_up() -> None:
     assert answers(world.give("c0", JOIN)) == [welcome]
     assert answers(world.give("c1", requests.AskRun())) == [welcome]
     assert world.federation.founder == "c0"
-    assert world.federation.members == ["c0", "c1"]
+    assert list(world.federation.members) == ["c0", "c1"]
 
 
 def test_plain_needs_no_holder() -> None:
@@ -272,6 +274,28 @@ def test_a_shard_that_obeyed_this_incarnation_may_come_back_under_it() -> None:
     fresh = World(make_plan("bfv"))
     first = fresh.give("shard-a", requests.Register("shard-a", "shard-a:1", 1.0, 1))
     assert first.records[1:] == [records.Incarnated(2)], "another coordinator ruled at 1"
+
+
+def test_a_holder_that_lost_its_ledger_does_not_come_back() -> None:
+    """Before it opened anything there is nothing to lose."""
+    world = holding()
+    empty = requests.Register(HOLDER, "", 1.0, 0)
+    assert answers(world.give(HOLDER, empty)) == [requests.Noted()]
+    world.pump(3)
+    assert world.group().phase is Phase.PREPARING
+    refused(world, HOLDER, empty, Refused, "comes with an empty ledger to a run whose sums")
+    again = World(make_plan("bfv"), journal=tuple(world.journal))
+    with pytest.raises(Refused, match="start a new run"):
+        again.give(HOLDER, empty)
+    assert answers(again.give(HOLDER, dataclasses.replace(empty, seen=1))) == [requests.Noted()]
+
+
+def test_a_client_that_lost_its_state_goes_on_with_its_next_sequence() -> None:
+    world = holding()
+    (welcome,) = answers(world.give("c0", JOIN))
+    assert [(at.group, at.version) for at in welcome.next] == [("all", 2)]
+    (welcome,) = answers(world.give(SPARE, requests.Join(SPARE, SCHEMA)))
+    assert [(at.group, at.version) for at in welcome.next] == [("all", 0)]
 
 
 def test_a_shard_that_moved_is_located_anew() -> None:

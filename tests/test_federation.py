@@ -19,6 +19,7 @@ from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.machine import Tick
 from tests.roles_kit import (
     CLIENTS,
+    HOLDER,
     SCHEMA,
     SHARDS,
     World,
@@ -102,12 +103,20 @@ def test_the_fold_of_the_journal_is_the_state(name: str) -> None:
     assert federation == reference.federation
 
 
+def lost_ledger(world: World, event: Any) -> bool:
+    """A holder's first greeting, once it has opened: who says that now has lost its ledger."""
+    first = isinstance(event, requests.Register) and (event.party, event.seen) == (HOLDER, 0)
+    return first and world.federation.holders_used
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_whatever_is_said_again_changes_nothing(name: str) -> None:
     reference, world = finished(name), world_of(name)
     world.start()
     while world.due:
         for sender, event in list(world.sent):
+            if lost_ledger(world, event):
+                continue
             due = list(world.due)
             try:
                 step = world.give(sender, event)
@@ -133,7 +142,8 @@ def test_the_order_of_messages_changes_no_version(name: str, chance: random.Rand
         if chance.random() < 0.3:
             sender, event = world.sent[chance.randrange(len(world.sent))]
             kept = list(world.due)
-            assert world.give(sender, event).records == []
+            if not lost_ledger(world, event):
+                assert world.give(sender, event).records == []
             world.due = kept
     loose = (records.CheckpointOrdered, records.CheckpointPart, records.CheckpointComplete)
 
@@ -226,9 +236,9 @@ def test_a_charge_counts_once() -> None:
     charge = Charge("c0", "all", 0, 1.0, 0.1, 4)
     for _ in range(2):
         federation.apply(0.0, charge)
-    assert (federation.charges, federation.ledger.charges) == ({"c0": 1}, (charge,))
+    assert federation.ledger.of("c0") == (charge,)
     federation.apply(0.0, dataclasses.replace(charge, version=1))
-    assert federation.charges == {"c0": 2}
+    assert len(federation.ledger.of("c0")) == 2
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from secureps.errors import (
 from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId
+from secureps.roles.charter import Pinned
 from secureps.roles.keyholder import HolderRules, KeyHolder, received_key
 from secureps.roles.machine import (
     COORDINATOR,
@@ -161,7 +162,7 @@ def test_the_run_is_pinned_once() -> None:
     pinned = records.RunPinned(order.run, order.placement, order.shards)
     assert step == Step([records.Incarnated(1), pinned], locations)
     assert keys.order(order) == Step(effects=locations)
-    assert keys.machine.pinned == pinned
+    assert keys.machine.pinned == Pinned.of(pinned)
     with pytest.raises(WrongRun, match="ledger is of another run"):
         keys.order(configure(PLAN, incarnation=9, nonce=bytes(32)))
     assert keys.order(order) == Step(effects=locations), "the refused order left no incarnation"

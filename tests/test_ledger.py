@@ -28,9 +28,10 @@ charges = st.builds(
 
 
 def test_the_same_charge_again_changes_nothing() -> None:
-    ledger = Ledger().append(ONE)
+    ledger = Ledger([ONE])
+    assert not ledger.new(replace(ONE))
+    ledger.append(replace(ONE))
     assert ledger.charges == (ONE,)
-    assert ledger.append(replace(ONE)) is ledger
     assert Ledger().charges == ()
 
 
@@ -38,19 +39,24 @@ def test_the_same_charge_again_changes_nothing() -> None:
     "change", [{"noise_multiplier": 1.2}, {"sample_rate": 0.02}, {"steps": 101}, {"steps": 0}]
 )
 def test_other_facts_under_a_known_key_are_a_conflict(change: dict[str, Any]) -> None:
+    ledger = Ledger([ONE])
     with pytest.raises(Conflict, match="'alice' was charged for 'rest' version 3"):
-        Ledger().append(ONE).append(replace(ONE, **change))
+        ledger.append(replace(ONE, **change))
+    assert ledger == Ledger([ONE])
 
 
 @pytest.mark.parametrize("change", [{"party": "bob"}, {"group": "words"}, {"version": 4}])
 def test_every_part_of_the_key_counts(change: dict[str, Any]) -> None:
     other = replace(ONE, **change)
-    assert Ledger().append(ONE).append(other).charges == (ONE, other)
+    ledger = Ledger([ONE])
+    assert ledger.new(other)
+    ledger.append(other)
+    assert ledger.charges == (ONE, other)
 
 
 def test_of_one_party() -> None:
     bob, later = replace(ONE, party="bob"), replace(ONE, version=4)
-    ledger = Ledger().append(ONE).append(bob).append(later)
+    ledger = Ledger([ONE, bob, later])
     assert ledger.of("alice") == (ONE, later)
     assert ledger.of("bob") == (bob,)
     assert ledger.of("carol") == ()
@@ -60,10 +66,11 @@ def test_of_one_party() -> None:
 def test_it_only_grows_and_holds_every_charge_once(made: list[Charge]) -> None:
     ledger = Ledger()
     for charge in made:
-        longer = ledger.append(charge)
-        assert longer.charges[: len(ledger.charges)] == ledger.charges
-        assert charge in longer.charges
-        ledger = longer
+        before = ledger.charges
+        ledger.append(charge)
+        assert ledger.charges[: len(before)] == before
+        assert charge in ledger.charges
+        assert charge in ledger.of(charge.party)
     assert list(ledger.charges) == list(dict.fromkeys(made))
 
 
@@ -82,4 +89,4 @@ def test_it_only_grows_and_holds_every_charge_once(made: list[Charge]) -> None:
 )
 def test_impossible_charges_are_malformed(change: dict[str, Any]) -> None:
     with pytest.raises(Malformed, match="the charge of 'alice'"):
-        Ledger().append(replace(ONE, **change))
+        Ledger([replace(ONE, **change)])

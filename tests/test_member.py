@@ -12,6 +12,7 @@ from secureps.errors import (
     InternalError,
     Malformed,
     NotReady,
+    Refused,
     SecurepsError,
     UnknownParty,
     Unreachable,
@@ -23,6 +24,7 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
 from secureps.privacy.accountant import epsilon
+from secureps.roles.charter import Pinned
 from secureps.roles.machine import (
     COORDINATOR,
     HANDS,
@@ -78,7 +80,7 @@ def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
     pinned = records.RunPinned(client.run, make_placement(PLAN), ADDRESSES)
     assert step.records == [pinned]
     assert step.effects == [*(Locate(s.name, s.advertise) for s in ADDRESSES), Watch()]
-    assert client.machine.pinned == pinned
+    assert client.machine.pinned == Pinned.of(pinned)
     assert client.machine.wake() == 15.0
     client.now = 15.0
     step = client.give("c0", Tick())
@@ -422,6 +424,18 @@ def test_it_stops_at_its_budget_before_it_trains() -> None:
     assert not halt.error
     assert "the budget is 0.001: this client stops" in halt.reason
     assert (works(step), step.records) == ([], [])
+
+
+def test_heartbeats_do_not_pile_up_while_the_coordinator_is_away() -> None:
+    client = Client().joined()
+    beat = [Call(COORDINATOR, requests.Heartbeat("c0"))]
+    assert client.give("c0", Tick()).effects == beat
+    assert client.give("c0", Tick()).effects == []
+    answered = Answered(requests.Heartbeat("c0"), requests.Noted())
+    assert client.give(COORDINATOR, answered).effects == []
+    assert client.give("c0", Tick()).effects == beat
+    client.give(COORDINATOR, Failed(requests.Heartbeat("c0"), Refused("no")))
+    assert client.give("c0", Tick()).effects == beat
 
 
 def test_what_was_sealed_is_spent_even_after_a_restart() -> None:

@@ -46,12 +46,15 @@ from secureps.roles.tasks import (
 from tests.roles_kit import (
     HOLDER,
     IDENTITIES,
+    SHARDS,
     STRANGER,
     make_cohort,
     opened_header,
     sign,
 )
 from tests.shard_kit import (
+    FOUND_ID,
+    ID,
     PLANS,
     SUMS,
     Desk,
@@ -77,6 +80,15 @@ def test_it_registers_watches_and_greets_again() -> None:
     assert desk.order(orders.Finish(1, "done")) == Step()
     held = requests.Held("shard-a", "all", 0, ())
     assert desk.give(COORDINATOR, Answered(held, requests.Noted())) == Step()
+
+
+def test_it_asks_what_became_of_the_submissions_that_it_has_blocks_of() -> None:
+    desk = Desk().founded()
+    assert desk.shard.subscription() == requests.Subscribe(SHARDS[0], (FOUND_ID,))
+    desk.put(desk.header())
+    assert desk.shard.subscription().unsettled == (FOUND_ID, ID)
+    desk.order(orders.Discard(1, (FOUND_ID,)))
+    assert desk.restarted().shard.subscription().unsettled == (ID,)
 
 
 def test_it_halts_when_the_coordinator_will_not_have_it() -> None:

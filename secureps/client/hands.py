@@ -171,7 +171,7 @@ class MemberHands:
         return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
 
     def _fit(self, model: tuple[GroupVersion, ...], base: Tensors) -> FitResult:
-        holdings, section = self._holdings, self._machine.plan.section
+        holdings, section = self._holdings, self._machine.pinned.plan.section
         privacy = section.privacy
         labels = [part for at in model for part in (at.group, at.version)]
         config = FitConfig(
@@ -193,7 +193,7 @@ class MemberHands:
         return result
 
     def _seal(self, aim: Aim, base: Tensors, result: FitResult, task: Contribute) -> SealedUpdate:
-        holdings, plan = self._holdings, self._machine.plan
+        holdings, plan = self._holdings, self._machine.pinned.plan
         section, grid = plan.group(aim.group), plan.grid(aim.group)
         layout = self._layout().group(aim.group)
         delta = layout.flatten(result.parameters) - layout.flatten(base)
@@ -228,10 +228,10 @@ class MemberHands:
         return self._tools().seal(slots)
 
     def _charge(self, aim: Aim, steps: int) -> Charge | None:
-        privacy = self._machine.plan.section.privacy
+        privacy = self._machine.pinned.plan.section.privacy
         if privacy is None:
             return None
-        planned = self._machine.plan.section.training["local_steps"]
+        planned = self._machine.pinned.plan.section.training["local_steps"]
         if steps != planned:
             raise Malformed(f"the trainer took {steps} private steps, the plan allows {planned}")
         return Charge(
@@ -290,7 +290,7 @@ class MemberHands:
 
     def _tools(self) -> Sealer:
         if self._sealer is None:
-            parameters = self._machine.plan.cipher_parameters
+            parameters = self._machine.pinned.plan.cipher_parameters
             kind = cipher(parameters)
             key = None
             if kind.opening is Opening.HOLDER:
@@ -301,7 +301,7 @@ class MemberHands:
         return self._sealer
 
     def _layout(self) -> Layout:
-        return self._machine.layout
+        return self._machine.pinned.layout
 
     # --- tensors that never leave -------------------------------------------------
 

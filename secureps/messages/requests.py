@@ -35,7 +35,11 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Opens the stream of orders; `unsettled` are submissions whose fate is not known."""
+    """Opens the stream of orders.
+
+    `unsettled` are submissions whose fate the party does not know: a client's own, those of
+    which a shard has blocks.
+    """
 
     party: str
     unsettled: tuple[SubmissionId, ...]
@@ -178,7 +182,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """One client: alive or not, in which state, and what it has spent."""
+    """One client: alive or not, in which state, how many updates are in versions, its charges."""
 
     name: str
     live: bool

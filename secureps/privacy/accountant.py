@@ -17,7 +17,7 @@ from dp_accounting import pld, rdp
 
 from secureps.errors import PlanRefused
 from secureps.messages.charge import Charge
-from secureps.privacy.ledger import Ledger, demand_sound
+from secureps.privacy.ledger import demand_sound
 
 AccountantName: TypeAlias = Literal["rdp", "pld"]
 
@@ -83,15 +83,3 @@ def _composed(
         step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
         spent.compose(dp_accounting.SelfComposedDpEvent(step, steps))
     return float(spent.get_epsilon(delta))
-
-
-def epsilon_after(
-    ledger: Ledger, charge: Charge, delta: float, accountant: AccountantName = "rdp"
-) -> float:
-    """What the charge's party would have spent with one more charge; a known one costs nothing.
-
-    Raises:
-        Conflict, Malformed: as `Ledger.append`.
-        PlanRefused: as `epsilon`.
-    """
-    return epsilon(ledger.append(charge).of(charge.party), delta, accountant)

@@ -7,7 +7,7 @@ is the journal's.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from secureps.errors import Conflict, Malformed
 from secureps.messages.charge import Charge
@@ -26,35 +26,51 @@ def demand_sound(charge: Charge) -> None:
         raise Malformed(f"{name}: {charge.steps} steps were not taken")
 
 
-@dataclass(frozen=True)
 class Ledger:
-    """All charges so far, in the order in which they were made.
+    """All charges so far, in the order in which they were made; none is ever taken back.
 
     A charge is known by (party, group, version). A client that trained once for several
     groups charges each of them, which never counts less than was spent.
     """
 
-    charges: tuple[Charge, ...] = ()
+    def __init__(self, charges: Iterable[Charge] = ()) -> None:
+        self._known: dict[tuple[str, str, int], Charge] = {}
+        self._of: dict[str, list[Charge]] = {}
+        for charge in charges:
+            self.append(charge)
 
-    def append(self, charge: Charge) -> Ledger:
-        """A ledger with one more charge; the same charge again changes nothing.
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """All of them, in order."""
+        return tuple(self._known.values())
+
+    def of(self, party: str) -> tuple[Charge, ...]:
+        """The charges of one party, in order."""
+        return tuple(self._of.get(party, ()))
+
+    def new(self, charge: Charge) -> bool:
+        """Whether `charge` would add to what was spent: False if it is on record.
 
         Raises:
             Malformed: the charge's numbers are out of range.
             Conflict: other facts are on record for the same party, group and version.
         """
         demand_sound(charge)
-        key = (charge.party, charge.group, charge.version)
-        for known in self.charges:
-            if (known.party, known.group, known.version) == key:
-                if known != charge:
-                    raise Conflict(
-                        f"{charge.party!r} was charged for {charge.group!r} version "
-                        f"{charge.version} before, with other facts"
-                    )
-                return self
-        return Ledger((*self.charges, charge))
+        known = self._known.get((charge.party, charge.group, charge.version))
+        if known is not None and known != charge:
+            raise Conflict(
+                f"{charge.party!r} was charged for {charge.group!r} version "
+                f"{charge.version} before, with other facts"
+            )
+        return known is None
 
-    def of(self, party: str) -> tuple[Charge, ...]:
-        """The charges of one party, in order."""
-        return tuple(charge for charge in self.charges if charge.party == party)
+    def append(self, charge: Charge) -> None:
+        """Adds one charge; the same charge again changes nothing. Raises as `new` does."""
+        if self.new(charge):
+            self._known[charge.party, charge.group, charge.version] = charge
+            self._of.setdefault(charge.party, []).append(charge)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ledger) and self.charges == other.charges
+
+    __hash__ = None  # type: ignore[assignment]

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from secureps.crypto.cipher import Opening
 from secureps.crypto.identity import Roster
 from secureps.crypto.suite import cipher
-from secureps.errors import WrongRun
-from secureps.messages.run import RunInfo
+from secureps.errors import NotReady, WrongRun
+from secureps.messages.records import RunPinned
+from secureps.messages.run import Placement, RunInfo
 from secureps.messages.schema import Schema
+from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 
 
@@ -33,6 +35,29 @@ class Charter:
     holders: bytes
     initial: Schema | None
     nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The run that a party takes part in for good, and what follows from it."""
+
+    run: RunInfo
+    placement: Placement
+    plan: Plan
+    layout: Layout
+
+    @classmethod
+    def of(cls, record: RunPinned) -> Pinned:
+        """Raises PlanRefused or ConfigError, as `Plan.from_text` does."""
+        plan = Plan.from_text(record.run.plan)
+        return cls(record.run, record.placement, plan, plan.layout(record.run.schema))
+
+
+def founded(pinned: Pinned | None, party: str) -> Pinned:
+    """The run, once it is known; NotReady before."""
+    if pinned is None:
+        raise NotReady(f"{party} waits for the run to be founded")
+    return pinned
 
 
 def check_run(run: RunInfo, roster: Roster, holders: bytes) -> Plan:

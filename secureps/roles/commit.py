@@ -35,6 +35,7 @@ from secureps.messages.orders import (
     WriteCheckpoint,
 )
 from secureps.messages.records import (
+    CheckpointComplete,
     CheckpointOrdered,
     CohortBurnt,
     CohortClosed,
@@ -317,14 +318,10 @@ def manifest_again(turn: Turn) -> None:
         turn.step.effects.append(Work(WriteManifest(last.number, last.versions)))
 
 
-def checkpoint_complete(turn: Turn) -> None:
+def checkpoint_complete(turn: Turn, number: int) -> None:
     """What was included is durable: outboxes and spools may forget it."""
-    done = turn.federation.checkpoints[-1]
-    ids = tuple(
-        id
-        for id, fate in turn.federation.fates.items()
-        if fate.outcome == "durable" and fate.reason == f"in checkpoint {done.number}"
-    )
+    ids = turn.federation.covered(number)
+    turn.write(CheckpointComplete(number))
     _tell_fates(turn, ids)
     if ids:
         _discard(turn, ids)
@@ -346,31 +343,35 @@ def _finish(turn: Turn) -> None:
 
 
 def repeat(turn: Turn, party: str, unsettled: tuple[SubmissionId, ...]) -> None:
-    """Everything that still concerns `party`, in the order of the steps."""
-    federation = turn.federation
-    if federation.pinned is None:
+    """Everything that still concerns `party`, in the order of the steps.
+
+    `unsettled` are submissions whose fate it does not know: a client's own that lie in its
+    outbox, those of which a shard has blocks.
+    """
+    federation, pinned = turn.federation, turn.federation.pinned
+    if pinned is None:
         return
-    if party in federation.pinned.placement.shards or party in turn.holders:
-        pinned = federation.pinned
+    if party in pinned.placement.shards or party in turn.holders:
         shards = tuple(federation.shards[name] for name in pinned.placement.shards)
         turn.order(party, Configure(federation.incarnation, pinned.run, pinned.placement, shards))
-    for id in unsettled:
-        if id in federation.fates:
-            _tell_fates(turn, (id,))
-        elif not federation.known(id):
-            turn.order(party, SendAgain(federation.incarnation, id))
-    for group in federation.groups.values():
-        if party in federation.pinned.placement.shards:
+    if party in pinned.placement.shards:
+        for group in federation.groups.values():
             _repeat_to_shard(turn, group, party)
-        elif party in turn.holders:
+        past = tuple(id for id in unsettled if federation.past(id))
+        if past:
+            turn.order(party, Discard(federation.incarnation, past))
+    elif party in turn.holders:
+        for group in federation.groups.values():
             if group.phase is Phase.OPENING:
                 turn.order(party, _open(turn, group))
-        else:
+    else:
+        for id in unsettled:
+            if id in federation.fates:
+                _tell_fates(turn, (id,))
+            elif not federation.known(id):
+                turn.order(party, SendAgain(federation.incarnation, id))
+        for group in federation.groups.values():
             _repeat_to_client(turn, group, party)
-    if party in federation.pinned.placement.shards:
-        past = ("dropped", "durable")
-        done = tuple(id for id, fate in federation.fates.items() if fate.outcome in past)
-        turn.order(party, Discard(federation.incarnation, done))
     if party in _parts_due(turn):
         last = federation.checkpoints[-1]
         turn.order(party, WriteCheckpoint(federation.incarnation, last.number, last.versions))

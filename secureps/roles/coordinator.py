@@ -15,6 +15,7 @@ from secureps.errors import (
     Conflict,
     Malformed,
     NotReady,
+    Refused,
     UnknownParty,
     WrongRun,
     WrongShape,
@@ -23,7 +24,6 @@ from secureps.errors import (
 from secureps.messages.encoding import DIGEST_BYTES, canonical, digest
 from secureps.messages.orders import Configure
 from secureps.messages.records import (
-    CheckpointComplete,
     CheckpointPart,
     FounderChosen,
     Incarnated,
@@ -160,8 +160,10 @@ class Coordinator:
             case Join(client, schema):
                 return self._join(turn, self._same(sender, client), schema)
             case Subscribe(party, unsettled):
-                for claimed in (party, *(id.client for id in unsettled)):
-                    self._same(sender, claimed)
+                self._same(sender, party)
+                if self._charter.roster.find(party).role == "client":
+                    for id in unsettled:
+                        self._same(sender, id.client)
                 self._presence.watchers.add(party)
                 self._presence.told.add(sender)
                 turn.watchers |= {party}
@@ -217,6 +219,11 @@ class Coordinator:
             if known != address:
                 turn.write(ShardLocated(address))
         elif certificate.role == "holder":
+            if event.seen == 0 and turn.federation.holders_used:
+                raise Refused(
+                    f"{sender} comes with an empty ledger to a run whose sums it has opened: "
+                    "restore nothing, start a new run"
+                )
             self._presence.holders.add(sender)
         else:
             raise UnknownParty(f"{sender} is a {certificate.role} and need not register")
@@ -354,8 +361,7 @@ class Coordinator:
             checkpoints = turn.federation.checkpoints
             last = checkpoints[-1] if checkpoints else None
             if last is not None and last.number == event.number and not last.complete:
-                turn.write(CheckpointComplete(event.number))
-                commit.checkpoint_complete(turn)
+                commit.checkpoint_complete(turn, event.number)
         return self._close_turn(turn)
 
     # --- founding -----------------------------------------------------------------

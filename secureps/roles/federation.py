@@ -7,6 +7,7 @@ decisions (`roles.coordinator`), leases and watchers (they do not survive a rest
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -121,19 +122,32 @@ class CheckpointState:
 
 @dataclass(slots=True)
 class Federation:
-    """Everything that survives a restart of the coordinator."""
+    """Everything that survives a restart of the coordinator.
+
+    Args:
+        members: clients that joined, in that order.
+        receipts: digest of every receipt that was accepted; next: the sequence after the
+            newest, by (client, group).
+        fates: what became of submissions; undurable: those of them that are included in a
+            version and in no checkpoint yet.
+        included: how many updates of a client are part of versions.
+        holders_used: whether a key holder was ever asked to open a cohort and answered.
+    """
 
     groups: dict[str, GroupState]
     incarnation: int = 0
     pinned: RunPinned | None = None
     shards: dict[str, ShardAddress] = field(default_factory=dict)
-    members: list[str] = field(default_factory=list)
+    members: dict[str, None] = field(default_factory=dict)
     founder: str = ""
     receipts: dict[SubmissionId, bytes] = field(default_factory=dict)
+    next: dict[tuple[str, str], int] = field(default_factory=dict)
     fates: dict[SubmissionId, Fate] = field(default_factory=dict)
+    undurable: dict[SubmissionId, int] = field(default_factory=dict)
+    included: Counter[str] = field(default_factory=Counter)
     checkpoints: list[CheckpointState] = field(default_factory=list)
-    ledger: Ledger = field(default_factory=lambda: Ledger(()))
-    charges: dict[str, int] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    holders_used: bool = False
     finished: str = ""
 
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
@@ -154,18 +168,17 @@ class Federation:
 
     def next_of(self, client: str) -> tuple[GroupVersion, ...]:
         """The next sequence of a client in every group, for one that lost its state."""
-        mine = [id for id in self.receipts if id.client == client]
-        return tuple(
-            GroupVersion(
-                name, 1 + max((id.sequence for id in mine if id.group == name), default=-1)
-            )
-            for name in self.groups
-        )
+        return tuple(GroupVersion(name, self.next.get((client, name), 0)) for name in self.groups)
 
     def known(self, id: SubmissionId) -> bool:
         """Whether a receipt of this submission was accepted, whatever became of it."""
         group = self.groups.get(id.group)
         return id in self.fates or (group is not None and id in group.receipts)
+
+    def past(self, id: SubmissionId) -> bool:
+        """Whether nobody will ever need a submission's blocks again."""
+        fate = self.fates.get(id)
+        return fate is not None and fate.outcome in ("dropped", "durable")
 
     def apply(self, at: float, record: Any) -> None:
         """Folds one record; InternalError for one that is not the coordinator's."""
@@ -177,7 +190,7 @@ class Federation:
             case ShardLocated(shard):
                 self.shards[shard.name] = shard
             case MemberJoined(client):
-                self.members.append(client)
+                self.members[client] = None
             case FounderChosen(client):
                 self.founder = client
             case CheckpointOrdered(number, versions):
@@ -187,16 +200,13 @@ class Federation:
             case CheckpointComplete(number):
                 self._complete(number)
             case Charge():
-                before, self.ledger = self.ledger, self.ledger.append(record)
-                if self.ledger is not before:
-                    self.charges[record.party] = self.charges.get(record.party, 0) + 1
+                self.ledger.append(record)
             case Finished(reason):
                 self.finished = reason
                 for group in self.groups.values():
                     group.phase, group.reason = Phase.DONE, reason
             case Received(receipt):
-                self.groups[receipt.id.group].receipts[receipt.id] = receipt
-                self.receipts[receipt.id] = digest("secureps-receipt-known", canonical(receipt))
+                self._receive(receipt)
             case CohortClosed(cohort):
                 self._apply_to(self.groups[cohort.group], at, record)
             case _ if getattr(record, "group", None) in self.groups:
@@ -204,12 +214,24 @@ class Federation:
             case _:
                 raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
 
+    def covered(self, number: int) -> tuple[SubmissionId, ...]:
+        """What becomes durable when the checkpoint of that number is complete."""
+        done = self.checkpoint(number)
+        return tuple(id for id, v in self.undurable.items() if v <= done.version_of(id.group))
+
     def checkpoint(self, number: int) -> CheckpointState:
         """The checkpoint of that number; InternalError if it was never ordered."""
         for state in self.checkpoints:
             if state.number == number:
                 return state
         raise InternalError(f"checkpoint {number} was never ordered")
+
+    def _receive(self, receipt: Receipt) -> None:
+        id = receipt.id
+        self.groups[id.group].receipts[id] = receipt
+        self.receipts[id] = digest("secureps-receipt-known", canonical(receipt))
+        after = self.next.get((id.client, id.group), 0)
+        self.next[id.client, id.group] = max(after, id.sequence + 1)
 
     def _apply_to(self, group: GroupState, at: float, record: Any) -> None:
         match record:
@@ -240,6 +262,7 @@ class Federation:
                     group.reason = "every shard holds; the key holders open"
             case CohortOpened(_, _, sums):
                 group.opened, group.phase = sums, Phase.PREPARING
+                self.holders_used |= bool(sums)
                 group.reason = "opened; the shards average and step"
             case CohortBurnt(_, _, reason):
                 self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
@@ -259,16 +282,16 @@ class Federation:
         included = tuple(id for id in group.receipts if id in summed)
         late = tuple(id for id in group.receipts if id not in summed)
         self._settle(group, "included", version, f"part of version {version}", included)
+        self.undurable |= dict.fromkeys(included, version)
+        self.included.update(id.client for id in included if version > 0)
         self._settle(group, "dropped", version, f"version {version} closed without it", late)
         group.end_round()
         group.phase, group.reason = Phase.WAITING, f"version {version} is committed"
 
     def _complete(self, number: int) -> None:
-        done = self.checkpoint(number)
-        done.complete = True
-        for id, fate in self.fates.items():
-            if fate.outcome == "included" and fate.version <= done.version_of(id.group):
-                self.fates[id] = Fate("durable", fate.version, f"in checkpoint {number}")
+        for id in self.covered(number):
+            self.fates[id] = Fate("durable", self.undurable.pop(id), f"in checkpoint {number}")
+        self.checkpoint(number).complete = True
         complete = [c for c in self.checkpoints if c.complete]
         self.checkpoints = complete[-2:] + [c for c in self.checkpoints if not c.complete]
 

@@ -17,7 +17,6 @@ from secureps.errors import (
     Fenced,
     InternalError,
     Malformed,
-    NotReady,
     Refused,
     SecurepsError,
     WrongRun,
@@ -42,7 +41,7 @@ from secureps.messages.submission import (
     SubmissionId,
     signing_bytes,
 )
-from secureps.roles.charter import check_run
+from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.machine import (
     COORDINATOR,
     HANDS,
@@ -94,7 +93,7 @@ class KeyHolder:
         self._roster = roster
         self._rules = rules
         self._incarnation = 0
-        self._pinned: RunPinned | None = None
+        self._pinned: Pinned | None = None
         self._bound: dict[SubmissionId, Cohort] = {}
         self._released: dict[tuple[str, str, int], Cohort] = {}
         self._granted: dict[tuple[str, int], Cohort] = {}
@@ -107,7 +106,7 @@ class KeyHolder:
             case Incarnated(number):
                 self._incarnation = number
             case RunPinned():
-                self._pinned = record
+                self._pinned = Pinned.of(record)
             case CohortGranted(cohort):
                 self._granted[cohort.group, cohort.number] = cohort
                 self._bound |= {member.id: cohort for member in cohort.members}
@@ -150,11 +149,9 @@ class KeyHolder:
         raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
 
     @property
-    def pinned(self) -> RunPinned:
+    def pinned(self) -> Pinned:
         """The run; NotReady before it is founded."""
-        if self._pinned is None:
-            raise NotReady(f"{self._name} waits for the run to be founded")
-        return self._pinned
+        return founded(self._pinned, self._name)
 
     # --- orders -------------------------------------------------------------------
 
@@ -192,7 +189,7 @@ class KeyHolder:
         if name not in self._granted:
             self._write(step, CohortGranted(cohort))
         self._openings[name] = opening
-        run = self._pinned.run.id
+        run = self.pinned.run.id
         for block, shard in opening.blocks.items():
             step.effects.append(Call(shard, GetSum(run, cohort.group, cohort.number, block)))
         return step
@@ -205,13 +202,12 @@ class KeyHolder:
                 cohort, or receipts that do not belong to the cohort.
             Unsigned, UnknownParty: a receipt that no client of the roster signed.
         """
-        assert self._pinned is not None
         granted = self._granted.get((cohort.group, cohort.number))
         if granted is not None:
             if granted != cohort:
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
             return
-        if cohort.group not in {placed.group for placed in self._pinned.placement.groups}:
+        if cohort.group not in {placed.group for placed in self.pinned.placement.groups}:
             raise Refused(f"no group is called {cohort.group!r}")
         ids = [member.id for member in cohort.members]
         if len({id.client for id in ids}) < self._rules.minimum:
@@ -240,8 +236,7 @@ class KeyHolder:
                 )
 
     def _check_receipt(self, cohort: Cohort, receipt: Receipt, base: bytes) -> None:
-        assert self._pinned is not None
-        if receipt.run != self._pinned.run.id or receipt.purpose != UPDATE:
+        if receipt.run != self.pinned.run.id or receipt.purpose != UPDATE:
             raise Refused(f"{receipt.id}: its receipt is not for an update of this run")
         if receipt.id.group != cohort.group or receipt.version != cohort.version - 1:
             raise Refused(f"{receipt.id}: its receipt is for another group or version")
@@ -254,8 +249,7 @@ class KeyHolder:
         )
 
     def _assign(self, order: Open) -> Opening:
-        assert self._pinned is not None
-        placed = self._pinned.placement.of(order.cohort.group)
+        placed = self.pinned.placement.of(order.cohort.group)
         digests = {held.shard: held.sums for held in order.held}
         blocks = dict(enumerate(placed.owners))
         expected: dict[int, bytes] = {}

@@ -15,7 +15,6 @@ from secureps.errors import (
     ClientError,
     InternalError,
     Malformed,
-    NotReady,
     SecurepsError,
     WrongShape,
     WrongVersion,
@@ -43,11 +42,9 @@ from secureps.messages.requests import (
 )
 from secureps.messages.schema import Schema
 from secureps.messages.submission import FOUNDING, SubmissionId
-from secureps.model.layout import Layout
-from secureps.policy.plan import Plan
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import Ledger
-from secureps.roles.charter import check_run
+from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.machine import (
     COORDINATOR,
     HANDS,
@@ -100,12 +97,10 @@ class Member:
 
     def __init__(self, kit: MemberKit) -> None:
         self._kit = kit
-        self._pinned: RunPinned | None = None
-        self._plan: Plan | None = None
-        self._layout: Layout | None = None
+        self._pinned: Pinned | None = None
         self._next: dict[str, int] = {}
         self._sealed: dict[SubmissionId, Sealed] = {}
-        self._ledger = Ledger(())
+        self._ledger = Ledger()
         self._published: dict[str, Published] = {}
         self._invites: dict[str, Invite] = {}
         self._cached: set[bytes] = set()
@@ -114,19 +109,19 @@ class Member:
         self._transfers: dict[SubmissionId, Transfer] = {}
         self._working = False
         self._beat: float | None = None
+        self._beating = False
 
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Any) -> None:
         match record:
-            case RunPinned(run):
-                self._pinned, self._plan = record, Plan.from_text(run.plan)
-                self._layout = self._plan.layout(run.schema)
+            case RunPinned():
+                self._pinned = Pinned.of(record)
             case Sealed(receipt):
                 self._sealed[receipt.id] = record
                 self._next[receipt.id.group] = receipt.id.sequence + 1
                 if receipt.charge is not None:
-                    self._ledger = self._ledger.append(receipt.charge)
+                    self._ledger.append(receipt.charge)
             case SubmissionSettled(id, outcome):
                 if outcome != "included":
                     self._sealed.pop(id, None)
@@ -149,8 +144,7 @@ class Member:
         step = Step()
         match event:
             case Tick():
-                self._beat = now + self._lease / 3
-                step.effects.append(Call(COORDINATOR, Heartbeat(self._kit.name)))
+                self._tick(now, step)
             case WatchLost():
                 return self.resume(now)
             case Answered(request, reply):
@@ -170,23 +164,16 @@ class Member:
         return step
 
     @property
-    def pinned(self) -> RunPinned:
+    def pinned(self) -> Pinned:
         """The run; NotReady before the coordinator said welcome."""
-        if self._pinned is None:
-            raise NotReady(f"{self._kit.name} has not joined yet")
-        return self._pinned
+        return founded(self._pinned, self._kit.name)
 
-    @property
-    def plan(self) -> Plan:
-        """The run's plan."""
-        assert self._plan is not None
-        return self._plan
-
-    @property
-    def layout(self) -> Layout:
-        """The run's layout."""
-        assert self._layout is not None
-        return self._layout
+    def _tick(self, now: float, step: Step) -> None:
+        """One heartbeat at a time: while the coordinator is away they do not pile up."""
+        self._beat = now + self._lease / 3
+        if not self._beating:
+            self._beating = True
+            step.effects.append(Call(COORDINATOR, Heartbeat(self._kit.name)))
 
     # --- orders -------------------------------------------------------------------
 
@@ -226,7 +213,7 @@ class Member:
 
     def _go(self, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
-        if self._pinned is None or self._plan is None or self._working:
+        if self._pinned is None or self._working:
             return
         for group, invite in list(self._invites.items()):
             if invite.version == -1 and not self._pending(group, -1):
@@ -242,21 +229,21 @@ class Member:
             return
         for invite in due:
             del self._invites[invite.group]
-        model = tuple(GroupVersion(g, self._published[g].version) for g in self._plan.groups)
-        blocks = tuple(d for g in self._plan.groups for d in self._published[g].blocks)
+        groups = self._pinned.plan.groups
+        model = tuple(GroupVersion(g, self._published[g].version) for g in groups)
+        blocks = tuple(d for g in groups for d in self._published[g].blocks)
         self._cached &= set(blocks)  # the hands keep no others either
         self._working = True
         step.effects.append(Work(Contribute(model, blocks, aims)))
 
     def _due(self) -> list[Invite]:
         """Invitations to train for now: groups of one rule move together, or not at all."""
-        assert self._plan is not None
         due = []
-        for group in self._plan.groups:
+        for group in self.pinned.plan.groups:
             published = self._published.get(group)
             if published is None:
                 return []
-            if published.version >= self._plan.section.versions:
+            if published.version >= self.pinned.plan.section.versions:
                 continue
             invite = self._invites.get(group)
             if invite is None or invite.version != published.version:
@@ -268,45 +255,35 @@ class Member:
 
     def _pulled(self, step: Step) -> bool:
         """Whether every block of the newest versions is here; asks for those that are not."""
-        assert self._plan is not None
-        assert self._pinned is not None
-        complete = True
-        run, placement = self._pinned.run.id, self._pinned.placement
-        for group in self._plan.groups:
-            published, owners = self._published[group], placement.of(group).owners
+        complete, pinned = True, self.pinned
+        for group in pinned.plan.groups:
+            published, owners = self._published[group], pinned.placement.of(group).owners
             for block, digest in enumerate(published.blocks):
                 if digest in self._cached:
                     continue
                 complete = False
                 if digest not in self._pulling:
                     self._pulling.add(digest)
-                    ask = GetBlock(run, group, published.version, block)
+                    ask = GetBlock(pinned.run.id, group, published.version, block)
                     step.effects.append(Call(owners[block], ask))
         return complete
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
-        assert self._plan is not None
-        privacy = self._plan.section.privacy
+        section = self.pinned.plan.section
+        privacy = section.privacy
         if privacy is None:
             if self._kit.budget is not None:
                 text = "the plan trains without privacy, and this client has a budget of its own"
                 step.effects.append(Halt(f"{text}: nothing was trained", error=True))
             return self._kit.budget is not None
-        ledger = self._ledger
-        steps = int(self._plan.section.training["local_steps"])
-        for aim in aims:
-            if (aim.group, aim.version) not in {(c.group, c.version) for c in ledger.charges}:
-                ledger = ledger.append(
-                    Charge(
-                        self._kit.name,
-                        aim.group,
-                        aim.version,
-                        privacy.noise_multiplier,
-                        privacy.sample_rate,
-                        steps,
-                    )
-                )
-        spent = epsilon(ledger.charges, privacy.delta)
+        facts = (
+            privacy.noise_multiplier,
+            privacy.sample_rate,
+            int(section.training["local_steps"]),
+        )
+        ahead = [Charge(self._kit.name, aim.group, aim.version, *facts) for aim in aims]
+        ahead = [charge for charge in ahead if self._ledger.new(charge)]
+        spent = epsilon((*self._ledger.charges, *ahead), privacy.delta)
         budget = min(privacy.budget, self._kit.budget or privacy.budget)
         if spent <= budget:
             return False
@@ -339,8 +316,7 @@ class Member:
     # --- push ---------------------------------------------------------------------
 
     def _send(self, now: float, step: Step, sealed: Sealed) -> None:
-        assert self._pinned is not None
-        owners = self._pinned.placement.of(sealed.receipt.id.group).owners
+        owners = self.pinned.placement.of(sealed.receipt.id.group).owners
         self._transfers[sealed.receipt.id] = Transfer(now)
         for header in sealed.headers:
             step.effects.append(Call(owners[header.block], PutBlock(header), attach=header.key))
@@ -359,6 +335,8 @@ class Member:
                 transfer.stored.add(header.block)
                 if len(transfer.stored) == len(sealed.headers):
                     step.effects.append(Call(COORDINATOR, Submit(sealed.receipt)))
+            case Heartbeat():
+                self._beating = False
             case Submit(receipt):
                 transfer = self._transfers.pop(receipt.id, None)
                 if transfer is not None and receipt.purpose != FOUNDING:
@@ -401,7 +379,7 @@ class Member:
             return
         self._cached = {d for p in self._published.values() for d in p.blocks} & self._cached
         self._cached.add(digest)
-        first, last = self.layout.group(group).span(block)
+        first, last = self.pinned.layout.group(group).span(block)
         self._pulled_bytes += 4 * (last - first)
 
     def _not_got(
@@ -425,7 +403,9 @@ class Member:
                 self._settle(step, id, "dropped", str(error))
             case Submit(receipt):
                 self._settle(step, receipt.id, "dropped", str(error))
-            case Heartbeat() | Telemetry():
+            case Heartbeat():
+                self._beating = False
+            case Telemetry():
                 pass
             case _:
                 fault = "" if isinstance(error, ClientError) else f" ({error.fault} fault)"
@@ -435,8 +415,7 @@ class Member:
 
     @property
     def _lease(self) -> float:
-        assert self._plan is not None
-        return self._plan.section.lease
+        return self.pinned.plan.section.lease
 
     def _pending(self, group: str, version: int) -> bool:
         """Whether a contribution to this version is sealed and its fate is open."""

@@ -34,13 +34,12 @@ def _member(turn: Turn, name: str) -> MemberStatus:
     federation = turn.federation
     live = name in turn.live
     state = "trains" if _owes(federation, name) else "waits"
-    mine = [id for id, fate in federation.fates.items() if id.client == name and fate.version]
     return MemberStatus(
         name=name,
         live=live,
         state=state if live else "gone",
-        submissions=len(mine),
-        charges=federation.charges.get(name, 0),
+        submissions=federation.included[name],
+        charges=len(federation.ledger.of(name)),
         epsilon=_epsilon(turn, name),
     )
 

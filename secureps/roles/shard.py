@@ -141,7 +141,7 @@ class Shard:
         return None
 
     def subscription(self) -> Subscribe:
-        return Subscribe(self._name, ())
+        return Subscribe(self._name, self.shelves.submissions())
 
     def inspect(self, sender: str, message: Any) -> bool:
         """Is this block wanted? Everything that can be said without its payload.

@@ -156,6 +156,16 @@ class Shelves:
         self.shelf(group)
         return self.pinned.placement.of(group).blocks_of(self._name)
 
+    def submissions(self) -> tuple[SubmissionId, ...]:
+        """Those of which blocks are spooled, sorted."""
+        return tuple(
+            sorted(
+                SubmissionId(client, group, sequence)
+                for (client, group), counts in self._sequences.items()
+                for sequence in counts
+            )
+        )
+
     def unsummed(self, client: str, group: str) -> frozenset[int]:
         """Sequences of a client of which blocks are spooled, but for those in kept sums."""
         summed = {

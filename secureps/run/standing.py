@@ -24,7 +24,7 @@ def tables(status: Status) -> Iterable[Table | Text]:
     )
     yield _table(
         "clients",
-        ("client", "state", "submissions", "charges", "epsilon"),
+        ("client", "state", "updates", "charges", "epsilon"),
         [
             (m.name, m.state, str(m.submissions), str(m.charges), f"{m.epsilon:.3f}")
             for m in status.members

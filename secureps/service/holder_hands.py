@@ -17,8 +17,6 @@ from secureps.errors import InternalError, Malformed
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetSum
 from secureps.messages.submission import OPENED, BlockHeader, signing_bytes
-from secureps.model.layout import Layout
-from secureps.policy.plan import Plan
 from secureps.roles.keyholder import KeyHolder, received_key
 from secureps.roles.tasks import OpenSum, Prune, SumOpened
 from secureps.store.spool import Spool
@@ -35,7 +33,7 @@ class HolderHands:
         self._name = name
         self._secret = secret
         self._spool = spool
-        self._opener: tuple[Plan, Layout, Opener] | None = None
+        self._opener: Opener | None = None
 
     def seconds(self, task: object) -> float:
         return 0.0
@@ -44,9 +42,9 @@ class HolderHands:
         """Stores a shard's sum; Malformed if it is not the one that the shard announced."""
         if not isinstance(request, GetSum):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
-        plan, layout, _ = self._tools()
-        slots = layout.group(request.group).slots(request.block)
-        cipher(plan.cipher_parameters).adder().check_total(slots, payload)
+        pinned = self._machine.pinned
+        slots = pinned.layout.group(request.group).slots(request.block)
+        cipher(pinned.plan.cipher_parameters).adder().check_total(slots, payload)
         digest = payload_digest(payload)
         key = received_key(request.group, request.cohort, request.block)
         self._spool.put(f"{key}/{digest.hex()}", payload)
@@ -67,9 +65,9 @@ class HolderHands:
 
     def _open(self, task: OpenSum) -> SumOpened:
         began = time.perf_counter()
-        _, layout, opener = self._tools()
         total = self._spool.get(task.key)
-        sums = opener.open(total, layout.group(task.group).slots(task.block))
+        slots = self._machine.pinned.layout.group(task.group).slots(task.block)
+        sums = self._tools().open(total, slots)
         self._spool.delete(task.key)
         if int(sums[0]) < 1:
             raise Malformed(f"the weights of block {task.block} add up to {sums[0]}")
@@ -89,10 +87,8 @@ class HolderHands:
         self._spool.put(header.key, payload)
         return SumOpened(header, time.perf_counter() - began)
 
-    def _tools(self) -> tuple[Plan, Layout, Opener]:
+    def _tools(self) -> Opener:
         if self._opener is None:
-            run = self._machine.pinned.run
-            plan = Plan.from_text(run.plan)
-            opener = cipher(plan.cipher_parameters).opener(self._secret)
-            self._opener = (plan, plan.layout(run.schema), opener)
+            parameters = self._machine.pinned.plan.cipher_parameters
+            self._opener = cipher(parameters).opener(self._secret)
         return self._opener
