@@ -20,6 +20,9 @@ LEAST_BITS = 2
 MOST_BITS = 24
 """Above this a float32 has no more precision to give."""
 
+_PIECE = 1 << 15
+"""Values that are worked on at a time, so that they stay in the cache."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -78,14 +81,27 @@ class Grid:
                 f"{list(x.shape)} values need as many uint32 words for rounding, not "
                 f"{words.dtype}{list(words.shape)}"
             )
+        steps = np.empty(x.shape, dtype=np.int64)
+        for start in range(0, x.size, _PIECE):
+            part = slice(start, start + _PIECE)
+            steps[part] = self._steps(x[part], words[part])
+        return steps
+
+    def _steps(
+        self, x: NDArray[np.float32] | NDArray[np.float64], words: NDArray[np.uint32]
+    ) -> NDArray[np.float64]:
         if not np.isfinite(x).all():
             raise NotFinite("an update has a value that is not finite")
         scaled = np.clip(x.astype(np.float64), -self.range, self.range)
-        scaled = scaled / self.range * self.most
+        scaled /= self.range
+        scaled *= self.most
         floor = np.floor(scaled)
-        z = floor + (words < (scaled - floor) * 2.0**32)
-        steps: NDArray[np.int64] = np.clip(z, -self.most, self.most).astype(np.int64)
-        return steps + self.most
+        scaled -= floor
+        scaled *= 2.0**32
+        floor += words < scaled
+        np.clip(floor, -self.most, self.most, out=floor)
+        floor += self.most
+        return floor
 
     def decode_sum(self, total: NDArray[np.int64], total_weight: int) -> NDArray[np.float64]:
         """(sum of w_i u_i - total_weight * Z) * step: the weighted sum of the values.

@@ -16,6 +16,9 @@ _SLACK = 2.0**-45
 """More than the relative error of numpy's pairwise sum of squares (below 2^-47 for any n
 that fits into memory; Higham 2002, section 4.2)."""
 
+_PIECE = 1 << 15
+"""Values that are worked on at a time, so that they stay in the cache."""
+
 
 def clip_l2(
     x: NDArray[np.float32] | NDArray[np.float64], bound: float
@@ -40,19 +43,20 @@ def clip_l2(
         raise PlanRefused(f"a clipping bound must be finite and > 0, not {bound}")
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
-    if not np.isfinite(single).all():
+    flat = single.reshape(-1)
+    pieces = [flat[start : start + _PIECE] for start in range(0, flat.size, _PIECE)]
+    total = math.fsum(float(np.sum(np.square(piece, dtype=np.float64))) for piece in pieces)
+    if not math.isfinite(total):  # squares of finite float32 are exact and far from float64's limit
         raise NotFinite("an update has a value that is not a finite float32")
-    wide = single.astype(np.float64)
-    squares = wide * wide  # exact: 24 + 24 bits, and far from float64's limits
-    norm = math.sqrt(float(np.sum(squares)))
-    if abs(norm - bound) <= _SLACK * bound:
-        norm = math.sqrt(
-            math.fsum(squares.ravel().tolist())
-        )  # too close to call: sum without error
+    norm = math.sqrt(total)
+    if abs(norm - bound) <= _SLACK * bound:  # too close to call: sum without error
+        norm = math.sqrt(math.fsum(np.square(flat, dtype=np.float64).tolist()))
     if norm <= bound:
         return single, norm
-    scaled = wide * (bound / norm * (1.0 - _SLACK))
-    clipped = scaled.astype(np.float32)
-    # Rounding to nearest may push the norm above the bound again; towards zero cannot.
-    grown = np.abs(clipped) > np.abs(scaled)
-    return np.where(grown, np.nextafter(clipped, np.float32(0.0)), clipped), norm
+    factor = bound / norm * (1.0 - _SLACK)
+    for piece in pieces:
+        scaled = np.multiply(piece, factor, dtype=np.float64)
+        piece[:] = scaled
+        # Rounding to nearest may push the norm above the bound again; towards zero cannot.
+        piece.view(np.int32)[:] -= np.abs(piece) > np.abs(scaled)
+    return single, norm
