@@ -12,7 +12,7 @@ from secureps import __version__
 from secureps.errors import Unreachable
 from secureps.run import cli
 
-COMMANDS = ("up", "serve", "simulate", "keys", "export", "status")
+COMMANDS = ("up", "check", "serve", "simulate", "keys", "export", "status")
 HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numpy", "pydantic")
 
 

@@ -79,6 +79,37 @@ def up(
 
 
 @app.command()
+def check(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
+    values: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Size of the model, where the plan does not tell."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
+) -> None:
+    """Explain a plan in a page, or refuse it with the reason.
+
+    Who sees what and who must collude, what privacy spends and what its noise costs, bytes
+    per update against plain fp32, memory per shard. Starts nothing.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the plan's script imports torch
+    import json
+
+    from rich.console import Console
+
+    from secureps.run.check import check as examine
+    from secureps.run.check import record, tables
+
+    explanation = examine(plan, values)
+    if as_json:
+        typer.echo(json.dumps(record(explanation), indent=1))
+        return
+    console = Console()
+    for part in tables(explanation):
+        console.print(part)
+
+
+@app.command()
 def serve(
     role: Annotated[
         Literal["coordinator", "shard", "keyholder"],

@@ -1,0 +1,84 @@
+"""`secureps check`: a page for people, JSON for programs, one line for what is unsound."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from safetensors.numpy import save_file
+
+from secureps.errors import ConfigError, PlanRefused
+from secureps.run.check import check, record, tables
+
+ROOT = Path(__file__).parent.parent
+PLAN = """
+name = "small"
+versions = 3
+[cipher]
+name = "bfv"
+capacity = 8
+[[group]]
+rule = { quorum = 6 }
+"""
+
+
+def write(folder: Path, text: str = PLAN) -> Path:
+    path = folder / "plan.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_models_size_comes_from_the_option_the_file_or_the_script(tmp_path: Path) -> None:
+    assert check(write(tmp_path), 1000).groups[0].values == 1000
+    save_file({"a": np.zeros((3, 4), np.float32)}, tmp_path / "start.safetensors")
+    path = write(tmp_path, 'initial = "start.safetensors"\n' + PLAN)
+    assert check(path).groups[0].values == 12
+    assert check(ROOT / "policies" / "digits_plain.toml").groups[0].values == 9610
+
+
+def test_what_it_cannot_know_it_asks_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give the model's size by --values"):
+        check(write(tmp_path))
+    two = PLAN.replace("[[group]]\n", '[[group]]\nname = "a"\npattern = "a*"\n')
+    two += '[[group]]\nname = "b"\nrule = { quorum = 6 }\n'
+    with pytest.raises(ConfigError, match="has 2 groups"):
+        check(write(tmp_path, two), 10)
+
+
+def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
+    explanation = check(ROOT / "policies" / "digits.toml")
+    console = Console(width=400, record=True, file=io.StringIO())
+    for part in tables(explanation):
+        console.print(part)
+    page = console.export_text()
+    assert "digits: sound. 15 versions under bfv, 2 shards." in page
+    assert explanation.price is not None
+    for said in ("key holder", "7.875", "5.11 x", "enough for 15 versions", explanation.collusion):
+        assert said in page
+    assert json.loads(json.dumps(record(explanation)))["price"]["epsilon_run"] == (
+        explanation.price.epsilon_run
+    )
+
+
+def test_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "secureps", "check"]
+    done = subprocess.run(
+        [*command, str(write(tmp_path)), "--values", "1000", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["groups"][0]["values"] == 1000
+    unsound = write(tmp_path, PLAN.replace("quorum = 6", "quorum = 3"))
+    refused = subprocess.run([*command, str(unsound)], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: group all: the quorum 3 is below the minimum cohort 5")
+    assert refused.stderr.count("\n") == 1
+    with pytest.raises(PlanRefused):
+        check(unsound)
