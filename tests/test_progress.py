@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 
 import pytest
 from rich.console import Console
@@ -31,8 +32,8 @@ VIEW = View(
     clients=6,
 )
 MEMBERS = (
-    MemberStatus("ada", True, "waits", 3, 3, 1.5),
-    MemberStatus("eve", False, "gone", 2, 2, 1.25),
+    MemberStatus("ada", True, "waits", 3, 3, 1.5, False),
+    MemberStatus("eve", False, "gone", 2, 2, 1.25, False),
 )
 SUMMARY = Summary(
     name="trial",
@@ -133,6 +134,11 @@ def test_sizes(count: float, text: str) -> None:
     assert size(count) == text
 
 
+def test_an_infinite_epsilon_is_no_number() -> None:
+    line = plain(dataclasses.replace(VIEW, epsilon=math.inf))
+    assert "epsilon infinite of 8 (delta 1e-05)" in line
+
+
 def cells(shown: list[str], first: str) -> list[str]:
     (row,) = (line for line in shown if first in line)
     return [cell.strip() for cell in row.strip("│").split("│")]
@@ -175,6 +181,23 @@ def test_an_unsafe_summary_says_so_first_and_last_and_in_json() -> None:
     assert unsafe.record()["privacy"] == "unsafe seed: no privacy"
     assert "privacy" not in SUMMARY.record()
     assert json.loads(json.dumps(SUMMARY.record()))["members"][0]["name"] == "ada"
+
+
+def test_a_client_of_an_unsafe_seed_has_no_epsilon_anywhere() -> None:
+    marked = dataclasses.replace(MEMBERS[0], epsilon=math.inf, unsafe=True)
+    summary = dataclasses.replace(SUMMARY, members=(marked, MEMBERS[1]))
+    shown = lines(summary)
+    assert cells(shown, "ada") == ["ada", "0.4000", "3", "unsafe seed: no privacy", "8"]
+    assert cells(shown, "eve") == ["eve", "0.6000", "2", "1.250", "8"]
+    record = json.loads(json.dumps(summary.record(), allow_nan=False))
+    told = [(m["name"], m["epsilon"], m["unsafe"]) for m in record["members"]]
+    assert told == [("ada", None, True), ("eve", 1.25, False)]
+    shown_to, told_in = console()
+    for part in standing.tables(Status(b"\x01" * 32, 1, "", (), summary.members, (), ())):
+        shown_to.print(part)
+    standings = told_in.getvalue().splitlines()
+    assert cells(standings, "ada")[-1] == "unsafe seed: no privacy"
+    assert cells(standings, "eve")[-1] == "1.250"
 
 
 def test_a_status_as_tables() -> None:

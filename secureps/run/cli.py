@@ -146,9 +146,13 @@ def export(
     Reads RUN/checkpoints alone; no server has to run. A damaged checkpoint is named, and
     the one before it is taken.
     """
+    from secureps.crypto.sampling import NO_PRIVACY
     from secureps.run.export import export as write
 
     model = write(run, out)
+    if model.unsafe:
+        text = f"warning: {NO_PRIVACY}, in what came from {', '.join(model.unsafe)}"
+        typer.secho(text, fg=typer.colors.RED, bold=True, err=True)
     for complaint in model.complaints:
         typer.secho(f"warning: passed over {complaint}", fg=typer.colors.YELLOW, err=True)
     for spec in model.layout.local:

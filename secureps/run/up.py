@@ -94,7 +94,7 @@ def up(order: Order, console: Console) -> Path:
             address = troupe.start(supervisor, progress)
             script = Script(troupe.script)
             judge = Judge(script, troupe.pooled, bool(plan.section.local))
-            watched = Watched(plan, folder, address, cast.clients)
+            watched = Watched(plan, folder, address, cast.clients, unsafe)
             with Watch(watched, judge, supervisor, progress) as watch:
                 outcome = watch.until_over()
         outcome = _judged(outcome, judge, folder, progress)
