@@ -6,10 +6,12 @@ import dataclasses
 import io
 import json
 import math
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
 
+from secureps.errors import ConfigError
 from secureps.messages.requests import GroupStatus, MemberStatus, Status
 from secureps.run import standing
 from secureps.run.baselines import Baselines, Score
@@ -91,6 +93,13 @@ def test_without_privacy_no_epsilon_and_without_a_judge_no_score() -> None:
     assert "held-out" not in line
 
 
+def test_before_the_founding_model_there_is_no_version() -> None:
+    founding = dataclasses.replace(GROUP, version=-1, step="founding")
+    assert "version none of 15" in plain(dataclasses.replace(VIEW, groups=(founding,)))
+    both = dataclasses.replace(VIEW, groups=(dataclasses.replace(GROUP, version=0), founding))
+    assert "version 0/none of 15" in plain(both)
+
+
 def test_plain_lines_come_with_versions_and_in_long_silence() -> None:
     shown, told = console()
     with Progress(shown, "trial", unsafe=False) as progress:
@@ -118,6 +127,18 @@ def test_a_terminal_gets_a_panel_with_who_is_late() -> None:
     text = told.getvalue()
     for part in ("trial", "collecting", "eve", "5.31 of 8", "trains ada alone"):
         assert part in text
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_at_the_end_the_view_stays_only_if_there_was_an_error(failed: bool) -> None:
+    """A frame that is replaced is wiped line by line before the next one."""
+    shown, told = console(terminal=True)
+    with suppress(ConfigError), Progress(shown, "trial", unsafe=False) as progress:
+        progress.doing("trains ada alone")
+        if failed:
+            raise ConfigError("no data")
+    last = told.getvalue().rpartition("\x1b[2K")[2]
+    assert ("trains ada alone" in last) == failed
 
 
 def test_markup_in_a_message_is_text() -> None:

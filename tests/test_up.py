@@ -105,6 +105,8 @@ def metrics(out: Path) -> list[dict[str, Any]]:
 def check_told(told: str, out: Path) -> dict[str, Any]:
     """What a finished run printed and wrote; returns its summary."""
     assert told.count(UNSAFE) >= 3, told
+    ends = (f"model: {out / 'model.safetensors'}", f"report: {out / 'report'}")
+    assert tuple(told.splitlines()[-2:]) == ends, told
     for part in ("federation (version 3)", "all data at one party", "bytes up", "opening"):
         assert part in told, told
     lines = metrics(out)

@@ -67,7 +67,7 @@ def size(count: float) -> str:
 
 
 class Progress:
-    """Shows a run while it goes, in a `with`."""
+    """Shows a run while it goes, in a `with`; what it showed last stays if there was an error."""
 
     def __init__(self, console: Console, name: str, unsafe: bool) -> None:
         self._console = console
@@ -91,6 +91,8 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if self._live is not None:
+            if kind is None:
+                self._live.update(Text())
             self._live.stop()
 
     def say(self, text: str, style: str = "") -> None:
@@ -102,7 +104,7 @@ class Progress:
         if self._live is None:
             self.say(text)
         else:
-            self._live.update(Text(f"{text} ...", "cyan"))
+            self._live.update(Text(f"{text} ...", "cyan"), refresh=True)
 
     def show(self, view: View) -> None:
         """How the run stands now."""
@@ -140,7 +142,8 @@ def _facts(view: View) -> Iterable[tuple[str, str]]:
     if not view.groups:
         yield "clients", f"0 of {view.clients} are there"
         return
-    yield "version", f"{'/'.join(str(v) for v in view.versions)} of {view.target}"
+    versions = (str(version) if version >= 0 else "none" for version in view.versions)
+    yield "version", f"{'/'.join(versions)} of {view.target}"
     if view.score is not None:
         yield (
             f"held-out {view.score.measure}",
