@@ -200,6 +200,7 @@ def make_receipt(
         commitments=(),
         size=sum(block_bytes(plan, layout, purpose, b) for b in range(layout.blocks)),
         charge=charge,
+        unsafe=False,
     )
     signed: Receipt = sign(dataclasses.replace(receipt, **changes), id.client)
     return signed

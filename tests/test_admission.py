@@ -48,6 +48,12 @@ def _altered(receipt: Receipt) -> Receipt:
     return dataclasses.replace(receipt, size=receipt.size + 1)
 
 
+def _whitewashed(receipt: Receipt) -> Receipt:
+    """What an unsafe seed made, by somebody who took the mark off."""
+    marked = sign(dataclasses.replace(receipt, unsafe=True), "c0")
+    return dataclasses.replace(receipt, signature=marked.signature)
+
+
 def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
     def change(receipt: Receipt) -> Receipt:
         made: Receipt = sign(dataclasses.replace(receipt, **changes), "c0")
@@ -62,6 +68,7 @@ def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
         (_unsigned, Unsigned, "signature"),
         (_forged, Unsigned, "signature"),
         (_altered, Unsigned, "signature"),
+        (_whitewashed, Unsigned, "signature"),
         (_other(run=bytes(32)), WrongRun, "made for another run"),
         (_other(id=SubmissionId("c0", "none", 1)), Malformed, "no group is called 'none'"),
         (_other(id=SubmissionId("c0", "all", -1)), Malformed, "a sequence is at least 0"),

@@ -99,7 +99,8 @@ def test_everybody_is_judged_alike(tmp_path: Path) -> None:
     )
     assert done.central == Score("accuracy", 0.9, 0.5, 4)
     assert done.notes == ()
-    assert said == ["trains a alone", "trains b alone", "trains centrally, without privacy"]
+    trained = ("a alone", "b alone", "centrally, without privacy")
+    assert said == [f"for comparison, trains {who}" for who in trained]
 
 
 def test_what_a_script_does_not_offer_is_left_out_with_a_note(tmp_path: Path) -> None:

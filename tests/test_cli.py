@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,25 @@ def test_ctrl_c_is_quiet(
     assert run(monkeypatch, "serve", "shard", "--config", "x.toml") == 130
     told = capsys.readouterr()
     assert (told.out, told.err) == ("", "")
+
+
+@pytest.mark.parametrize("command", ["up", "simulate"])
+@pytest.mark.parametrize(("wanted", "threads"), [(None, "1"), ("3", "3")])
+def test_one_thread_unless_told_otherwise(
+    command: str, wanted: str | None, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known before the script, and torch with it, is loaded."""
+    monkeypatch.setenv("OMP_NUM_THREADS", wanted or "")
+    if wanted is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    seen: list[str | None] = []
+
+    def play(*_: object) -> None:
+        seen.append(os.environ.get("OMP_NUM_THREADS"))
+
+    monkeypatch.setattr(f"secureps.run.{command}.{command}", play)
+    assert run(monkeypatch, command, "x.toml") == 0
+    assert seen == [threads]
 
 
 def test_usage_errors_end_with_2(

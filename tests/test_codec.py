@@ -25,6 +25,7 @@ from secureps.messages.requests import (
     Payload,
     PutBlock,
     Refusal,
+    Status,
     Submit,
     Telemetry,
 )
@@ -199,6 +200,7 @@ def receipt(**changes: Any) -> Receipt:
         (),
         9,
         charge,
+        True,
         b"s" * 64,
     )
     return dataclasses.replace(made, **changes)
@@ -237,6 +239,9 @@ def test_wrong_lengths_and_numbers_are_refused(changes: dict[str, Any]) -> None:
 def test_reports_may_say_infinity_but_not_nan() -> None:
     told = Telemetry("a", "all", 1, (Figure("epsilon", float("inf")),))
     assert codec.decode(codec.encode(told)) == told
+    ada = MemberStatus("ada", True, "waits", 1, 1, float("inf"), True)
+    status = Status(b"r" * 32, 1, "", (), (ada,), (), ())
+    assert codec.decode(codec.encode(status)) == status
     with pytest.raises(Malformed):
         codec.decode(codec.encode(Telemetry("a", "all", 1, (Figure("x", float("nan")),))))
 

@@ -30,7 +30,7 @@ from secureps.messages.encoding import (
 )
 from secureps.messages.requests import Heartbeat, Register, Subscribe
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.messages.submission import BlockHeader, Member, SubmissionId
+from secureps.messages.submission import BlockHeader, Member, Receipt, SubmissionId
 
 MODULES = [
     importlib.import_module(f"secureps.messages.{module.name}")
@@ -196,6 +196,16 @@ def test_signed_part_leaves_out_the_signature_alone() -> None:
         more = type(value)(1)  # one more: 1, '1' or a zero byte
         changed = dataclasses.replace(record, **{name: value + more})
         assert signed_part(changed) != signed_part(record)
+
+
+def test_a_receipts_signature_covers_whether_its_seed_was_unsafe() -> None:
+    id = SubmissionId("a", "g", 0)
+    safe = Receipt(b"r", id, "update", 0, b"b", (b"d",), (), (), 1, None, False)
+    unsafe = dataclasses.replace(safe, unsafe=True)
+    assert signed_part(safe) != signed_part(unsafe)
+    plain = to_plain(unsafe) | {"unsafe": 1}
+    with pytest.raises(Malformed, match=r"Receipt\.unsafe: expected bool, got int"):
+        from_plain(Receipt, plain)
 
 
 @given(st.lists(st.binary(max_size=4), max_size=4), st.lists(st.binary(max_size=4), max_size=4))

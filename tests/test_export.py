@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,14 @@ from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan
+from secureps.run import cli
 from secureps.run.export import export, newest_model, read_model
 from secureps.store import checkpoint
 from secureps.store.checkpoint import (
     Manifest,
     ShardFile,
     checkpoint_path,
+    read_state,
     tensor_name,
     write_manifest,
     write_state,
@@ -63,7 +66,9 @@ def model(seed: int) -> dict[str, NDArray[np.generic]]:
     }
 
 
-def write(root: Path, number: int, lay: bytes | None = None) -> dict[str, NDArray[np.generic]]:
+def write(
+    root: Path, number: int, lay: bytes | None = None, unsafe: tuple[str, ...] = ()
+) -> dict[str, NDArray[np.generic]]:
     """A checkpoint of `model(number)`, its blocks dealt to two shards in turn."""
     layout, tensors = PLAN.layout(SCHEMA), model(number)
     run = RunInfo(PLAN.text, SCHEMA, lay or layout.digest, b"h" * 32, b"r" * 32, b"n" * 32)
@@ -93,6 +98,7 @@ def write(root: Path, number: int, lay: bytes | None = None) -> dict[str, NDArra
             tuple(files),
             Placement(1, SHARDS, placed),
             (),
+            unsafe,
         ),
     )
     return tensors
@@ -113,6 +119,26 @@ def test_the_newest_model_by_tensor_name(tmp_path: Path) -> None:
         assert loaded[name].dtype == array.dtype
         assert loaded[name].shape == array.shape
         assert loaded[name].tobytes() == array.tobytes()
+
+
+def metadata(path: Path) -> dict[str, str]:
+    return read_state(path, None)[1]
+
+
+def test_a_model_of_an_unsafe_seed_says_so_on_the_terminal_and_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "model.safetensors"
+    monkeypatch.setattr(sys, "argv", ["secureps", "export", str(tmp_path), "--out", str(out)])
+    for number, unsafe in ((3, ()), (7, ("ada", "eve"))):
+        write(tmp_path / "checkpoints", number, unsafe=unsafe)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 0
+        warned = "unsafe seed: no privacy, in what came from ada, eve" in capsys.readouterr().err
+        assert warned == bool(unsafe)
+        assert metadata(out)["checkpoint"] == str(number)
+        assert metadata(out).get("privacy") == ("unsafe seed: no privacy" if unsafe else None)
 
 
 def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import random
 from typing import Any
 
@@ -22,7 +23,9 @@ from tests.roles_kit import (
     HOLDER,
     SCHEMA,
     SHARDS,
+    STRANGER,
     World,
+    answers,
     collecting,
     make_cohort,
     make_plan,
@@ -239,6 +242,43 @@ def test_a_charge_counts_once() -> None:
     assert federation.ledger.of("c0") == (charge,)
     federation.apply(0.0, dataclasses.replace(charge, version=1))
     assert len(federation.ledger.of("c0")) == 2
+
+
+def test_whoever_ever_submitted_what_an_unsafe_seed_made_is_remembered() -> None:
+    """A later receipt without the mark does not take it back, and neither does a restart."""
+    world = World(private_plan())
+    world.found()
+    assert world.federation.unsafe == set()
+    marked = world.receipt("c1", 1, 0, unsafe=True)
+    world.receipts[marked.id] = marked
+    world.due = [
+        dataclasses.replace(d, reply=requests.Submit(marked)) if d.to == "c1" else d
+        for d in world.due
+    ]
+    world.pump()
+    assert world.federation.finished
+    last = world.receipts[SubmissionId("c1", "all", 2)]
+    assert (last.id in world.federation.receipts, last.unsafe) == (True, False)
+    again = World(world.plan, journal=tuple(world.journal))
+    for made in (world, again):
+        assert made.federation.unsafe == {"c1"}
+        (status,) = answers(made.give(STRANGER, requests.AskStatus()))
+        marks = {m.name: (m.unsafe, math.isinf(m.epsilon), m.charges) for m in status.members}
+        assert marks == {"c0": (False, False, 2), "c1": (True, True, 2), "c2": (False, False, 2)}
+
+
+def test_a_founding_model_of_an_unsafe_seed_marks_its_founder() -> None:
+    world = World(make_plan())
+    world.start()
+    (due,) = world.due
+    world.due = []
+    world.give("c0", requests.Submit(world.receipt("c0", due.order.round, -1, unsafe=True)))
+    assert world.federation.unsafe == {"c0"}
+
+
+def test_without_privacy_in_the_plan_no_epsilon_is_finite() -> None:
+    (status,) = answers(finished("bfv").give(STRANGER, requests.AskStatus()))
+    assert {(m.epsilon, m.unsafe) for m in status.members} == {(math.inf, False)}
 
 
 @pytest.mark.parametrize(

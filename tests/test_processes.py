@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,8 @@ def test_killed_one_after_another_ends_in_the_simulated_model(tmp_path: Path) ->
         status = processes.status()
         assert status is not None
         assert status.incarnation == 3
+        marks = {m.name: (m.unsafe, m.epsilon) for m in status.members}
+        assert marks == dict.fromkeys(processes.clients, (True, math.inf))
     assert versions == {"all": 8}
     assert same(model, simulation.model())
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
 
+from secureps.errors import ConfigError
 from secureps.messages.requests import GroupStatus, MemberStatus, Status
 from secureps.run import standing
 from secureps.run.baselines import Baselines, Score
@@ -31,8 +34,8 @@ VIEW = View(
     clients=6,
 )
 MEMBERS = (
-    MemberStatus("ada", True, "waits", 3, 3, 1.5),
-    MemberStatus("eve", False, "gone", 2, 2, 1.25),
+    MemberStatus("ada", True, "waits", 3, 3, 1.5, False),
+    MemberStatus("eve", False, "gone", 2, 2, 1.25, False),
 )
 SUMMARY = Summary(
     name="trial",
@@ -90,6 +93,13 @@ def test_without_privacy_no_epsilon_and_without_a_judge_no_score() -> None:
     assert "held-out" not in line
 
 
+def test_before_the_founding_model_there_is_no_version() -> None:
+    founding = dataclasses.replace(GROUP, version=-1, step="founding")
+    assert "version none of 15" in plain(dataclasses.replace(VIEW, groups=(founding,)))
+    both = dataclasses.replace(VIEW, groups=(dataclasses.replace(GROUP, version=0), founding))
+    assert "version 0/none of 15" in plain(both)
+
+
 def test_plain_lines_come_with_versions_and_in_long_silence() -> None:
     shown, told = console()
     with Progress(shown, "trial", unsafe=False) as progress:
@@ -119,6 +129,18 @@ def test_a_terminal_gets_a_panel_with_who_is_late() -> None:
         assert part in text
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_at_the_end_the_view_stays_only_if_there_was_an_error(failed: bool) -> None:
+    """A frame that is replaced is wiped line by line before the next one."""
+    shown, told = console(terminal=True)
+    with suppress(ConfigError), Progress(shown, "trial", unsafe=False) as progress:
+        progress.doing("trains ada alone")
+        if failed:
+            raise ConfigError("no data")
+    last = told.getvalue().rpartition("\x1b[2K")[2]
+    assert ("trains ada alone" in last) == failed
+
+
 def test_markup_in_a_message_is_text() -> None:
     shown, told = console()
     Progress(shown, "trial", unsafe=False).say("see [red]x[/red]")
@@ -131,6 +153,11 @@ def test_markup_in_a_message_is_text() -> None:
 )
 def test_sizes(count: float, text: str) -> None:
     assert size(count) == text
+
+
+def test_an_infinite_epsilon_is_no_number() -> None:
+    line = plain(dataclasses.replace(VIEW, epsilon=math.inf))
+    assert "epsilon infinite of 8 (delta 1e-05)" in line
 
 
 def cells(shown: list[str], first: str) -> list[str]:
@@ -175,6 +202,23 @@ def test_an_unsafe_summary_says_so_first_and_last_and_in_json() -> None:
     assert unsafe.record()["privacy"] == "unsafe seed: no privacy"
     assert "privacy" not in SUMMARY.record()
     assert json.loads(json.dumps(SUMMARY.record()))["members"][0]["name"] == "ada"
+
+
+def test_a_client_of_an_unsafe_seed_has_no_epsilon_anywhere() -> None:
+    marked = dataclasses.replace(MEMBERS[0], epsilon=math.inf, unsafe=True)
+    summary = dataclasses.replace(SUMMARY, members=(marked, MEMBERS[1]))
+    shown = lines(summary)
+    assert cells(shown, "ada") == ["ada", "0.4000", "3", "unsafe seed: no privacy", "8"]
+    assert cells(shown, "eve") == ["eve", "0.6000", "2", "1.250", "8"]
+    record = json.loads(json.dumps(summary.record(), allow_nan=False))
+    told = [(m["name"], m["epsilon"], m["unsafe"]) for m in record["members"]]
+    assert told == [("ada", None, True), ("eve", 1.25, False)]
+    shown_to, told_in = console()
+    for part in standing.tables(Status(b"\x01" * 32, 1, "", (), summary.members, (), ())):
+        shown_to.print(part)
+    standings = told_in.getvalue().splitlines()
+    assert cells(standings, "ada")[-1] == "unsafe seed: no privacy"
+    assert cells(standings, "eve")[-1] == "1.250"
 
 
 def test_a_status_as_tables() -> None:

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError
-from secureps.run.simulate import load_scenario, simulate
+from secureps.run.simulate import draw, load_scenario, simulate
+from secureps.store.checkpoint import read_state
 
 SCRIPT = Path(__file__).parent.parent / "clients" / "digits_torch.py"
 PLAN = """
@@ -57,22 +59,37 @@ def test_the_same_file_gives_the_same_report_bit_for_bit(tmp_path: Path) -> None
     path, said = scenario(tmp_path), list[str]()
     first = simulate(path, tmp_path / "first", said.append)
     second = simulate(path, tmp_path / "second", said.append)
-    assert "no privacy" in said[0]
+    assert "unsafe seed: no privacy" in said[0]
+    assert "unsafe seed: no privacy" in said[-2:]
     metrics = (first / "metrics.jsonl").read_bytes()
     assert metrics == (second / "metrics.jsonl").read_bytes()
     lines = [json.loads(line) for line in metrics.splitlines()]
     assert [line["versions"] for line in lines] == [{"all": v} for v in range(5)]
+    assert {line["privacy"] for line in lines} == {"unsafe seed: no privacy"}
     assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
     assert any(line["gone"] > 0 or line["clients"] < 10 for line in lines[1:]), "nobody dropped out"
     assert all(5 <= line["clients"] <= 10 for line in lines[1:])
     assert lines[-1]["accuracy"] > lines[0]["accuracy"] + 0.2
     model, again = (load_file(run / "model.safetensors") for run in (first, second))
     assert all(model[name].tobytes() == again[name].tobytes() for name in model)
-    assert (first / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert read_state(first / "model.safetensors", None)[1] == {
+        "privacy": "unsafe seed: no privacy"
+    }
+    png = (first / "curves.png").read_bytes()
+    assert png.startswith(b"\x89PNG")
+    assert b"few: unsafe seed: no privacy" in png
     assert sorted(p.name for p in (first / "checkpoints").iterdir())[-1] == "000002"
 
     other = simulate(scenario(tmp_path, seed=2), tmp_path / "other", said.append)
     assert (other / "metrics.jsonl").read_bytes() != metrics
+
+
+def test_curves_have_their_title(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr(Figure, "savefig", lambda f, *_, **__: titles.append(f.get_suptitle()))
+    line = {"time": 0.0, "bytes_up": 0, "bytes_down": 0, "loss": 1.0}
+    draw([line], "a title", tmp_path / "curves.png")
+    assert titles == ["a title"]
 
 
 def test_a_report_is_never_overwritten(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from secureps.crypto.cipher import Sealer
 from secureps.crypto.suite import cipher
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.serve import initial_schema
-from secureps.run.simulation import Conditions, Simulation
+from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.store.checkpoint import latest_good
 from secureps.store.spool import DiskSpool
 from secureps.wire.transport import Cut, Delay, Drop, DropReply, Duplicate, Fault, Faults
@@ -141,7 +141,6 @@ def test_a_run_starts_from_a_file(tmp_path: Path) -> None:
     )
     plan = load_plan(tmp_path / "plan.toml")
     from secureps.crypto.sampling import UnsafeSeed
-    from secureps.run.simulation import Cast
 
     trainers = {f"client-{i:02d}": Walker(i) for i in range(6)}
     cast = Cast(trainers, UnsafeSeed(3))
@@ -304,6 +303,7 @@ def test_checkpoints_hold_the_model_and_the_last_good_one_is_taken(tmp_path: Pat
     simulation.run()
     path, manifest, complaints = latest_good(simulation.checkpoints)
     assert (path.name, complaints) == ("000004", ())
+    assert manifest.unsafe == tuple(sorted(f"client-{i:02d}" for i in range(6)))
     assert [(at.group, at.version) for at in manifest.versions] == [("all", 4)]
     parts = [load_file(path / part.file) for part in manifest.files]
     layout = simulation.plan.layout(manifest.run.schema).group("all")
@@ -314,6 +314,18 @@ def test_checkpoints_hold_the_model_and_the_last_good_one_is_taken(tmp_path: Pat
     before, manifest, complaints = latest_good(simulation.checkpoints)
     assert before.name == "000003"
     assert "000004/shard-1.safetensors" in complaints[0]
+
+
+def test_a_secret_seed_is_not_marked(tmp_path: Path) -> None:
+    from secureps.crypto.sampling import SecretSeed
+
+    trainers = {f"client-{i:02d}": Walker(i) for i in range(6)}
+    cast = Cast(trainers, SecretSeed.from_os())
+    simulation = Simulation(small_plan(versions=1), cast, tmp_path)
+    simulation.run()
+    assert simulation.versions() == {"all": 1}
+    assert simulation.coordinator.federation.unsafe == set()
+    assert latest_good(simulation.checkpoints)[1].unsafe == ()
 
 
 def test_stores_do_not_grow_with_versions(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.run.up import Order, up
+from secureps.store.checkpoint import read_state
 
+UNSAFE = "unsafe seed: no privacy"
 SCRIPT = Path(__file__).parent.parent / "clients" / "digits_torch.py"
 PLAN = """
 name = "small"
@@ -102,11 +104,17 @@ def metrics(out: Path) -> list[dict[str, Any]]:
 
 def check_told(told: str, out: Path) -> dict[str, Any]:
     """What a finished run printed and wrote; returns its summary."""
-    assert told.count("unsafe seed: no privacy") >= 3, told
+    assert told.count(UNSAFE) >= 3, told
+    ends = (f"model: {out / 'model.safetensors'}", f"report: {out / 'report'}")
+    assert tuple(told.splitlines()[-2:]) == ends, told
     for part in ("federation (version 3)", "all data at one party", "bytes up", "opening"):
         assert part in told, told
     lines = metrics(out)
     assert [(line["group"], line["version"]) for line in lines] == [("all", v) for v in range(4)]
+    assert {(line["privacy"], line["epsilon"]) for line in lines} == {(UNSAFE, None)}
+    assert read_state(out / "model.safetensors", None)[1]["privacy"] == UNSAFE
+    for party in ("coordinator", *(f"client-0{i}" for i in range(3))):
+        assert UNSAFE in (out / "logs" / f"{party}.log").read_text(), party
     assert all(line["training_seconds"] > 0 and line["stepping_seconds"] > 0 for line in lines[1:])
     summary: dict[str, Any] = json.loads((out / "report" / "summary.json").read_text())
     assert summary["finished"] == "all 3 versions are made"
@@ -114,9 +122,10 @@ def check_told(told: str, out: Path) -> dict[str, Any]:
     assert set(summary["baselines"]["alone"]) == set(summary["updates"])
     assert 0.9 < summary["baselines"]["central"]["value"] <= 1
     assert 0 <= summary["score"]["value"] <= 1
-    assert all(member["epsilon"] > 0 for member in summary["members"])
+    members = [(m["epsilon"], m["unsafe"], m["charges"]) for m in summary["members"]]
+    assert members == [(None, True, 3)] * 3
     assert summary["seconds"]["training"] > 0
-    assert summary["privacy"] == "unsafe seed: no privacy"
+    assert summary["privacy"] == UNSAFE
     return summary
 
 

@@ -281,6 +281,7 @@ class MemberHands:
             commitments=(),
             size=sum(header.length for header in headers),
             charge=charge,
+            unsafe=not self._holdings.seed.private,
         )
         receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
         return SealedUpdate(receipt, tuple(headers))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from secureps.client.hands import Holdings, MemberHands, initial_parameters, schema_of
 from secureps.client.trainer import Trainer
-from secureps.crypto.sampling import Seed, UnsafeSeed
+from secureps.crypto.sampling import NO_PRIVACY, Seed, UnsafeSeed
 from secureps.errors import ConfigError, SecurepsError
 from secureps.roles.machine import COORDINATOR, Halt
 from secureps.roles.member import Member, MemberKit
@@ -86,7 +86,7 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
     identity = load_private(joining.kit, joining.name)
     seed = joining.seed()
     if not seed.private:
-        logging.getLogger("secureps").warning("unsafe seed: no privacy")
+        logging.getLogger("secureps").warning(NO_PRIVACY)
 
     def build(stores: Stores, around: Surroundings) -> Executor:
         holdings = Holdings(

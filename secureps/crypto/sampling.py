@@ -28,6 +28,9 @@ _ZEROS = bytes(1 << 20)
 _STREAM_WORDS = 1 << 36
 """2^32 blocks of 16 words: where the block counter of RFC 8439 ends."""
 
+NO_PRIVACY = "unsafe seed: no privacy"
+"""What every output says of a client or a run whose randomness starts at an `UnsafeSeed`."""
+
 Label = str | int | bytes
 
 

@@ -182,7 +182,14 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """One client: alive or not, in which state, how many updates are in versions, its charges."""
+    """One client: alive or not, in which state, and what it has spent.
+
+    Args:
+        submissions: its updates that are part of a version.
+        charges: how many privacy facts the ledger has of it.
+        epsilon: what they come to at the plan's delta; infinite where nothing protects.
+        unsafe: it has ever submitted what an unsafe seed made.
+    """
 
     name: str
     live: bool
@@ -190,6 +197,7 @@ class MemberStatus:
     submissions: int
     charges: int
     epsilon: float
+    unsafe: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,8 @@ class Receipt:
             under ciphers without a committee.
         size: payload bytes in all.
         charge: the privacy facts of the training behind it, if it was private.
+        unsafe: its randomness came from a number that everybody may know: its noise protects
+            nobody, whatever the charge says.
     """
 
     run: bytes
@@ -87,6 +89,7 @@ class Receipt:
     commitments: tuple[bytes, ...]
     size: int
     charge: Charge | None
+    unsafe: bool
     signature: bytes = b""
 
     @property

@@ -148,6 +148,7 @@ class Federation:
     checkpoints: list[CheckpointState] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
     holders_used: bool = False
+    unsafe: set[str] = field(default_factory=set)
     finished: str = ""
 
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
@@ -232,6 +233,8 @@ class Federation:
         self.receipts[id] = digest("secureps-receipt-known", canonical(receipt))
         after = self.next.get((id.client, id.group), 0)
         self.next[id.client, id.group] = max(after, id.sequence + 1)
+        if receipt.unsafe:
+            self.unsafe.add(id.client)
 
     def _apply_to(self, group: GroupState, at: float, record: Any) -> None:
         match record:

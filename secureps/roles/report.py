@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from secureps.messages.requests import GroupStatus, MemberStatus, Status, Telemetry
 from secureps.privacy.accountant import epsilon
 from secureps.roles.federation import Federation, GroupState, Phase
@@ -41,6 +43,7 @@ def _member(turn: Turn, name: str) -> MemberStatus:
         submissions=federation.included[name],
         charges=len(federation.ledger.of(name)),
         epsilon=_epsilon(turn, name),
+        unsafe=name in federation.unsafe,
     )
 
 
@@ -55,6 +58,6 @@ def _owes(federation: Federation, name: str) -> bool:
 
 def _epsilon(turn: Turn, name: str) -> float:
     privacy = turn.plan.section.privacy
-    if privacy is None:
-        return 0.0
+    if privacy is None or name in turn.federation.unsafe:
+        return math.inf  # whatever was charged, it protects nobody
     return epsilon(turn.federation.ledger.of(name), privacy.delta)

@@ -124,13 +124,13 @@ def run_baselines(race: Race, judge: Judge, say: Say) -> Baselines:
     alone: dict[str, Score] = {}
     if not judge.note and race.start:
         for name, settings in race.holders.items():
-            say(f"trains {name} alone")
+            say(f"for comparison, trains {name} alone")
             trainer = race.script.make(settings)
             model = train_alone(trainer, name, race.start, race.versions, race.plan, race.seed)
             score = judge.score(model)
             if score is not None:
                 alone[name] = score
-    say("trains centrally, without privacy")
+    say("for comparison, trains centrally, without privacy")
     central = race.script.central(race.pooled)
     if central is None:
         notes.append("central training: left out, the script has no central(settings)")

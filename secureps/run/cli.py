@@ -44,6 +44,15 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _one_thread() -> None:
+    """Unless the operator wants another number; before the script imports torch.
+
+    Small models on a machine that others share, and the same bits whatever its number of
+    cores: more threads add the same numbers in another order.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 @app.callback()
 def root(
     version: Annotated[
@@ -68,8 +77,7 @@ def up(
     and ends with what it came to against training alone and training centrally. Everything
     is in RUN: logs, checkpoints, report and model.safetensors. Ctrl-C stops all of it.
     """
-    # before the script imports torch: small models on a machine that others share
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    _one_thread()
     from rich.console import Console
 
     from secureps.run.up import Order
@@ -146,6 +154,7 @@ def simulate(
 
     The same scenario gives the same model, bit for bit. Noise is seeded: no privacy.
     """
+    _one_thread()
     from secureps.run.simulate import simulate as play
 
     play(scenario, out)
@@ -177,9 +186,13 @@ def export(
     Reads RUN/checkpoints alone; no server has to run. A damaged checkpoint is named, and
     the one before it is taken.
     """
+    from secureps.crypto.sampling import NO_PRIVACY
     from secureps.run.export import export as write
 
     model = write(run, out)
+    if model.unsafe:
+        text = f"warning: {NO_PRIVACY}, in what came from {', '.join(model.unsafe)}"
+        typer.secho(text, fg=typer.colors.RED, bold=True, err=True)
     for complaint in model.complaints:
         typer.secho(f"warning: passed over {complaint}", fg=typer.colors.YELLOW, err=True)
     for spec in model.layout.local:

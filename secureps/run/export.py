@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ClientError, ConfigError, DamagedStore, PlanRefused
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.plan import Plan
@@ -37,6 +38,7 @@ class Model:
         number: of the checkpoint; run: the run's id, hexadecimal.
         versions: of its groups; layout: where its values lie.
         tensors: by name, in the model's order, without those that stay with clients.
+        unsafe: the clients, sorted, that ever submitted what an unsafe seed made.
         complaints: what is wrong with newer checkpoints that were passed over.
     """
 
@@ -45,6 +47,7 @@ class Model:
     versions: dict[str, int]
     layout: Layout
     tensors: Tensors
+    unsafe: tuple[str, ...]
     complaints: tuple[str, ...] = ()
 
     @property
@@ -82,7 +85,8 @@ def newest_model(checkpoints: Path) -> Model:
 def export(run: Path, out: Path) -> Model:
     """Writes the newest whole model of a run's folder to a safetensors file.
 
-    The file names the run, the checkpoint and the version of every group in its metadata.
+    The file names the run, the checkpoint and the version of every group in its metadata,
+    and says so there if the seed of any client was unsafe.
 
     Raises:
         DamagedStore, OperatorError: as `newest_model`; or `out` cannot be written.
@@ -90,6 +94,8 @@ def export(run: Path, out: Path) -> Model:
     model = newest_model(run / "checkpoints")
     metadata = {"run": model.run, "checkpoint": str(model.number)}
     metadata |= {f"version.{group}": str(version) for group, version in model.versions.items()}
+    if model.unsafe:
+        metadata["privacy"] = NO_PRIVACY
     write_state(out, model.tensors, metadata)
     return model
 
@@ -107,7 +113,9 @@ def _assemble(directory: Path, manifest: Manifest, complaints: tuple[str, ...]) 
             raise DamagedStore(f"{directory}: a block is absent or damaged: {error}") from None
     ordered = {s.name: tensors[s.name] for s in manifest.run.schema.tensors if s.name in tensors}
     versions = {at.group: at.version for at in manifest.versions}
-    return Model(manifest.number, manifest.id, versions, layout, ordered, complaints)
+    return Model(
+        manifest.number, manifest.id, versions, layout, ordered, manifest.unsafe, complaints
+    )
 
 
 def _layout(directory: Path, manifest: Manifest) -> Layout:

@@ -52,6 +52,10 @@ class RunFolder:
     def report(self) -> Path:
         return self.root / "report"
 
+    @property
+    def model(self) -> Path:
+        return self.root / "model.safetensors"
+
     def state(self, name: str) -> Path:
         return self.root / "state" / name
 

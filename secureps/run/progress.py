@@ -6,6 +6,7 @@ What must not live here: finding out how it goes (`run.up`), and the final table
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,10 +17,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import GroupStatus
 from secureps.run.baselines import Score
-
-UNSAFE = "unsafe seed: no privacy"
 
 QUIET = 15.0
 """Seconds after which a plain progress repeats itself when no version was made."""
@@ -34,7 +34,8 @@ class View:
         target: versions that the plan asks for.
         groups: version, step, reason and who is late; empty before the coordinator answers.
         score, scored: of the newest version that was judged, and which that was.
-        epsilon, budget, delta: the largest of all clients; budget None without privacy.
+        epsilon, budget, delta: the largest of all clients; budget None without privacy,
+            epsilon infinite under an unsafe seed.
         live: clients that are there, of `clients`.
     """
 
@@ -66,7 +67,7 @@ def size(count: float) -> str:
 
 
 class Progress:
-    """Shows a run while it goes, in a `with`."""
+    """Shows a run while it goes, in a `with`; what it showed last stays if there was an error."""
 
     def __init__(self, console: Console, name: str, unsafe: bool) -> None:
         self._console = console
@@ -80,7 +81,7 @@ class Progress:
         if self._live is not None:
             self._live.start()
         if self._unsafe:
-            self.say(UNSAFE, "bold red")
+            self.say(NO_PRIVACY, "bold red")
         return self
 
     def __exit__(
@@ -90,6 +91,8 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if self._live is not None:
+            if kind is None:
+                self._live.update(Text())
             self._live.stop()
 
     def say(self, text: str, style: str = "") -> None:
@@ -101,7 +104,7 @@ class Progress:
         if self._live is None:
             self.say(text)
         else:
-            self._live.update(Text(f"{text} ...", "cyan"))
+            self._live.update(Text(f"{text} ...", "cyan"), refresh=True)
 
     def show(self, view: View) -> None:
         """How the run stands now."""
@@ -109,7 +112,7 @@ class Progress:
             self._live.update(self._panel(view), refresh=True)
         elif view.versions != self._told or view.elapsed - self._told_at >= QUIET:
             self._told, self._told_at = view.versions, view.elapsed
-            self.say(plain(view) + (f"; {UNSAFE}" if self._unsafe else ""))
+            self.say(plain(view) + (f"; {NO_PRIVACY}" if self._unsafe else ""))
 
     def _panel(self, view: View) -> Panel:
         facts = Table.grid(padding=(0, 2))
@@ -122,7 +125,7 @@ class Progress:
             cells = (group.name, str(group.version), group.step, group.reason, _late(group.late))
             groups.add_row(*(Text(cell) for cell in cells))
         title = Text(self._name, "bold")
-        subtitle = Text(UNSAFE, "bold red") if self._unsafe else None
+        subtitle = Text(NO_PRIVACY, "bold red") if self._unsafe else None
         parts = (facts, Text(), groups) if view.groups else (facts,)
         return Panel(Group(*parts), title=title, subtitle=subtitle, title_align="left")
 
@@ -139,14 +142,16 @@ def _facts(view: View) -> Iterable[tuple[str, str]]:
     if not view.groups:
         yield "clients", f"0 of {view.clients} are there"
         return
-    yield "version", f"{'/'.join(str(v) for v in view.versions)} of {view.target}"
+    versions = (str(version) if version >= 0 else "none" for version in view.versions)
+    yield "version", f"{'/'.join(versions)} of {view.target}"
     if view.score is not None:
         yield (
             f"held-out {view.score.measure}",
             f"{view.score.value:.3f} (version {view.scored})",
         )
     if view.budget is not None:
-        yield "epsilon", f"{view.epsilon:.2f} of {view.budget:g} (delta {view.delta:g})"
+        spent = "infinite" if math.isinf(view.epsilon) else f"{view.epsilon:.2f}"
+        yield "epsilon", f"{spent} of {view.budget:g} (delta {view.delta:g})"
     yield "bytes", f"{size(view.bytes_up)} up, {size(view.bytes_down)} down"
     yield "clients", f"{view.live} of {view.clients} are there"
 

@@ -19,7 +19,7 @@ from typing import Any
 from secureps.client.script import Script
 from secureps.client.trainer import Trainer
 from secureps.config import ScenarioSection, parse, read_toml
-from secureps.crypto.sampling import UnsafeSeed
+from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError
 from secureps.messages.requests import GetBlock, GetSum, PutBlock
 from secureps.policy.plan import Plan, load_plan
@@ -89,12 +89,14 @@ def simulate(path: Path, out: Path | None = None, say: Say = print) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     say(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
-        f"{scenario.section.seed}: no privacy, everybody can repeat the noise"
+        f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
     )
     play = Play(scenario, folder)
     play.run(say)
-    draw(play.lines, folder / "curves.png")
-    write_state(folder / "model.safetensors", play.simulation.model(), {})
+    draw(play.lines, f"{scenario.section.name}: {NO_PRIVACY}", folder / "curves.png")
+    model = play.simulation.model()
+    write_state(folder / "model.safetensors", model, {"privacy": NO_PRIVACY})
+    say(NO_PRIVACY)
     say(f"report: {folder}")
     return folder
 
@@ -180,6 +182,7 @@ class Play:
             "gone": len(self._gone),
             "bytes_up": self._traffic.up,
             "bytes_down": self._traffic.down,
+            "privacy": NO_PRIVACY,
         }
         if self._evaluator is not None and min(versions.values()) >= 0:
             result = self._evaluator.evaluate(simulation.model())
@@ -233,13 +236,14 @@ def _told(line: Mapping[str, Any]) -> str:
     )
 
 
-def draw(lines: list[dict[str, Any]], path: Path) -> None:
-    """Accuracy (or loss) and bytes over virtual time, as a PNG."""
+def draw(lines: list[dict[str, Any]], title: str, path: Path) -> None:
+    """Accuracy (or loss) and bytes over virtual time, as a PNG; its metadata has the title too."""
     from matplotlib.figure import Figure
 
     judged = [line for line in lines if "loss" in line]
     measure = "accuracy" if any("accuracy" in line for line in judged) else "loss"
     figure = Figure(figsize=(8, 6), layout="constrained")
+    figure.suptitle(title)
     above, below = figure.subplots(2, 1, sharex=True)
     above.plot([x["time"] for x in judged], [x[measure] for x in judged], marker="o", ms=3)
     above.set_ylabel(f"held-out {measure}")
@@ -250,4 +254,4 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
     below.set_xlabel("virtual time, s")
     below.legend()
     below.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, metadata={"Title": title})

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from secureps.messages.requests import Status
+from secureps.crypto.sampling import NO_PRIVACY
+from secureps.messages.requests import MemberStatus, Status
 
 
 def tables(status: Status) -> Iterable[Table | Text]:
@@ -25,16 +26,18 @@ def tables(status: Status) -> Iterable[Table | Text]:
     yield _table(
         "clients",
         ("client", "state", "updates", "charges", "epsilon"),
-        [
-            (m.name, m.state, str(m.submissions), str(m.charges), f"{m.epsilon:.3f}")
-            for m in status.members
-        ],
+        [(m.name, m.state, str(m.submissions), str(m.charges), spent(m)) for m in status.members],
     )
     yield _table(
         "shards",
         ("shard", "address", "weight"),
         [(s.name, s.advertise, f"{s.weight:g}") for s in status.shards],
     )
+
+
+def spent(member: MemberStatus) -> str:
+    """A client's epsilon, or that its seed protects nobody."""
+    return NO_PRIVACY if member.unsafe else f"{member.epsilon:.3f}"
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:

@@ -12,10 +12,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import MemberStatus
 from secureps.run.baselines import Baselines, Score
 from secureps.run.export import named_versions
-from secureps.run.progress import UNSAFE, size
+from secureps.run.progress import size
+from secureps.run.standing import spent
+from secureps.run.tally import finite
 
 
 @dataclass(frozen=True)
@@ -51,22 +54,23 @@ class Summary:
     unsafe: bool
 
     def record(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        note = {"privacy": UNSAFE} if self.unsafe else {}
-        return asdict(self) | note
+        """Plain values, for JSON; an infinite epsilon is None."""
+        members = [asdict(m) | {"epsilon": finite(m.epsilon)} for m in self.members]
+        note = {"privacy": NO_PRIVACY} if self.unsafe else {}
+        return asdict(self) | {"members": members} | note
 
 
 def tables(summary: Summary) -> Iterable[Table | Text]:
     """What is printed at the end."""
     if summary.unsafe:
-        yield Text(UNSAFE, "bold red")
+        yield Text(NO_PRIVACY, "bold red")
     yield _models(summary)
     yield _holders(summary)
     yield _costs(summary)
     for note in summary.baselines.notes:
         yield Text(f"note: {note}", "yellow")
     if summary.unsafe:
-        yield Text(UNSAFE, "bold red")
+        yield Text(NO_PRIVACY, "bold red")
 
 
 def _models(summary: Summary) -> Table:
@@ -107,7 +111,7 @@ def _holders(summary: Summary) -> Table:
             str(summary.updates.get(member.name, 0)),
         ]
         if summary.delta is not None:
-            cells += [f"{member.epsilon:.3f}", f"{summary.budget:g}"]
+            cells += [spent(member), f"{summary.budget:g}"]
         table.add_row(*cells)
     return table
 

@@ -18,6 +18,11 @@ SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
 UP, DOWN = "bytes_up", "bytes_down"
 
 
+def finite(figure: float) -> float | None:
+    """A figure for JSON, which has no infinity: None in its place."""
+    return figure if math.isfinite(figure) else None
+
+
 class Tally:
     """All figures of a run so far."""
 

@@ -94,7 +94,7 @@ def up(order: Order, console: Console) -> Path:
             address = troupe.start(supervisor, progress)
             script = Script(troupe.script)
             judge = Judge(script, troupe.pooled, bool(plan.section.local))
-            watched = Watched(plan, folder, address, cast.clients)
+            watched = Watched(plan, folder, address, cast.clients, unsafe)
             with Watch(watched, judge, supervisor, progress) as watch:
                 outcome = watch.until_over()
         outcome = _judged(outcome, judge, folder, progress)
@@ -109,13 +109,14 @@ def up(order: Order, console: Console) -> Path:
         )
         baselines = run_baselines(race, judge, progress.doing)
         baselines = replace(baselines, notes=outcome.notes + baselines.notes)
-        progress.doing("done")
     summary = _summary(plan, outcome, baselines, time.monotonic() - began, unsafe)
     for part in tables(summary):
         console.print(part)
     text = json.dumps(summary.record(), indent=1)
     (folder.report / "summary.json").write_text(text + "\n")
-    console.print(f"report: {folder.report}", soft_wrap=True, highlight=False, markup=False)
+    for label, path in (("model", folder.model), ("report", folder.report)):
+        if path.exists():
+            console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
     return folder.root
 
 
@@ -150,8 +151,8 @@ class Troupe:
         write_coordinator(self.folder, self.order.plan)
         supervisor.start(self._server("coordinator", COORDINATOR))
         address = self._await(supervisor, progress)
-        count = len(self.cast.clients)
-        progress.doing(f"starts {len(self.cast.shards)} shards and {count} clients")
+        servers = ", ".join((*self.cast.shards, *self.cast.holders))
+        progress.doing(f"starts {servers} and {len(self.cast.clients)} clients")
         write_servers(self.folder, self.plan, self.cast, address)
         for shard in self.cast.shards:
             supervisor.start(self._server("shard", shard))
@@ -223,7 +224,7 @@ def _start(folder: RunFolder) -> dict[str, Any]:
 def _judged(outcome: Outcome, judge: Judge, folder: RunFolder, progress: Progress) -> Outcome:
     """Writes model.safetensors; the outcome with what that model adds."""
     try:
-        model = export(folder.root, folder.root / "model.safetensors")
+        model = export(folder.root, folder.model)
     except SecurepsError as error:
         progress.say(f"no model was written: {error}", "yellow")
         return outcome

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import PeerError
 from secureps.messages.requests import GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
@@ -25,7 +26,7 @@ from secureps.run.folder import RunFolder
 from secureps.run.observer import Observer
 from secureps.run.progress import Progress, View
 from secureps.run.supervisor import Died, Finished, Supervisor
-from secureps.run.tally import DOWN, UP, Tally
+from secureps.run.tally import DOWN, UP, Tally, finite
 
 POLL = 0.25
 """Seconds between two looks."""
@@ -41,12 +42,13 @@ BETWEEN_ROUNDS = ("waiting", "done")
 
 @dataclass(frozen=True)
 class Watched:
-    """Which run: its plan and folder, the coordinator's address, its clients."""
+    """Which run: plan, folder, the coordinator's address, clients, and if their seed is unsafe."""
 
     plan: Plan
     folder: RunFolder
     address: str
     clients: tuple[str, ...]
+    unsafe: bool
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Watch:
         self._supervisor = supervisor
         self._progress = progress
         self._observer = Observer(watched.folder.kit, COORDINATOR, watched.address)
-        self._metrics = Metrics(watched.folder.report / "metrics.jsonl")
+        self._metrics = Metrics(watched.folder.report / "metrics.jsonl", watched.unsafe)
         self._tally = Tally()
         self._status: Status | None = None
         self._scored: tuple[Score | None, str] = (None, "")
@@ -255,14 +257,15 @@ def _most(status: Status) -> float:
 class Metrics:
     """metrics.jsonl: one line for every version of every group, rewritten as figures arrive."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, unsafe: bool) -> None:
         self._path = path
+        self._mark = {"privacy": NO_PRIVACY} if unsafe else {}
         self._lines: dict[tuple[str, int], dict[str, Any]] = {}
 
     def add(self, group: str, version: int, elapsed: float, epsilon: float) -> None:
         """A version that was published, `elapsed` seconds after the watch began."""
         line = {"group": group, "version": version, "elapsed": round(elapsed, 3)}
-        self._lines[group, version] = {**line, "epsilon": epsilon}
+        self._lines[group, version] = {**line, "epsilon": finite(epsilon), **self._mark}
 
     def judged(self, group: str, version: int, score: Score | None) -> None:
         """The score of the model that a version is part of."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import records
 
 
@@ -23,6 +24,8 @@ def told(record: Any) -> str | None:
             return f"{client} joined"
         case records.RoundOpened() | records.RoundExtended() | records.RoundGivenUp():
             return f"{record.group}: {record.reason}"
+        case records.Received(receipt) if receipt.unsafe:
+            return f"{receipt.id}: {NO_PRIVACY}"
         case records.CohortClosed(cohort, reason):
             return f"{cohort.group}: cohort {cohort.number} closed: {reason}"
         case records.CohortReopened(group, number, missing):

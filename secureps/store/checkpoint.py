@@ -81,6 +81,8 @@ class Manifest:
         versions: the vector of group versions it holds.
         files: one for every shard; placement: which blocks are in which.
         ledger: all privacy facts up to `versions`.
+        unsafe: the clients, sorted, that ever submitted what an unsafe seed made; it protects
+            nobody, whatever the ledger says.
         created: when, for people; may be empty.
     """
 
@@ -92,6 +94,7 @@ class Manifest:
     files: tuple[ShardFile, ...]
     placement: Placement
     ledger: tuple[Charge, ...]
+    unsafe: tuple[str, ...]
     created: str = ""
 
 

@@ -56,7 +56,7 @@ SIZES: dict[str, int] = {
 """Length of bytes fields with these names; empty means "none" and passes too."""
 
 INFINITE = frozenset({"MemberStatus", "Figure"})
-"""Messages that only report, where infinity is a figure (no noise: epsilon is infinite)."""
+"""Messages that only report, where infinity is a figure (an epsilon where nothing protects)."""
 
 
 def _sent() -> dict[str, type]:

@@ -72,7 +72,7 @@ class BlockHeader(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., author: _Optional[str] = ..., purpose: _Optional[str] = ..., group: _Optional[str] = ..., sequence: _Optional[int] = ..., block: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "envelopes", "commitments", "size", "charge", "signature")
+    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "envelopes", "commitments", "size", "charge", "unsafe", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class Receipt(_message.Message):
     COMMITMENTS_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     CHARGE_FIELD_NUMBER: _ClassVar[int]
+    UNSAFE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     id: SubmissionId
@@ -94,8 +95,9 @@ class Receipt(_message.Message):
     commitments: _containers.RepeatedScalarFieldContainer[bytes]
     size: int
     charge: Charge
+    unsafe: bool
     signature: bytes
-    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., unsafe: _Optional[bool] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("id", "weight")
@@ -336,20 +338,22 @@ class Welcome(_message.Message):
     def __init__(self, run: _Optional[_Union[RunInfo, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., next: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
-    __slots__ = ("name", "live", "state", "submissions", "charges", "epsilon")
+    __slots__ = ("name", "live", "state", "submissions", "charges", "epsilon", "unsafe")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     CHARGES_FIELD_NUMBER: _ClassVar[int]
     EPSILON_FIELD_NUMBER: _ClassVar[int]
+    UNSAFE_FIELD_NUMBER: _ClassVar[int]
     name: str
     live: bool
     state: str
     submissions: int
     charges: int
     epsilon: float
-    def __init__(self, name: _Optional[str] = ..., live: _Optional[bool] = ..., state: _Optional[str] = ..., submissions: _Optional[int] = ..., charges: _Optional[int] = ..., epsilon: _Optional[float] = ...) -> None: ...
+    unsafe: bool
+    def __init__(self, name: _Optional[str] = ..., live: _Optional[bool] = ..., state: _Optional[str] = ..., submissions: _Optional[int] = ..., charges: _Optional[int] = ..., epsilon: _Optional[float] = ..., unsafe: _Optional[bool] = ...) -> None: ...
 
 class GroupStatus(_message.Message):
     __slots__ = ("name", "version", "step", "reason", "late")
