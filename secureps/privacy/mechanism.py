@@ -1,16 +1,22 @@
 """What a private mechanism does to an update before it becomes integers: the clip.
 
-What must not live here: noise samplers, the ledger, and accounting.
+What must not live here: rounding, noise samplers, the ledger, and accounting.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import NotFinite, PlanRefused
+
+Words: TypeAlias = Callable[[int], NDArray[np.uint32]]
+"""words(count): the next `count` uniform and independent words, uint32 (count,). Whoever rounds
+or adds noise takes one as an argument: the bound method `words` of a `crypto.sampling.Stream`."""
 
 _SLACK = 2.0**-45
 """More than the relative error of numpy's pairwise sum of squares (below 2^-47 for any n
