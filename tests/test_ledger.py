@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureps.errors import Conflict, Malformed
-from secureps.messages.charge import Charge
+from secureps.messages.charge import Charge, Release
 from secureps.privacy.ledger import Ledger
 
 ONE = Charge("alice", "rest", 3, 1.1, 0.01, 100)
+WHOLE = Release("alice", "rest", 3, 10.0, 100.0, 20.0, 4, 1e-30)
 
 charges = st.builds(
     Charge,
@@ -40,7 +41,7 @@ def test_the_same_charge_again_changes_nothing() -> None:
 )
 def test_other_facts_under_a_known_key_are_a_conflict(change: dict[str, Any]) -> None:
     ledger = Ledger([ONE])
-    with pytest.raises(Conflict, match="'alice' was charged for 'rest' version 3"):
+    with pytest.raises(Conflict, match="a charge of 'alice' for 'rest' version 3 is on record"):
         ledger.append(replace(ONE, **change))
     assert ledger == Ledger([ONE])
 
@@ -62,16 +63,46 @@ def test_of_one_party() -> None:
     assert ledger.of("carol") == ()
 
 
-@given(st.lists(charges, max_size=30))
-def test_it_only_grows_and_holds_every_charge_once(made: list[Charge]) -> None:
+releases = st.builds(
+    Release,
+    party=st.sampled_from("ab"),
+    group=st.sampled_from("gh"),
+    version=st.integers(0, 2),
+    l2=st.just(1.0),
+    l1=st.just(2.0),
+    stddev=st.just(3.0),
+    sources=st.just(1),
+    clamping=st.just(0.0),
+)
+
+
+@given(st.lists(charges | releases, max_size=40))
+def test_it_only_grows_holds_every_fact_once_and_mixes_none(made: list[Charge | Release]) -> None:
     ledger = Ledger()
-    for charge in made:
-        before = ledger.charges
-        ledger.append(charge)
-        assert ledger.charges[: len(before)] == before
-        assert charge in ledger.charges
-        assert charge in ledger.of(charge.party)
-    assert list(ledger.charges) == list(dict.fromkeys(made))
+    for fact in made:
+        before = ledger.charges, ledger.releases
+        ledger.append(fact)
+        assert ledger.charges[: len(before[0])] == before[0]
+        assert ledger.releases[: len(before[1])] == before[1]
+    once = list(dict.fromkeys(made))
+    assert list(ledger.charges) == [fact for fact in once if isinstance(fact, Charge)]
+    assert list(ledger.releases) == [fact for fact in once if isinstance(fact, Release)]
+    for party in "ab":
+        assert ledger.of(party) == tuple(c for c in ledger.charges if c.party == party)
+        assert ledger.releases_of(party) == tuple(r for r in ledger.releases if r.party == party)
+
+
+def test_the_two_units_do_not_meet() -> None:
+    # One key, two units: neither repeats, contradicts or hides the other.
+    ledger = Ledger([ONE, WHOLE])
+    assert (ledger.charges, ledger.releases) == ((ONE,), (WHOLE,))
+    assert (ledger.of("alice"), ledger.releases_of("alice")) == ((ONE,), (WHOLE,))
+    assert not ledger.new(replace(WHOLE))
+    with pytest.raises(Conflict, match="a release of 'alice' for 'rest' version 3 is on record"):
+        ledger.append(replace(WHOLE, stddev=21.0))
+    assert ledger == Ledger([WHOLE, ONE])
+    assert ledger != Ledger([ONE])
+    assert ledger != Ledger([WHOLE])
 
 
 @pytest.mark.parametrize(
@@ -90,3 +121,24 @@ def test_it_only_grows_and_holds_every_charge_once(made: list[Charge]) -> None:
 def test_impossible_charges_are_malformed(change: dict[str, Any]) -> None:
     with pytest.raises(Malformed, match="the charge of 'alice'"):
         Ledger([replace(ONE, **change)])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"version": -1}, "a version is at least 0"),
+        ({"stddev": -1.0}, "the standard deviation -1.0 is no number >= 0"),
+        ({"stddev": math.inf}, "the standard deviation inf"),
+        ({"l2": -1.0}, "no vector of whole numbers"),
+        ({"l2": 101.0}, "an L2 norm of 101.0 and an L1 norm of 100.0"),
+        ({"l1": math.inf}, "no vector of whole numbers"),
+        ({"l2": math.nan}, "no vector of whole numbers"),
+        ({"sources": 0}, "0 parties make no noise"),
+        ({"clamping": -1e-9}, "no probability of clamping"),
+        ({"clamping": 1.1}, "no probability of clamping"),
+        ({"clamping": math.nan}, "no probability of clamping"),
+    ],
+)
+def test_impossible_releases_are_malformed(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Malformed, match=f"the release of 'alice'.*{reason}"):
+        Ledger([replace(WHOLE, **change)])

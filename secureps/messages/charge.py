@@ -1,4 +1,4 @@
-"""One privacy fact: what a client spent when it trained."""
+"""Privacy facts, one record for each of the two units; they are never added up together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Record-level DP-SGD facts of one training run (Abadi et al. 2016).
+    """Record unit: DP-SGD facts of one training run (Abadi et al. 2016).
 
     Args:
         party: who spent it.
@@ -23,3 +23,29 @@ class Charge:
     noise_multiplier: float
     sample_rate: float
     steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Client unit: facts of one whole update that was released under Skellam noise.
+
+    Adjacency: the update replaced by zero, everything else unchanged (fixed denominators).
+
+    Args:
+        party: the client whose update it is.
+        group, version: the group trained for and its base version.
+        l2, l1: how far the update can move the sum of integers, in grid steps.
+        stddev: of the noise that protects it, in grid steps.
+        sources: how many parties' noise that is: 1 if one party draws all of it.
+        clamping: upper bound of the probability that noise was cut off where the guarantee
+            needs it whole.
+    """
+
+    party: str
+    group: str
+    version: int
+    l2: float
+    l1: float
+    stddev: float
+    sources: int
+    clamping: float

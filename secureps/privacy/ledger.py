@@ -10,67 +10,112 @@ import math
 from collections.abc import Iterable
 
 from secureps.errors import Conflict, Malformed
-from secureps.messages.charge import Charge
+from secureps.messages.charge import Charge, Release
 
 
-def demand_sound(charge: Charge) -> None:
-    """Malformed if a charge states what cannot have happened."""
-    name = f"the charge of {charge.party!r} for {charge.group!r} version {charge.version}"
-    if charge.version < 0:
+def demand_sound(fact: Charge | Release) -> None:
+    """Malformed if a record states what cannot have happened."""
+    name = f"the {_noun(fact)} of {fact.party!r} for {fact.group!r} version {fact.version}"
+    if fact.version < 0:
         raise Malformed(f"{name}: a version is at least 0")
-    if not (math.isfinite(charge.noise_multiplier) and charge.noise_multiplier >= 0):
-        raise Malformed(f"{name}: the noise multiplier {charge.noise_multiplier} is no number >= 0")
-    if not 0 <= charge.sample_rate <= 1:
-        raise Malformed(f"{name}: the sample rate {charge.sample_rate} is not in [0, 1]")
-    if charge.steps < 0:
-        raise Malformed(f"{name}: {charge.steps} steps were not taken")
+    if isinstance(fact, Release):
+        _demand_sound_release(name, fact)
+        return
+    if not (math.isfinite(fact.noise_multiplier) and fact.noise_multiplier >= 0):
+        raise Malformed(f"{name}: the noise multiplier {fact.noise_multiplier} is no number >= 0")
+    if not 0 <= fact.sample_rate <= 1:
+        raise Malformed(f"{name}: the sample rate {fact.sample_rate} is not in [0, 1]")
+    if fact.steps < 0:
+        raise Malformed(f"{name}: {fact.steps} steps were not taken")
+
+
+def _demand_sound_release(name: str, release: Release) -> None:
+    if not (math.isfinite(release.stddev) and release.stddev >= 0):
+        raise Malformed(f"{name}: the standard deviation {release.stddev} is no number >= 0")
+    if not (0 <= release.l2 <= release.l1 < math.inf):
+        raise Malformed(
+            f"{name}: no vector of whole numbers has an L2 norm of {release.l2} and an L1 norm "
+            f"of {release.l1}"
+        )
+    if release.sources < 1:
+        raise Malformed(f"{name}: {release.sources} parties make no noise")
+    if not 0 <= release.clamping <= 1:
+        raise Malformed(f"{name}: {release.clamping} is no probability of clamping")
+
+
+def _noun(fact: Charge | Release) -> str:
+    return "charge" if isinstance(fact, Charge) else "release"
 
 
 class Ledger:
-    """All charges so far, in the order in which they were made; none is ever taken back.
+    """All privacy facts so far, in the order in which they were made; none is ever taken back.
 
-    A charge is known by (party, group, version). A client that trained once for several
-    groups charges each of them, which never counts less than was spent.
+    Charges (record unit) and releases (client unit) are kept apart: whoever asks for one kind
+    never gets the other. Within a kind a fact is known by (party, group, version). A client
+    that trained once for several groups charges each of them, which never counts less than
+    was spent.
     """
 
-    def __init__(self, charges: Iterable[Charge] = ()) -> None:
-        self._known: dict[tuple[str, str, int], Charge] = {}
-        self._of: dict[str, list[Charge]] = {}
-        for charge in charges:
-            self.append(charge)
+    def __init__(self, facts: Iterable[Charge | Release] = ()) -> None:
+        self._known: dict[tuple[str, str, str, int], Charge | Release] = {}
+        self._charges: dict[str, list[Charge]] = {}
+        self._releases: dict[str, list[Release]] = {}
+        for fact in facts:
+            self.append(fact)
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """All of them, in order."""
-        return tuple(self._known.values())
+        """All charges, in order."""
+        return tuple(fact for fact in self._known.values() if isinstance(fact, Charge))
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """All releases, in order."""
+        return tuple(fact for fact in self._known.values() if isinstance(fact, Release))
 
     def of(self, party: str) -> tuple[Charge, ...]:
         """The charges of one party, in order."""
-        return tuple(self._of.get(party, ()))
+        return tuple(self._charges.get(party, ()))
 
-    def new(self, charge: Charge) -> bool:
-        """Whether `charge` would add to what was spent: False if it is on record.
+    def releases_of(self, party: str) -> tuple[Release, ...]:
+        """The releases of one party, in order."""
+        return tuple(self._releases.get(party, ()))
+
+    def new(self, fact: Charge | Release) -> bool:
+        """Whether `fact` would add to what was spent: False if it is on record.
 
         Raises:
-            Malformed: the charge's numbers are out of range.
-            Conflict: other facts are on record for the same party, group and version.
+            Malformed: its numbers are out of range.
+            Conflict: other facts are on record for the same unit, party, group and version.
         """
-        demand_sound(charge)
-        known = self._known.get((charge.party, charge.group, charge.version))
-        if known is not None and known != charge:
+        demand_sound(fact)
+        known = self._known.get(_key(fact))
+        if known is not None and known != fact:
             raise Conflict(
-                f"{charge.party!r} was charged for {charge.group!r} version "
-                f"{charge.version} before, with other facts"
+                f"a {_noun(fact)} of {fact.party!r} for {fact.group!r} version {fact.version} "
+                f"is on record, with other facts"
             )
         return known is None
 
-    def append(self, charge: Charge) -> None:
-        """Adds one charge; the same charge again changes nothing. Raises as `new` does."""
-        if self.new(charge):
-            self._known[charge.party, charge.group, charge.version] = charge
-            self._of.setdefault(charge.party, []).append(charge)
+    def append(self, fact: Charge | Release) -> None:
+        """Adds one fact; the same again changes nothing. Raises as `new` does."""
+        if not self.new(fact):
+            return
+        self._known[_key(fact)] = fact
+        if isinstance(fact, Charge):
+            self._charges.setdefault(fact.party, []).append(fact)
+        else:
+            self._releases.setdefault(fact.party, []).append(fact)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ledger) and self.charges == other.charges
+        return (
+            isinstance(other, Ledger)
+            and self.charges == other.charges
+            and self.releases == other.releases
+        )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _key(fact: Charge | Release) -> tuple[str, str, str, int]:
+    return _noun(fact), fact.party, fact.group, fact.version

@@ -23,6 +23,26 @@ class Charge(_message.Message):
     steps: int
     def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., noise_multiplier: _Optional[float] = ..., sample_rate: _Optional[float] = ..., steps: _Optional[int] = ...) -> None: ...
 
+class Release(_message.Message):
+    __slots__ = ("party", "group", "version", "l2", "l1", "stddev", "sources", "clamping")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    L2_FIELD_NUMBER: _ClassVar[int]
+    L1_FIELD_NUMBER: _ClassVar[int]
+    STDDEV_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    CLAMPING_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    group: str
+    version: int
+    l2: float
+    l1: float
+    stddev: float
+    sources: int
+    clamping: float
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., l2: _Optional[float] = ..., l1: _Optional[float] = ..., stddev: _Optional[float] = ..., sources: _Optional[int] = ..., clamping: _Optional[float] = ...) -> None: ...
+
 class TensorSpec(_message.Message):
     __slots__ = ("name", "shape", "dtype")
     NAME_FIELD_NUMBER: _ClassVar[int]
