@@ -1,0 +1,359 @@
+"""Client-level differential privacy of one group's update: every number, from public ones.
+
+    clipped update -> grid steps -> rounded until short enough -> noise (integers) -> clamp -> u
+
+Adjacency: one client's update replaced by zero; denominators are fixed (the cohort's planned
+size, slot 0 a constant), so that nothing but the sum depends on the update. What protects it:
+
+    local        the client's own noise, of variance sigma^2
+    distributed  a share of variance sigma^2 / (honest - 1) from every client. At least `honest`
+                 members of the summed cohort follow the protocol; whichever of them looks
+                 closely knows its own share, and honest - 1 others remain. All weights are 1.
+    aggregator   noise of variance sigma^2 that the shards add to the encrypted sum, like one
+                 member more: against everybody but them. All weights are 1.
+
+sigma is the noise multiplier times the L2 sensitivity of the *rounded* update.
+
+What must not live here: the clip (`privacy.mechanism`), the laws (`privacy.skellam`,
+`privacy.rounding`), epsilon (`privacy.accountant`), and who seals what.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.errors import InternalError, PlanRefused, WrongShape
+from secureps.messages.charge import Release
+from secureps.privacy.mechanism import Words
+from secureps.privacy.rounding import norm_limit, round_to_norm
+from secureps.privacy.skellam import LEAST_VARIANCE, MOST_VARIANCE, Skellam, tail
+
+Placement: TypeAlias = Literal["local", "distributed", "aggregator"]
+
+LEAST_BITS, MOST_BITS = 2, 24
+"""Of one value on the grid, as in `codec.grid`, which stands on the same floor."""
+
+MOST_INFLATION = 2
+"""How many times its norm rounding may add to an update: noise grows with it."""
+MOST_CLAMPING = Fraction(1, 1 << 64)
+"""Of one release: a million of them lose 2^-44 of delta."""
+MOST_SHARED_CLAMPING = Fraction(1, 1 << 128)
+"""The same under `distributed`, where it counts e^epsilon times (`client_epsilon`)."""
+
+_MANTISSA = 10
+"""Steps have 11 significant bits: then step * Z and step * Z / Z are exact in float64, and the
+finest step is missed by less than 1 in 1000."""
+_SMALLEST, _LARGEST = 2.0**-100, 2.0**100
+"""Clips between these keep every product far from float64's limits."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What follows from one step of the grid; everything else in units of it.
+
+    Args:
+        step: in the units of the update.
+        bound: C / step, exactly.
+        limit: the largest squared norm of a rounded update.
+        largest: the largest magnitude of one rounded value.
+        variance: of one draw of noise.
+        clamping: upper bound of the probability that any draw of a release is cut off; 0 where
+            that is post-processing.
+    """
+
+    step: float
+    bound: Fraction
+    limit: int
+    largest: int
+    variance: float
+    clamping: Fraction
+
+    @property
+    def inflation(self) -> float:
+        """The norm after rounding over the norm before, at worst."""
+        return math.sqrt(self.limit / (self.bound * self.bound))
+
+
+@dataclass(frozen=True)
+class ClientMechanism:
+    """The mechanism for one group: the same object from the same numbers, at every party.
+
+    Args:
+        clip: C, the L2 norm to which updates are clipped, 2^-100 to 2^100.
+        dimension: d, how many values the group has.
+        bits: of one value on the grid, 2 to 24; Z = 2^(bits-1) - 1.
+        noise_multiplier: zeta > 0; sigma = zeta * the L2 sensitivity.
+        placement: where noise is added.
+        honest: under `distributed`, how many members of any cohort that is summed are trusted
+            to follow the protocol, at least 2; 1 elsewhere.
+    Raises:
+        PlanRefused: an argument is out of range, or so few bits leave so coarse a grid that
+            rounding more than doubles the norm.
+    """
+
+    clip: float
+    dimension: int
+    bits: int
+    noise_multiplier: float
+    placement: Placement
+    honest: int = 1
+
+    def __post_init__(self) -> None:
+        if not _SMALLEST <= self.clip <= _LARGEST:
+            raise PlanRefused(f"a clip of {self.clip}: 2^-100 to 2^100 can be put on a grid")
+        if self.dimension < 1:
+            raise PlanRefused(f"a group of {self.dimension} values has no update")
+        if not LEAST_BITS <= self.bits <= MOST_BITS:
+            raise PlanRefused(f"a grid of {self.bits} bits: {LEAST_BITS} to {MOST_BITS} are known")
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
+            raise PlanRefused(
+                f"client-level privacy with a noise multiplier of {self.noise_multiplier}: it "
+                f"must be finite and > 0"
+            )
+        if self.placement not in get_args(Placement):
+            raise PlanRefused(
+                f"unknown placement of noise {self.placement!r}: known are "
+                f"{', '.join(get_args(Placement))}"
+            )
+        if self.placement == "distributed" and self.honest < 2:
+            raise PlanRefused(
+                f"distributed noise with {self.honest} assumed honest clients: it takes 2, for "
+                f"one knows its own share"
+            )
+        if self.placement != "distributed" and self.honest != 1:
+            raise PlanRefused(
+                f"{self.honest} assumed honest clients: {self.placement} noise relies on none"
+            )
+        _ = self.calibration
+
+    # --- the numbers --------------------------------------------------------------
+
+    @property
+    def shares(self) -> int:
+        """How many parties' noise makes up sigma^2."""
+        return max(1, self.honest - 1)
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The finest grid of `bits` bits that holds updates and noise; PlanRefused if none does."""
+        best = self._finest(self.bits)
+        flaw = self._flaw(best)
+        if best is None or flaw:
+            raise PlanRefused(
+                f"{self.bits} bits for {self.dimension} values with {self.placement} noise of "
+                f"multiplier {self.noise_multiplier}: {flaw}; {self._advice()}"
+            )
+        return best
+
+    @property
+    def most(self) -> int:
+        """Z, the largest magnitude that travels."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def range(self) -> float:
+        """step * Z, exactly: the range of the `codec.grid.Grid` that decodes the sums.
+
+        A cohort's mean is its `weighted_mean` with sum_weight = 2 Z times the planned size of the
+        cohort, and total_weight = its members (and one more for the aggregator's noise).
+        """
+        return self.calibration.step * self.most
+
+    @property
+    def l2_sensitivity(self) -> float:
+        """In grid steps, rounded up."""
+        return _root_above(Fraction(self.calibration.limit))
+
+    @property
+    def l1_sensitivity(self) -> float:
+        """In grid steps, rounded up: min(sqrt(d) L2, L2^2), the vectors being whole."""
+        squared = self.calibration.limit
+        return _root_above(Fraction(min(self.dimension * squared, squared * squared)))
+
+    @property
+    def share_variance(self) -> float:
+        """Of one party's noise, in squared grid steps."""
+        return self.calibration.variance
+
+    @property
+    def stddev(self) -> float:
+        """sigma in grid steps, rounded down: of the noise that protects an update."""
+        return _root_below(self.shares * Fraction(self.calibration.variance))
+
+    @property
+    def clamping(self) -> float:
+        """Upper bound of the probability that a release's noise is cut off; 0 where that is
+        post-processing (`local`)."""
+        return _above(self.calibration.clamping)
+
+    def release(self, party: str, group: str, version: int) -> Release:
+        """What goes into the ledger for one update of `party`."""
+        return Release(
+            party,
+            group,
+            version,
+            self.l2_sensitivity,
+            self.l1_sensitivity,
+            self.stddev,
+            self.honest,
+            self.clamping,
+        )
+
+    # --- the mechanism ------------------------------------------------------------
+
+    def privatize(
+        self, update: NDArray[np.float32], rounding: Words, noise: Words
+    ) -> NDArray[np.int64]:
+        """What a client seals: rounded, with its own noise (if it adds any), on the grid.
+
+        Args:
+            update: float32 (d,), after `clip_l2` to C.
+            rounding, noise: two streams of words that are used for nothing else; under
+                `aggregator` no noise is read.
+        Returns:
+            int64 (d,), u = z + Z in [0, 2 Z].
+        Raises:
+            WrongShape: another shape or dtype.
+            NotFinite: a value is not finite.
+            Malformed: the update was not clipped.
+        """
+        if update.shape != (self.dimension,) or update.dtype != np.float32:
+            raise WrongShape(
+                f"an update of this group is float32[{self.dimension}], not "
+                f"{update.dtype}{list(update.shape)}"
+            )
+        made = self.calibration
+        # Three roundings of float64, 1 + 2^-53 each, cannot make up for 1 - 2^-50: no value,
+        # hence no norm, is longer than in exact arithmetic.
+        steps = update.astype(np.float64) * (1.0 / made.step * (1.0 - 2.0**-50))
+        z = round_to_norm(steps, made.bound, made.limit, rounding)
+        if self.placement != "aggregator":
+            z += self._sampler.sample(z.size, noise)
+        return self._on_grid(z)
+
+    def noise(self, count: int, words: Words) -> NDArray[np.int64]:
+        """The aggregator's own contribution for `count` values: u = noise + Z in [0, 2 Z].
+
+        Raises:
+            InternalError: the noise of this placement is the clients' to add.
+        """
+        if self.placement != "aggregator":
+            raise InternalError(f"an aggregator adds no noise where it is {self.placement}")
+        return self._on_grid(self._sampler.sample(count, words))
+
+    @cached_property
+    def _sampler(self) -> Skellam:
+        return Skellam(self.calibration.variance)
+
+    def _on_grid(self, z: NDArray[np.int64]) -> NDArray[np.int64]:
+        np.clip(z, -self.most, self.most, out=z)
+        z += self.most
+        return z
+
+    # --- the step -----------------------------------------------------------------
+
+    def _finest(self, bits: int) -> Calibration | None:
+        """The finest step whose grid holds the updates and the noise, or None.
+
+        Finer steps make both larger, so there is one finest; bisection over all steps from
+        C / Z (where the update alone fills the grid) to 2 C (where rounding doubles any norm).
+        """
+        most = (1 << (bits - 1)) - 1
+        low, high = _place(self.clip / most), _place(2 * self.clip)
+        best: Calibration | None = None
+        while low <= high:
+            middle = (low + high) // 2
+            tried = self._calibrated(_step(middle), most)
+            if tried is None:
+                low = middle + 1
+            else:
+                best, high = tried, middle - 1
+        return best
+
+    def _calibrated(self, step: float, most: int) -> Calibration | None:
+        """What follows from a step, or None if it is too fine."""
+        bound = Fraction(self.clip) / Fraction(step)
+        limit = norm_limit(bound, self.dimension)
+        largest = min(math.ceil(bound), math.isqrt(limit))
+        least = Fraction(self.noise_multiplier) ** 2 * limit / self.shares
+        if largest > most or least > MOST_VARIANCE:
+            return None
+        variance = _above(least)
+        # Noise within this stays whole with and without the update, for the aggregator's too:
+        # it may lie that much higher where the update is zero, and give the same sum.
+        room = most - largest
+        clamping = self.dimension * self.shares * tail(max(variance, LEAST_VARIANCE), room)
+        shared = self.placement == "distributed"
+        if clamping > (MOST_SHARED_CLAMPING if shared else MOST_CLAMPING):
+            return None
+        free = self.placement == "local"
+        return Calibration(step, bound, limit, largest, variance, Fraction(0) if free else clamping)
+
+    def _flaw(self, made: Calibration | None) -> str:
+        """Why a calibration will not do; empty if it will."""
+        if made is None:
+            norm = math.sqrt(self.dimension) / 2
+            noise = self.noise_multiplier * norm / math.sqrt(self.shares)
+            return (
+                f"rounding alone makes an update up to {norm:.3g} grid steps long and calls for "
+                f"noise of standard deviation {noise:.3g}, which with its tail does not fit"
+            )
+        if made.variance < LEAST_VARIANCE:
+            return f"noise of variance {made.variance:.3g} is less than can be drawn, 2^-20"
+        if made.limit > MOST_INFLATION**2 * made.bound**2:
+            return (
+                f"a clip of {float(made.bound):.3g} grid steps is the finest that leaves room for "
+                f"noise of standard deviation {math.sqrt(made.variance):.3g}, and rounding would "
+                f"make the norm {made.inflation:.2f} times as long, not {MOST_INFLATION} at most"
+            )
+        return ""
+
+    def _advice(self) -> str:
+        """What would do instead, for a refusal."""
+        for bits in range(self.bits + 1, MOST_BITS + 1):
+            if not self._flaw(self._finest(bits)):
+                return f"{bits} bits would do"
+        return (
+            f"no number of bits up to {MOST_BITS} would: take another multiplier or smaller groups"
+        )
+
+
+def _step(place: int) -> float:
+    """The steps of 11 bits in order: 1024 to every power of two."""
+    return math.ldexp((1 << _MANTISSA) + place % (1 << _MANTISSA), place >> _MANTISSA)
+
+
+def _place(step: float) -> int:
+    """The place of the smallest step of 11 bits that is not below `step`."""
+    mantissa, exponent = math.frexp(step)
+    above = math.ceil(math.ldexp(mantissa, _MANTISSA + 1))
+    return ((exponent - _MANTISSA - 1) << _MANTISSA) + above - (1 << _MANTISSA)
+
+
+def _above(x: Fraction) -> float:
+    """The least float that is not below x."""
+    nearest = float(x)
+    return nearest if Fraction(nearest) >= x else math.nextafter(nearest, math.inf)
+
+
+def _root_above(x: Fraction) -> float:
+    """A float that is not below the square root of x, and hardly above."""
+    root = math.sqrt(float(x))
+    while Fraction(root) ** 2 < x:
+        root = math.nextafter(root, math.inf)
+    return root
+
+
+def _root_below(x: Fraction) -> float:
+    """A float that is not above the square root of x, and hardly below."""
+    root = math.sqrt(float(x))
+    while Fraction(root) ** 2 > x:
+        root = math.nextafter(root, 0.0)
+    return root
