@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from decimal import Decimal, localcontext
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from opacus.accountants.analysis import rdp as opacus_rdp
 
 from secureps.errors import Malformed, PlanRefused
-from secureps.messages.charge import Charge
-from secureps.privacy.accountant import AccountantName, epsilon
+from secureps.messages.charge import Charge, Release
+from secureps.privacy.accountant import (
+    SKELLAM_ORDERS,
+    AccountantName,
+    client_epsilon,
+    epsilon,
+    skellam_rdp,
+)
+from secureps.privacy.client_level import ClientMechanism
+from tests.skellam_kit import law
 
 DELTA = 1e-5
 BOTH: list[AccountantName] = ["rdp", "pld"]
@@ -101,3 +113,192 @@ def test_what_is_unsound_is_refused() -> None:
         epsilon([replace(ONE, sample_rate=2.0)], DELTA)
     with pytest.raises(Malformed, match="noise multiplier"):
         epsilon([replace(ONE, noise_multiplier=math.nan)], DELTA)
+
+
+# --- the client unit ------------------------------------------------------------------
+
+RELEASE = Release("alice", "rest", 0, 100.0, 5000.0, 400.0, 1, 0.0)
+
+
+def times(release: Release, count: int) -> list[Release]:
+    return [replace(release, version=v) for v in range(count)]
+
+
+@lru_cache(maxsize=64)
+def logs(variance: float) -> tuple[Decimal, ...]:
+    """ln P(X = k), in 60 digits."""
+    with localcontext(prec=60):
+        return tuple((Decimal(p.numerator) / p.denominator).ln() for p in law(variance, 900))
+
+
+def renyi(variance: float, shift: int, order: int) -> float:
+    """The divergence itself: ln(sum_k p(k - shift)^a p(k)^(1-a)) / (a - 1), term by term."""
+    with localcontext(prec=60):
+        p = logs(variance)
+        reach = len(p) - 1 - shift
+        total = sum(
+            (order * p[abs(k - shift)] + (1 - order) * p[abs(k)]).exp()
+            for k in range(-reach, reach + 1)
+        )
+        return float(Decimal(total).ln() / (order - 1))
+
+
+@pytest.mark.parametrize("variance", [0.3, 2.0, 25.0, 300.0])
+@pytest.mark.parametrize("shift", [1, 2, 7, 20])
+def test_the_bound_is_above_the_divergence_itself(variance: float, shift: int) -> None:
+    stddev = math.sqrt(variance)
+    for order in (2, 3, 5, 12, 32):
+        exact = renyi(variance, shift, order)
+        bound = skellam_rdp(shift, shift, stddev, order)
+        assert 0 < exact <= bound
+        # Where noise is what it should be, against the move times the order, it is close.
+        if variance >= max(100, 10 * order * shift):
+            assert bound <= 1.06 * exact
+            assert exact == pytest.approx(order * shift**2 / (2 * variance), rel=0.06)
+
+
+@pytest.mark.parametrize("order", [2, 7, 64, 1000])
+def test_much_noise_is_gaussian_noise(order: int) -> None:
+    # As in the paper's remark: with the grid's step to zero at one multiplier.
+    for multiplier in (0.5, 1.0, 30.0):
+        for l2 in (1e3, 1e5, 1e7):
+            gaussian = order / (2 * multiplier**2)
+            divergence = skellam_rdp(l2, l2 * 10, multiplier * l2, order)
+            assert gaussian <= divergence <= gaussian * (1 + 1e-3 / multiplier**2)
+
+
+def test_known_divergences() -> None:
+    # a = 2, l2 = 3, l1 = 5, v = 4: 18/8 + min((27 + 30)/64, 15/8); then v = 1/4 and the other.
+    assert skellam_rdp(3, 5, 2.0, 2) == 18 / 8 + 57 / 64
+    assert skellam_rdp(3, 5, 0.5, 2) == 18 * 2 + min(57 * 4, 15 * 2)
+
+
+@pytest.mark.parametrize("order", [1, 0, -3, 2.5, 3.0])
+def test_only_whole_orders_are_known(order: float) -> None:
+    with pytest.raises(PlanRefused, match="whole ones from 2 on"):
+        skellam_rdp(1.0, 1.0, 1.0, order)  # type: ignore[arg-type]
+    assert all(isinstance(known, int) and known >= 2 for known in SKELLAM_ORDERS)
+    assert list(SKELLAM_ORDERS) == sorted(set(SKELLAM_ORDERS))
+
+
+def converted(divergences: NDArray[np.float64], delta: float) -> float:
+    """Canonne, Kamath and Steinke 2020, Proposition 12, written down once more."""
+    a = np.array(SKELLAM_ORDERS, dtype=np.float64)
+    return float(
+        np.min(divergences + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)).clip(0)
+    )
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-10])
+@pytest.mark.parametrize("count", [1, 3, 1000])
+def test_epsilon_is_the_conversion_of_the_sum(delta: float, count: int) -> None:
+    other = replace(RELEASE, group="words", l2=10.0, l1=90.0, stddev=800.0)
+    one, two = (
+        np.array([skellam_rdp(r.l2, r.l1, r.stddev, order) for order in SKELLAM_ORDERS])
+        for r in (RELEASE, other)
+    )
+    for releases, sums in [
+        (times(RELEASE, count), count * one),
+        ([*times(RELEASE, count), *times(other, 2 * count)], count * one + 2 * count * two),
+    ]:
+        spent = client_epsilon(releases, delta)
+        assert spent == pytest.approx(converted(sums, delta), rel=1e-12)
+        assert client_epsilon(reversed(releases), delta) == spent
+
+
+def exact_delta(variance: float, shift: int, releases: int, eps: float) -> float:
+    """sup P[A] - e^eps Q[A] for that many releases of one value: by its definition.
+
+    The privacy losses of all outcomes, combined one release after another.
+    """
+    masses = [float(p) for p in law(variance) if p > 1e-60]
+    reach = len(masses) - 1 - shift
+    place = np.arange(-reach, reach + 1)
+    p, q = (np.array([masses[abs(k)] for k in place - s]) for s in (shift, 0))
+    first, second = p, q
+    for _ in range(releases - 1):
+        first, second = np.outer(first, p).ravel(), np.outer(second, q).ravel()
+    return float(np.maximum(first - math.exp(eps) * second, 0).sum())
+
+
+@pytest.mark.parametrize(("variance", "shift"), [(4.0, 1), (50.0, 3), (400.0, 20)])
+@pytest.mark.parametrize("releases", [1, 2])
+def test_the_promise_is_kept_and_not_given_away(variance: float, shift: int, releases: int) -> None:
+    made = replace(RELEASE, l2=shift, l1=shift, stddev=math.sqrt(variance))
+    for delta in (1e-3, 1e-5, 1e-8):
+        promised = client_epsilon(times(made, releases), delta)
+        assert exact_delta(variance, shift, releases, promised) <= delta
+        # The theorem is loose where noise is little; elsewhere 30% less would be too little.
+        if variance >= 50:
+            assert exact_delta(variance, shift, releases, 0.7 * promised) > delta
+
+
+def test_a_mechanism_of_many_values_costs_what_a_gaussian_does() -> None:
+    for placement, honest in (("local", 1), ("aggregator", 1), ("distributed", 50)):
+        mechanism = ClientMechanism(1.0, 10**5, 16, 2.0, placement, honest)  # type: ignore[arg-type]
+        for count in (1, 20):
+            spent = client_epsilon(times(mechanism.release("alice", "rest", 0), count), DELTA)
+            exact = gaussian_epsilon(2.0 / math.sqrt(count), DELTA)
+            assert exact < spent < 1.1 * exact
+
+
+def test_more_costs_more() -> None:
+    base = client_epsilon(times(RELEASE, 10), DELTA)
+    assert client_epsilon(times(RELEASE, 11), DELTA) > base
+    assert client_epsilon(times(RELEASE, 10), DELTA / 2) > base
+    for change in ({"l2": 101.0}, {"l1": 6000.0}, {"stddev": 399.0}):
+        assert client_epsilon(times(replace(RELEASE, **change), 10), DELTA) > base  # type: ignore[arg-type]
+    for change in ({"l2": 99.0}, {"l1": 4000.0}, {"stddev": 401.0}):
+        assert client_epsilon(times(replace(RELEASE, **change), 10), DELTA) < base  # type: ignore[arg-type]
+
+
+def test_the_ends_of_the_clients_scale() -> None:
+    assert client_epsilon([], DELTA) == 0.0
+    assert client_epsilon([replace(RELEASE, l2=0.0, l1=0.0, stddev=0.0)], DELTA) == 0.0
+    assert client_epsilon([replace(RELEASE, stddev=0.0)], DELTA) == math.inf
+    assert client_epsilon([RELEASE, replace(RELEASE, version=1, stddev=0.0)], DELTA) == math.inf
+    assert client_epsilon([replace(RELEASE, stddev=1e9)], DELTA) == 0.0
+    # A small epsilon takes a large order, which is there.
+    little = client_epsilon([replace(RELEASE, stddev=1e6)], DELTA)
+    assert gaussian_epsilon(1e4, DELTA) < little < 1.5 * gaussian_epsilon(1e4, DELTA)
+
+
+def test_what_one_party_cuts_off_comes_off_delta_once() -> None:
+    cut = replace(RELEASE, clamping=1e-6)
+    for count in (1, 5, 9):
+        spent = client_epsilon(times(cut, count), DELTA)
+        assert spent == client_epsilon(times(RELEASE, count), DELTA - sum([1e-6] * count))
+    with pytest.raises(
+        PlanRefused, match=r"cut off with probability 1\.1e-05 in all, which uses up"
+    ):
+        client_epsilon(times(cut, 11), DELTA)
+
+
+def test_what_several_cut_off_comes_off_delta_with_its_exponential() -> None:
+    whole, cut = replace(RELEASE, sources=5), replace(RELEASE, sources=5, clamping=1e-9)
+    for count in (1, 4, 20):
+        spent = client_epsilon(times(cut, count), DELTA)
+        left = DELTA - (1 + math.exp(spent)) * count * 1e-9
+        assert left > 0
+        # Sound: at what is left the conversion needs no more; and hardly more is claimed.
+        needed = client_epsilon(times(whole, count), left)
+        assert needed <= spent <= needed * (1 + 1e-6)
+        assert spent > client_epsilon(times(whole, count), DELTA)
+    # e^eps 2e-7 exceeds delta long before eps is enough: there is no epsilon at all.
+    assert client_epsilon(times(cut, 200), DELTA) == math.inf
+    with pytest.raises(PlanRefused, match="uses up delta 1e-05: fewer versions"):
+        client_epsilon([replace(cut, clamping=5e-6)], DELTA)
+    # Both kinds together.
+    mixed = [replace(RELEASE, clamping=1e-6), replace(cut, version=1)]
+    spent = client_epsilon(mixed, DELTA)
+    assert spent >= client_epsilon(times(whole, 2), DELTA - 1e-6 - (1 + math.exp(spent)) * 1e-9)
+
+
+def test_unsound_releases_are_refused() -> None:
+    for delta in (0.0, 1.0, -1e-5, math.nan):
+        with pytest.raises(PlanRefused, match="delta"):
+            client_epsilon([RELEASE], delta)
+    with pytest.raises(Malformed, match="releases of 2 clients"):
+        client_epsilon([RELEASE, replace(RELEASE, party="bob")], DELTA)
+    with pytest.raises(Malformed, match="the release of 'alice'"):
+        client_epsilon([replace(RELEASE, stddev=math.nan)], DELTA)

@@ -1,7 +1,9 @@
-"""Epsilon from charges. The only importer of dp_accounting, which is slow to import.
+"""Epsilon from what a ledger holds. The only importer of dp_accounting, slow to import.
 
-Record-level differential privacy, adjacency: one record added or removed. What must not
-live here: anything that changes a ledger, and mechanisms that no theorem here covers.
+`epsilon` reads charges (record unit; adjacency: one record added or removed), `client_epsilon`
+releases (client unit; adjacency: one client's updates replaced by zeros); no sum of the two
+means anything. What must not live here: anything that changes a ledger, and mechanisms that no
+theorem here covers.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 import dp_accounting
+import numpy as np
 from dp_accounting import pld, rdp
+from numpy.typing import NDArray
 
-from secureps.errors import PlanRefused
-from secureps.messages.charge import Charge
+from secureps.errors import Malformed, PlanRefused
+from secureps.messages.charge import Charge, Release
 from secureps.privacy.ledger import demand_sound
 
 AccountantName: TypeAlias = Literal["rdp", "pld"]
@@ -26,6 +30,10 @@ WHOLE = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 form (Mironov et al. 2019, section 3.3), where the series of fractional ones fails."""
 
 HIGH_RATE = 0.1
+
+SKELLAM_ORDERS = (*range(2, 129), *(round(128 * 1.05**n) for n in range(1, 250)))
+"""Renyi orders for Skellam noise, up to 2.5e7: its theorem is about whole ones only, and a small
+epsilon takes large ones. Every choice gives a bound."""
 
 
 def epsilon(charges: Iterable[Charge], delta: float, accountant: AccountantName = "rdp") -> float:
@@ -48,8 +56,7 @@ def epsilon(charges: Iterable[Charge], delta: float, accountant: AccountantName 
         Mironov, Talwar and Zhang 2019 (rdp); Koskela et al. 2020 and Doroshenko et al.
         2022 (pld).
     """
-    if not 0 < delta < 1:
-        raise PlanRefused(f"delta is {delta}: it must lie strictly between 0 and 1")
+    _demand_delta(delta)
     if accountant not in get_args(AccountantName):
         raise PlanRefused(f"unknown accountant {accountant!r}: known are rdp, pld")
     mechanisms: Counter[tuple[float, float]] = Counter()
@@ -83,3 +90,111 @@ def _composed(
         step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
         spent.compose(dp_accounting.SelfComposedDpEvent(step, steps))
     return float(spent.get_epsilon(delta))
+
+
+def client_epsilon(releases: Iterable[Release], delta: float) -> float:
+    """The epsilon at `delta` of all releases of one client together: its updates, or zeros.
+
+    Renyi divergences add up over groups and versions, chosen adaptively or not (Mironov 2017,
+    Proposition 1), and are converted by the tight formula of Canonne, Kamath and Steinke 2020,
+    Proposition 12. They are those of noise that is never cut off: of laws P' and Q', with and
+    without the client, where the truth is P and Q.
+
+    - One party's noise, before anything is added to it: outside an event of probability b1
+      (`clamping`) P is at most P', and where it is positive, Q is at least Q'. So
+      P[A] <= e^eps Q[A] + delta' + b1.
+    - Several parties': sums that whole noise makes, cut noise makes too, and all that is known
+      is that P and P', Q and Q' are within b2. So P[A] <= e^eps (Q[A] + b2) + delta' + b2.
+
+    In all, delta' = delta - b1 - (1 + e^eps) b2 is what is left for the conversion.
+
+    Args:
+        releases: any number of one client's (`Ledger.releases_of`); none cost 0.
+        delta: in (0, 1).
+    Returns:
+        an upper bound on epsilon >= 0; infinity if there is none, because something was released
+        without noise or because epsilon is so large that e^eps b2 exceeds delta.
+    Raises:
+        PlanRefused: delta is out of range, or clamping alone uses it up, at any epsilon.
+        Malformed: a release whose numbers are out of range, or two clients.
+    """
+    _demand_delta(delta)
+    made: Counter[tuple[float, float, float]] = Counter()
+    parties: set[str] = set()
+    once = twice = 0.0
+    for release in releases:
+        demand_sound(release)
+        parties.add(release.party)
+        made[release.l2, release.l1, release.stddev] += 1
+        if release.sources == 1:
+            once += release.clamping
+        else:
+            twice += release.clamping
+    if len(parties) > 1:
+        raise Malformed(
+            f"releases of {len(parties)} clients: each client has an epsilon of its own"
+        )
+    if not made:
+        return 0.0
+    if once + 2 * twice >= delta:
+        raise PlanRefused(
+            f"noise is cut off with probability {once + twice:.3g} in all, which uses up delta "
+            f"{delta}: fewer versions, more bits or a larger delta would do"
+        )
+    if any(stddev == 0 and l2 > 0 for l2, _, stddev in made):
+        return math.inf
+    return _converted(tuple(sorted(made.items())), delta - once, twice)
+
+
+def skellam_rdp(l2: float, l1: float, stddev: float, order: int) -> float:
+    """A bound of the Renyi divergence between Skellam noise and the same, moved.
+
+        a l2^2 / (2 s^2) + min(((2 a - 1) l2^2 + 6 l1) / (4 s^4), 3 l1 / (2 s^2))
+
+    for order a and variance s^2; the first term is the Gaussian's. The noise of every value
+    is drawn independently, the move is a vector of integers of L2 and L1 norms l2 and l1.
+
+    Raises:
+        PlanRefused: the order is not a whole number above 1, of which alone the theorem speaks.
+    References:
+        Agarwal, Kairouz and Liu 2021 (arXiv 2110.04995), Corollary 3.6.
+    """
+    if isinstance(order, float) or order < 2:
+        raise PlanRefused(f"a Renyi order of {order}: Skellam noise needs whole ones from 2 on")
+    return float(_divergences(l2, l1, stddev, np.array([order], dtype=np.float64))[0])
+
+
+def _divergences(
+    l2: float, l1: float, stddev: float, orders: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    variance = stddev * stddev
+    gaussian = orders * l2 * l2 / (2 * variance)
+    near = ((2 * orders - 1) * l2 * l2 + 6 * l1) / (4 * variance * variance)
+    bound: NDArray[np.float64] = gaussian + np.minimum(near, 3 * l1 / (2 * variance))
+    return bound
+
+
+@lru_cache(maxsize=1024)
+def _converted(
+    made: tuple[tuple[tuple[float, float, float], int], ...], delta: float, clamping: float
+) -> float:
+    """Epsilon of ((l2, l1, stddev), times) together; asked again and again."""
+    orders = np.array(SKELLAM_ORDERS, dtype=np.float64)
+    total = np.zeros_like(orders)
+    for (l2, l1, stddev), times in made:
+        if l2 > 0:
+            total += times * _divergences(l2, l1, stddev, orders)
+    spent = 0.0
+    # Wanted is the least eps with epsilon(delta - (1 + e^eps) b) <= eps. The left side grows
+    # with eps, so one climbs to it from below, and past it by no more than 2^-24.
+    while (left := delta - (1 + math.exp(min(spent, 700.0))) * clamping) > 0:
+        needed = float(rdp.compute_epsilon(orders, total, left)[0])
+        if needed <= spent or clamping == 0:
+            return max(needed, spent)
+        spent = needed * (1 + 2.0**-24)
+    return math.inf
+
+
+def _demand_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise PlanRefused(f"delta is {delta}: it must lie strictly between 0 and 1")
