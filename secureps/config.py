@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from secureps.errors import ConfigError
 
@@ -88,7 +88,7 @@ class GroupSection(Section):
     optimizer: OptimizerSection = OptimizerSection()
 
 
-class PrivacySection(Section):
+class RecordPrivacySection(Section):
     """Record-level DP-SGD inside the clients; `budget` is the epsilon at which each stops."""
 
     unit: Literal["record"] = "record"
@@ -97,6 +97,38 @@ class PrivacySection(Section):
     sample_rate: float = Field(gt=0, le=1)
     delta: float = Field(gt=0, lt=1)
     budget: float = Field(gt=0)
+
+
+class ClientPrivacySection(Section):
+    """Client-level privacy: noise on whole updates, clipped to each group's `clip`.
+
+    `placement` is where the noise is added (see `privacy.client_level`); `honest` is how many
+    members of a cohort are trusted to add their share, for "distributed" alone.
+    """
+
+    unit: Literal["client"]
+    placement: Literal["local", "distributed", "aggregator"]
+    noise_multiplier: float = Field(gt=0)
+    honest: int | None = Field(default=None, ge=2)
+    delta: float = Field(gt=0, lt=1)
+    budget: float = Field(gt=0)
+
+
+def _unit(privacy: Any) -> Any:
+    """Which of the two sections it is: record-level where a file does not say."""
+    if isinstance(privacy, dict):
+        return privacy.get("unit", "record")
+    return getattr(privacy, "unit", None)
+
+
+PrivacySection = Annotated[
+    Annotated[RecordPrivacySection, Tag("record")] | Annotated[ClientPrivacySection, Tag("client")],
+    Discriminator(
+        _unit,
+        custom_error_type="unit",
+        custom_error_message='unit must be "record" or "client"',
+    ),
+]
 
 
 class FederationSection(Section):
@@ -147,6 +179,7 @@ class ServeSection(Section):
 
     Paths are relative to the file. `listen` is where it binds, `advertise` what others
     dial (default: the same); `minimum` is the smallest cohort that a holder opens.
+    `unsafe_seed` repeats a shard's noise, on loopback alone: no privacy.
     """
 
     name: str = Field(pattern=NAME)
@@ -159,6 +192,7 @@ class ServeSection(Section):
     checkpoints: str | None = None
     weight: float = Field(default=1.0, gt=0)
     minimum: int = Field(default=5, ge=1)
+    unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
 
 
 S = TypeVar("S", bound=Section)

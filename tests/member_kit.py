@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from secureps.messages import orders, requests
-from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId
+from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_digest
 from secureps.policy.plan import Plan
 from secureps.roles.machine import (
     COORDINATOR,
@@ -100,7 +100,8 @@ class Client:
             make_header(self.plan, self.run.id, id, b, purpose=purpose)
             for b in range(COUNTS[group])
         )
-        base = bytes(32) if version >= 0 else b""
+        blocks = model_blocks(group, version, COUNTS[group])
+        base = model_digest(group, version, blocks) if version >= 0 else b""
         return SealedUpdate(make_receipt(self.plan, self.run.id, id, version, base), headers)
 
     def contributed(self, *updates: SealedUpdate) -> Step:

@@ -13,7 +13,7 @@ from secureps.config import PlanSection, parse
 from secureps.crypto.identity import Certificate, Identity, Role, Roster, certify, sign_roster
 from secureps.errors import SecurepsError
 from secureps.messages import orders, records, requests
-from secureps.messages.charge import Charge
+from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
@@ -30,6 +30,7 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.policy.plan import Plan
+from secureps.policy.spending import fact
 from secureps.roles.admission import block_bytes
 from secureps.roles.charter import Charter
 from secureps.roles.coordinator import Coordinator
@@ -181,12 +182,9 @@ def make_receipt(
     """A signed receipt as the plan wants it; `changes` are made before it is signed."""
     layout = plan.layout(SCHEMA).group(id.group)
     purpose = FOUNDING if version < 0 else UPDATE
-    charge = None
-    if plan.section.privacy is not None and purpose == UPDATE:
-        privacy = plan.section.privacy
-        charge = Charge(
-            id.client, id.group, version, privacy.noise_multiplier, privacy.sample_rate, STEPS
-        )
+    spends = None
+    if purpose == UPDATE:
+        spends = fact(plan, id.client, id.group, layout.size, version)
     receipt = Receipt(
         run=run,
         id=id,
@@ -199,7 +197,8 @@ def make_receipt(
         envelopes=(),
         commitments=(),
         size=sum(block_bytes(plan, layout, purpose, b) for b in range(layout.blocks)),
-        charge=charge,
+        charge=spends if isinstance(spends, Charge) else None,
+        release=spends if isinstance(spends, Release) else None,
         unsafe=False,
     )
     signed: Receipt = sign(dataclasses.replace(receipt, **changes), id.client)

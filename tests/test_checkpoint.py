@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors.torch import load_file
 
 from secureps.errors import DamagedStore, Malformed, OperatorError
-from secureps.messages.charge import Charge
+from secureps.messages.charge import Charge, Release
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema, TensorSpec
@@ -70,6 +70,7 @@ def write_checkpoint(root: Path, number: int) -> Manifest:
         tuple(files),
         PLACEMENT,
         (Charge("a", "all", 0, 1.1, 0.01, 100),),
+        (Release("a", "all", 0, 3.0, 9.0, 2.5, 1, 0.0),),
         ("a",),
         "2026-11-20",
     )

@@ -200,6 +200,7 @@ def receipt(**changes: Any) -> Receipt:
         (),
         9,
         charge,
+        None,
         True,
         b"s" * 64,
     )

@@ -98,6 +98,7 @@ def write(
             tuple(files),
             Placement(1, SHARDS, placed),
             (),
+            (),
             unsafe,
         ),
     )

@@ -426,6 +426,25 @@ def test_it_stops_at_its_budget_before_it_trains() -> None:
     assert (works(step), step.records) == ([], [])
 
 
+def test_two_models_under_one_version_are_not_trained_from() -> None:
+    """They would be two releases for one charge."""
+    client = Client().joined()
+    client.trained()
+    id = SubmissionId("c0", "all", 0)
+    client.order(orders.Settled(1, id, "dropped", 0, "burnt"))
+    client = client.restarted()
+    client.welcome()
+    other = model_blocks("all", 7, 4)
+    client.order(orders.Published(1, "all", 0, other))
+    client.invite(0)
+    for block, digest in enumerate(other):
+        step = client.got(0, block, digest=digest)
+    (halt,) = halts(step)
+    assert halt.error
+    assert "two models were published as version 0 of all" in halt.reason
+    assert works(step) == []
+
+
 def test_heartbeats_do_not_pile_up_while_the_coordinator_is_away() -> None:
     client = Client().joined()
     beat = [Call(COORDINATOR, requests.Heartbeat("c0"))]

@@ -107,9 +107,9 @@ def test_the_grid_is_the_clip_unless_a_range_is_given() -> None:
         group(name="b", clip=2.0, range=0.5, bits=12),
     ]
     made = plan(group=groups)
-    assert (made.grid("a").range, made.grid("a").bits) == (2.0, 8)
-    assert (made.grid("b").range, made.grid("b").bits) == (0.5, 12)
-    assert made.cipher_parameters.levels == made.grid("b").levels
+    assert (made.grid("a", 5).range, made.grid("a", 5).bits) == (2.0, 8)
+    assert (made.grid("b", 55).range, made.grid("b", 55).bits) == (0.5, 12)
+    assert made.cipher_parameters.levels == made.grid("b", 55).levels
 
 
 def test_holders_are_those_that_the_cipher_needs() -> None:
@@ -200,8 +200,11 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
         ({"group": [group({"deadline": 0})]}, "deadline: Input should be greater than 0"),
         ({"group": [group({"deadline": float("nan")})]}, "deadline: Input should be"),
         ({"group": [group(bits=1)]}, "bits: Input should be"),
-        ({"privacy": PRIVACY | {"sample_rate": 1.5}}, "privacy.sample_rate: Input should be"),
-        ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.unit: Input should be 'record'"),
+        (
+            {"privacy": PRIVACY | {"sample_rate": 1.5}},
+            "sample_rate: Input should be",
+        ),
+        ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.client.placement: Field required"),
         ({"training": {"x": [1]}}, "training.x"),
         ({"shards": 0}, "shards: Input should be"),
     ],

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.trainer import FitConfig, FitResult, RecordPrivacy, Trainer
+from secureps.client.trainer import FitConfig, FitResult, Trainer, record_privacy
 from secureps.crypto.cipher import Opening, Sealer
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, KitError, Malformed, WrongShape
-from secureps.messages.charge import Charge
+from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Figure, GetBlock, Telemetry
@@ -40,6 +40,7 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.model.layout import GroupLayout, Layout
+from secureps.policy.spending import Fact, fact
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.member import Member, block_key
 from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune, SealedUpdate
@@ -172,20 +173,12 @@ class MemberHands:
 
     def _fit(self, model: tuple[GroupVersion, ...], base: Tensors) -> FitResult:
         holdings, section = self._holdings, self._machine.pinned.plan.section
-        privacy = section.privacy
         labels = [part for at in model for part in (at.group, at.version)]
         config = FitConfig(
             versions={at.group: at.version for at in model},
             seed=holdings.seed.derive("fit", holdings.name, *labels).integer(63),
             settings=section.training,
-            privacy=None
-            if privacy is None
-            else RecordPrivacy(
-                privacy.noise_multiplier,
-                privacy.max_grad_norm,
-                privacy.sample_rate,
-                privacy.delta,
-            ),
+            privacy=record_privacy(self._machine.pinned.plan),
         )
         result = holdings.trainer.fit({name: array.copy() for name, array in base.items()}, config)
         if set(result.parameters) != set(base):
@@ -194,30 +187,45 @@ class MemberHands:
 
     def _seal(self, aim: Aim, base: Tensors, result: FitResult, task: Contribute) -> SealedUpdate:
         holdings, plan = self._holdings, self._machine.pinned.plan
-        section, grid = plan.group(aim.group), plan.grid(aim.group)
         layout = self._layout().group(aim.group)
-        delta = layout.flatten(result.parameters) - layout.flatten(base)
-        clipped, _ = clip_l2(delta, section.clip)
-        weight = (
-            grid.weigh(min(result.examples, section.most_examples), section.most_examples)
-            if section.weighting == "examples"
-            else grid.levels
-        )
-        words = holdings.seed.derive("round", holdings.name, aim.group, aim.version)
-        scaled = clipped.astype(np.float64) * (weight / grid.levels)
-        values = grid.encode(scaled, words.words(layout.size))
-        charge = self._charge(aim, result.steps)
-        id = SubmissionId(holdings.name, aim.group, aim.sequence)
+        spends = fact(plan, holdings.name, aim.group, layout.size, aim.version)
+        if isinstance(spends, Charge) and result.steps != spends.steps:
+            raise Malformed(
+                f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
+            )
         at = sum(g.blocks for g in self._layout().groups[: plan.groups.index(aim.group)])
-        digests = task.blocks[at : at + layout.blocks]
-        return self._seal_up(
-            id,
-            UPDATE,
-            (self._sealed_block(layout, values, weight, b) for b in range(layout.blocks)),
-            aim.version,
-            model_digest(aim.group, aim.version, digests),
-            charge,
-        )
+        digest = model_digest(aim.group, aim.version, task.blocks[at : at + layout.blocks])
+        delta = layout.flatten(result.parameters) - layout.flatten(base)
+        clipped, _ = clip_l2(delta, plan.group(aim.group).clip)
+        weight = self._weight(aim.group, layout.size, result.examples)
+        values = self._on_grid(aim, digest, clipped, weight)
+        id = SubmissionId(holdings.name, aim.group, aim.sequence)
+        payloads = (self._sealed_block(layout, values, weight, b) for b in range(layout.blocks))
+        return self._seal_up(id, UPDATE, payloads, aim.version, digest, spends)
+
+    def _weight(self, group: str, size: int, examples: int) -> int:
+        section, grid = (plan := self._machine.pinned.plan).group(group), plan.grid(group, size)
+        if section.weighting == "uniform":
+            return grid.levels
+        return grid.weigh(min(examples, section.most_examples), section.most_examples)
+
+    def _on_grid(
+        self, aim: Aim, base: bytes, clipped: NDArray[np.float32], weight: int
+    ) -> NDArray[np.int64]:
+        """The integers that are sealed: rounded, and with this client's noise if it adds any.
+
+        The streams are bound to the base model: whoever has the same version trained from two
+        models must not subtract one answer from the other, and the noise with it.
+        """
+        plan, seed, name = self._machine.pinned.plan, self._holdings.seed, self._holdings.name
+        words = seed.derive("round", name, aim.group, aim.version, base)
+        mechanism = plan.mechanism(aim.group, clipped.size)
+        if mechanism is not None:
+            noise = seed.derive("noise", name, aim.group, aim.version, base)
+            return mechanism.privatize(clipped, words.words, noise.words)
+        grid = plan.grid(aim.group, clipped.size)
+        scaled = clipped.astype(np.float64) * (weight / grid.levels)
+        return grid.encode(scaled, words.words(clipped.size))
 
     def _sealed_block(
         self, layout: GroupLayout, values: NDArray[np.int64], weight: int, block: int
@@ -226,22 +234,6 @@ class MemberHands:
         first, last = layout.span(block)
         slots = np.concatenate([np.array([weight], dtype=np.int64), values[first:last]])
         return self._tools().seal(slots)
-
-    def _charge(self, aim: Aim, steps: int) -> Charge | None:
-        privacy = self._machine.pinned.plan.section.privacy
-        if privacy is None:
-            return None
-        planned = self._machine.pinned.plan.section.training["local_steps"]
-        if steps != planned:
-            raise Malformed(f"the trainer took {steps} private steps, the plan allows {planned}")
-        return Charge(
-            self._holdings.name,
-            aim.group,
-            aim.version,
-            privacy.noise_multiplier,
-            privacy.sample_rate,
-            steps,
-        )
 
     # --- the outbox ---------------------------------------------------------------
 
@@ -252,7 +244,7 @@ class MemberHands:
         payloads: Any,
         version: int,
         base: bytes,
-        charge: Charge | None,
+        spends: Fact | None,
     ) -> SealedUpdate:
         """Puts every block into the outbox, durably, and signs headers and receipt."""
         run, headers = self._machine.pinned.run.id, []
@@ -280,7 +272,8 @@ class MemberHands:
             envelopes=(),
             commitments=(),
             size=sum(header.length for header in headers),
-            charge=charge,
+            charge=spends if isinstance(spends, Charge) else None,
+            release=spends if isinstance(spends, Release) else None,
             unsafe=not self._holdings.seed.private,
         )
         receipt = dataclasses.replace(receipt, signature=self._sign(receipt))

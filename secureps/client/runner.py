@@ -15,17 +15,13 @@ from pathlib import Path
 
 from secureps.client.hands import Holdings, MemberHands, initial_parameters, schema_of
 from secureps.client.trainer import Trainer
-from secureps.crypto.sampling import NO_PRIVACY, Seed, UnsafeSeed
 from secureps.errors import ConfigError, SecurepsError
 from secureps.roles.machine import COORDINATOR, Halt
 from secureps.roles.member import Member, MemberKit
 from secureps.service.executor import Executor
 from secureps.service.process import Party, run_process
 from secureps.service.surroundings import Stores, Surroundings
-from secureps.store.keyring import PublicKit, load_private, load_public, own_seed
-
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-"""Where an unsafe seed is allowed."""
+from secureps.store.keyring import PublicKit, load_private, load_public, seed_of
 
 
 def make_member(
@@ -62,18 +58,6 @@ class Joining:
     unsafe_seed: int | None = None
     budget: float | None = None
 
-    def seed(self) -> Seed:
-        """The root of this client's randomness.
-
-        Raises:
-            ConfigError: an unsafe seed for a coordinator that is not on this machine.
-        """
-        if self.unsafe_seed is None:
-            return own_seed(self.state / "seed")
-        if self.server.rpartition(":")[0] not in LOOPBACK:
-            raise ConfigError("--unsafe-seed gives no privacy: it is for loopback alone")
-        return UnsafeSeed(self.unsafe_seed)
-
 
 def join(joining: Joining, trainer: Trainer) -> Halt:
     """Takes part until the run is over; returns why it ended.
@@ -84,9 +68,7 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
     joining.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     kit = load_public(joining.kit)
     identity = load_private(joining.kit, joining.name)
-    seed = joining.seed()
-    if not seed.private:
-        logging.getLogger("secureps").warning(NO_PRIVACY)
+    seed = seed_of(joining.state, joining.unsafe_seed, joining.server)
 
     def build(stores: Stores, around: Surroundings) -> Executor:
         holdings = Holdings(

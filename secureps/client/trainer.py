@@ -15,7 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.config import RecordPrivacySection
 from secureps.errors import ConfigError
+from secureps.policy.plan import Plan
 
 Array = NDArray[Any]
 """One tensor of a model; any shape, a floating, integer or boolean dtype."""
@@ -62,6 +64,16 @@ class RecordPrivacy:
             f"record privacy: sample_rate must be in (0, 1], got {self.sample_rate!r}",
         )
         _require(0 < self.delta < 1, f"record privacy: delta must be in (0, 1), got {self.delta!r}")
+
+
+def record_privacy(plan: Plan) -> RecordPrivacy | None:
+    """What a plan asks of a local training; None where it is not private record by record."""
+    privacy = plan.section.privacy
+    if not isinstance(privacy, RecordPrivacySection):
+        return None
+    return RecordPrivacy(
+        privacy.noise_multiplier, privacy.max_grad_norm, privacy.sample_rate, privacy.delta
+    )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.messages.charge import Charge
+from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, signed_part
 
 UPDATE = "update"
@@ -74,7 +74,8 @@ class Receipt:
         envelopes, commitments: sealed key shares and their commitments; empty
             under ciphers without a committee.
         size: payload bytes in all.
-        charge: the privacy facts of the training behind it, if it was private.
+        charge: the privacy facts of the training behind it, if it was private (record unit).
+        release: those of the update itself, if it is protected as a whole (client unit).
         unsafe: its randomness came from a number that everybody may know: its noise protects
             nobody, whatever the charge says.
     """
@@ -89,8 +90,14 @@ class Receipt:
     commitments: tuple[bytes, ...]
     size: int
     charge: Charge | None
+    release: Release | None
     unsafe: bool
     signature: bytes = b""
+
+    @property
+    def fact(self) -> Charge | Release | None:
+        """What was spent on it, in whichever unit."""
+        return self.charge if self.charge is not None else self.release
 
     @property
     def root(self) -> bytes:

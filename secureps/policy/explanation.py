@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from secureps.config import ClientPrivacySection, RecordPrivacySection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
-from secureps.messages.charge import Charge
 from secureps.policy.plan import Plan
-from secureps.privacy.accountant import epsilon
+from secureps.policy.spending import fact, spent
 
 FLOAT_BYTES = 4
 
@@ -121,7 +121,7 @@ def explain(plan: Plan, sizes: Mapping[str, int]) -> Explanation:
 
 
 def _cost(plan: Plan, name: str, values: int) -> GroupCost:
-    section, grid, rule = plan.group(name), plan.grid(name), plan.rule(name)
+    section, grid, rule = plan.group(name), plan.grid(name, values), plan.rule(name)
     block_values = plan.section.block_size - 1
     blocks = -(-values // block_values)
     adder = cipher(plan.cipher_parameters).adder()
@@ -148,17 +148,18 @@ def _state_bytes(plan: Plan, name: str, values: int) -> int:
 
 def _sights(plan: Plan) -> tuple[Sight, ...]:
     sealed = cipher(plan.cipher_parameters).opening is not Opening.NOTHING
+    noise = ", its own noise" if plan.noisy_shards else ""
     client = Sight("client", "its own records, published models", "another client's update")
     coordinator = Sight(
         "coordinator", "who takes part, when, how large; receipts; charges", "updates, sums, models"
     )
     if not sealed:
-        shard = Sight("shard", "every client's update, sums, the model", "records")
+        shard = Sight("shard", f"every client's update, sums, the model{noise}", "records")
         return client, coordinator, shard
     return (
         client,
         coordinator,
-        Sight("shard", "ciphertexts, the sum of each cohort, the model", "a single update"),
+        Sight("shard", f"ciphertexts, the sum of each cohort, the model{noise}", "a single update"),
         Sight("key holder", "receipts, cohort lists, every opened sum", "ciphertexts, models"),
     )
 
@@ -178,30 +179,49 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
     section, privacy = plan.section, plan.section.privacy
     if privacy is None:
         return None
-    steps = int(section.training["local_steps"])
-    charges = [
-        Charge("client", group, version, privacy.noise_multiplier, privacy.sample_rate, steps)
-        for version in range(section.versions)
-        for group in plan.groups
-    ]
-    each = len(plan.groups)
 
-    def spent(versions: int) -> float:
-        return epsilon(charges[: each * versions], privacy.delta)
+    def spends(versions: int) -> float:
+        facts = (
+            fact(plan, "client", group, sizes[group], version)
+            for version in range(versions)
+            for group in plan.groups
+        )
+        return spent(plan, (each for each in facts if each is not None))
 
-    allowed = next((v for v in range(section.versions, 0, -1) if spent(v) <= privacy.budget), 0)
+    allowed = next((v for v in range(section.versions, 0, -1) if spends(v) <= privacy.budget), 0)
+    noise = _client_noise if isinstance(privacy, ClientPrivacySection) else _record_noise
     return Price(
-        unit="one record of a client, added or removed",
-        epsilon_version=spent(1),
-        epsilon_run=spent(section.versions),
+        unit=UNITS[privacy.unit],
+        epsilon_version=spends(1),
+        epsilon_run=spends(section.versions),
         delta=privacy.delta,
         budget=privacy.budget,
         versions=allowed,
-        noise={name: _record_noise(plan, name, sizes[name], steps) for name in plan.groups},
+        noise={name: noise(plan, name, sizes[name]) for name in plan.groups},
     )
 
 
-def _record_noise(plan: Plan, name: str, values: int, steps: int) -> float:
+UNITS = {
+    "record": "one record of a client, added or removed",
+    "client": "a client's whole update, replaced by zero",
+}
+
+
+def _client_noise(plan: Plan, name: str, values: int) -> float:
+    """The noise on the mean of the smallest cohort, over clip / sqrt(values).
+
+    sigma^2 is one party's share times the parties that add one: each member (local,
+    distributed), or the shards alone.
+    """
+    section, mechanism = plan.group(name), plan.mechanism(name, values)
+    assert mechanism is not None
+    members = plan.rule(name).minimum
+    parties = 1 if plan.noisy_shards else members
+    total = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step
+    return total / members / (section.clip / math.sqrt(values))
+
+
+def _record_noise(plan: Plan, name: str, values: int) -> float:
     """DP-SGD's noise on the mean of the smallest cohort, over clip / sqrt(values).
 
     Each step moves a value by lr sigma C N(0, 1) / (q n) (Abadi et al. 2016, Algorithm 1), n
@@ -209,7 +229,8 @@ def _record_noise(plan: Plan, name: str, values: int, steps: int) -> float:
     independent. Without momentum, which would add to it.
     """
     section, privacy = plan.group(name), plan.section.privacy
-    assert privacy is not None
+    assert isinstance(privacy, RecordPrivacySection)
+    steps = int(plan.section.training["local_steps"])
     rate = float(plan.section.training.get("lr", math.nan))
     batch = privacy.sample_rate * section.most_examples
     one = rate * privacy.noise_multiplier * privacy.max_grad_norm * math.sqrt(steps) / batch

@@ -10,19 +10,28 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from secureps.codec.grid import Grid
-from secureps.config import GroupSection, PlanSection, RuleSection, parse, read_toml
+from secureps.config import (
+    ClientPrivacySection,
+    GroupSection,
+    PlanSection,
+    RecordPrivacySection,
+    RuleSection,
+    parse,
+    read_toml,
+)
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.suite import cipher
-from secureps.errors import PlanRefused
+from secureps.errors import Malformed, PlanRefused
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.model.optimizer import Optimizer, OptimizerSettings, ScheduleSettings, build_optimizer
 from secureps.policy.rule import Rule
 from secureps.policy.sync import Sync
+from secureps.privacy.client_level import ClientMechanism, Placement
 
 
 @dataclass(frozen=True)
@@ -66,15 +75,60 @@ class Plan:
     def groups(self) -> tuple[str, ...]:
         return tuple(group.name for group in self.section.group)
 
-    def grid(self, group: str) -> Grid:
-        """The integers that a group's values become."""
+    def mechanism(self, group: str, values: int) -> ClientMechanism | None:
+        """What protects whole updates of a group of so many values; None in another unit."""
+        privacy = self.section.privacy
+        if not isinstance(privacy, ClientPrivacySection):
+            return None
         section = self.group(group)
+        return _mechanism(
+            section.clip,
+            values,
+            section.bits,
+            privacy.noise_multiplier,
+            privacy.placement,
+            self.honest(group),
+        )
+
+    def honest(self, group: str) -> int:
+        """How many members of a cohort are trusted to have added noise; 1 if nobody need."""
+        privacy = self.section.privacy
+        if not isinstance(privacy, ClientPrivacySection) or privacy.placement != "distributed":
+            return 1
+        return privacy.honest if privacy.honest is not None else self.group(group).rule.minimum
+
+    def grid(self, group: str, values: int) -> Grid:
+        """The integers that a group's values become; PlanRefused if noise does not fit them."""
+        section, mechanism = self.group(group), self.mechanism(group, values)
+        if mechanism is not None:
+            return Grid(section.bits, mechanism.range)
         return Grid(section.bits, section.range if section.range is not None else section.clip)
+
+    def check_weight(self, group: str, members: int, weight: int) -> None:
+        """Judges slot 0 of a cohort's sum, before anything is divided by it.
+
+        Args:
+            members: total integer weight of the cohort's members.
+            weight: the sum in slot 0.
+        Raises:
+            Malformed: no members can have sent it who keep to the plan.
+        """
+        section = self.group(group)
+        most = members * 2 * ((1 << (section.bits - 1)) - 1)
+        if weight == most or (section.weighting == "examples" and 1 <= weight <= most):
+            return
+        raise Malformed(f"the weights of {members} members add up to {weight} of {most}")
+
+    @property
+    def noisy_shards(self) -> bool:
+        """Whether shards add noise to the sums that they hold."""
+        privacy = self.section.privacy
+        return isinstance(privacy, ClientPrivacySection) and privacy.placement == "aggregator"
 
     @cached_property
     def cipher_parameters(self) -> CipherParameters:
-        """One set for all groups: the finest grid decides."""
-        levels = max(self.grid(name).levels for name in self.groups)
+        """One set for all groups: the most bits decide."""
+        levels = 2 * ((1 << (max(group.bits for group in self.section.group) - 1)) - 1)
         section = self.section.cipher
         return CipherParameters(section.name, section.capacity, levels)
 
@@ -87,7 +141,8 @@ class Plan:
 
     def rule(self, group: str) -> Rule:
         """The group's rule."""
-        return build_rule(self.group(group).rule, self.section.cipher.capacity)
+        room = self.section.cipher.capacity - self.noisy_shards
+        return build_rule(self.group(group).rule, room)
 
     def optimizer(self, group: str) -> Optimizer:
         """The group's server optimizer."""
@@ -104,17 +159,35 @@ class Plan:
         )
 
     def layout(self, schema: Schema) -> Layout:
-        """Groups and blocks of a model; PlanRefused if a tensor has no group."""
+        """Groups and blocks of a model.
+
+        Raises:
+            PlanRefused: a tensor has no group, or a group is too large for its noise.
+        """
         section = self.section
         patterns = tuple((group.name, group.pattern) for group in section.group)
-        return Layout.build(schema, patterns, section.block_size, section.local)
+        layout = Layout.build(schema, patterns, section.block_size, section.local)
+        for group in layout.groups:
+            self.grid(group.name, group.size)
+        return layout
 
 
 RULES = {"sync": Sync}
 
 
+@lru_cache(maxsize=64)
+def _mechanism(
+    clip: float, values: int, bits: int, noise: float, placement: Placement, honest: int
+) -> ClientMechanism:
+    """Finding the step takes a while, and every party asks again and again."""
+    return ClientMechanism(clip, values, bits, noise, placement, honest)
+
+
 def build_rule(section: RuleSection, capacity: int) -> Rule:
-    """The rule that a section names; PlanRefused if there is none, or its numbers clash."""
+    """The rule that a section names; PlanRefused if there is none, or its numbers clash.
+
+    `capacity` is the largest total weight that a cohort's members may have.
+    """
     if section.name not in RULES:
         raise PlanRefused(f"no rule is called {section.name!r}; known: {', '.join(sorted(RULES))}")
     start = section.start if section.start is not None else section.quorum
@@ -152,13 +225,17 @@ def _refuse_unsound(plan: Plan) -> None:
     names = plan.groups
     if len(set(names)) != len(names):
         raise PlanRefused("two groups have the same name")
+    cipher(plan.cipher_parameters)
     for name in names:
         _refuse_rule(plan, name)
-        plan.grid(name)
         plan.optimizer(name)
-    cipher(plan.cipher_parameters)
+        if isinstance(section.privacy, ClientPrivacySection):
+            _refuse_client_privacy(plan, name, section.privacy)
+        else:
+            plan.grid(name, 1)
     steps = section.training.get("local_steps")
-    if section.privacy is not None and (type(steps) is not int or steps < 1):
+    record = isinstance(section.privacy, RecordPrivacySection)
+    if record and (type(steps) is not int or steps < 1):
         raise PlanRefused(
             "training.local_steps: a private plan states how many steps each version takes, "
             "so that a client knows what it will spend"
@@ -167,6 +244,36 @@ def _refuse_unsound(plan: Plan) -> None:
         raise PlanRefused(
             "cipher.holders: bfv has one holder of the whole secret key; "
             f"{section.cipher.holders} were asked for"
+        )
+
+
+def _refuse_client_privacy(plan: Plan, name: str, privacy: ClientPrivacySection) -> None:
+    section, where = plan.group(name), f"group {name}"
+    sealed = cipher(plan.cipher_parameters).opening is not Opening.NOTHING
+    if section.weighting != "uniform":
+        raise PlanRefused(
+            f'{where}: weighting = "{section.weighting}" makes a client\'s influence depend on its '
+            "number of examples, which the noise does not cover: client-level privacy needs "
+            '"uniform"'
+        )
+    if section.range is not None:
+        raise PlanRefused(
+            f"{where}: range: under client-level privacy it follows from clip, bits and noise; "
+            "remove it"
+        )
+    if privacy.placement == "distributed" and not sealed:
+        raise PlanRefused(
+            "privacy.placement: distributed noise protects a sum and no single update, and "
+            f"cipher {plan.section.cipher.name} shows every one: encrypt, or take local"
+        )
+    if privacy.placement != "distributed" and privacy.honest is not None:
+        raise PlanRefused(
+            f"privacy.honest: {privacy.placement} noise relies on nobody's share; remove it"
+        )
+    if plan.honest(name) > section.rule.minimum:
+        raise PlanRefused(
+            f"{where}: {plan.honest(name)} members are trusted to add noise, but cohorts of "
+            f"{section.rule.minimum} would be opened: raise rule.minimum or lower privacy.honest"
         )
 
 
@@ -185,10 +292,12 @@ def _refuse_rule(plan: Plan, name: str) -> None:
             f"{where}: a round would open with {start} members and could never reach its "
             f"quorum of {section.quorum}"
         )
-    if rule.most > plan.section.cipher.capacity:
+    capacity = plan.section.cipher.capacity - plan.noisy_shards
+    if rule.most > capacity:
+        noise = ", of which the shards' noise takes 1" if plan.noisy_shards else ""
         raise PlanRefused(
             f"{where}: a cohort of {rule.most} exceeds the cipher's capacity of "
-            f"{plan.section.cipher.capacity}; raise cipher.capacity or lower rule.most"
+            f"{plan.section.cipher.capacity}{noise}; raise cipher.capacity or lower rule.most"
         )
     if rule.most < start:
         raise PlanRefused(

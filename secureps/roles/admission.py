@@ -12,6 +12,7 @@ from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, BlockHeader, Receipt
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
+from secureps.policy.spending import fact
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}
 """What a role may send blocks for."""
@@ -47,24 +48,23 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
         raise Malformed(f"{receipt.id}: {receipt.size} bytes, the plan makes {size}")
     if receipt.envelopes or receipt.commitments:
         raise Malformed(f"{receipt.id}: this cipher has no envelopes")
-    check_charge(plan, receipt)
+    check_fact(plan, layout, receipt)
 
 
-def check_charge(plan: Plan, receipt: Receipt) -> None:
-    """Malformed unless the charge is the one that the plan makes for this submission."""
-    privacy, charge, id = plan.section.privacy, receipt.charge, receipt.id
-    if privacy is None or receipt.purpose == FOUNDING:
-        if charge is not None:
+def check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
+    """Malformed unless the charge or release is what the plan makes for this submission."""
+    id, given = receipt.id, receipt.fact
+    planned = None
+    if receipt.purpose == UPDATE:
+        planned = fact(plan, id.client, id.group, layout.size, receipt.version)
+    if planned is None:
+        if given is not None:
             raise Malformed(f"{id}: a charge where nothing is private")
         return
-    if charge is None or (charge.party, charge.group, charge.version) != (
-        id.client,
-        id.group,
-        receipt.version,
-    ):
+    wanted = (id.client, id.group, receipt.version)
+    if given is None or (given.party, given.group, given.version) != wanted:
         raise Malformed(f"{id}: the privacy charge is missing or for another submission")
-    planned = (privacy.noise_multiplier, privacy.sample_rate, plan.section.training["local_steps"])
-    if (charge.noise_multiplier, charge.sample_rate, charge.steps) != planned:
+    if given != planned or (receipt.charge is not None and receipt.release is not None):
         raise Malformed(f"{id}: the privacy charge differs from the plan")
 
 

@@ -242,7 +242,8 @@ class Coordinator:
         assert federation.pinned is not None
         if schema.digest != federation.pinned.run.schema.digest:
             raise WrongShape(
-                f"{client}'s model differs from the run's: {_difference(federation, schema)}"
+                f"{client}'s model differs from the run's: "
+                f"{federation.pinned.run.schema.difference(schema)}"
             )
         if client not in federation.members:
             turn.write(MemberJoined(client))
@@ -297,8 +298,8 @@ class Coordinator:
         if any(other.client == sender for other in group.receipts):
             raise Conflict(f"{sender} has contributed to version {group.version + 1} already")
         turn.write(Received(receipt))
-        if receipt.charge is not None:
-            turn.write(receipt.charge)
+        if receipt.fact is not None:
+            turn.write(receipt.fact)
 
     # --- the steps ----------------------------------------------------------------
 
@@ -484,20 +485,3 @@ class Coordinator:
             or any(len(d) != DIGEST_BYTES for d in digests)
         ):
             raise Malformed(f"{shard}: it holds {len(blocks)} blocks of {group}, each one digest")
-
-
-def _difference(federation: Federation, schema: Schema) -> str:
-    assert federation.pinned is not None
-    ours = {spec.name: spec for spec in federation.pinned.run.schema.tensors}
-    theirs = {spec.name: spec for spec in schema.tensors}
-    for name in [*ours, *theirs]:
-        if name not in theirs:
-            return f"{name} is missing"
-        if name not in ours:
-            return f"{name} is not in the run's model"
-        if ours[name] != theirs[name]:
-            return (
-                f"{name} is {theirs[name].dtype}{list(theirs[name].shape)}, the run's is "
-                f"{ours[name].dtype}{list(ours[name].shape)}"
-            )
-    return "the order of tensors differs"

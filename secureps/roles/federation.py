@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from secureps.errors import InternalError
-from secureps.messages.charge import Charge
+from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import (
@@ -200,7 +200,7 @@ class Federation:
                 self.checkpoint(number).parts[record.shard] = record
             case CheckpointComplete(number):
                 self._complete(number)
-            case Charge():
+            case Charge() | Release():
                 self.ledger.append(record)
             case Finished(reason):
                 self.finished = reason

@@ -153,6 +153,10 @@ class KeyHolder:
         """The run; NotReady before it is founded."""
         return founded(self._pinned, self._name)
 
+    def granted(self, group: str, number: int) -> Cohort:
+        """A cohort that it has bound itself to open; KeyError if there is none."""
+        return self._granted[group, number]
+
     # --- orders -------------------------------------------------------------------
 
     def _obeys(self, incarnation: int) -> Step:
@@ -210,8 +214,9 @@ class KeyHolder:
         if cohort.group not in {placed.group for placed in self.pinned.placement.groups}:
             raise Refused(f"no group is called {cohort.group!r}")
         ids = [member.id for member in cohort.members]
-        if len({id.client for id in ids}) < self._rules.minimum:
-            raise Refused(f"{len(ids)} members, this holder opens {self._rules.minimum} or more")
+        least = max(self._rules.minimum, self.pinned.plan.honest(cohort.group))
+        if len({id.client for id in ids}) < least:
+            raise Refused(f"{len(ids)} members, this holder opens {least} or more")
         if len({id.client for id in ids}) != len(ids):
             raise Refused("a client stands in the cohort twice")
         if any(member.weight != 1 for member in cohort.members):

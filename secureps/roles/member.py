@@ -19,7 +19,6 @@ from secureps.errors import (
     WrongShape,
     WrongVersion,
 )
-from secureps.messages.charge import Charge
 from secureps.messages.orders import (
     Finish,
     GroupVersion,
@@ -41,8 +40,8 @@ from secureps.messages.requests import (
     Welcome,
 )
 from secureps.messages.schema import Schema
-from secureps.messages.submission import FOUNDING, SubmissionId
-from secureps.privacy.accountant import epsilon
+from secureps.messages.submission import FOUNDING, SubmissionId, model_digest
+from secureps.policy.spending import fact, facts_of, spent
 from secureps.privacy.ledger import Ledger
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.machine import (
@@ -101,6 +100,7 @@ class Member:
         self._next: dict[str, int] = {}
         self._sealed: dict[SubmissionId, Sealed] = {}
         self._ledger = Ledger()
+        self._bases: dict[tuple[str, int], bytes] = {}
         self._published: dict[str, Published] = {}
         self._invites: dict[str, Invite] = {}
         self._cached: set[bytes] = set()
@@ -120,8 +120,9 @@ class Member:
             case Sealed(receipt):
                 self._sealed[receipt.id] = record
                 self._next[receipt.id.group] = receipt.id.sequence + 1
-                if receipt.charge is not None:
-                    self._ledger.append(receipt.charge)
+                self._bases[receipt.id.group, receipt.version] = receipt.base
+                if receipt.fact is not None:
+                    self._ledger.append(receipt.fact)
             case SubmissionSettled(id, outcome):
                 if outcome != "included":
                     self._sealed.pop(id, None)
@@ -225,7 +226,7 @@ class Member:
         if not due or not self._pulled(step):
             return
         aims = tuple(Aim(i.group, i.version, self._next.get(i.group, 0)) for i in due)
-        if self._over_budget(step, aims):
+        if self._misled(step, aims) or self._over_budget(step, aims):
             return
         for invite in due:
             del self._invites[invite.group]
@@ -268,28 +269,35 @@ class Member:
                     step.effects.append(Call(owners[block], ask))
         return complete
 
+    def _misled(self, step: Step, aims: tuple[Aim, ...]) -> bool:
+        """Two models under one version would be two trainings for one charge: it stops."""
+        for aim in aims:
+            base = model_digest(aim.group, aim.version, self._published[aim.group].blocks)
+            if self._bases.get((aim.group, aim.version), base) != base:
+                text = f"two models were published as version {aim.version} of {aim.group}"
+                step.effects.append(Halt(f"{text}: nothing more was sent; ask the operator", True))
+                return True
+        return False
+
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
-        section = self.pinned.plan.section
-        privacy = section.privacy
+        name, plan, layout = self._kit.name, self.pinned.plan, self.pinned.layout
+        privacy = plan.section.privacy
         if privacy is None:
             if self._kit.budget is not None:
                 text = "the plan trains without privacy, and this client has a budget of its own"
                 step.effects.append(Halt(f"{text}: nothing was trained", error=True))
             return self._kit.budget is not None
-        facts = (
-            privacy.noise_multiplier,
-            privacy.sample_rate,
-            int(section.training["local_steps"]),
-        )
-        ahead = [Charge(self._kit.name, aim.group, aim.version, *facts) for aim in aims]
-        ahead = [charge for charge in ahead if self._ledger.new(charge)]
-        spent = epsilon((*self._ledger.charges, *ahead), privacy.delta)
+        planned = [
+            fact(plan, name, aim.group, layout.group(aim.group).size, aim.version) for aim in aims
+        ]
+        ahead = [each for each in planned if each is not None and self._ledger.new(each)]
+        after = spent(plan, (*facts_of(self._ledger, name), *ahead))
         budget = min(privacy.budget, self._kit.budget or privacy.budget)
-        if spent <= budget:
+        if after <= budget:
             return False
         step.effects.append(
             Halt(
-                f"another version would bring epsilon to {spent:.2f}, the budget is "
+                f"another version would bring epsilon to {after:.2f}, the budget is "
                 f"{budget:g}: this client stops"
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from secureps.messages.requests import GroupStatus, MemberStatus, Status, Telemetry
-from secureps.privacy.accountant import epsilon
+from secureps.policy.spending import facts_of, spent
 from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.turn import Turn
 
@@ -41,7 +41,7 @@ def _member(turn: Turn, name: str) -> MemberStatus:
         live=live,
         state=state if live else "gone",
         submissions=federation.included[name],
-        charges=len(federation.ledger.of(name)),
+        charges=len(facts_of(federation.ledger, name)),
         epsilon=_epsilon(turn, name),
         unsafe=name in federation.unsafe,
     )
@@ -60,4 +60,4 @@ def _epsilon(turn: Turn, name: str) -> float:
     privacy = turn.plan.section.privacy
     if privacy is None or name in turn.federation.unsafe:
         return math.inf  # whatever was charged, it protects nobody
-    return epsilon(turn.federation.ledger.of(name), privacy.delta)
+    return spent(turn.plan, facts_of(turn.federation.ledger, name))

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from secureps.client.script import Script
-from secureps.client.trainer import EvaluateResult, FitConfig, RecordPrivacy, Trainer
+from secureps.client.trainer import EvaluateResult, FitConfig, Trainer, record_privacy
 from secureps.crypto.sampling import Seed
 from secureps.policy.plan import Plan
 
@@ -77,19 +77,13 @@ def train_alone(
     Each begins where the last ended, with the plan's settings and privacy: the same number
     of steps and the same epsilon as in the federation, and nobody else's data.
     """
-    privacy = plan.section.privacy
-    record = None
-    if privacy is not None:
-        record = RecordPrivacy(
-            privacy.noise_multiplier, privacy.max_grad_norm, privacy.sample_rate, privacy.delta
-        )
     model = {tensor: array.copy() for tensor, array in start.items()}
     for version in range(versions):
         config = FitConfig(
             versions=dict.fromkeys(plan.groups, version),
             seed=seed.derive("alone", name, version).integer(63),
             settings=plan.section.training,
-            privacy=record,
+            privacy=record_privacy(plan),
         )
         model = trainer.fit(model, config).parameters
     return model

@@ -123,12 +123,14 @@ def write_coordinator(folder: RunFolder, plan_file: Path) -> None:
     _write(folder, COORDINATOR, {"listen": LISTEN, **paths})
 
 
-def write_servers(folder: RunFolder, plan: Plan, cast: Cast, coordinator: str) -> None:
+def write_servers(
+    folder: RunFolder, plan: Plan, cast: Cast, coordinator: str, unsafe_seed: int | None
+) -> None:
     """The configuration of shards and key holders, who dial the coordinator at HOST:PORT."""
     minimum = min(plan.rule(group).minimum for group in plan.groups)
     for shard in cast.shards:
         own = {"listen": LISTEN, "coordinator": coordinator, "checkpoints": str(folder.checkpoints)}
-        _write(folder, shard, own)
+        _write(folder, shard, own if unsafe_seed is None else {**own, "unsafe_seed": unsafe_seed})
     for holder in cast.holders:
         _write(folder, holder, {"coordinator": coordinator, "minimum": minimum})
 

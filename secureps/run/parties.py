@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.crypto.identity import Identity
+from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema
@@ -23,6 +24,7 @@ from secureps.service.coordinator_hands import CoordinatorHands
 from secureps.service.executor import Executor
 from secureps.service.holder_hands import HolderHands
 from secureps.service.shard_hands import ShardFolders, ShardHands
+from secureps.service.shard_noise import ShardNoise
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.keyring import PublicKit
 
@@ -50,13 +52,24 @@ def make_coordinator(
     )
 
 
+@dataclass(frozen=True)
+class ShardSettings:
+    """What a shard is told: its address, its seed, where its parts of checkpoints go."""
+
+    address: ShardAddress
+    seed: Seed
+    checkpoints: Path
+
+
 def make_shard(
-    kit: PublicKit, address: ShardAddress, checkpoints: Path, stores: Stores, around: Surroundings
+    kit: PublicKit, own: ShardSettings, stores: Stores, around: Surroundings
 ) -> Executor:
-    """A shard; its parts of checkpoints go to `checkpoints`."""
+    """A shard."""
+    address = own.address
     machine = Shard(address.name, kit.roster, kit.holders_digest, address.advertise, address.weight)
-    folders = ShardFolders(stores.folder / "states", checkpoints)
-    hands = ShardHands(address.name, machine.shelves, stores.spool, folders)
+    folders = ShardFolders(stores.folder / "states", own.checkpoints)
+    noise = ShardNoise(own.seed, kit.holder_keys)
+    hands = ShardHands(address.name, machine.shelves, stores.spool, folders, noise)
     return Executor(
         address.name, machine, stores.journal, around.transport, around.loop, hands, around.jitter
     )

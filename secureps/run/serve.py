@@ -12,6 +12,7 @@ from typing import Any
 from safetensors import safe_open
 
 from secureps.config import ServeSection, parse, read_toml
+from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
@@ -20,6 +21,7 @@ from secureps.roles.machine import COORDINATOR
 from secureps.run.parties import (
     Founding,
     HolderSecrets,
+    ShardSettings,
     make_coordinator,
     make_holder,
     make_shard,
@@ -27,7 +29,13 @@ from secureps.run.parties import (
 from secureps.service.executor import Executor
 from secureps.service.process import Party, Serve, run_process, settle
 from secureps.service.surroundings import Stores, Surroundings
-from secureps.store.keyring import PublicKit, load_holder_secret, load_private, load_public
+from secureps.store.keyring import (
+    PublicKit,
+    load_holder_secret,
+    load_private,
+    load_public,
+    seed_of,
+)
 from secureps.wire.servers import CoordinatorServer, ShardServer
 
 MOST_BLOCK_BYTES = 33 << 20
@@ -55,6 +63,10 @@ class Serving:
     @property
     def state(self) -> Path:
         return self.path("state")
+
+    def seed(self) -> Seed:
+        """The root of this server's randomness; raises as `seed_of` does."""
+        return seed_of(self.state, self.section.unsafe_seed, self.addresses[COORDINATOR])
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -106,10 +118,10 @@ def _serve_shard(serving: Serving, kit: PublicKit) -> None:
     listen = settle(serving.state, serving.section.listen)
     advertise = serving.section.advertise or listen
     address = ShardAddress(serving.section.name, advertise, serving.section.weight)
-    checkpoints = serving.path("checkpoints")
+    settings = ShardSettings(address, serving.seed(), serving.path("checkpoints"))
 
     def build(stores: Stores, around: Surroundings) -> Executor:
-        return make_shard(kit, address, checkpoints, stores, around)
+        return make_shard(kit, settings, stores, around)
 
     server: Serve = partial(
         ShardServer, in_flight_bytes=IN_FLIGHT_BYTES, max_block_bytes=MOST_BLOCK_BYTES

@@ -33,6 +33,7 @@ from secureps.run.names import holder_names, shard_names
 from secureps.run.parties import (
     Founding,
     HolderSecrets,
+    ShardSettings,
     make_coordinator,
     make_holder,
     make_shard,
@@ -225,7 +226,8 @@ class Simulation:
             return make_coordinator(public, founding, self.checkpoints, stores, around)
         if name.startswith("shard-"):
             address = ShardAddress(name, "in-process", 1.0)
-            return make_shard(public, address, self.checkpoints, stores, around)
+            settings = ShardSettings(address, self._cast.seed, self.checkpoints)
+            return make_shard(public, settings, stores, around)
         identity = self._kit.identities[name]
         if name in self._kit.secrets:
             minimum = min(self.plan.rule(group).minimum for group in self.plan.groups)

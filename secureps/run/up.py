@@ -153,7 +153,7 @@ class Troupe:
         address = self._await(supervisor, progress)
         servers = ", ".join((*self.cast.shards, *self.cast.holders))
         progress.doing(f"starts {servers} and {len(self.cast.clients)} clients")
-        write_servers(self.folder, self.plan, self.cast, address)
+        write_servers(self.folder, self.plan, self.cast, address, self.order.unsafe_seed)
         for shard in self.cast.shards:
             supervisor.start(self._server("shard", shard))
         for holder in self.cast.holders:

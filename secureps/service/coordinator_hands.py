@@ -43,6 +43,7 @@ class CoordinatorHands:
             versions=task.versions,
             files=tuple(ShardFile(p.shard, p.file, p.digest, p.size) for p in parts),
             ledger=federation.ledger.charges,
+            releases=federation.ledger.releases,
             unsafe=tuple(sorted(federation.unsafe)),
         )
         write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)

@@ -69,8 +69,8 @@ class HolderHands:
         slots = self._machine.pinned.layout.group(task.group).slots(task.block)
         sums = self._tools().open(total, slots)
         self._spool.delete(task.key)
-        if int(sums[0]) < 1:
-            raise Malformed(f"the weights of block {task.block} add up to {sums[0]}")
+        members = self._machine.granted(task.group, task.cohort).weight
+        self._machine.pinned.plan.check_weight(task.group, members, int(sums[0]))
         payload = sums.astype("<i8").tobytes()
         header = BlockHeader(
             run=self._machine.pinned.run.id,

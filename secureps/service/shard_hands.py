@@ -38,6 +38,7 @@ from secureps.roles.tasks import (
     Sweep,
     WritePart,
 )
+from secureps.service.shard_noise import ShardNoise
 from secureps.store.checkpoint import checkpoint_path, read_state, tensor_name, write_state
 from secureps.store.spool import Spool
 
@@ -64,11 +65,14 @@ class ShardFolders:
 class ShardHands:
     """The hands of one shard."""
 
-    def __init__(self, name: str, shelves: Shelves, spool: Spool, folders: ShardFolders) -> None:
+    def __init__(
+        self, name: str, shelves: Shelves, spool: Spool, folders: ShardFolders, noise: ShardNoise
+    ) -> None:
         self._name = name
         self._shelves = shelves
         self._spool = spool
         self._folders = folders
+        self._noise = noise
         self._newest: dict[str, dict[int, GroupValues]] = {}
 
     def seconds(self, task: object) -> float:
@@ -141,10 +145,14 @@ class ShardHands:
         if damaged:
             return SumsDamaged(cohort, damaged)
         adder, digests = self._cipher().adder(), []
+        plan, layout = self._shelves.plan, self._shelves.layout.group(cohort.group)
         for place, block in enumerate(self._shelves.own(cohort.group)):
             total = adder.zero(self._slots(cohort.group, block))
             for member, keys in zip(cohort.members, task.keys, strict=True):
                 adder.add(total, self._spool.get(keys[place]), member.weight)
+            noise = self._noise.sealed(plan, layout, cohort, block)
+            if noise is not None:
+                adder.add(total, noise, 1)
             data = adder.total(total)
             self._spool.put(sum_key(cohort.group, cohort.number, block), data)
             digests.append(payload_digest(data))
@@ -190,12 +198,15 @@ class ShardHands:
     def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
         """One version further: a pure function of the sums and the state before."""
         cohort, group = task.cohort, task.cohort.group
-        grid, apply = self._shelves.plan.grid(group), self._shelves.plan.optimizer(group).apply
+        plan, size = self._shelves.plan, self._shelves.layout.group(group).size
+        grid, apply = plan.grid(group, size), plan.optimizer(group).apply
+        terms = cohort.weight + plan.noisy_shards
         values: dict[int, Values] = {}
         states: dict[int, OptimizerState] = {}
         for place, block in enumerate(self._shelves.own(group)):
             sums = self._opened(task, place, block)
-            mean = grid.weighted_mean(sums[1:], int(sums[0]), cohort.weight)
+            plan.check_weight(group, cohort.weight, int(sums[0]))
+            mean = grid.weighted_mean(sums[1:], int(sums[0]), terms)
             values[block], states[block] = apply(
                 mean, before.values[block], before.optimizer[block]
             )

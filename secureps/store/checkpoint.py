@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from secureps.errors import DamagedStore, Malformed, OperatorError
-from secureps.messages.charge import Charge
+from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import DIGEST_BYTES, canonical, digest, from_plain, to_plain
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
@@ -80,7 +80,7 @@ class Manifest:
         id: the run id, hexadecimal; run: what it binds.
         versions: the vector of group versions it holds.
         files: one for every shard; placement: which blocks are in which.
-        ledger: all privacy facts up to `versions`.
+        ledger, releases: all privacy facts up to `versions`, of records and of clients.
         unsafe: the clients, sorted, that ever submitted what an unsafe seed made; it protects
             nobody, whatever the ledger says.
         created: when, for people; may be empty.
@@ -94,6 +94,7 @@ class Manifest:
     files: tuple[ShardFile, ...]
     placement: Placement
     ledger: tuple[Charge, ...]
+    releases: tuple[Release, ...]
     unsafe: tuple[str, ...]
     created: str = ""
 

@@ -17,6 +17,7 @@ What must not live here: formats of keys (`crypto`), and networks: a kit travels
 from __future__ import annotations
 
 import json
+import logging
 import os
 import stat
 from collections.abc import Mapping
@@ -36,8 +37,8 @@ from secureps.crypto.identity import (
     check_name,
     sign_roster,
 )
-from secureps.crypto.sampling import SEED_BYTES, SecretSeed
-from secureps.errors import ClientError, KitError, UnknownParty
+from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
+from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
 from secureps.messages.encoding import digest, from_plain, payload_digest, to_plain
 
 _MAX_FILE = 32 << 20
@@ -191,6 +192,28 @@ def load_holder_secret(directory: Path, name: str) -> BfvSecretKey:
         return BfvSecretKey.from_bytes(data)
     except ClientError as error:
         raise KitError(f"{path} is damaged: {error}") from None
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+"""Where an unsafe seed is allowed."""
+
+
+def seed_of(state: Path, unsafe: int | None, server: str) -> Seed:
+    """The root of a party's randomness: its own secret in `state`, or a number that all may know.
+
+    Args:
+        server: HOST:PORT of the coordinator that it dials.
+    Raises:
+        ConfigError: an unsafe seed for a coordinator that is not on this machine.
+        KitError: as `own_seed`.
+    """
+    if unsafe is None:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return own_seed(state / "seed")
+    if server.rpartition(":")[0] not in LOOPBACK:
+        raise ConfigError("an unsafe seed gives no privacy: it is for loopback alone")
+    logging.getLogger("secureps").warning(NO_PRIVACY)
+    return UnsafeSeed(unsafe)
 
 
 def own_seed(path: Path) -> SecretSeed:

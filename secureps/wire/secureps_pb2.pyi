@@ -92,7 +92,7 @@ class BlockHeader(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., author: _Optional[str] = ..., purpose: _Optional[str] = ..., group: _Optional[str] = ..., sequence: _Optional[int] = ..., block: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "envelopes", "commitments", "size", "charge", "unsafe", "signature")
+    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "envelopes", "commitments", "size", "charge", "release", "unsafe", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,7 @@ class Receipt(_message.Message):
     COMMITMENTS_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     CHARGE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     UNSAFE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
@@ -115,9 +116,10 @@ class Receipt(_message.Message):
     commitments: _containers.RepeatedScalarFieldContainer[bytes]
     size: int
     charge: Charge
+    release: Release
     unsafe: bool
     signature: bytes
-    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., unsafe: _Optional[bool] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("id", "weight")

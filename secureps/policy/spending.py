@@ -1,0 +1,63 @@
+"""What a submission spends under a plan, and what a party's facts come to.
+
+The one place that knows which unit a plan protects, a client's records or the client as a
+whole, so that nobody adds one to the other. What must not live here: budgets and what
+follows from them (`roles`), and the theorems (`privacy.accountant`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from secureps.config import ClientPrivacySection
+from secureps.errors import InternalError
+from secureps.messages.charge import Charge, Release
+from secureps.policy.plan import Plan
+from secureps.privacy.accountant import client_epsilon, epsilon
+from secureps.privacy.ledger import Ledger
+
+Fact = Charge | Release
+
+
+def fact(plan: Plan, party: str, group: str, values: int, version: int) -> Fact | None:
+    """What a client spends with one update from this base version; None if nothing is private.
+
+    Args:
+        values: of the group (`GroupLayout.size`).
+    """
+    privacy = plan.section.privacy
+    if privacy is None:
+        return None
+    if isinstance(privacy, ClientPrivacySection):
+        mechanism = plan.mechanism(group, values)
+        assert mechanism is not None
+        return mechanism.release(party, group, version)
+    steps = int(plan.section.training["local_steps"])
+    return Charge(party, group, version, privacy.noise_multiplier, privacy.sample_rate, steps)
+
+
+def spent(plan: Plan, facts: Iterable[Fact]) -> float:
+    """The epsilon of one party's facts at the plan's delta; 0 for none.
+
+    Raises:
+        InternalError: the plan protects nothing, or a fact is of the other unit.
+    """
+    privacy = plan.section.privacy
+    if privacy is None:
+        raise InternalError("nothing is spent under a plan without privacy")
+    charges: list[Charge] = []
+    releases: list[Release] = []
+    for each in facts:
+        if isinstance(each, Charge):
+            charges.append(each)
+        else:
+            releases.append(each)
+    client = isinstance(privacy, ClientPrivacySection)
+    if charges if client else releases:
+        raise InternalError(f"facts of another unit than the plan's {privacy.unit}")
+    return client_epsilon(releases, privacy.delta) if client else epsilon(charges, privacy.delta)
+
+
+def facts_of(ledger: Ledger, party: str) -> tuple[Fact, ...]:
+    """Everything on record of one party, in whichever unit."""
+    return (*ledger.of(party), *ledger.releases_of(party))

@@ -1,0 +1,188 @@
+"""Client-level privacy through the whole protocol: the promised noise, once, and paid for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import PlanRefused, Refused
+from secureps.messages.submission import Cohort
+from secureps.policy.plan import Plan
+from secureps.policy.spending import fact, spent
+from secureps.roles.keyholder import KeyHolder
+from secureps.roles.member import Member
+from secureps.run.names import client_names
+from secureps.run.simulation import Cast, Conditions, Simulation
+from secureps.wire.transport import Drop, Faults
+from tests.federations import Tensors, Walker, same, small_plan
+from tests.roles_kit import SCHEMA
+
+PRIVACY = {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-5, "budget": 500.0}
+CLIENTS = 6
+SIGMAS = 5
+"""How far a measured variance may lie from the promised one: 1 run in a million by chance."""
+
+
+class Still(Walker):
+    """A trainer that learns nothing: what is published is the noise and nothing else."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        return FitResult(dict(parameters), 10, {}, 1)
+
+
+def private_plan(placement: str, cipher: str = "bfv", **changes: Any) -> Plan:
+    group = {
+        "clip": 1.0,
+        "bits": 16,
+        "weighting": "uniform",
+        "rule": {"quorum": CLIENTS, "minimum": 5, "deadline": 10.0, "extensions": 0},
+    }
+    privacy = PRIVACY | {"placement": placement}
+    return small_plan(
+        cipher, **({"group": [group], "privacy": privacy, "block_size": 4096} | changes)
+    )
+
+
+def federation(
+    plan: Plan,
+    folder: Path,
+    shape: tuple[int, ...] = (30, 7),
+    kind: type[Walker] = Walker,
+    conditions: Conditions | None = None,
+) -> Simulation:
+    trainers = {name: kind(i, shape) for i, name in enumerate(client_names(CLIENTS))}
+    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder, conditions)
+
+
+@pytest.mark.parametrize("placement", ["local", "aggregator"])
+def test_the_same_noise_and_the_same_model_under_every_cipher(
+    placement: str, tmp_path: Path
+) -> None:
+    models = []
+    for cipher in ("plain", "bfv"):
+        simulation = federation(private_plan(placement, cipher), tmp_path / cipher)
+        simulation.run()
+        models.append(simulation.model())
+    assert same(*models)
+
+
+@pytest.mark.parametrize("party", ["coordinator", "shard-0", "holder-0", "client-03"])
+@pytest.mark.parametrize("placement", ["distributed", "aggregator"])
+def test_a_kill_repeats_the_noise_that_was_drawn(
+    placement: str, party: str, tmp_path: Path
+) -> None:
+    unharmed = federation(private_plan(placement), tmp_path / "unharmed")
+    unharmed.run()
+    killed = federation(private_plan(placement), tmp_path / "killed")
+    killed.run(lambda: killed.versions() == {"all": 2})
+    killed.kill(party)
+    killed.start(party)
+    killed.run()
+    assert same(killed.model(), unharmed.model())
+
+
+@pytest.mark.parametrize("placement", ["local", "distributed", "aggregator"])
+def test_the_published_mean_has_the_promised_noise(placement: str, tmp_path: Path) -> None:
+    """Forgotten, doubled or at the wrong scale, it would not pass."""
+    plan = private_plan(placement, versions=1)
+    simulation = federation(plan, tmp_path, (120, 120), Still)
+    simulation.run(lambda: simulation.versions() == {"all": 0})
+    before = simulation.model()
+    simulation.run()
+    after = simulation.model()
+    moved = np.concatenate([(after[n].astype(float) - before[n]).ravel() for n in before])
+    mechanism = plan.mechanism("all", moved.size)
+    assert mechanism is not None
+    parties = {"local": CLIENTS, "distributed": CLIENTS, "aggregator": 1}[placement]
+    step = mechanism.calibration.step
+    promised = parties * mechanism.share_variance * (step / CLIENTS) ** 2
+    spread = SIGMAS * np.sqrt(2 / moved.size)
+    assert abs(moved.var() / promised - 1) < spread
+    assert abs(moved.mean()) < SIGMAS * np.sqrt(promised / moved.size)
+    # sigma is zeta times the clip, or a little more for rounding; shares of 4 of 6 make it up
+    sigma = {"local": 1.0, "distributed": 1 / 2, "aggregator": 1.0}[placement]
+    assert mechanism.share_variance * step**2 == pytest.approx(sigma**2, rel=0.1)
+
+
+def test_epsilon_is_that_of_the_releases(tmp_path: Path) -> None:
+    plan = private_plan("distributed")
+    simulation = federation(plan, tmp_path)
+    simulation.run()
+    ledger = simulation.coordinator.federation.ledger
+    assert ledger.charges == ()
+    expected = [fact(plan, "client-00", "all", 217, version) for version in range(4)]
+    assert list(ledger.releases_of("client-00")) == expected
+    assert 0 < spent(plan, [e for e in expected if e is not None]) < 500
+    machine = simulation.parties["client-00"].machine
+    assert isinstance(machine, Member)
+    assert machine._ledger.releases_of("client-00") == ledger.releases_of("client-00")
+
+
+def test_fewer_than_the_honest_fail_the_version(tmp_path: Path) -> None:
+    """Noise that was not added is never claimed: nothing is opened."""
+    gone = {("client-04", "coordinator", "Submit", n): Drop() for n in range(2, 60)}
+    gone |= {("client-05", "coordinator", "Submit", n): Drop() for n in range(2, 60)}
+    conditions = Conditions(faults=Faults(gone))
+    simulation = federation(private_plan("distributed"), tmp_path, conditions=conditions)
+    told: list[str] = []
+
+    def given_up() -> bool:
+        group = simulation.coordinator.federation.groups["all"]
+        told.append(group.reason)
+        return "given up" in group.reason
+
+    simulation.run(given_up)
+    assert "the minimum cohort is 5; nothing was opened" in told[-1]
+    assert simulation.versions() == {"all": 1}
+    assert "cohort" not in str(simulation.coordinator.federation.groups["all"].cohort)
+
+
+def test_a_holder_opens_no_cohort_with_too_few_honest_members(tmp_path: Path) -> None:
+    """The coordinator may forget the rule; the plan that the holder pinned does not."""
+    simulation = federation(private_plan("distributed"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    holder = simulation.parties["holder-0"].machine
+    assert isinstance(holder, KeyHolder)
+    object.__setattr__(holder._rules, "minimum", 1)
+    cohort = holder.granted("all", 0)
+    few = Cohort("all", 99, 2, 1, cohort.members[:4])
+    with pytest.raises(Refused, match="4 members, this holder opens 5 or more"):
+        holder._check_cohort(few, ())
+
+
+@pytest.mark.parametrize(
+    ("group", "privacy", "cipher", "reason"),
+    [
+        ({"weighting": "examples"}, {}, "bfv", 'client-level privacy needs "uniform"'),
+        ({"range": 1.0}, {}, "bfv", "it follows from clip, bits and noise"),
+        ({}, {"placement": "distributed"}, "plain", "shows every one: encrypt, or take local"),
+        ({}, {"placement": "local", "honest": 3}, "bfv", "relies on nobody's share"),
+        ({}, {"placement": "distributed", "honest": 6}, "bfv", "raise rule.minimum"),
+    ],
+)
+def test_unsound_plans_are_refused(
+    group: dict[str, Any], privacy: dict[str, Any], cipher: str, reason: str
+) -> None:
+    base = private_plan("local").section.group[0].model_dump()
+    privacy = PRIVACY | {"placement": "local"} | privacy
+    with pytest.raises(PlanRefused, match=reason):
+        private_plan("local", cipher, group=[base | group], privacy=privacy)
+
+
+def test_a_model_too_large_for_its_bits_is_refused_when_it_is_known() -> None:
+    group = private_plan("local").section.group[0].model_dump() | {"bits": 4}
+    with pytest.raises(PlanRefused, match="bits would do"):
+        private_plan("local", group=[group]).layout(SCHEMA)
+
+
+def test_the_shards_noise_takes_one_place_of_the_capacity() -> None:
+    rule = {"quorum": 8, "most": 8}
+    group = {"clip": 1.0, "weighting": "uniform", "rule": rule}
+    with pytest.raises(PlanRefused, match="of which the shards' noise takes 1"):
+        private_plan("aggregator", group=[group])
+    private_plan("local", group=[group])
