@@ -170,6 +170,25 @@ def simulate_scenario(folder: Path) -> None:
 
 
 @pytest.mark.timeout(120)
+def test_a_flower_app_joins_and_its_holders_judge(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path / "plan.toml", script=SCRIPT.with_name("digits_numpy.py"))
+    before, _, rest = plan.read_text().replace("versions = 3", "versions = 2").partition("[priv")
+    _, _, after = rest.partition("[federation]")
+    plan.write_text(f"{before}[training]\nlr = 2.0\n[federation]{after}")
+    run = start(plan, tmp_path / "run")
+    told, _ = run.communicate()
+    assert run.returncode == 0, told
+    summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
+    assert summary["versions"] == {"all": 2}
+    assert summary["updates"] == dict.fromkeys(("client-00", "client-01", "client-02"), 2)
+    assert summary["score"]["measure"] == "accuracy"
+    assert summary["score"]["examples"] > 300, "what all holders held out"
+    assert set(summary["baselines"]["alone"]) == set(summary["updates"])
+    assert "script has no central(settings)" in summary["baselines"]["notes"][0]
+    assert "alembic" not in (tmp_path / "run" / "logs" / "client-00.log").read_text()
+
+
+@pytest.mark.timeout(120)
 def test_spent_budgets_end_the_run_before_its_time(tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "plan.toml")
     plan.write_text(plan.read_text().replace("budget = 50.0", "budget = 2.5"))
@@ -220,6 +239,7 @@ ENV = dict(os.environ)
     [
         (("clients = 3", "clients = 2"), "2 take part, but a round of group all waits for 3"),
         (("digits_torch.py", "nobody.py"), "federation.script: no file"),
+        (("digits_torch.py", "digits_numpy.py"), "a promise about every training step"),
         (("[federation]", "[federatoin]"), "federatoin"),
         (("quorum = 3", "quorum = 1"), "below the minimum cohort"),
     ],
