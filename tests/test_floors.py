@@ -38,6 +38,7 @@ ONLY_IMPORTERS = {
     "flwr": {
         "client/flower.py",
         "client/flower_app.py",
+        "client/flower_mods.py",
         "client/flower_records.py",
         "client/flower_server.py",
         "client/flower_trainer.py",

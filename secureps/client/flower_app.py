@@ -1,7 +1,7 @@
 """Finding a Flower app: in a Python file, in a project's folder, or among a script's objects.
 
-And refusing what needs Flower's own server. What must not live here: running an app
-(`client.flower`), and its ServerApp (`client.flower_server`).
+What must not live here: running an app (`client.flower_trainer`), and its ServerApp
+(`client.flower_server`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,11 +22,10 @@ from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from secureps.client.flower_mods import check_mods
 from secureps.client.trainer import Setting
 from secureps.config import read_toml
 from secureps.errors import ConfigError
-
-log = logging.getLogger("secureps")
 
 NOTHING = (
     "neither ours, with make(settings), nor Flower's: needs a ClientApp, a client_fn(context), "
@@ -60,8 +58,7 @@ class FlowerApp:
                 f"{self.where}: the ClientApp has no train function: give it a client_fn, or "
                 "register one with @app.train()"
             )
-        for mod in {id(mod): mod for mod in _mods(self.client)}.values():
-            _refuse_mod(self.where, mod, self.legacy)
+        check_mods(self.client, self.where, self.legacy)
 
     # Flower has no public way to ask for what follows; see the pin in pyproject.toml.
 
@@ -261,45 +258,3 @@ def _flat(table: Any, where: str, prefix: str = "") -> Iterator[tuple[str, Setti
             yield f"{prefix}{key}", value
         else:
             raise ConfigError(f"{where}: tool.flwr.app.config: {prefix}{key} is no plain value")
-
-
-# --- mods -------------------------------------------------------------------------
-
-
-def _mods(app: ClientApp) -> Iterator[Any]:
-    """All mods of an app, those of single functions too, from outside in."""
-    yield from app._mods
-    functions: list[Any] = list(app._registered_funcs.values())
-    for function in functions:
-        while inspect.isfunction(function):
-            inside = inspect.getclosurevars(function).nonlocals
-            if "_mod" in inside:  # as flwr.client.mod.make_ffn names them
-                yield inside["_mod"]
-            function = inside.get("_ffn")
-
-
-def _refuse_mod(where: str, mod: Any, legacy: bool) -> None:
-    while isinstance(mod, functools.partial):
-        mod = mod.func
-    kind = mod if hasattr(mod, "__name__") else type(mod)
-    name, module = kind.__name__, kind.__module__
-    if "secagg" in name.lower() or "secure_aggregation" in module:
-        raise ConfigError(
-            f"{where}: mod {name} needs Flower's own server; remove it: secureps encrypts "
-            "every update and sums without seeing one"
-        )
-    if name in ("fixedclipping_mod", "adaptiveclipping_mod"):
-        raise ConfigError(
-            f"{where}: mod {name} is one half of Flower's central privacy, and its server has the "
-            "other; remove it: the plan's `clip` bounds every update"
-        )
-    if name != "LocalDpMod" or not module.startswith("flwr."):
-        return
-    if legacy != module.startswith("flwr.client."):
-        own, other = ("flwr.client", "client_fn") if legacy else ("flwr.clientapp", "@app.train()")
-        raise ConfigError(
-            f"{where}: mixes Flower's two APIs: an app of {other} takes LocalDpMod from {own}.mod"
-        )
-    log.warning(
-        "%s: LocalDpMod stays, but its noise is not accounted: no epsilon is claimed", where
-    )

@@ -150,6 +150,7 @@ class FlowerTrainer:
         try:
             with seeded(seed):
                 server = self._app.server()
+            with seeded(seed):  # again: torch, if it was imported only now
                 first = None if server is None else first_message(server, self._settings.run)
         except Exception as error:
             raise ConfigError(self._no_model(f"its ServerApp failed: {_told(error)}")) from error
