@@ -13,14 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError, OperatorError, SecurepsError
-from secureps.run.up import Order, up
-from secureps.store.checkpoint import read_state
+from secureps.policy.plan import load_plan
+from secureps.run.folder import Cast, RunFolder
+from secureps.run.up import Order, Troupe, up
+from secureps.store.checkpoint import read_state, write_state
 
 UNSAFE = "unsafe seed: no privacy"
 SCRIPT = Path(__file__).parent.parent / "clients" / "digits_torch.py"
@@ -186,6 +189,23 @@ def test_a_flower_app_joins_and_its_holders_judge(tmp_path: Path) -> None:
     assert set(summary["baselines"]["alone"]) == set(summary["updates"])
     assert "script has no central(settings)" in summary["baselines"]["notes"][0]
     assert "alembic" not in (tmp_path / "run" / "logs" / "client-00.log").read_text()
+
+
+def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
+    initial = tmp_path / "initial.safetensors"
+    write_state(initial, {"arr_0": np.zeros(3, np.float32)}, {})
+    for script, given in ((SCRIPT.with_name("digits_numpy.py"), True), (SCRIPT, False)):
+        path = write_plan(tmp_path / "plan.toml", script=script)
+        path.write_text(f'initial = "{initial.name}"\n{path.read_text()}')
+        plan = load_plan(path)
+        assert plan.section.federation is not None
+        cast = Cast.of(plan, 3)
+        order = Order(path, None, None, ENV)
+        troupe = Troupe(order, RunFolder(tmp_path), plan, plan.section.federation, cast)
+        expected = {"alpha": "1.0", "partitions": "3", "partition": "2"}
+        if given:
+            expected["initial"] = str(initial)
+        assert troupe.settings(2) == expected
 
 
 @pytest.mark.timeout(120)

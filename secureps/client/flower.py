@@ -18,15 +18,21 @@ from secureps.client.panel import Panel
 from secureps.client.runner import run
 from secureps.errors import ConfigError
 
-logging.getLogger("alembic").setLevel(logging.WARNING)  # flwr imports it; it tells of itself
+# flwr is kept quiet before it is imported (alembic, which it imports, tells of every plugin) and
+# before any app is loaded: nothing here reports to Flower, but what an app calls might.
+logging.getLogger("alembic").setLevel(logging.WARNING)
 
 try:
+    from flwr.supercore import telemetry
+
     from secureps.client.flower_app import FlowerApp, in_module, in_project, loading, of_object
     from secureps.client.flower_trainer import NO_RECORD_PRIVACY, FlowerTrainer
 except ImportError as missing:
     raise ConfigError(
         f"Flower apps need flwr 1.41: pip install 'secureps[flower]' ({missing})"
     ) from None
+
+telemetry.FLWR_TELEMETRY_ENABLED = "0"
 
 __all__ = ["NO_RECORD_PRIVACY", "FlowerScript", "FlowerTrainer", "run_flower"]
 

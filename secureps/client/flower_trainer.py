@@ -21,7 +21,6 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.common import Code
-from flwr.supercore import telemetry
 
 from secureps.client.flower_app import FlowerApp
 from secureps.client.flower_records import FlowerModel, States
@@ -64,7 +63,6 @@ class FlowerTrainer:
     """
 
     def __init__(self, app: FlowerApp, settings: Mapping[str, str], state: Path | None) -> None:
-        telemetry.FLWR_TELEMETRY_ENABLED = "0"  # nothing here reports; what an app calls might
         self._app = app
         self._settings = Settings.of(app.config, settings)
         self._states = States(state)
