@@ -3,7 +3,7 @@
     python clients/digits_torch.py --server HOST:PORT --kit KIT --name alice --set partition=0
 
 Settings (`--set key=value`) are the fields of `Split`; all holders of a run use the same
-ones but for `partition`.
+ones but for `partition` and `device`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Split(NamedTuple):
     alpha: float = 0.5
     seed: int = 7
     minimum: int = 100  # records in the smallest share
+    device: str = "auto"  # CUDA if there is one; or a name that torch knows
 
 
 def read(settings: Mapping[str, str]) -> Split:
@@ -58,14 +59,17 @@ def make(settings: Mapping[str, str]) -> TorchTrainer:
     if not 0 <= split.partition < split.partitions:
         raise ConfigError(f"partition must be 0 to {split.partitions - 1}, got {split.partition}")
     mine = shares[split.partition]
-    train, held_out = (mine[part] for part in stratified(data.y[mine], LOCAL_HELD_OUT, split.seed))
-    return TorchTrainer(model, (data.x[train], data.y[train]), (data.x[held_out], data.y[held_out]))
+    parts = (mine[part] for part in stratified(data.y[mine], LOCAL_HELD_OUT, split.seed))
+    train, held_out = ((data.x[part], data.y[part]) for part in parts)
+    return TorchTrainer(model, train, held_out, device=split.device)
 
 
 def make_evaluator(settings: Mapping[str, str]) -> TorchTrainer:
     """All shares pooled; `evaluate` is on the global held-out set, which no holder has."""
-    data = digits(read(settings).seed)
-    return TorchTrainer(model, (data.x, data.y), (data.held_out_x, data.held_out_y))
+    split = read(settings)
+    data = digits(split.seed)
+    held_out = (data.held_out_x, data.held_out_y)
+    return TorchTrainer(model, (data.x, data.y), held_out, device=split.device)
 
 
 def central(settings: Mapping[str, str]) -> EvaluateResult:

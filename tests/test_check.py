@@ -51,6 +51,16 @@ def test_what_it_cannot_know_it_asks_for(tmp_path: Path) -> None:
         check(write(tmp_path, two), 10)
 
 
+def test_a_flower_app_is_measured_and_has_no_record_privacy(tmp_path: Path) -> None:
+    flower = ROOT / "policies" / "digits_numpy.toml"
+    assert check(flower).groups[0].values == 650
+    text = (ROOT / "policies" / "digits.toml").read_text().replace("alpha = 0.5", "")
+    script = str(ROOT / "clients" / "digits_numpy.py")
+    path = write(tmp_path, text.replace("../clients/digits_torch.py", script))
+    with pytest.raises(PlanRefused, match="a promise about every training step"):
+        check(path)
+
+
 def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
     explanation = check(ROOT / "policies" / "digits.toml")
     console = Console(width=400, record=True, file=io.StringIO())

@@ -13,7 +13,7 @@ from secureps import __version__
 from secureps.errors import Unreachable
 from secureps.run import cli
 
-COMMANDS = ("up", "check", "serve", "simulate", "keys", "export", "status")
+COMMANDS = ("up", "check", "join", "serve", "simulate", "keys", "export", "status")
 HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numpy", "pydantic")
 
 
@@ -57,6 +57,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     [
         ("up", "nowhere.toml"),
         ("simulate", "nowhere.toml"),
+        ("join", "nowhere.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "me"),
         ("serve", "shard", "--config", "nowhere.toml"),
         ("export", "nowhere", "--out", "model.safetensors"),
         ("keys", "show", "nowhere"),
@@ -79,6 +80,25 @@ def test_what_is_not_there_is_one_line(
     assert "nowhere" in told.err
     assert told.err.endswith("(the operator's fault)\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (("--set", "lr"), "error: --set lr: expected KEY=VALUE"),
+        (("--budget", "inf"), "error: a budget is a finite epsilon above 0, got inf"),
+        (("--budget", "-1"), "error: a budget is a finite epsilon above 0, got -1"),
+    ],
+)
+def test_who_joins_hears_in_one_line_what_is_wrong(
+    more: tuple[str, ...],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    who = ("--server", "127.0.0.1:1", "--kit", "kit", "--name", "me")
+    assert run(monkeypatch, "join", "script.py", *who, *more) == 1
+    assert capsys.readouterr().err == f"{reason} (the operator's fault)\n"
 
 
 def test_an_error_of_many_lines_is_one(

@@ -8,6 +8,7 @@ import pytest
 
 from secureps.client.trainer import FitConfig, RecordPrivacy, Trainer
 from secureps.errors import ConfigError
+from tests.trainer_kit import check_trainer
 
 SCRIPT = Path(__file__).parent.parent / "clients" / "digits_torch.py"
 
@@ -50,6 +51,11 @@ def test_all_holders_start_from_one_model(script: ModuleType) -> None:
     assert sum(array.size for array in first.values()) == 64 * 128 + 128 + 128 * 10 + 10
 
 
+def test_it_keeps_the_contract(script: ModuleType) -> None:
+    config = FitConfig({"all": 0}, 1, {"lr": 0.1})
+    check_trainer(lambda: script.make({"partition": "2", "device": "cpu"}), config)
+
+
 def test_a_private_fit_takes_public_steps(script: ModuleType) -> None:
     holder: Trainer = script.make({"partition": "1"})
     config = FitConfig({}, 1, {"lr": 1.0, "local_steps": 3}, RecordPrivacy(1.0, 1.0, 0.5, 1e-5))
@@ -70,6 +76,7 @@ def test_central_training_is_the_upper_mark(script: ModuleType) -> None:
         ({"partition": "6"}, "partition must be 0 to 5"),
         ({"partition": "-1"}, "partition must be 0 to 5"),
         ({"alpha": "much"}, "alpha must be a number"),
+        ({"device": "abacus"}, "no usable device 'abacus'"),
     ],
 )
 def test_bad_settings_are_refused(

@@ -35,7 +35,14 @@ ONLY_IMPORTERS = {
     "dp_accounting": {"privacy/accountant.py"},
     "secureps.wire.secureps_pb2": {"wire/codec.py"},
     "pickle": set(),
-    "flwr": set(),
+    "flwr": {
+        "client/flower.py",
+        "client/flower_app.py",
+        "client/flower_mods.py",
+        "client/flower_records.py",
+        "client/flower_server.py",
+        "client/flower_trainer.py",
+    },
 }
 
 

@@ -13,14 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError, OperatorError, SecurepsError
-from secureps.run.up import Order, up
-from secureps.store.checkpoint import read_state
+from secureps.policy.plan import load_plan
+from secureps.run.folder import Cast, RunFolder
+from secureps.run.up import Order, Troupe, up
+from secureps.store.checkpoint import read_state, write_state
 
 UNSAFE = "unsafe seed: no privacy"
 SCRIPT = Path(__file__).parent.parent / "clients" / "digits_torch.py"
@@ -170,6 +173,42 @@ def simulate_scenario(folder: Path) -> None:
 
 
 @pytest.mark.timeout(120)
+def test_a_flower_app_joins_and_its_holders_judge(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path / "plan.toml", script=SCRIPT.with_name("digits_numpy.py"))
+    before, _, rest = plan.read_text().replace("versions = 3", "versions = 2").partition("[priv")
+    _, _, after = rest.partition("[federation]")
+    plan.write_text(f"{before}[training]\nlr = 2.0\n[federation]{after}")
+    run = start(plan, tmp_path / "run")
+    told, _ = run.communicate()
+    assert run.returncode == 0, told
+    summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
+    assert summary["versions"] == {"all": 2}
+    assert summary["updates"] == dict.fromkeys(("client-00", "client-01", "client-02"), 2)
+    assert summary["score"]["measure"] == "accuracy"
+    assert summary["score"]["examples"] > 300, "what all holders held out"
+    assert set(summary["baselines"]["alone"]) == set(summary["updates"])
+    assert "script has no central(settings)" in summary["baselines"]["notes"][0]
+    assert "alembic" not in (tmp_path / "run" / "logs" / "client-00.log").read_text()
+
+
+def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
+    initial = tmp_path / "initial.safetensors"
+    write_state(initial, {"arr_0": np.zeros(3, np.float32)}, {})
+    for script, given in ((SCRIPT.with_name("digits_numpy.py"), True), (SCRIPT, False)):
+        path = write_plan(tmp_path / "plan.toml", script=script)
+        path.write_text(f'initial = "{initial.name}"\n{path.read_text()}')
+        plan = load_plan(path)
+        assert plan.section.federation is not None
+        cast = Cast.of(plan, 3)
+        order = Order(path, None, None, ENV)
+        troupe = Troupe(order, RunFolder(tmp_path), plan, plan.section.federation, cast)
+        expected = {"alpha": "1.0", "partitions": "3", "partition": "2"}
+        if given:
+            expected["initial"] = str(initial)
+        assert troupe.settings(2) == expected
+
+
+@pytest.mark.timeout(120)
 def test_spent_budgets_end_the_run_before_its_time(tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "plan.toml")
     plan.write_text(plan.read_text().replace("budget = 50.0", "budget = 2.5"))
@@ -220,6 +259,7 @@ ENV = dict(os.environ)
     [
         (("clients = 3", "clients = 2"), "2 take part, but a round of group all waits for 3"),
         (("digits_torch.py", "nobody.py"), "federation.script: no file"),
+        (("digits_torch.py", "digits_numpy.py"), "a promise about every training step"),
         (("[federation]", "[federatoin]"), "federatoin"),
         (("quorum = 3", "quorum = 1"), "below the minimum cohort"),
     ],

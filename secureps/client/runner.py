@@ -1,13 +1,14 @@
 """The last two lines of a data holder's script: one client as a process of its own.
 
-`make_member` puts a client together; `run_client` reads the command line, joins the
-federation and stays until the run is over. What must not live here: training.
+`make_member` puts a client together; `join` takes part until the run is over, and `run_client`
+reads the command line before it. What must not live here: training.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,10 @@ class Joining:
     unsafe_seed: int | None = None
     budget: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.budget is not None and not 0 < self.budget < math.inf:
+            raise ConfigError(f"a budget is a finite epsilon above 0, got {self.budget:g}")
+
 
 def join(joining: Joining, trainer: Trainer) -> Halt:
     """Takes part until the run is over; returns why it ended.
@@ -80,6 +85,10 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
     return run_process(party, {COORDINATOR: joining.server}, build)
 
 
+Build = Callable[[Joining, Mapping[str, str]], Trainer]
+"""Makes a client's trainer from how it joins and from its `--set key=value` settings."""
+
+
 def run_client(
     make: Callable[[Mapping[str, str]], Trainer], arguments: Sequence[str] | None = None
 ) -> None:
@@ -91,18 +100,34 @@ def run_client(
         make: builds the trainer from the `--set key=value` settings.
         arguments: the command line; default: the process's own.
     """
+    run(lambda joining, settings: make(settings), arguments)
+
+
+def run(build: Build, arguments: Sequence[str] | None = None) -> None:
+    """As `run_client`, for trainers that need more than settings."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     given = _parser().parse_args(arguments)
     try:
-        settings = dict(_setting(text) for text in given.set)
+        settings = read_settings(given.set)
         state = given.state if given.state is not None else Path("state") / given.name
         joining = Joining(
             given.server, given.kit, given.name, state, given.unsafe_seed, given.budget
         )
-        halt = join(joining, make(settings))
+        halt = join(joining, build(joining, settings))
     except SecurepsError as error:
         sys.exit(f"error: {error} ({error.fault} fault)")
     print(halt.reason)
+
+
+def read_settings(given: Sequence[str]) -> dict[str, str]:
+    """The values of `--set key=value`; ConfigError if one is not of that form."""
+    settings = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise ConfigError(f"--set {text}: expected KEY=VALUE")
+        settings[key] = value
+    return settings
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--budget",
-        type=_budget,
+        type=float,
         metavar="EPSILON",
         help="stop before more is spent, whatever the plan says; refuse a plan without privacy",
     )
@@ -126,17 +151,3 @@ def _parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script"
     )
     return parser
-
-
-def _budget(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("a budget is a finite epsilon above 0")
-    return value
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise ConfigError(f"--set {text}: expected KEY=VALUE")
-    return key, value

@@ -1,45 +1,93 @@
-"""Loads a data holder's script by its path, for those who play several holders at once."""
+"""Loads a data holder's script by its path: one of ours, or a Flower app."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from secureps.client.trainer import EvaluateResult, Trainer
-from secureps.errors import ConfigError
+from secureps.client.trainer import EvaluateResult, Evaluator, Trainer, record_privacy
+from secureps.errors import ConfigError, PlanRefused
+from secureps.policy.plan import Plan
+
+if TYPE_CHECKING:
+    from secureps.client.flower import FlowerScript
 
 Make = Callable[[Mapping[str, str]], Trainer]
+
+
+def speaks_flower(path: Path) -> bool:
+    """Whether a script is a Flower app: a project's folder, or a file that imports flwr.
+
+    It is only read, not run. A file that defines `make` is ours, whatever else it uses.
+    """
+    if path.is_dir():
+        return True
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    if any(isinstance(node, ast.FunctionDef) and node.name == "make" for node in tree.body):
+        return False
+    imported = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            imported.add(node.module or "")
+    return any(name.partition(".")[0] == "flwr" for name in imported)
+
+
+def refuse_privacy(path: Path, plan: Plan) -> None:
+    """Raises PlanRefused: a Flower app under a plan with record privacy, before anything starts."""
+    if record_privacy(plan) is not None and speaks_flower(path):
+        from secureps.client.flower import NO_RECORD_PRIVACY
+
+        raise PlanRefused(f"{path}: {NO_RECORD_PRIVACY}")
 
 
 class Script:
     """A script with `make(settings)`; `make_evaluator` and `central` are optional.
 
+    Or a Flower app: then every client evaluates for itself, and nothing is trained centrally.
+
     Raises:
-        ConfigError: no such file, it does not import, or it has no `make`.
+        ConfigError: no such file, it does not import, or it has neither `make` nor an app.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._module = _load(path)
-        if not callable(getattr(self._module, "make", None)):
-            raise ConfigError(f"{path}: has no function make(settings) that returns a trainer")
+        self._source: ModuleType | FlowerScript
+        if speaks_flower(path):
+            # flwr is an extra, and takes half a second
+            from secureps.client.flower import FlowerScript
 
-    def make(self, settings: Mapping[str, str]) -> Trainer:
-        """One data holder's trainer."""
-        return cast(Trainer, self._module.make(settings))
+            self._source = FlowerScript.at(path, _load)
+            return
+        self._source = _load(path)
+        if not callable(getattr(self._source, "make", None)):
+            raise ConfigError(
+                f"{path}: has no function make(settings) that returns a trainer, and is no "
+                "Flower app"
+            )
 
-    def make_evaluator(self, settings: Mapping[str, str]) -> Trainer | None:
-        """The trainer that judges on the federation's own held-out set, if the script has one."""
-        build = getattr(self._module, "make_evaluator", None)
-        return None if build is None else cast(Trainer, build(settings))
+    def make(self, settings: Mapping[str, str], state: Path | None = None) -> Trainer:
+        """One data holder's trainer; `state` is its client's state folder, None for memory."""
+        if isinstance(self._source, ModuleType):
+            return cast(Trainer, self._source.make(settings))
+        return self._source.make(settings, state)
+
+    def make_evaluator(self, settings: Mapping[str, str]) -> Evaluator | None:
+        """Who judges on the federation's held-out records, if the script can tell."""
+        build = getattr(self._source, "make_evaluator", None)
+        return None if build is None else cast(Evaluator | None, build(settings))
 
     def central(self, settings: Mapping[str, str]) -> EvaluateResult | None:
         """What one party that held everything would reach, if the script can tell."""
-        train = getattr(self._module, "central", None)
+        train = getattr(self._source, "central", None)
         return None if train is None else cast(EvaluateResult, train(settings))
 
 
@@ -52,6 +100,9 @@ def _load(path: Path) -> ModuleType:
         raise ConfigError(f"{path}: not a Python script")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # a dataclass of the script looks itself up there
+    beside = str(path.parent.resolve())
+    if beside not in sys.path:
+        sys.path.insert(0, beside)  # as for a script that Python runs
     try:
         spec.loader.exec_module(module)
     except Exception as error:

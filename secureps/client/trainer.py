@@ -1,8 +1,9 @@
 """What a data holder supplies: a `Trainer` that makes, trains and evaluates its own model.
 
 Nothing here knows of torch, of the network, or of how an update is clipped, encrypted and
-pushed. A trainer sees plain NumPy arrays and a `FitConfig`, and keeps nothing between calls:
-a client that was killed is started again and must repeat the same bits.
+pushed. A trainer sees plain NumPy arrays and a `FitConfig`, and keeps nothing between calls
+but what it would find again from the base versions alone: a client that was killed is started
+again and must repeat the same bits.
 """
 
 from __future__ import annotations
@@ -134,7 +135,20 @@ class EvaluateResult:
     metrics: dict[str, float]
 
 
-class Trainer(Protocol):
+class Evaluator(Protocol):
+    """Whoever judges a model on held-out records."""
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        """Judge `parameters` on this holder's held-out data; changes nothing.
+
+        Raises:
+            WrongShape: `parameters` are not this model's.
+            NotFinite: the loss is NaN or infinite.
+        """
+        ...
+
+
+class Trainer(Evaluator, Protocol):
     """A data holder's own code. Arrays that are handed in or out are never shared."""
 
     def parameters(self, seed: int) -> dict[str, Array]:
@@ -154,15 +168,6 @@ class Trainer(Protocol):
             PlanRefused: the model cannot be trained under `config.privacy`.
             WrongShape: `parameters` are not this model's.
             NotFinite: the loss or a parameter became NaN or infinite.
-        """
-        ...
-
-    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Judge `parameters` on this holder's held-out data; changes nothing.
-
-        Raises:
-            WrongShape: `parameters` are not this model's.
-            NotFinite: the loss is NaN or infinite.
         """
         ...
 

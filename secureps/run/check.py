@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from secureps.client.hands import schema_of
-from secureps.client.script import Script
+from secureps.client.script import Script, refuse_privacy
 from secureps.errors import ConfigError
 from secureps.messages.schema import Schema
 from secureps.policy.explanation import Explanation, Price, explain
@@ -37,6 +37,9 @@ def check(path: Path, values: int | None = None) -> Explanation:
         ConfigError, PlanRefused: the plan is unsound; or nothing says how large the model is.
     """
     plan = load_plan(path)
+    federation = plan.section.federation
+    if federation is not None:
+        refuse_privacy(path.parent / federation.script, plan)
     return explain(plan, _sizes(plan, path, values))
 
 

@@ -118,6 +118,50 @@ def check(
 
 
 @app.command()
+def join(
+    script: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCRIPT",
+            help="A script with make(settings), a Flower file, or a Flower project's folder.",
+        ),
+    ],
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The coordinator.")],
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="Your start-up kit.")],
+    name: Annotated[str, typer.Option(help="Who you are on the kit's roster.")],
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Outbox, journal, seed. Default: state/NAME."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the script; repeat it."),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="EPSILON",
+            help="Your own limit, whatever the plan says; a plan without privacy is refused.",
+        ),
+    ] = None,
+    unsafe_seed: UnsafeSeed = None,
+) -> None:
+    """Take part in a federation as a data holder, until it is over.
+
+    Killed at any moment and started again with the same state, it goes on where it was.
+    """
+    import logging
+
+    from secureps.client.runner import Joining, read_settings
+    from secureps.run.join import join as run
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    state = state if state is not None else Path("state") / name
+    joining = Joining(server, kit, name, state, unsafe_seed, budget)
+    typer.echo(run(script, joining, read_settings(settings or [])))
+
+
+@app.command()
 def serve(
     role: Annotated[
         Literal["coordinator", "shard", "keyholder"],

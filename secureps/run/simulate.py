@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from secureps.client.script import Script
+from secureps.client.script import Script, refuse_privacy
 from secureps.client.trainer import Trainer
 from secureps.config import ScenarioSection, parse, read_toml
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
@@ -58,6 +58,7 @@ def load_scenario(path: Path) -> Scenario:
     """
     section = parse(ScenarioSection, read_toml(path), str(path))
     plan = load_plan(path.parent / section.plan)
+    refuse_privacy(path.parent / section.script, plan)
     script = Script(path.parent / section.script)
     start = max(plan.group(name).rule.start or plan.group(name).rule.quorum for name in plan.groups)
     if section.clients < start:

@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from secureps.client.script import Script
+from secureps.client.script import Script, refuse_privacy, speaks_flower
 from secureps.config import FederationSection
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import ConfigError, InternalError, SecurepsError
@@ -139,7 +139,15 @@ class Troupe:
     def pooled(self) -> dict[str, str]:
         """The settings of nobody in particular."""
         own = {**self.federation.settings, "partitions": self.federation.clients}
+        initial = self.plan.section.initial
+        if self.flower and initial is not None:
+            own["initial"] = initial
         return {key: str(value) for key, value in own.items()}
+
+    @property
+    def flower(self) -> bool:
+        """Whether the clients are a Flower app, which `secureps join` runs."""
+        return speaks_flower(self.script)
 
     def settings(self, partition: int) -> dict[str, str]:
         """What one data holder's script is given."""
@@ -179,7 +187,8 @@ class Troupe:
         return Program(name, arguments, self._environment({}))
 
     def _client(self, name: str, server: str, partition: int) -> Program:
-        arguments = [sys.executable, str(self.script), "--server", server, "--name", name]
+        join = ["-m", "secureps", "join"] if self.flower else []
+        arguments = [sys.executable, *join, str(self.script), "--server", server, "--name", name]
         arguments += ["--kit", str(self.folder.kit), "--state", str(self.folder.state(name))]
         if self.order.unsafe_seed is not None:
             arguments += ["--unsafe-seed", str(self.order.unsafe_seed)]
@@ -207,8 +216,9 @@ def _read(path: Path) -> tuple[Plan, FederationSection]:
                 f"group {name} waits for {start}"
             )
     script = path.parent / federation.script
-    if not script.is_file():
+    if not script.exists():
         raise ConfigError(f"{path}: federation.script: no file {script}")
+    refuse_privacy(script, plan)
     return plan, federation
 
 

@@ -1,0 +1,69 @@
+"""Flower's mods: which of them mean something without Flower's server.
+
+Mods in general run as they are, around the app. What must not live here: running them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from flwr.clientapp import ClientApp
+
+from secureps.errors import ConfigError
+
+log = logging.getLogger("secureps")
+
+
+def check_mods(app: ClientApp, where: str, legacy: bool) -> None:
+    """Raises ConfigError: a mod that cannot do here what it is for; says why.
+
+    Args:
+        app: the ClientApp that has them.
+        where: it was found, for messages.
+        legacy: whether a client_fn answers, instead of functions that take messages.
+    """
+    for mod in {id(mod): mod for mod in _mods(app)}.values():
+        _refuse(where, mod, legacy)
+
+
+def _mods(app: ClientApp) -> Iterator[Any]:
+    """All mods of an app, those of single functions too, from outside in."""
+    yield from app._mods
+    functions: list[Any] = list(app._registered_funcs.values())
+    for function in functions:
+        while inspect.isfunction(function):
+            inside = inspect.getclosurevars(function).nonlocals
+            if "_mod" in inside:  # as flwr.client.mod.make_ffn names them
+                yield inside["_mod"]
+            function = inside.get("_ffn")
+
+
+def _refuse(where: str, mod: Any, legacy: bool) -> None:
+    while isinstance(mod, functools.partial):
+        mod = mod.func
+    kind = mod if hasattr(mod, "__name__") else type(mod)
+    name, module = kind.__name__, kind.__module__
+    if "secagg" in name.lower() or "secure_aggregation" in module:
+        raise ConfigError(
+            f"{where}: mod {name} needs Flower's own server; remove it: secureps encrypts "
+            "every update and sums without seeing one"
+        )
+    if name in ("fixedclipping_mod", "adaptiveclipping_mod"):
+        raise ConfigError(
+            f"{where}: mod {name} is one half of Flower's central privacy, and its server has the "
+            "other; remove it: the plan's `clip` bounds every update"
+        )
+    if name != "LocalDpMod" or not module.startswith("flwr."):
+        return
+    if legacy != module.startswith("flwr.client."):
+        own, other = ("flwr.client", "client_fn") if legacy else ("flwr.clientapp", "@app.train()")
+        raise ConfigError(
+            f"{where}: mixes Flower's two APIs: an app of {other} takes LocalDpMod from {own}.mod"
+        )
+    log.warning(
+        "%s: LocalDpMod stays, but its noise is not accounted: no epsilon is claimed", where
+    )

@@ -1,0 +1,26 @@
+"""`secureps join`: one data holder, from a script that need not know of secureps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from secureps.client.runner import Joining
+from secureps.client.runner import join as take_part
+from secureps.client.script import Script
+
+
+def join(script: Path, joining: Joining, settings: Mapping[str, str]) -> str:
+    """Takes part until the run is over; returns why it ended.
+
+    Args:
+        script: one of ours, a Flower file, or a Flower project's folder.
+        joining: how.
+        settings: of the script.
+
+    Raises:
+        ConfigError: the script cannot be used; says why.
+        SecurepsError: whatever ended it before.
+    """
+    trainer = Script(script).make(settings, joining.state)
+    return take_part(joining, trainer).reason

@@ -1,0 +1,63 @@
+"""`secureps join`: Flower clients as real processes, killed and all, end in the simulated model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from secureps.client.script import Script
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.run.simulation import Cast, Simulation
+from tests.federations import same
+from tests.flower_apps import MESSAGES, project
+from tests.processes import PLAN, Processes
+
+SLOW = MESSAGES.replace("import numpy", "import time\nimport numpy").replace(
+    "    seen = context", "    time.sleep(context.node_config.get('pace', 0))\n    seen = context"
+)
+"""Takes a while for a fit, so that it can be killed in the middle of one."""
+
+
+class Joined(Processes):
+    """Clients that were never written for secureps."""
+
+    script: Path
+
+    def _client(self, name: str) -> list[str]:
+        number = self.clients.index(name)
+        return [
+            *(sys.executable, "-W", "error", "-m", "secureps", "join", str(self.script)),
+            *("--server", self.server, "--kit", str(self.folder / "kit"), "--name", name),
+            *("--state", str(self.folder / name), "--unsafe-seed", "3"),
+            *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
+            *("--set", f"bonus={number}"),
+        ]
+
+
+def test_flower_clients_killed_and_restarted_make_the_simulated_model(tmp_path: Path) -> None:
+    path = project(tmp_path, "joined", SLOW)
+    script, plan = Script(path), PLAN.replace('local = ["*.count"]\n', "")
+    joined = Joined(tmp_path / "run", versions=3, plan=plan)
+    joined.script, joined.pace = path, 0.3
+    with joined as processes:
+        processes.start_all()
+        for version, victim in enumerate(("client-01", "client-04")):
+            processes.wait(lambda v=version: processes.reached(v), f"version {version}")  # type: ignore[misc]
+            processes.kill(victim)
+            processes.start(victim)
+        processes.wait(processes.finished, "the end")
+        versions, model = processes.model()
+        assert versions == {"all": 3}
+        assert "all 3 versions are made" in _ended(processes, "client-00")
+        trainers = {
+            name: script.make({"partition": str(i), "bonus": str(i)})
+            for i, name in enumerate(processes.clients)
+        }
+        simulation = Simulation(processes.plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "alone")
+        simulation.run()
+        assert same(model, simulation.model())
+
+
+def _ended(processes: Processes, name: str) -> str:
+    processes.wait(lambda: "versions are made" in processes.log(name), f"{name} to end")
+    return processes.log(name)
