@@ -30,8 +30,8 @@ FLOORS = {
 
 ONLY_IMPORTERS = {
     "tenseal": {"crypto/bfv_seal.py"},
-    "torch": {"client/torch.py"},
-    "opacus": {"client/torch.py"},
+    "torch": {"client/torch.py", "client/descent.py"},
+    "opacus": {"client/descent.py"},
     "dp_accounting": {"privacy/accountant.py"},
     "secureps.wire.secureps_pb2": {"wire/codec.py"},
     "pickle": set(),

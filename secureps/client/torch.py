@@ -1,8 +1,7 @@
 """`TorchTrainer`: local SGD, or DP-SGD by Opacus, on a PyTorch model.
 
-The only module of secureps that imports torch and opacus. What must not live here: anything
-about rounds, grids or encryption. Opacus is imported at the first private fit; it costs more
-than a second.
+The only module of secureps that imports torch, but for `client.descent`. What must not live here:
+anything about rounds, grids or encryption.
 
 Randomness comes from `FitConfig.seed` alone, in streams that do not touch each other: order of
 batches (or Poisson sampling), gradient noise, layers such as dropout. A fit's streams are also
@@ -16,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
@@ -28,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from secureps.client.descent import Measure, Task, descend, descend_privately
 from secureps.client.trainer import (
     SEED_BITS,
     Array,
@@ -38,13 +37,10 @@ from secureps.client.trainer import (
     Setting,
     check_like,
 )
-from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
+from secureps.errors import ConfigError, NotFinite, WrongShape
 
 Records = tuple[Tensor | Array, Tensor | Array]
 """(x, y): inputs and targets; the first dimension of both counts the same records."""
-
-Measure = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, targets) -> a scalar that is a mean over the records, float32 or float64."""
 
 EVALUATION_BATCH = 1024
 
@@ -187,13 +183,14 @@ class TorchTrainer:
                 weight_decay=local.weight_decay,
             )
             rng = np.random.Generator(np.random.PCG64(_derive(key, "order")))
+            task = Task(*self._train, self._loss, self._device)
             metrics: dict[str, float] = {}
             if config.privacy is None:
                 batches = _shuffled(rng, records, local.batch_size, steps)
-                metrics["loss"] = self._descend(module, sgd, batches)
+                metrics["loss"] = descend(module, sgd, task, batches)
             else:
                 noise = _noise_generator(key, self._device)
-                self._descend_privately(module, sgd, config.privacy, steps, (rng, noise))
+                descend_privately(module, sgd, config.privacy, task, steps, (rng, noise))
             result = _arrays(module)
         for name, array in result.items():
             if not np.isfinite(array).all():
@@ -225,73 +222,6 @@ class TorchTrainer:
             )
         return EvaluateResult(loss, len(x), means)
 
-    def _descend(
-        self, module: nn.Module, sgd: torch.optim.SGD, batches: Iterator[NDArray[np.int64]]
-    ) -> float:
-        """Plain SGD over `batches`; returns the mean loss."""
-        total, steps = 0.0, 0
-        for batch in batches:
-            sgd.zero_grad()
-            total += self._backward(module, batch)
-            sgd.step()
-            steps += 1
-        return total / steps
-
-    def _descend_privately(
-        self,
-        module: nn.Module,
-        sgd: torch.optim.SGD,
-        privacy: RecordPrivacy,
-        steps: int,
-        generators: tuple[np.random.Generator, torch.Generator],
-    ) -> None:
-        """DP-SGD (Abadi et al. 2016, algorithm 1) by Opacus' own clipping and noise."""
-        from opacus.grad_sample import GradSampleModule
-        from opacus.optimizers import DPOptimizer
-
-        rng, noise = generators
-        _refuse_mixing_layers(module)
-        records = len(self._train[0])
-        before = {name: each.detach().clone() for name, each in module.named_buffers()}
-        try:
-            wrapped = GradSampleModule(module, loss_reduction="mean")
-        except NotImplementedError as error:
-            raise PlanRefused(f"record privacy: {' '.join(str(error).split())}") from None
-        optimizer = DPOptimizer(
-            sgd,
-            noise_multiplier=privacy.noise_multiplier,
-            max_grad_norm=privacy.max_grad_norm,
-            expected_batch_size=privacy.sample_rate * records,
-            generator=noise,
-        )
-        for _ in range(steps):
-            batch = np.flatnonzero(rng.random(records) < privacy.sample_rate)
-            optimizer.zero_grad()
-            if len(batch):
-                self._backward(wrapped, batch)
-            else:
-                for each in optimizer.params:
-                    each.grad_sample = torch.zeros((0, *each.shape), device=self._device)
-            optimizer.step()
-        for name, each in module.named_buffers():
-            if not torch.equal(each, before[name]):
-                raise PlanRefused(
-                    f"record privacy: training changes buffer {name!r}, which would leave "
-                    "without noise; use a layer that keeps no statistics (GroupNorm)"
-                )
-
-    def _backward(self, module: Callable[[Tensor], Tensor], batch: NDArray[np.int64]) -> float:
-        index = torch.from_numpy(batch)
-        x, y = self._train
-        loss = self._loss(module(x[index].to(self._device)), y[index].to(self._device))
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise NotFinite(
-                f"training loss is {value}; lower lr, or look for NaN in this holder's records"
-            )
-        torch.autograd.backward(loss)
-        return value
-
     def _loaded(self, parameters: Mapping[str, Array]) -> nn.Module:
         module = self._model()
         state = module.state_dict()
@@ -322,10 +252,7 @@ class TorchTrainer:
             lenient = torch.is_deterministic_algorithms_warn_only_enabled()
             torch.use_deterministic_algorithms(True)
             try:
-                with warnings.catch_warnings():
-                    # Opacus hooks the first layer, whose input needs no gradient: as intended
-                    warnings.filterwarnings("ignore", message="Full backward hook is firing")
-                    yield
+                yield
             finally:
                 torch.use_deterministic_algorithms(strict, warn_only=lenient)
 
@@ -378,24 +305,6 @@ def _shuffled(
             order, start = rng.permutation(records), 0
         yield order[start : start + size]
         start += size
-
-
-def _refuse_mixing_layers(module: nn.Module) -> None:
-    """Layers that Opacus cannot give per-record gradients for, trainable or not, by name.
-
-    Raises:
-        PlanRefused: there is one.
-    """
-    from opacus.validators import ModuleValidator
-
-    for name, layer in module.named_modules():
-        check = ModuleValidator.VALIDATORS.get(type(layer))
-        errors = [] if check is None else check(layer)
-        if errors:
-            raise PlanRefused(
-                f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) cannot "
-                f"be trained under DP-SGD: {' '.join(str(errors[0]).split())}"
-            )
 
 
 def _numpy_ready(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,224 @@
+"""Descent on a PyTorch model: SGD, and DP-SGD by Opacus' own clipping and noise.
+
+DP-SGD is algorithm 1 of Abadi et al. 2016. Where the model and the loss allow it, it goes by
+ghost clipping (Li et al. 2021; Bu et al. 2022): the norms of the records' gradients are
+computed without the gradients, in a second backward pass; elsewhere by per-record gradients.
+Opacus is imported at the first private step; it costs more than a second. What must not live
+here: seeds, models, and what a plan says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from secureps.client.trainer import RecordPrivacy
+from secureps.errors import NotFinite, PlanRefused
+
+Measure = Callable[..., Tensor]
+"""(outputs, targets) -> a scalar that is a mean over the records, float32 or float64."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What to train on: x and y by record, the loss, the device."""
+
+    x: Tensor
+    y: Tensor
+    loss: Measure
+    device: torch.device
+
+    def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """The records of these numbers, on the device."""
+        chosen = torch.from_numpy(index)
+        return self.x[chosen].to(self.device), self.y[chosen].to(self.device)
+
+
+def demand_finite(loss: Tensor) -> Tensor:
+    """The loss itself; NotFinite if any of it is NaN or infinite."""
+    if not bool(torch.isfinite(loss.detach()).all()):
+        raise NotFinite(
+            f"training loss is {float(loss.detach().mean())}; lower lr, or look for NaN in this "
+            "holder's records"
+        )
+    return loss
+
+
+def descend(
+    module: nn.Module, sgd: torch.optim.SGD, task: Task, batches: Iterator[NDArray[np.int64]]
+) -> float:
+    """Plain SGD over batches of record numbers; returns the mean loss."""
+    losses = []
+    for index in batches:
+        sgd.zero_grad()
+        x, y = task.batch(index)
+        loss = demand_finite(task.loss(module(x), y))
+        torch.autograd.backward(loss)
+        losses.append(float(loss.detach()))
+        sgd.step()
+    return sum(losses) / len(losses)
+
+
+def descend_privately(
+    module: nn.Module,
+    sgd: torch.optim.SGD,
+    privacy: RecordPrivacy,
+    task: Task,
+    steps: int,
+    generators: tuple[np.random.Generator, torch.Generator],
+) -> None:
+    """Takes private steps, each on its own Poisson sample of the records.
+
+    Args:
+        generators: of the samples, and of the noise.
+    Raises:
+        PlanRefused: a layer mixes records, or changes a buffer, or has no per-record gradient.
+        NotFinite: the loss became NaN or infinite.
+    """
+    rng, noise = generators
+    _refuse_mixing_layers(module)
+    records = len(task.x)
+    before = {name: each.detach().clone() for name, each in module.named_buffers()}
+    try:
+        make = _Ghost if ghost_fits(module, task.loss) else _PerRecord
+        stepper = make(module, sgd, privacy, records, noise)
+    except NotImplementedError as error:
+        raise PlanRefused(f"record privacy: {' '.join(str(error).split())}") from None
+    with warnings.catch_warnings():
+        # Opacus hooks the first layer, whose input needs no gradient: as intended
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        for _ in range(steps):
+            stepper.step(task, np.flatnonzero(rng.random(records) < privacy.sample_rate))
+    for name, each in module.named_buffers():
+        if not torch.equal(each, before[name]):
+            raise PlanRefused(
+                f"record privacy: training changes buffer {name!r}, which would leave "
+                "without noise; use a layer that keeps no statistics (GroupNorm)"
+            )
+
+
+def ghost_fits(module: nn.Module, loss: Measure) -> bool:
+    """Whether norms can be had without gradients.
+
+    Every layer with parameters of its own must be one that Opacus has a formula for, no
+    parameter may belong to two of them, and the loss must tell records apart (`reduction`, as
+    the losses of `torch.nn.functional` have).
+    """
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+    owners: Counter[int] = Counter()
+    for layer in module.modules():
+        own = [each for each in layer.parameters(recurse=False) if each.requires_grad]
+        if own and type(layer) not in GradSampleModuleFastGradientClipping.NORM_SAMPLERS:
+            return False
+        owners.update(id(each) for each in own)
+    if not owners or max(owners.values()) > 1:
+        return False
+    try:
+        return "reduction" in inspect.signature(loss).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+class _PerRecord:
+    """Every record's gradient is made, clipped, and added up."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        sgd: torch.optim.SGD,
+        privacy: RecordPrivacy,
+        records: int,
+        noise: torch.Generator,
+    ) -> None:
+        from opacus.grad_sample import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+
+        self._module: Any = GradSampleModule(module, loss_reduction="mean")
+        self._optimizer: Any = DPOptimizer(sgd, **_settings(privacy, records, noise))
+
+    def step(self, task: Task, index: NDArray[np.int64]) -> None:
+        """One step on these records; on none of them it is a step of noise."""
+        self._optimizer.zero_grad()
+        if len(index):
+            x, y = task.batch(index)
+            torch.autograd.backward(demand_finite(task.loss(self._module(x), y)))
+        else:
+            for each in self._optimizer.params:
+                each.grad_sample = torch.zeros((0, *each.shape), device=task.device)
+        self._optimizer.step()
+
+
+class _Ghost:
+    """The records' norms first, then the gradient of the loss weighted by what they allow."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        sgd: torch.optim.SGD,
+        privacy: RecordPrivacy,
+        records: int,
+        noise: torch.Generator,
+    ) -> None:
+        from opacus.grad_sample import GradSampleModuleFastGradientClipping
+        from opacus.optimizers import DPOptimizerFastGradientClipping
+        from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
+
+        self._module: Any = GradSampleModuleFastGradientClipping(
+            module, loss_reduction="mean", max_grad_norm=privacy.max_grad_norm
+        )
+        settings = _settings(privacy, records, noise)
+        self._optimizer: Any = DPOptimizerFastGradientClipping(sgd, **settings)
+        self._pack: Any = DPTensorFastGradientClipping
+
+    def step(self, task: Task, index: NDArray[np.int64]) -> None:
+        """As `_PerRecord.step`."""
+        self._optimizer.zero_grad()
+        if len(index):
+            x, y = task.batch(index)
+            for each in self._optimizer.params:  # of a layer that this batch does not reach
+                each._norm_sample = torch.zeros(len(index), device=task.device)
+            losses = demand_finite(task.loss(self._module(x), y, reduction="none"))
+            # A record's loss may be a vector, of which `reduction="mean"` takes the mean.
+            losses = losses.reshape(len(index), -1).mean(dim=1)
+            self._pack(self._module, self._optimizer, losses, "mean").backward()
+        for each in self._optimizer.params:
+            if each.grad is None or not len(index):
+                each.grad = torch.zeros_like(each)
+        self._optimizer.step()
+
+
+def _settings(privacy: RecordPrivacy, records: int, noise: torch.Generator) -> dict[str, Any]:
+    return {
+        "noise_multiplier": privacy.noise_multiplier,
+        "max_grad_norm": privacy.max_grad_norm,
+        "expected_batch_size": privacy.sample_rate * records,
+        "generator": noise,
+    }
+
+
+def _refuse_mixing_layers(module: nn.Module) -> None:
+    """Layers that Opacus cannot give per-record gradients for, trainable or not, by name.
+
+    Raises:
+        PlanRefused: there is one.
+    """
+    from opacus.validators import ModuleValidator
+
+    for name, layer in module.named_modules():
+        check = ModuleValidator.VALIDATORS.get(type(layer))
+        errors = [] if check is None else check(layer)
+        if errors:
+            raise PlanRefused(
+                f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) cannot "
+                f"be trained under DP-SGD: {' '.join(str(errors[0]).split())}"
+            )
