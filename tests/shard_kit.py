@@ -155,9 +155,8 @@ def calls(step: Step) -> list[Any]:
 
 
 def shelved(shard: Shard) -> dict[str, Any]:
-    """All that a shard knows, but for what follows from the plan's text."""
-    known = vars(shard.shelves)
-    return {name: known[name] for name in known if name not in ("_plan", "_layout")}
+    """All that a shard knows."""
+    return dict(vars(shard.shelves))
 
 
 def refused(desk: Desk, sender: str, event: Any, error: type[SecurepsError], text: str) -> None:

@@ -25,9 +25,11 @@ from secureps.store import checkpoint
 from secureps.store.checkpoint import (
     Manifest,
     ShardFile,
+    checkpoint_directories,
     checkpoint_path,
     latest_good,
     load_checkpoint,
+    read_metadata,
     read_state,
     tensor_name,
     write_manifest,
@@ -191,6 +193,18 @@ def test_a_header_that_claims_too_much(tmp_path: Path) -> None:
         read_state(path, None)
 
 
+def test_metadata_and_some_tensors_are_read_by_themselves(tmp_path: Path) -> None:
+    tensors = {name: np.ones(3, np.float32) for name in ("a/0000", "a/0001/m", "a-b/0000")}
+    digest = write_state(tmp_path / "x", tensors, {"version.a": "3"})
+    assert read_metadata(tmp_path / "x") == {"version.a": "3"}
+    found, told = read_state(tmp_path / "x", digest, "a/")
+    assert (sorted(found), told) == (["a/0000", "a/0001/m"], {"version.a": "3"})
+    for content in (b"", b"\xff" * 8, (tmp_path / "x").read_bytes()[:30]):
+        (tmp_path / "y").write_bytes(content)
+        with pytest.raises(DamagedStore):
+            read_metadata(tmp_path / "y")
+
+
 def test_an_absent_state_file(tmp_path: Path) -> None:
     for digest in (None, bytes(32)):
         with pytest.raises(DamagedStore):
@@ -231,6 +245,14 @@ def test_the_newest_counts_by_number(tmp_path: Path) -> None:
     for number in (999_999, 2, 1_000_000):
         write_checkpoint(tmp_path, number)
     assert latest_good(tmp_path)[1].number == 1_000_000
+
+
+def test_directories_are_listed_whole_or_not_the_newest_first(tmp_path: Path) -> None:
+    assert checkpoint_directories(tmp_path / "absent") == []
+    for number in (2, 10, 1):
+        checkpoint_path(tmp_path, number).mkdir()
+    names = [path.name for path in checkpoint_directories(tmp_path)]
+    assert names == ["000010", "000002", "000001"]
 
 
 def test_other_things_in_the_root_are_ignored(tmp_path: Path) -> None:

@@ -14,10 +14,12 @@ from secureps.errors import PlanRefused, Refused
 from secureps.messages.submission import Cohort
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact, spent
+from secureps.roles.federation import Phase
 from secureps.roles.keyholder import KeyHolder
 from secureps.roles.member import Member
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
+from secureps.store.spool import MemorySpool
 from secureps.wire.transport import Drop, Faults
 from tests.federations import Tensors, Walker, same, small_plan
 from tests.roles_kit import SCHEMA
@@ -84,6 +86,27 @@ def test_a_kill_repeats_the_noise_that_was_drawn(
     killed.start(party)
     killed.run()
     assert same(killed.model(), unharmed.model())
+
+
+def test_a_lost_sum_is_made_again_with_the_noise_that_was_drawn(tmp_path: Path) -> None:
+    unharmed = federation(private_plan("aggregator"), tmp_path / "unharmed")
+    unharmed.run()
+    spools = {name: MemorySpool() for name in ("shard-0", "shard-1")}
+    conditions = Conditions(spool=lambda name: spools.get(name, MemorySpool()))
+    play = federation(private_plan("aggregator"), tmp_path / "harmed", conditions=conditions)
+    group = play.coordinator.federation.groups["all"]
+    play.run(lambda: (group.phase, group.version) == (Phase.OPENING, 1))
+    lost = [
+        (spool, key) for spool in spools.values() for key in spool.keys(f"sum/all/{group.number}/")
+    ]
+    sums = [(spool, key) for spool, key in lost if not key.endswith("/noise")]
+    assert len(sums) == len(lost) - len(sums) > 0
+    for spool, key in sums:
+        spool.delete(key)
+    play.run()
+    assert same(play.model(), unharmed.model())
+    assert all(fate.outcome == "durable" for fate in play.coordinator.federation.fates.values())
+    assert not any(spool.keys("sum/all/0/") for spool in spools.values()), "noise is pruned too"
 
 
 @pytest.mark.parametrize("placement", ["local", "distributed", "aggregator"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from secureps.errors import (
     WrongVersion,
 )
@@ -174,6 +176,34 @@ def test_lost_opened_sums_are_opened_again_as_before() -> None:
     other = dataclasses.replace(world.opened("all", 0), sums=(bytes(32),) * 4)
     step = world.give(HOLDER, other)
     assert (step.records, orders_of(step)) == ([], [])
+
+
+def test_lost_opened_sums_whose_sums_are_lost_wait_for_the_members() -> None:
+    world = preparing()
+    ids = (SubmissionId("c1", "all", 1), SubmissionId("c2", "all", 1))
+    lost = requests.Missing("shard-a", "all", 0, (*ids, SubmissionId("c3", "all", 1)))
+    step = world.give("shard-a", lost)
+    assert step.records == []
+    assert orders_of(step) == [orders.SendAgain(1, id) for id in ids]
+    step = world.give("c1", requests.Submit(world.receipts[ids[0]]))
+    assert step.records == []
+    assert [type(o) for o in orders_of(step)] == [orders.Prepare] * 2
+    assert orders_of(step, "shard-a"), "it says what it still lacks"
+
+
+@pytest.mark.parametrize("party", [HOLDER, "c1"])
+def test_who_was_away_when_a_shard_asked_is_asked_when_it_comes(party: str) -> None:
+    world = preparing()
+    world.give(party, Unwatched(party))
+    ids = () if party == HOLDER else (SubmissionId("c1", "all", 1),)
+    lost = requests.Missing("shard-a", "all", 0, ids)
+    assert orders_of(world.give("shard-a", lost)) == []
+    step = world.give(party, requests.Subscribe(party, ids))
+    assert [type(o) for o in orders_of(step, "shard-a")] == [orders.Prepare]
+    (asked,) = orders_of(world.give("shard-a", lost), party)
+    assert isinstance(asked, orders.Open if party == HOLDER else orders.SendAgain)
+    step = world.give("c3", requests.Subscribe("c3", ()))
+    assert orders_of(step, "shard-a") == []
 
 
 def test_a_cohort_that_a_holder_refuses_is_burnt() -> None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Busy, InternalError, Malformed, NotFinite, SecurepsError, WrongVersion
+from secureps.errors import (
+    Busy,
+    InternalError,
+    Malformed,
+    NotFinite,
+    Refused,
+    SecurepsError,
+    WrongVersion,
+)
 from secureps.messages.encoding import payload_digest
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import Heartbeat, Noted, Payload, PutBlock, Subscribe
@@ -278,6 +286,27 @@ def test_an_answer_with_a_payload_is_fetched() -> None:
     answer = stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert answer.result() == Payload(b"d" * 32, b"abc")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(Refused("lost"), "lost"), (KeyError("k"), "a stored payload cannot be")]
+)
+def test_a_payload_that_cannot_be_fetched(error: Exception, told: str) -> None:
+    """The hands' own reason is the caller's answer; anything else is the end of this party."""
+    stage = Stage(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
+
+    def fetch(key: str) -> bytes:
+        raise error
+
+    stage.hands.fetch = fetch  # type: ignore[method-assign]
+    answer = stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert told in str(answer.exception())
+    if isinstance(error, Refused):
+        assert answer.exception() is error
+        assert not stage.executor.halted.done()
+    else:
+        assert stage.executor.halted.exception() is error
 
 
 def test_work_takes_its_time_and_comes_back() -> None:

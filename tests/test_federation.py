@@ -89,7 +89,8 @@ def test_a_restart_after_any_transaction_ends_in_the_same_records(name: str) -> 
         assert again.federation.incarnation == seen + 1
         if cut in due:
             asked = outstanding([d for d in again.due if not isinstance(d.order, orders.SendAgain)])
-            assert asked == outstanding(due[cut]), reference.journal[cut - 1]
+            # Shards may be told twice, by themselves and by those who have what they may lack.
+            assert asked.keys() == outstanding(due[cut]).keys(), reference.journal[cut - 1]
         again.pump()
         again.journal[:0] = reference.journal[:cut]
         assert again.records() == reference.records(), cut

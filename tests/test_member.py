@@ -367,7 +367,7 @@ def test_what_is_settled_leaves_the_outbox(outcome: str) -> None:
     assert client.restarted().machine.subscription().unsettled == ()
 
 
-@pytest.mark.parametrize("error", [WrongVersion("too late"), Conflict("known")])
+@pytest.mark.parametrize("error", [WrongVersion("too late"), Malformed("not its digest")])
 def test_what_is_refused_is_dropped_and_the_next_invitation_followed(
     error: SecurepsError,
 ) -> None:
@@ -383,6 +383,51 @@ def test_what_is_refused_is_dropped_and_the_next_invitation_followed(
         assert client.give(COORDINATOR, Failed(make(update), error)) == Step()
         (task,) = works(client.invite(0))
         assert task.aims == (Aim("all", 0, 1),), "a new sequence"
+
+
+@pytest.mark.parametrize("version", [-1, 0])
+def test_a_sequence_that_a_shard_knows_is_not_tried_again(version: int) -> None:
+    """Before this client lost its state it sent other blocks under it, and no receipt."""
+    client = Client().joined()
+    if version < 0:
+        (offer,) = works(client.invite(-1))
+        assert offer == Offer("all", 0)
+        update = client.sealed(-1, 0)
+        client.contributed(update)
+    else:
+        update = client.trained()
+    known = Conflict("known with other bytes; begin a new sequence")
+    step = client.give("shard-a", Failed(requests.PutBlock(update.headers[1]), known))
+    assert step.records == [records.SubmissionSettled(update.receipt.id, "dropped")]
+    prune, again = works(step)
+    assert prune == Prune(tuple(h.key for h in update.headers))
+    if version < 0:
+        assert again == Offer("all", 1)
+    else:
+        assert again.aims == (Aim("all", 0, 1),)
+    late = Failed(requests.PutBlock(update.headers[2]), known)
+    assert client.give("shard-b", late) == Step()
+    client.contributed(client.sealed(version, 1))
+    assert client.give("shard-b", late) == Step(), "once is enough"
+
+
+def test_a_client_that_lost_its_state_is_told_that_its_budget_is_blind() -> None:
+    for client, count, told in (
+        (Client(private_plan()), 0, []),
+        (Client(), 3, []),
+        (
+            Client(private_plan()),
+            3,
+            [
+                "this client took part in this run before, and its state is gone: its budget "
+                "does not count what it spent then"
+            ],
+        ),
+    ):
+        next = (GroupVersion("all", count),)
+        welcome = requests.Welcome(client.run, make_placement(client.plan), ADDRESSES, next)
+        step = client.give(COORDINATOR, Answered(requests.Join("c0", SCHEMA), welcome))
+        assert [e.text for e in step.effects if isinstance(e, Say)] == told
 
 
 def test_it_does_not_train_twice_for_a_version_whose_fate_is_open() -> None:

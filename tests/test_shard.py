@@ -22,6 +22,7 @@ from secureps.errors import (
 )
 from secureps.messages import orders, records, requests
 from secureps.messages.submission import (
+    FOUNDING,
     Member,
     SubmissionId,
     signing_bytes,
@@ -178,6 +179,17 @@ def test_before_the_run_is_founded() -> None:
     refused(desk, COORDINATOR, desk.found(), NotReady, "not configured yet")
     with pytest.raises(NotReady):
         _ = desk.shard.shelves.pinned
+
+
+def test_a_founding_block_that_is_known_is_answered_as_before() -> None:
+    """Its founder sends again what another shard lost; a new one comes too late."""
+    desk = Desk().founded()
+    assert not desk.shard.inspect(
+        "c0", requests.PutBlock(desk.header(FOUND_ID, 0, purpose=FOUNDING))
+    )
+    other = desk.header(SubmissionId("c0", "all", 5), 0, purpose=FOUNDING)
+    with pytest.raises(WrongVersion, match="all has its founding model already"):
+        desk.shard.inspect("c0", requests.PutBlock(other))
 
 
 # --- what goes out ----------------------------------------------------------------

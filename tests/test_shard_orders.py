@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from secureps.errors import (
+    DamagedStore,
     Fenced,
     Malformed,
     Refused,
+    SecurepsError,
     WrongRun,
 )
 from secureps.messages import orders, records, requests
@@ -23,11 +25,14 @@ from secureps.roles.machine import (
     COORDINATOR,
     HANDS,
     Call,
+    Halt,
     Step,
     Work,
+    WorkFailed,
 )
 from secureps.roles.shard import sum_key
 from secureps.roles.tasks import (
+    Damaged,
     MakeState,
     PartWritten,
     Prune,
@@ -225,6 +230,112 @@ def test_prepare_under_bfv_waits_for_the_opened_sums() -> None:
     assert works(desk.order(order)) == [StepState(cohort, tuple(h.key for h in headers))]
 
 
+# --- damage -----------------------------------------------------------------------
+
+
+def test_damaged_founding_blocks_are_forgotten_and_missing() -> None:
+    desk = Desk()
+    desk.order(configure(desk.plan))
+    desk.put_all((FOUND_ID,), purpose=FOUNDING)
+    (task,) = works(desk.order(desk.found()))
+    step = desk.give(HANDS, Damaged(task, frozenset(task.keys[:1])))
+    assert step.records == [records.Discarded((FOUND_ID,))]
+    assert works(step) == [Prune(task.keys)]
+    assert calls(step) == [requests.Missing("shard-a", "all", -1, (FOUND_ID,))]
+    desk.put_all((FOUND_ID,), purpose=FOUNDING)
+    assert works(desk.order(desk.found())) == [task]
+
+
+def test_damaged_updates_are_forgotten_and_missing() -> None:
+    desk = Desk("bfv").founded()
+    cohort = make_cohort()
+    ids = tuple(m.id for m in cohort.members)
+    desk.put_all(ids)
+    (task,) = works(desk.order(desk.hold(cohort)))
+    broken = frozenset({task.keys[2][1], task.keys[0][0], task.keys[0][1]})
+    step = desk.give(HANDS, Damaged(task, broken))
+    assert step.records == [records.Discarded((ids[0], ids[2]))]
+    assert calls(step) == [requests.Missing("shard-a", "all", 0, (ids[0], ids[2]))]
+    assert desk.restarted().shard.shelves.lacking(cohort) == (ids[0], ids[2])
+    desk.put_all((ids[0], ids[2]))
+    assert works(desk.order(desk.hold(cohort))) == [task]
+
+
+def test_damaged_opened_sums_are_forgotten_and_missing() -> None:
+    desk = Desk("bfv").founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    headers = [opened_header(desk.plan, desk.run, "all", 0, b) for b in OWN]
+    for header in headers:
+        desk.put(header)
+    order = orders.Prepare(1, cohort, OPENED)
+    (task,) = works(desk.order(order))
+    step = desk.give(HANDS, Damaged(task, frozenset({headers[1].key})))
+    assert step.records == [records.OpenedForgotten("all", 0, OWN[1:])]
+    missing = requests.Missing("shard-a", "all", 0, ())
+    assert calls(step) == [missing]
+    for shard in (desk, desk.restarted()):
+        assert calls(shard.order(order)) == [missing]
+        assert not shard.shard.inspect(HOLDER, requests.PutBlock(headers[0]))
+        shard.put(headers[1])
+        assert works(shard.order(order)) == [task]
+
+
+def test_members_whose_blocks_are_lost_with_their_sum_are_missing_until_they_come() -> None:
+    desk = Desk("bfv").founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    header = opened_header(desk.plan, desk.run, "all", 0, OWN[0])
+    desk.put(header)
+    ids = (cohort.members[0].id, cohort.members[2].id)
+    keys = frozenset({header.key, *(desk.header(id, OWN[0]).key for id in ids)})
+    step = desk.give(HANDS, Damaged(StepState(cohort, (header.key,)), keys))
+    assert [type(record) for record in step.records] == [records.Discarded, records.OpenedForgotten]
+    order = orders.Prepare(1, cohort, OPENED)
+    assert calls(step) == [requests.Missing("shard-a", "all", 0, ids)]
+    desk.put_all(ids[:1])
+    assert calls(desk.order(order)) == [requests.Missing("shard-a", "all", 0, ids[1:])]
+    desk.put_all(ids[1:])
+    assert calls(desk.order(order)) == [requests.Missing("shard-a", "all", 0, ())]
+
+
+@pytest.mark.parametrize("error", [Refused("the sum is lost"), Malformed("bad weights")])
+def test_a_sum_that_cannot_be_used_is_spoilt(error: SecurepsError) -> None:
+    desk = Desk().founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    (task,) = works(desk.order(orders.Prepare(1, cohort, ())))
+    step = desk.give(HANDS, WorkFailed(task, error))
+    assert calls(step) == [requests.Spoilt("shard-a", "all", 0, str(error))]
+    lost = DamagedStore("version 0 of all is lost")
+    assert desk.give(HANDS, WorkFailed(task, lost)).effects == [Halt(str(lost), error=True)]
+    part = WritePart(0, (GroupVersion("all", 0),))
+    assert desk.give(HANDS, WorkFailed(part, error)).effects == [Halt(str(error), error=True)]
+
+
+def test_the_work_of_version_0_is_to_be_done_again_while_its_blocks_are_here() -> None:
+    desk = Desk()
+    desk.order(configure(desk.plan))
+    desk.put_all((FOUND_ID,), purpose=FOUNDING)
+    (task,) = works(desk.order(desk.found()))
+    found = tuple(desk.header(FOUND_ID, b, purpose=FOUNDING).digest for b in OWN)
+    desk.give(HANDS, StateReady("all", 0, -1, found, STATE, None))
+    assert desk.shard.shelves.work_of("all", 0) == task
+    desk.order(orders.Discard(1, (FOUND_ID,)))
+    assert desk.shard.shelves.work_of("all", 0) is None
+
+
+def test_a_version_is_not_made_again_from_a_part_of_its_opened_sums() -> None:
+    desk = Desk("bfv").founded()
+    desk.version(1, keep=0)
+    assert desk.shard.shelves.work_of("all", 1) is not None
+    desk.shard.apply(0.0, records.OpenedForgotten("all", 0, OWN[:1]))
+    assert desk.shard.shelves.work_of("all", 1) is None
+
+
+# --- the rest ---------------------------------------------------------------------
+
+
 def test_telemetry_of_a_step_is_passed_on() -> None:
     desk = Desk().founded()
     desk.holding(make_cohort())
@@ -264,9 +375,9 @@ def test_how_a_version_was_made() -> None:
     desk = Desk("bfv").founded()
     desk.version(1, keep=0)
     keys = tuple(opened_header(desk.plan, desk.run, "all", 0, b).key for b in OWN)
-    assert desk.shard.shelves.step_to("all", 1) == StepState(make_cohort(), keys)
-    assert desk.shard.shelves.step_to("all", 0) is None
-    assert desk.shard.shelves.step_to("all", 2) is None
+    assert desk.shard.shelves.work_of("all", 1) == StepState(make_cohort(), keys)
+    assert desk.shard.shelves.work_of("all", 0) is None
+    assert desk.shard.shelves.work_of("all", 2) is None
 
 
 def test_discard() -> None:

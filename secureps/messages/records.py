@@ -233,6 +233,15 @@ class Discarded:
     ids: tuple[SubmissionId, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedForgotten:
+    """Opened sums of these own blocks of a cohort are lost: the holder may send them again."""
+
+    group: str
+    number: int
+    blocks: tuple[int, ...]
+
+
 # --- key holder -------------------------------------------------------------------
 
 

@@ -71,7 +71,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A shard lacks blocks of these members of a cohort."""
+    """A shard lacks blocks of these members of a cohort; without members, its opened sums."""
 
     shard: str
     group: str
@@ -101,7 +101,7 @@ class OpenRefused:
 
 @dataclass(frozen=True, slots=True)
 class Spoilt:
-    """A shard cannot use an opened sum: a member of the cohort sent what it may not."""
+    """A shard has no sum that it can use: a member sent what it may not, or it is lost."""
 
     shard: str
     group: str

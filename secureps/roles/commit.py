@@ -95,9 +95,9 @@ def _choose_founder(turn: Turn) -> None:
 
 def found(turn: Turn, group: GroupState, receipt: Receipt | None) -> None:
     """A founding model is complete (or lies in the plan's file): the shards make version 0."""
-    turn.tell_shards(
-        group.name, lambda shard, blocks: Found(turn.federation.incarnation, group.name, receipt)
-    )
+    for shard in turn.federation.owners(group.name):
+        if shard not in group.prepared:
+            turn.order(shard, Found(turn.federation.incarnation, group.name, receipt))
 
 
 # --- 1 close ----------------------------------------------------------------------
@@ -181,6 +181,26 @@ def missing(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...]) -> Non
     """A shard lacks blocks: nothing was opened; the members send again, the rule closes anew."""
     turn.write(CohortReopened(group.name, group.number, ids))
     send_again(turn, ids)
+
+
+def opening_lost(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
+    """A shard lost opened sums: the holders open the same cohort once more.
+
+    If it lost the sums and blocks of members too, these send again first: the cohort cannot
+    be burnt for it, for no holder opens another of this version with the same clients.
+    """
+    if ids:
+        send_again(turn, ids)
+    else:
+        open_again(turn, group)
+
+
+def came_again(turn: Turn, group: GroupState, receipt: Receipt) -> None:
+    """Blocks of a submission can be had (again): shards that may wait for them hear of it."""
+    if group.phase is Phase.FOUNDING:
+        found(turn, group, receipt)
+    elif group.phase is Phase.PREPARING:
+        prepare_again(turn, group)
 
 
 def send_again(turn: Turn, ids: tuple[SubmissionId, ...]) -> None:
@@ -364,6 +384,8 @@ def repeat(turn: Turn, party: str, unsettled: tuple[SubmissionId, ...]) -> None:
         for group in federation.groups.values():
             if group.phase is Phase.OPENING:
                 turn.order(party, _open(turn, group))
+            elif group.phase is Phase.PREPARING:
+                prepare_again(turn, group)  # a shard may have lost what this holder opened
     else:
         for id in unsettled:
             if id in federation.fates:
@@ -401,6 +423,8 @@ def _repeat_to_shard(turn: Turn, group: GroupState, shard: str) -> None:
 def _repeat_to_client(turn: Turn, group: GroupState, client: str) -> None:
     if group.version >= 0:
         turn.order(client, _published(turn, group))
+    for receipt in [r for r in group.receipts.values() if r.id.client == client]:
+        came_again(turn, group, receipt)  # a shard may have lost what is in its outbox
     arrived = {id.client for id in group.receipts}
     if group.phase is Phase.COLLECTING and client in group.invited - arrived:
         turn.order(client, _invitation(turn, group))

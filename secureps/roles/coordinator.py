@@ -271,8 +271,8 @@ class Coordinator:
         if turn.federation.known(id):
             if turn.federation.receipts[id] != digest("secureps-receipt-known", canonical(receipt)):
                 raise Conflict(f"{id} is known with another receipt; begin a new sequence")
-            if id in group.receipts and group.phase is Phase.FOUNDING:
-                commit.found(turn, group, receipt)
+            if id in group.receipts:
+                commit.came_again(turn, group, receipt)
             return
         assert self._layout is not None
         check_receipt(self._plan, self._layout.group(group.name), receipt)
@@ -320,7 +320,7 @@ class Coordinator:
         if state.phase is Phase.FOUNDING:
             commit.send_again(turn, wanted)
         elif state.phase is Phase.PREPARING and state.number == event.cohort:
-            commit.open_again(turn, state)
+            commit.opening_lost(turn, state, wanted)
         elif state.phase is Phase.HOLDING and state.number == event.cohort and wanted:
             commit.missing(turn, state, wanted)
 

@@ -13,6 +13,7 @@ from typing import Any
 from secureps.crypto.identity import Roster
 from secureps.errors import (
     ClientError,
+    Conflict,
     InternalError,
     Malformed,
     SecurepsError,
@@ -103,6 +104,7 @@ class Member:
         self._bases: dict[tuple[str, int], bytes] = {}
         self._published: dict[str, Published] = {}
         self._invites: dict[str, Invite] = {}
+        self._followed: dict[str, Invite] = {}
         self._cached: set[bytes] = set()
         self._pulling: set[bytes] = set()
         self._pulled_bytes = 0
@@ -218,7 +220,7 @@ class Member:
             return
         for group, invite in list(self._invites.items()):
             if invite.version == -1 and not self._pending(group, -1):
-                del self._invites[group]
+                self._followed[group] = self._invites.pop(group)
                 self._working = True
                 step.effects.append(Work(Offer(group, self._next.get(group, 0))))
                 return
@@ -229,7 +231,7 @@ class Member:
         if self._misled(step, aims) or self._over_budget(step, aims):
             return
         for invite in due:
-            del self._invites[invite.group]
+            self._followed[invite.group] = self._invites.pop(invite.group)
         groups = self._pinned.plan.groups
         model = tuple(GroupVersion(g, self._published[g].version) for g in groups)
         blocks = tuple(d for g in groups for d in self._published[g].blocks)
@@ -366,6 +368,10 @@ class Member:
                 step.effects.append(Halt(str(error), error=True))
                 return
             self._write(step, RunPinned(welcome.run, welcome.placement, welcome.shards))
+            private = self.pinned.plan.section.privacy is not None
+            if private and any(at.version for at in welcome.next):
+                text = "this client took part in this run before, and its state is gone"
+                step.effects.append(Say(f"{text}: its budget does not count what it spent then"))
         elif self._pinned.run.id != welcome.run.id:
             text = "the coordinator runs another run than the one this client takes part in"
             step.effects.append(Halt(f"{text}; give a new --state folder", error=True))
@@ -408,6 +414,8 @@ class Member:
                 self._not_got(step, group, version, block, error)
             case PutBlock(header):
                 id = SubmissionId(header.author, header.group, header.sequence)
+                if id in self._sealed and isinstance(error, Conflict):
+                    self._follow_again(id.group)
                 self._settle(step, id, "dropped", str(error))
             case Submit(receipt):
                 self._settle(step, receipt.id, "dropped", str(error))
@@ -418,6 +426,14 @@ class Member:
             case _:
                 fault = "" if isinstance(error, ClientError) else f" ({error.fault} fault)"
                 step.effects.append(Halt(f"{error}{fault}", error=True))
+
+    def _follow_again(self, group: str) -> None:
+        """A shard knows this sequence from before this client lost its state: the next is tried.
+
+        The coordinator, which counts receipts, could not know: there was none for it.
+        """
+        if group in self._followed:
+            self._invites.setdefault(group, self._followed[group])
 
     # --- small things -------------------------------------------------------------
 

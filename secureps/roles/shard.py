@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from secureps.crypto.cipher import Opening
 from secureps.crypto.identity import Roster
-from secureps.crypto.suite import cipher
 from secureps.errors import (
     ClientError,
     Conflict,
@@ -38,6 +36,7 @@ from secureps.messages.records import (
     BlockSpooled,
     Discarded,
     Incarnated,
+    OpenedForgotten,
     RunPinned,
     StateCommitted,
     StatePrepared,
@@ -59,6 +58,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.submission import (
     FOUNDING,
+    OPENED,
     UPDATE,
     BlockHeader,
     Cohort,
@@ -82,15 +82,15 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.shelf import Shelves, block_name, submission_of
+from secureps.roles.shelf import Shelves, block_name, name_under, submission_of
 from secureps.roles.tasks import (
+    Damaged,
     MakeState,
     PartWritten,
     Prune,
     StateReady,
     StepState,
     SumCohort,
-    SumsDamaged,
     SumsReady,
     Sweep,
     WritePart,
@@ -103,6 +103,11 @@ UNSETTLED = 8
 def sum_key(group: str, cohort: int, block: int) -> str:
     """Where a shard keeps the ciphertext sum of a block of a cohort."""
     return f"sum/{group}/{cohort}/{block}"
+
+
+def noise_key(group: str, cohort: int, block: int) -> str:
+    """Where it keeps what it added to that sum itself, sealed."""
+    return f"{sum_key(group, cohort, block)}/noise"
 
 
 def model_key(group: str, version: int, block: int) -> str:
@@ -162,12 +167,14 @@ class Shard:
                 f"block {header.block} of {header.group} is not placed on {self._name}; "
                 "ask the coordinator for the placement"
             )
-        check_header(self.shelves.plan, self.shelves.layout.group(header.group), header, role)
+        pinned = self.shelves.pinned
+        check_header(pinned.plan, pinned.layout.group(header.group), header, role)
         self._roster.find(header.author).identity.verify(*signing_bytes(header), header.signature)
         known = self.shelves.spooled.get(block_name(header))
         if known is not None and known.digest != header.digest:
             raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
-        if header.purpose == FOUNDING and 0 in self.shelves.shelf(header.group).states:
+        founded = 0 in self.shelves.shelf(header.group).states
+        if known is None and header.purpose == FOUNDING and founded:
             raise WrongVersion(f"{header.group} has its founding model already")
         return known is None
 
@@ -177,7 +184,7 @@ class Shard:
         Should one of them be wanted after all, it is missing, and its client sends it again.
         """
         kept = self.shelves.unsummed(header.author, header.group)
-        most = UNSETTLED + 2 * self.shelves.plan.section.checkpoint_every
+        most = UNSETTLED + 2 * self.shelves.pinned.plan.section.checkpoint_every
         if len(kept) > most:
             self._discard(step, (SubmissionId(header.author, header.group, min(kept)),))
 
@@ -322,10 +329,11 @@ class Shard:
         if made is None or made.cohort != cohort:
             raise Refused(f"cohort {cohort.number} of {cohort.group} is not held here")
         keys: tuple[str, ...] | None = None
-        if cipher(self.shelves.plan.cipher_parameters).opening is Opening.HOLDER:
+        if self.shelves.opened_by_holder:
             keys = self.shelves.opened_keys(cohort, opened)
             if keys is None:
-                missing = Missing(self._name, cohort.group, cohort.number, ())
+                lacking = self.shelves.lacking(cohort)
+                missing = Missing(self._name, cohort.group, cohort.number, lacking)
                 step.effects.append(Call(COORDINATOR, missing))
                 return
         self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys))
@@ -341,7 +349,8 @@ class Shard:
         gone = tuple(h.key for name, h in before.items() if name not in self.shelves.spooled)
         past = sorted(sums - set(shelf.sums))
         own = self.shelves.own(group)
-        gone += tuple(sum_key(group, number, block) for number in past for block in own)
+        kinds = (sum_key, noise_key) if self.shelves.pinned.plan.noisy_shards else (sum_key,)
+        gone += tuple(key(group, n, block) for n in past for block in own for key in kinds)
         step.effects.append(Work(Prune(gone, group, version, keep)))
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
@@ -361,11 +370,8 @@ class Shard:
                 made = SumsMade(cohort, sums)
                 self._write(step, made)
                 step.effects += [self._held(made), Call(COORDINATOR, telemetry)]
-            case SumsDamaged(cohort, ids):
-                self._busy.discard(("sum", cohort.group, cohort.number))
-                self._discard(step, ids)
-                missing = Missing(self._name, cohort.group, cohort.number, ids)
-                step.effects.append(Call(COORDINATOR, missing))
+            case Damaged(task, keys):
+                self._ask_again(step, task, keys)
             case StateReady(group, version, cohort, blocks, digest, report):
                 self._busy.discard(("state", group, version))
                 state = StatePrepared(group, version, cohort, blocks, digest)
@@ -379,9 +385,35 @@ class Shard:
                 step.effects.append(Call(COORDINATOR, part))
         return step
 
+    def _ask_again(
+        self, step: Step, task: MakeState | SumCohort | StepState, keys: frozenset[str]
+    ) -> None:
+        """Forgets what is damaged, for nothing known is taken in, and says that it is missing.
+
+        Updates are in their clients' outboxes; opened sums come again from the holder.
+        """
+        names = {name_under(key) for key in keys}
+        ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
+        self._discard(step, ids)
+        match task:
+            case MakeState(group):
+                self._busy.discard(("state", group, 0))
+                missing = Missing(self._name, group, -1, ids)
+            case SumCohort(cohort):
+                self._busy.discard(("sum", cohort.group, cohort.number))
+                missing = Missing(self._name, cohort.group, cohort.number, ids)
+            case StepState(cohort):
+                self._busy.discard(("state", cohort.group, cohort.version))
+                opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
+                self._write(step, OpenedForgotten(cohort.group, cohort.number, opened))
+                lacking = self.shelves.lacking(cohort)
+                missing = Missing(self._name, cohort.group, cohort.number, lacking)
+        step.effects.append(Call(COORDINATOR, missing))
+
     def _failed(self, event: WorkFailed) -> Step:
-        """A sum that no honest cohort has is the cohort's end; anything else is ours."""
-        if not (isinstance(event.task, StepState) and isinstance(event.error, ClientError)):
+        """A cohort whose sum is of no honest cohort, or lost, is at its end; all else is ours."""
+        mendable = isinstance(event.error, ClientError | Refused)
+        if not (isinstance(event.task, StepState) and mendable):
             return Step(effects=[Halt(str(event.error), error=True)])
         cohort = event.task.cohort
         self._busy.discard(("state", cohort.group, cohort.version))

@@ -9,20 +9,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from secureps.errors import InternalError, Malformed, NotReady
+from secureps.crypto.cipher import Opening
+from secureps.crypto.suite import cipher
+from secureps.errors import InternalError, Malformed
 from secureps.messages.records import (
     BlockSpooled,
     Discarded,
     Incarnated,
+    OpenedForgotten,
     RunPinned,
     StateCommitted,
     StatePrepared,
     SumsMade,
 )
-from secureps.messages.submission import OPENED, BlockHeader, Cohort, SubmissionId
-from secureps.model.layout import Layout
-from secureps.policy.plan import Plan
-from secureps.roles.tasks import StepState
+from secureps.messages.submission import (
+    FOUNDING,
+    OPENED,
+    UPDATE,
+    BlockHeader,
+    Cohort,
+    SubmissionId,
+)
+from secureps.roles.charter import Pinned, founded
+from secureps.roles.tasks import MakeState, StepState
 
 BlockName = tuple[str, str, str, int, int]
 """(purpose, author, group, sequence, block): one payload, for ever."""
@@ -43,6 +52,12 @@ def block_name(header: BlockHeader) -> BlockName:
     return (header.purpose, header.author, header.group, header.sequence, header.block)
 
 
+def name_under(key: str) -> BlockName:
+    """The name of the payload under a spool key (`BlockHeader.key`)."""
+    purpose, author, group, sequence, block, _ = key.split("/")
+    return (purpose, author, group, int(sequence), int(block))
+
+
 def submission_of(name: BlockName) -> SubmissionId | None:
     """The submission that a block is part of; None for an opened sum."""
     purpose, author, group, sequence, _ = name
@@ -56,9 +71,7 @@ class Shelves:
         self.incarnation = 0
         self.spooled: dict[BlockName, BlockHeader] = {}
         self._name = name
-        self._pinned: RunPinned | None = None
-        self._plan: Plan | None = None
-        self._layout: Layout | None = None
+        self._pinned: Pinned | None = None
         self._shelves: dict[str, Shelf] = {}
         self._sequences: dict[tuple[str, str], dict[int, int]] = {}
 
@@ -69,10 +82,9 @@ class Shelves:
         match record:
             case Incarnated(number):
                 self.incarnation = number
-            case RunPinned(run):
-                self._pinned, self._plan = record, Plan.from_text(run.plan)
-                self._layout = self._plan.layout(run.schema)
-                self._shelves = {name: Shelf() for name in self._plan.groups}
+            case RunPinned():
+                self._pinned = Pinned.of(record)
+                self._shelves = {name: Shelf() for name in self._pinned.plan.groups}
             case BlockSpooled(header):
                 self._put(header)
             case SumsMade(cohort):
@@ -84,6 +96,14 @@ class Shelves:
             case Discarded(ids):
                 gone = set(ids)
                 self._drop([n for n in self.spooled if submission_of(n) in gone])
+            case OpenedForgotten(group, number, blocks):
+                self._drop(
+                    [
+                        name
+                        for name in self.spooled
+                        if (name[0], *name[2:4]) == (OPENED, group, number) and name[4] in blocks
+                    ]
+                )
             case _:
                 raise InternalError(f"a shard's journal has no {type(record).__name__}")
 
@@ -127,23 +147,14 @@ class Shelves:
         return self._pinned is not None
 
     @property
-    def pinned(self) -> RunPinned:
-        """The run; NotReady before it is founded."""
-        if self._pinned is None:
-            raise NotReady(f"{self._name} waits for the run to be founded")
-        return self._pinned
+    def pinned(self) -> Pinned:
+        """The run, its plan and layout; NotReady before it is founded."""
+        return founded(self._pinned, self._name)
 
     @property
-    def plan(self) -> Plan:
-        """The run's plan."""
-        assert self._plan is not None
-        return self._plan
-
-    @property
-    def layout(self) -> Layout:
-        """The run's layout."""
-        assert self._layout is not None
-        return self._layout
+    def opened_by_holder(self) -> bool:
+        """Whether sums are opened by a holder, and come back opened."""
+        return cipher(self.pinned.plan.cipher_parameters).opening is Opening.HOLDER
 
     def shelf(self, group: str) -> Shelf:
         """What is held of a group; Malformed if there is none of that name."""
@@ -176,13 +187,34 @@ class Shelves:
         }
         return frozenset(self._sequences.get((client, group), {})) - summed
 
-    def step_to(self, group: str, version: int) -> StepState | None:
-        """The work that made a version, to be done again; None if its sums are gone."""
+    def work_of(self, group: str, version: int) -> MakeState | StepState | None:
+        """The work that made a version, to be done again; None if what it needs is gone."""
         state = self.shelf(group).states.get(version)
-        made = self.shelf(group).sums.get(state.cohort) if state is not None else None
+        if state is None:
+            return None
+        if version == 0:
+            return self._founding(group, state)
+        made = self.shelf(group).sums.get(state.cohort)
         if made is None:
             return None
-        return StepState(made.cohort, self.opened_keys(made.cohort, None))
+        opened = self.opened_keys(made.cohort, None) if self.opened_by_holder else None
+        if opened is None and self.opened_by_holder:
+            return None
+        return StepState(made.cohort, opened)
+
+    def _founding(self, group: str, state: StatePrepared) -> MakeState | None:
+        if self.pinned.plan.section.initial is not None:
+            return MakeState(group, None)
+        wanted = dict(zip(self.own(group), state.blocks, strict=True))
+        found = {
+            header.block: header
+            for header in list(self.spooled.values())
+            if (header.purpose, header.group) == (FOUNDING, group)
+            and wanted.get(header.block) == header.digest  # of its values, as the state's is
+        }
+        if len(found) != len(wanted):
+            return None
+        return MakeState(group, tuple(found[block].key for block in wanted))
 
     def keys(
         self, id: SubmissionId, purpose: str, digests: tuple[bytes, ...]
@@ -197,6 +229,17 @@ class Shelves:
         if any(h is None or h.digest != d for h, d in zip(headers, digests, strict=True)):
             return None
         return tuple(h.key for h in headers if h is not None)
+
+    def block_key(self, id: SubmissionId, block: int) -> str | None:
+        """The spool key of a block of an update; None if it is not here."""
+        header = self.spooled.get((UPDATE, id.client, id.group, id.sequence, block))
+        return None if header is None else header.key
+
+    def lacking(self, cohort: Cohort) -> tuple[SubmissionId, ...]:
+        """Members of a cohort of whom not every own block is here."""
+        own = self.own(cohort.group)
+        ids = (member.id for member in cohort.members)
+        return tuple(id for id in ids if any(self.block_key(id, b) is None for b in own))
 
     def opened_keys(
         self, cohort: Cohort, digests: tuple[bytes, ...] | None

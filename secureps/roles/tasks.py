@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Telemetry
-from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
+from secureps.messages.submission import BlockHeader, Cohort, Receipt
 
 # --- coordinator ------------------------------------------------------------------
 
@@ -54,19 +54,19 @@ class SumsReady:
 
 
 @dataclass(frozen=True, slots=True)
-class SumsDamaged:
-    """Blocks of these members are gone or damaged: they must be sent again."""
-
-    cohort: Cohort
-    ids: tuple[SubmissionId, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class StepState:
     """Opens, averages and steps; `opened` are spool keys of opened sums, or None under plain."""
 
     cohort: Cohort
     opened: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A work could not be done: the payloads under these spool keys are gone or damaged."""
+
+    task: MakeState | SumCohort | StepState
+    keys: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

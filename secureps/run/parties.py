@@ -23,8 +23,9 @@ from secureps.roles.shard import Shard
 from secureps.service.coordinator_hands import CoordinatorHands
 from secureps.service.executor import Executor
 from secureps.service.holder_hands import HolderHands
-from secureps.service.shard_hands import ShardFolders, ShardHands
+from secureps.service.shard_hands import ShardHands
 from secureps.service.shard_noise import ShardNoise
+from secureps.service.shard_states import ShardFolders
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.keyring import PublicKit
 

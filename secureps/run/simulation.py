@@ -1,13 +1,14 @@
 """A whole federation in one process, on a loop and a network of its own.
 
 The machines, hands and executors are those of the real processes; only the transport,
-the clock and most stores are in memory. `kill` and `restart` do to a party what SIGKILL
-and a service manager do. What must not live here: scenarios and reports
+the clock and most stores are in memory. `kill`, `start` and `lose` do to a party what
+SIGKILL, a service manager and a dead disk do. What must not live here: scenarios and reports
 (`run.simulate`).
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +22,13 @@ from secureps.client.trainer import Trainer
 from secureps.crypto.identity import Identity, Role, certify, sign_roster
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
-from secureps.errors import InternalError
+from secureps.errors import InternalError, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import Coordinator
-from secureps.roles.machine import COORDINATOR
+from secureps.roles.machine import COORDINATOR, Halt
 from secureps.roles.shard import model_key
 from secureps.run.names import holder_names, shard_names
 from secureps.run.parties import (
@@ -127,6 +128,7 @@ class Simulation:
         self._kit = memory_kit(plan, tuple(cast.trainers))
         self.network = InProcessNetwork(self.loop, self._conditions.delay, self._conditions.faults)
         self._stores: dict[str, Stores] = {}
+        self._seeds: dict[str, Seed] = {}
         self.parties: dict[str, Executor] = {}
         shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
         for name in (COORDINATOR, *shards, *holders, *cast.trainers):
@@ -147,23 +149,40 @@ class Simulation:
         self.parties[name].stop()
         self.network.detach(name)
 
+    def lose(self, name: str, seed: Seed | None = None) -> None:
+        """The disk of a party that was killed is gone; it starts with empty stores.
+
+        A client's secret seed goes too: `seed` is its new one (None: the same once more).
+        """
+        del self._stores[name]
+        if seed is not None:
+            self._seeds[name] = seed
+        shutil.rmtree(self._folder / name, ignore_errors=True)
+
     def run(self, until: Callable[[], bool] | None = None) -> None:
         """Plays until `until()`, or until the run is over and every client has heard of it.
 
         Raises:
             SecurepsError: whatever ended a party that should not have ended.
+            Refused: a server halted for a reason to complain of.
             InternalError: nothing is left to happen, and the run is not over.
         """
         if not self.loop.run(lambda: self._failed() or (until or self._over)()):
             raise InternalError(f"the simulation stands still: {self.reasons()}")
-        for executor in self.parties.values():
-            if executor.halted.done():
-                executor.halted.result()
+        for name, executor in self.parties.items():
+            if executor.halted.done() and self._complains(name, executor.halted.result()):
+                raise Refused(executor.halted.result().reason)
 
     def _failed(self) -> bool:
         return any(
-            e.halted.done() and e.halted.exception() is not None for e in self.parties.values()
+            e.halted.exception() is not None or self._complains(name, e.halted.result())
+            for name, e in self.parties.items()
+            if e.halted.done()
         )
+
+    def _complains(self, name: str, halt: Halt) -> bool:
+        """Whether nothing can go on without this party; other clients can without one."""
+        return halt.error and name not in self._cast.trainers
 
     def _over(self) -> bool:
         return bool(self.coordinator.federation.finished) and all(
@@ -237,7 +256,7 @@ class Simulation:
             name,
             self._cast.trainers[name],
             identity,
-            self._cast.seed,
+            self._seeds.get(name, self._cast.seed),
             public.holder_keys,
             stores.folder,
         )

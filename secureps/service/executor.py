@@ -62,7 +62,7 @@ class Hands(Protocol):
         """Checks and stores the payload that came with a PutBlock or answers a request."""
 
     def fetch(self, key: str) -> bytes:
-        """The payload that a machine named by `key`."""
+        """The payload that a machine named by `key`; a PeerError is the caller's answer."""
 
     def seconds(self, task: Any) -> float:
         """How long a task takes in virtual time."""
@@ -295,6 +295,9 @@ class Executor:
             error = done.exception()
             if error is None:
                 answer.set_result(dataclasses.replace(message, payload=done.result()))
+            elif isinstance(error, PeerError):
+                log.warning("%s: %s: %s", self._party, type(item.event).__name__, error)
+                answer.set_exception(error)
             else:
                 answer.set_exception(InternalError("a stored payload cannot be read"))
                 self._later(partial(self._fail, error))

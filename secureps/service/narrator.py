@@ -36,6 +36,8 @@ def told(record: Any) -> str | None:
             return f"{group}: version {version} is committed"
         case records.CheckpointComplete(number):
             return f"checkpoint {number} is complete"
+        case records.OpenedForgotten(group, number, blocks):
+            return f"{group}: cohort {number}: opened sums of {len(blocks)} blocks are lost"
         case records.CohortGranted(cohort):
             return f"{cohort.group}: opens cohort {cohort.number} of {len(cohort.members)} members"
         case records.Finished(reason):

@@ -1,15 +1,16 @@
-"""What a shard does with payloads: stores, adds, opens, averages, steps, writes state files.
+"""What a shard does with payloads: stores, adds, opens, averages, steps.
 
 Blocks are taken one at a time, so that memory does not grow with the number of members.
-A state file that is damaged is made again from an older one and the sums that are kept;
-what comes out must have the digest on record. What must not live here: decisions.
+Nothing that lies on the disk is believed: a payload is used if it has the digest on
+record, else it is made again from others that have theirs, or asked for again. What must
+not live here: decisions, and files of versions (`service.shard_states`).
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,48 +19,29 @@ from safetensors.numpy import load as load_safetensors
 
 from secureps.crypto.cipher import Cipher
 from secureps.crypto.suite import cipher
-from secureps.errors import DamagedStore, InternalError, Malformed
+from secureps.errors import DamagedStore, InternalError, Malformed, Refused
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Figure, PutBlock, Telemetry
-from secureps.messages.submission import FOUNDING, UPDATE
+from secureps.messages.submission import FOUNDING, UPDATE, Cohort
 from secureps.model.optimizer import OptimizerState
-from secureps.roles.shard import sum_key
+from secureps.roles.shard import noise_key, sum_key
 from secureps.roles.shelf import Shelves
 from secureps.roles.tasks import (
+    Damaged,
     MakeState,
-    PartWritten,
     Prune,
     StateReady,
     StepState,
     SumCohort,
-    SumsDamaged,
     SumsReady,
     Sweep,
     WritePart,
 )
 from secureps.service.shard_noise import ShardNoise
-from secureps.store.checkpoint import checkpoint_path, read_state, tensor_name, write_state
+from secureps.service.shard_states import GroupValues, ShardFolders, States, Values
 from secureps.store.spool import Spool
 
-Values = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupValues:
-    """A group's own blocks at one version: values and optimizer state by block."""
-
-    version: int
-    values: Mapping[int, Values]
-    optimizer: Mapping[int, OptimizerState]
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFolders:
-    """Where a shard keeps files: its states, and its parts of checkpoints."""
-
-    states: Path
-    checkpoints: Path
+log = logging.getLogger("secureps")
 
 
 class ShardHands:
@@ -71,9 +53,8 @@ class ShardHands:
         self._name = name
         self._shelves = shelves
         self._spool = spool
-        self._folders = folders
         self._noise = noise
-        self._newest: dict[str, dict[int, GroupValues]] = {}
+        self._states = States(name, shelves, folders, self._make)
 
     def seconds(self, task: object) -> float:
         return 0.0
@@ -106,27 +87,51 @@ class ShardHands:
         self._spool.put(header.key, payload)
 
     def fetch(self, key: str) -> bytes:
-        """A held ciphertext sum, or the values of a published block (float32 LE)."""
+        """A held ciphertext sum, or the values of a published block (float32 LE).
+
+        Raises:
+            Refused: the sum is lost, or the version went while the request waited.
+            DamagedStore: the version is lost.
+        """
         kind, group, number, block = key.split("/")
         if kind == "sum":
-            return self._spool.get(key)
-        values = self._values(group, int(number)).values[int(block)]
+            return self._held(group, int(number), int(block))
+        try:
+            values = self._states.values(group, int(number)).values[int(block)]
+        except DamagedStore:
+            if int(number) in self._shelves.shelf(group).states:
+                raise
+            raise Refused(f"version {number} of {group} is gone; pull the newest") from None
         return values.astype("<f4").tobytes()
+
+    def _payload(self, key: str, digest: bytes) -> bytes:
+        """The payload under a key; DamagedStore unless it is there and has this digest."""
+        name = key.removesuffix(f"/{digest.hex()}")
+        try:
+            payload = self._spool.get(key)
+        except (KeyError, OSError) as error:
+            raise DamagedStore(f"{self._name}: {name} is gone") from error
+        if payload_digest(payload) != digest:
+            raise DamagedStore(f"{self._name}: {name} is damaged: its digest is another")
+        return payload
+
+    def _block(self, key: str) -> bytes:
+        """The same of what came with a header, whose key ends in its digest."""
+        return self._payload(key, bytes.fromhex(key.rpartition("/")[2]))
 
     # --- works --------------------------------------------------------------------
 
     def work(self, task: object) -> object:
         match task:
-            case SumCohort():
-                return self._sum(task)
-            case MakeState(group, keys):
-                return self._found(group, keys)
-            case StepState():
-                return self._step(task)
+            case SumCohort() | MakeState() | StepState():
+                return self._try(task)
             case WritePart(number, versions):
-                return self._write_part(number, versions)
+                return self._states.write_part(number, versions)
             case Prune(keys, group, version, keep):
-                self._prune(keys, group, version, keep)
+                for key in keys:
+                    self._spool.delete(key)
+                if group:
+                    self._states.forget(group, version, keep)
             case Sweep(referenced):
                 for key in self._spool.keys(""):
                     if not key.startswith("sum/") and key not in referenced:
@@ -135,61 +140,152 @@ class ShardHands:
                 raise InternalError(f"a shard has no hands for a {type(task).__name__}")
         return None
 
-    def _sum(self, task: SumCohort) -> SumsReady | SumsDamaged:
-        began, cohort = time.perf_counter(), task.cohort
-        damaged = tuple(
-            member.id
-            for member, keys in zip(cohort.members, task.keys, strict=True)
-            if not all(self._whole(key) for key in keys)
-        )
-        if damaged:
-            return SumsDamaged(cohort, damaged)
-        adder, digests = self._cipher().adder(), []
-        plan, layout = self._shelves.plan, self._shelves.layout.group(cohort.group)
+    def _try(self, task: SumCohort | MakeState | StepState) -> SumsReady | StateReady | Damaged:
+        """Does a task, or says what has to be sent again before it can be done."""
+        try:
+            match task:
+                case SumCohort():
+                    return self._sum(task)
+                case MakeState(group):
+                    return self._ready(group, self._founded(task), -1, None)
+                case StepState():
+                    return self._step(task)
+        except DamagedStore:
+            damaged = self._damage(task)
+            if not damaged:
+                raise
+            return Damaged(task, damaged)
+
+    def _damage(self, task: SumCohort | MakeState | StepState) -> frozenset[str]:
+        """Keys of what a task needs, can be sent again, and is not whole."""
+        match task:
+            case SumCohort(cohort, keys):
+                for block in self._shelves.own(cohort.group):  # no record will name these
+                    self._spool.delete(sum_key(cohort.group, cohort.number, block))
+                return self._broken(key for member in keys for key in member)
+            case MakeState(_, keys):
+                return self._broken(keys or ())
+            case StepState(cohort, opened):
+                broken = self._broken(opened or ())
+                blocks = self._shelves.own(cohort.group) if broken else ()
+                return broken.union(*(self._unsummable(cohort, block) for block in blocks))
+
+    def _broken(self, keys: Iterable[str]) -> frozenset[str]:
+        broken = set()
+        for key in keys:
+            try:
+                self._block(key)
+            except DamagedStore as damage:
+                log.warning("%s; it is asked for again", damage)
+                broken.add(key)
+        return frozenset(broken)
+
+    # --- sums ---------------------------------------------------------------------
+
+    def _sum(self, task: SumCohort) -> SumsReady:
+        began, cohort, digests = time.perf_counter(), task.cohort, []
         for place, block in enumerate(self._shelves.own(cohort.group)):
-            total = adder.zero(self._slots(cohort.group, block))
-            for member, keys in zip(cohort.members, task.keys, strict=True):
-                adder.add(total, self._spool.get(keys[place]), member.weight)
-            noise = self._noise.sealed(plan, layout, cohort, block)
-            if noise is not None:
-                adder.add(total, noise, 1)
-            data = adder.total(total)
+            data = self._added(cohort, block, [keys[place] for keys in task.keys])
             self._spool.put(sum_key(cohort.group, cohort.number, block), data)
             digests.append(payload_digest(data))
         figures = (Figure("adding_seconds", time.perf_counter() - began),)
         report = Telemetry(self._name, cohort.group, cohort.version, figures)
         return SumsReady(cohort, tuple(digests), report)
 
-    def _whole(self, key: str) -> bool:
-        """Whether the payload that a header's key names is there, with its digest."""
-        try:
-            return payload_digest(self._spool.get(key)).hex() == key.rpartition("/")[2]
-        except KeyError:
-            return False
+    def _added(self, cohort: Cohort, block: int, keys: Sequence[str | None]) -> bytes:
+        """The sum of a block over the members; DamagedStore if one's is not whole."""
+        adder = self._cipher().adder()
+        total = adder.zero(self._slots(cohort.group, block))
+        for member, key in zip(cohort.members, keys, strict=True):
+            if key is None:
+                raise DamagedStore(f"{self._name}: block {block} of {member.id} is not here")
+            adder.add(total, self._block(key), member.weight)
+        noise = self._noise_of(cohort, block)
+        if noise is not None:
+            adder.add(total, noise, 1)
+        return adder.total(total)
 
-    def _found(self, group: str, keys: tuple[str, ...] | None) -> StateReady:
-        own = self._shelves.own(group)
-        if keys is not None:
-            parts = [np.frombuffer(self._spool.get(key), dtype="<f4") for key in keys]
+    def _noise_of(self, cohort: Cohort, block: int) -> bytes | None:
+        """The shard's own sealed noise for a sum, drawn once: a sum made again has the same."""
+        plan, layout = self._shelves.pinned.plan, self._shelves.pinned.layout.group(cohort.group)
+        if not plan.noisy_shards:
+            return None
+        key = noise_key(cohort.group, cohort.number, block)
+        try:
+            return self._spool.get(key)
+        except KeyError:
+            noise = self._noise.sealed(plan, layout, cohort, block)
+            self._spool.put(key, noise)
+            return noise
+
+    def _held(self, group: str, number: int, block: int) -> bytes:
+        """A sum as it is on record: from the disk, or else made again from members' blocks.
+
+        Raises:
+            Refused: neither is whole.
+        """
+        name = f"the sum of block {block} of cohort {number} of {group}"
+        made = self._shelves.shelf(group).sums.get(number)
+        if made is None:
+            raise Refused(f"{self._name}: {name} is not held any more")
+        digest = made.sums[self._shelves.own(group).index(block)]
+        key = sum_key(group, number, block)
+        try:
+            return self._payload(key, digest)
+        except DamagedStore as damage:
+            log.warning("%s; it is made again", damage)
+        keys = [self._shelves.block_key(member.id, block) for member in made.cohort.members]
+        try:
+            again = self._added(made.cohort, block, keys)
+        except DamagedStore as damage:
+            raise Refused(f"{name} is lost: {damage}") from damage
+        if payload_digest(again) != digest:
+            raise Refused(f"{self._name}: {name} was damaged; made again, it came out different")
+        self._spool.put(key, again)
+        return again
+
+    def _unsummable(self, cohort: Cohort, block: int) -> frozenset[str]:
+        """Members' blocks without which a lost sum cannot be made again; none if it can."""
+        try:
+            self._held(cohort.group, cohort.number, block)
+        except Refused:
+            keys = (self._shelves.block_key(member.id, block) for member in cohort.members)
+            return self._broken(key for key in keys if key is not None)
+        return frozenset()
+
+    # --- versions -----------------------------------------------------------------
+
+    def _make(self, task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
+        """As `States` asks for it, when a version has to be made again."""
+        if isinstance(task, MakeState):
+            return self._founded(task)
+        assert before is not None
+        return self._stepped(task, before)
+
+    def _founded(self, task: MakeState) -> GroupValues:
+        group = task.group
+        own, init = self._shelves.own(group), self._shelves.pinned.plan.optimizer(group).init
+        if task.keys is not None:
+            parts = [np.frombuffer(self._block(key), dtype="<f4") for key in task.keys]
             values = {b: part.astype(np.float32) for b, part in zip(own, parts, strict=True)}
         else:
-            flat = self._initial(group)
-            layout = self._shelves.layout.group(group)
+            flat, layout = self._initial(group), self._shelves.pinned.layout.group(group)
             values = {b: flat[slice(*layout.span(b))] for b in own}
-        init = self._shelves.plan.optimizer(group).init
-        made = GroupValues(0, values, {b: init(v) for b, v in values.items()})
-        return self._ready(group, made, -1, None)
+        return GroupValues(0, values, {b: init(v) for b, v in values.items()})
 
     def _initial(self, group: str) -> Values:
-        plan = self._shelves.plan
-        data = Path(plan.section.initial or "").read_bytes()
+        plan = self._shelves.pinned.plan
+        try:
+            data = Path(plan.section.initial or "").read_bytes()
+        except OSError as error:
+            raise DamagedStore(f"{plan.section.initial}: {error.strerror}") from None
         if payload_digest(data).hex() != plan.initial_digest:
             raise DamagedStore(f"{plan.section.initial} is not the file that the run is founded on")
-        return self._shelves.layout.group(group).flatten(load_safetensors(data))
+        return self._shelves.pinned.layout.group(group).flatten(load_safetensors(data))
 
     def _step(self, task: StepState) -> StateReady:
         began, cohort = time.perf_counter(), task.cohort
-        before = self._values(cohort.group, cohort.version - 1)
+        before = self._states.values(cohort.group, cohort.version - 1)
         made = self._stepped(task, before)
         figures = (Figure("stepping_seconds", time.perf_counter() - began),)
         report = Telemetry(self._name, cohort.group, cohort.version, figures)
@@ -198,7 +294,7 @@ class ShardHands:
     def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
         """One version further: a pure function of the sums and the state before."""
         cohort, group = task.cohort, task.cohort.group
-        plan, size = self._shelves.plan, self._shelves.layout.group(group).size
+        plan, size = self._shelves.pinned.plan, self._shelves.pinned.layout.group(group).size
         grid, apply = plan.grid(group, size), plan.optimizer(group).apply
         terms = cohort.weight + plan.noisy_shards
         values: dict[int, Values] = {}
@@ -215,117 +311,24 @@ class ShardHands:
     def _opened(self, task: StepState, place: int, block: int) -> NDArray[np.int64]:
         group = task.cohort.group
         if task.opened is not None:
-            if not self._whole(task.opened[place]):
-                raise DamagedStore(f"{self._name}: the opened sum of block {block} is damaged")
-            opened = self._spool.get(task.opened[place])
+            opened = self._block(task.opened[place])
             return np.frombuffer(opened, dtype="<i8").astype(np.int64)
-        total = self._spool.get(sum_key(group, task.cohort.number, block))
+        total = self._held(group, task.cohort.number, block)
         return self._cipher().opener(None).open(total, self._slots(group, block))
-
-    # --- state files --------------------------------------------------------------
 
     def _ready(
         self, group: str, made: GroupValues, cohort: int, report: Telemetry | None
     ) -> StateReady:
-        state = write_state(self._state_file(group, made.version), *_tensors(group, made))
-        self._newest.setdefault(group, {})[made.version] = made
+        state = self._states.keep(group, made)
         digests = tuple(
             payload_digest(made.values[b].astype("<f4").tobytes()) for b in self._shelves.own(group)
         )
         return StateReady(group, made.version, cohort, digests, state, report)
 
-    def _state_file(self, group: str, version: int) -> Path:
-        return self._folders.states / f"{group}-{version:06d}.safetensors"
-
-    def _values(self, group: str, version: int) -> GroupValues:
-        """A version's values: from memory, from its file, or made again from an older one.
-
-        Raises:
-            DamagedStore: neither the file nor anything to make it from is intact.
-        """
-        known = self._newest.get(group, {}).get(version)
-        if known is not None:
-            return known
-        record = self._shelves.shelf(group).states.get(version)
-        if record is None:
-            raise DamagedStore(f"{self._name}: nothing is on record of {group} version {version}")
-        try:
-            tensors, _ = read_state(self._state_file(group, version), record.state)
-            values = _group_values(group, version, tensors)
-        except DamagedStore as damage:
-            values = self._again(group, version, damage)
-            if write_state(self._state_file(group, version), *_tensors(group, values)) != (
-                record.state
-            ):
-                raise DamagedStore(f"{damage}; made again, it came out different") from damage
-        self._newest.setdefault(group, {})[version] = values
-        return values
-
-    def _again(self, group: str, version: int, damage: DamagedStore) -> GroupValues:
-        task = self._shelves.step_to(group, version)
-        if task is None:
-            raise damage
-        return self._stepped(task, self._values(group, version - 1))
-
-    def _write_part(self, number: int, versions: tuple[GroupVersion, ...]) -> PartWritten:
-        tensors: dict[str, NDArray[np.generic]] = {}
-        for at in versions:
-            if self._shelves.own(at.group):
-                tensors |= _tensors(at.group, self._values(at.group, at.version))[0]
-        path = checkpoint_path(self._folders.checkpoints, number) / f"{self._name}.safetensors"
-        digest = write_state(path, tensors, {"shard": self._name})
-        return PartWritten(number, path.name, path.stat().st_size, digest)
-
-    def _prune(self, keys: tuple[str, ...], group: str, version: int, keep: int) -> None:
-        for key in keys:
-            self._spool.delete(key)
-        if not group:
-            return
-        held = self._newest.get(group, {})
-        for old in [v for v in held if v < version - 1]:
-            del held[old]
-        for path in self._folders.states.glob(f"{group}-*.safetensors"):
-            if int(path.stem.rpartition("-")[2]) < keep:
-                path.unlink(missing_ok=True)
-
     # --- small things -------------------------------------------------------------
 
     def _cipher(self) -> Cipher:
-        return cipher(self._shelves.plan.cipher_parameters)
+        return cipher(self._shelves.pinned.plan.cipher_parameters)
 
     def _slots(self, group: str, block: int) -> int:
-        return self._shelves.layout.group(group).slots(block)
-
-
-def _tensors(
-    group: str, made: GroupValues
-) -> tuple[dict[str, NDArray[np.generic]], dict[str, str]]:
-    """The tensors and the metadata of a state file."""
-    tensors: dict[str, NDArray[np.generic]] = {}
-    for block, values in made.values.items():
-        state = made.optimizer[block]
-        tensors[tensor_name(group, block)] = values
-        tensors[tensor_name(group, block, "step")] = np.array([state.step], dtype=np.int64)
-        for slot, array in state.slots.items():
-            tensors[tensor_name(group, block, slot)] = array
-    return tensors, {"version": str(made.version)}
-
-
-def _group_values(
-    group: str, version: int, tensors: Mapping[str, NDArray[np.generic]]
-) -> GroupValues:
-    """What `_tensors` wrote."""
-    values: dict[int, Values] = {}
-    slots: dict[int, dict[str, Values]] = {}
-    steps: dict[int, int] = {}
-    for name, array in tensors.items():
-        _, number, *slot = name.split("/")
-        block = int(number)
-        if not slot:
-            values[block] = array.astype(np.float32)
-        elif slot == ["step"]:
-            steps[block] = int(array[0])
-        else:
-            slots.setdefault(block, {})[slot[0]] = array.astype(np.float32)
-    optimizer = {b: OptimizerState(steps[b], slots.get(b, {})) for b in values}
-    return GroupValues(version, values, optimizer)
+        return self._shelves.pinned.layout.group(group).slots(block)

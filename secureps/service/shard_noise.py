@@ -15,7 +15,7 @@ import numpy as np
 from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import Seed
 from secureps.crypto.suite import cipher
-from secureps.errors import KitError
+from secureps.errors import InternalError, KitError
 from secureps.messages.submission import Cohort
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
@@ -33,8 +33,8 @@ class ShardNoise:
     seed: Seed
     holder_keys: Mapping[str, bytes]
 
-    def sealed(self, plan: Plan, layout: GroupLayout, cohort: Cohort, block: int) -> bytes | None:
-        """A block of noise, as a client of weight 1 would send it; None if none is due.
+    def sealed(self, plan: Plan, layout: GroupLayout, cohort: Cohort, block: int) -> bytes:
+        """A block of noise, as a client of weight 1 would send it.
 
         Slot 0 is empty: noise is no member that counts.
 
@@ -42,8 +42,8 @@ class ShardNoise:
             KitError: the cipher needs a holder's key, and the kit has none or several.
         """
         mechanism = plan.mechanism(cohort.group, layout.size)
-        if mechanism is None or not plan.noisy_shards:
-            return None
+        if mechanism is None:
+            raise InternalError("noise is added where the plan protects whole clients, only there")
         stream = self.seed.derive("aggregator-noise", cohort.group, cohort.number, block)
         slots = np.zeros(layout.slots(block), dtype=np.int64)
         slots[1:] = mechanism.noise(slots.size - 1, stream.words)

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ def write_state(path: str | Path, tensors: Tensors, metadata: Mapping[str, str])
 
 
 def read_state(
-    path: str | Path, digest: bytes | None
+    path: str | Path, digest: bytes | None, prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """The tensors and metadata of a state file.
 
@@ -160,6 +160,7 @@ def read_state(
         path: the file.
         digest: what `write_state` returned; None trusts the content as it is, and
             recognises torn files only.
+        prefix: reads only tensors whose names begin with it.
 
     Raises:
         DamagedStore: absent, torn, damaged, or not the file of that digest.
@@ -167,14 +168,20 @@ def read_state(
     path = Path(path)
     if digest is not None and _file_digest(path) != digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
-    _check_header(path)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            tensors = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-            metadata = dict(file.metadata() or {})
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise DamagedStore(f"{path}: not a state file: {error}") from None
-    return tensors, metadata
+    with _opened(path) as file:
+        names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
+        tensors = {name: np.array(file.get_tensor(name)) for name in names}
+        return tensors, dict(file.metadata() or {})
+
+
+def read_metadata(path: str | Path) -> dict[str, str]:
+    """The metadata of a state file as they are, without reading its tensors.
+
+    Raises:
+        DamagedStore: absent, or its header is damaged.
+    """
+    with _opened(Path(path)) as file:
+        return dict(file.metadata() or {})
 
 
 def write_manifest(directory: str | Path, manifest: Manifest) -> None:
@@ -220,6 +227,15 @@ def load_checkpoint(directory: str | Path) -> Manifest:
     return manifest
 
 
+def checkpoint_directories(root: str | Path) -> list[Path]:
+    """The directories of all checkpoints, whole or not, the newest first."""
+    try:
+        found = [path for path in Path(root).iterdir() if _NUMBER.fullmatch(path.name)]
+    except OSError:
+        return []
+    return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
 def latest_good(root: str | Path) -> tuple[Path, Manifest, tuple[str, ...]]:
     """The newest whole checkpoint, and what is wrong with those that are newer.
 
@@ -230,15 +246,11 @@ def latest_good(root: str | Path) -> tuple[Path, Manifest, tuple[str, ...]]:
         DamagedStore: there are checkpoints, and none is whole.
         OperatorError: (not DamagedStore) there is none at all.
     """
-    root = Path(root)
-    try:
-        found = [path for path in root.iterdir() if _NUMBER.fullmatch(path.name)]
-    except OSError:
-        found = []
+    found = checkpoint_directories(root)
     if not found:
         raise OperatorError(f"{root}: no checkpoint here")
     complaints: list[str] = []
-    for directory in sorted(found, key=lambda path: int(path.name), reverse=True):
+    for directory in found:
         try:
             return directory, load_checkpoint(directory), tuple(complaints)
         except DamagedStore as error:
@@ -279,6 +291,17 @@ def _file_digest(path: Path, size: int | None = None) -> bytes:
     except OSError as error:
         raise DamagedStore(f"{path}: {error.strerror}") from None
     return hasher.digest()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A state file under safetensors' parser; what that complains of is a DamagedStore."""
+    _check_header(path)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise DamagedStore(f"{path}: not a state file: {error}") from None
 
 
 def _check_header(path: Path) -> None:
