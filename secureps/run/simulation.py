@@ -143,8 +143,8 @@ class Simulation:
 
     def kill(self, name: str) -> None:
         """The party is gone at once; what it journalled and stored stays."""
-        self.parties[name].stop()
         self.network.detach(name)
+        self.parties[name].stop()
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
         """Plays until `until()`, or until the run is over and every client has heard of it.
