@@ -70,7 +70,6 @@ def write_checkpoint(root: Path, number: int) -> Manifest:
         tuple(files),
         PLACEMENT,
         (Charge("a", "all", 0, 1.1, 0.01, 100),),
-        "2026-11-20",
     )
     write_manifest(directory, manifest)
     return manifest

@@ -81,7 +81,6 @@ class Manifest:
         versions: the vector of group versions it holds.
         files: one for every shard; placement: which blocks are in which.
         ledger: all privacy facts up to `versions`.
-        created: when, for people; may be empty.
     """
 
     format: int
@@ -92,7 +91,6 @@ class Manifest:
     files: tuple[ShardFile, ...]
     placement: Placement
     ledger: tuple[Charge, ...]
-    created: str = ""
 
 
 def tensor_name(group: str, block: int, slot: str = "") -> str:
