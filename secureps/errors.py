@@ -10,8 +10,7 @@
     |   |-- UnknownParty       nobody of that name is on the roster
     |   |-- WrongRun           made for another run
     |   |-- WrongVersion       a base version that is not (or no longer) open
-    |   |-- Conflict           other bytes under an id that is already known
-    |   `-- BudgetSpent        the client's own privacy budget does not allow another step
+    |   `-- Conflict           other bytes under an id that is already known
     |-- OperatorError      a file, key or setting of the person who runs this process
     |   |-- ConfigError        a file that does not parse, or a key with a bad value
     |   |-- PlanRefused        a plan that is unsound, with the reason
@@ -80,10 +79,6 @@ class WrongVersion(ClientError):
 
 class Conflict(ClientError):
     status = "ALREADY_EXISTS"
-
-
-class BudgetSpent(ClientError):
-    status = "FAILED_PRECONDITION"
 
 
 class OperatorError(SecurepsError):

@@ -74,7 +74,6 @@ def write_checkpoint(root: Path, number: int) -> Manifest:
         (Charge("a", "all", 0, 1.1, 0.01, 100),),
         (Release("a", "all", 0, 3.0, 9.0, 2.5, 1, 0.0),),
         ("a",),
-        "2026-11-20",
     )
     write_manifest(directory, manifest)
     return manifest

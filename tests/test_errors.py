@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 
 import grpc
 import pytest
@@ -70,3 +71,11 @@ def test_what_may_be_tried_again() -> None:
         "Fenced": None,
         "Refused": None,
     }
+
+
+def test_every_class_at_the_end_of_a_branch_is_raised_somewhere() -> None:
+    """An error that nobody raises is a promise that nobody keeps."""
+    leaves = {name for name, kind in CLASSES.items() if not kind.__subclasses__()}
+    sources = Path(errors.__file__).parent.rglob("*.py")
+    text = "\n".join(path.read_text() for path in sources if path.name != "errors.py")
+    assert {name for name in leaves if not re.search(rf"\b{name}\(", text)} == set()

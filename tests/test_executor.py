@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -15,6 +16,7 @@ from secureps.errors import (
     NotFinite,
     Refused,
     SecurepsError,
+    Unreachable,
     WrongVersion,
 )
 from secureps.messages.encoding import payload_digest
@@ -37,7 +39,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.service.clock import VirtualLoop
+from secureps.service.clock import RealLoop, VirtualLoop
 from secureps.service.executor import LONGEST_BACKOFF, PAYLOADS_IN_FLIGHT, Executor
 from secureps.store.journal import MemoryJournal
 
@@ -355,6 +357,73 @@ def test_a_halt_is_the_end() -> None:
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert len(stage.machine.heard) == 1
+
+
+def test_who_waits_for_an_answer_hears_of_a_stop() -> None:
+    """At every stage of a request: on the loop, in the hands, and in the machine for ever."""
+    stage = Stage(
+        lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")] if s == "a" else [])
+    )
+    forgotten = stage.executor.request("b", Heartbeat("b"))
+    fetching = stage.executor.request("a", Heartbeat("a"))
+    stage.loop.run(lambda: len(stage.machine.heard) == 2)
+    keeping = stage.executor.request("b", PutBlock(HEADER, b"abc"))
+    fresh = stage.executor.request("b", Heartbeat("b"))
+    assert not any(answer.done() for answer in (forgotten, fetching, keeping, fresh))
+    stage.executor.stop()
+    for answer in (forgotten, fetching, keeping, fresh, stage.executor.request("b", Noted())):
+        error = answer.exception(0)
+        assert isinstance(error, Unreachable)
+        assert str(error) == "me is stopping"
+        assert error.retry_after is not None
+    stage.play()
+    assert stage.executor.halted.result() == Halt("stopped")
+    assert len(stage.machine.heard) == 2
+    assert "kept" not in stage.hands.kept, "the dead do not write"
+    stage.executor.stop()
+
+
+def test_a_stop_in_the_middle_of_a_batch_keeps_what_is_journalled() -> None:
+    stage = Stage(lambda s, e: Step([Incarnated(1)], [Answer(Noted())]))
+
+    class Stopping(Recording):
+        def append(self, at: float, records: Sequence[Any]) -> None:
+            super().append(at, records)
+            executor.stop()
+
+    executor = stage.build(Stopping(stage.log))
+    answer = executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert stage.log.lines == [("journal", (1,))]
+    assert isinstance(answer.exception(0), Unreachable), "it asks again, and nothing is lost"
+    assert executor.halted.result() == Halt("stopped")
+
+
+def test_works_that_are_called_off_make_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+    """A real loop's workers: one is at work, what waits behind it is cancelled."""
+    begun, go = threading.Event(), threading.Event()
+    stage = Stage()
+    loop = RealLoop()
+
+    class Slow(Fingers):
+        def fetch(self, key: str) -> bytes:
+            begun.set()
+            go.wait(20)
+            return super().fetch(key)
+
+    machine = Puppet(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
+    executor = Executor("me", machine, stage.journal, stage.line, loop, Slow(), lambda: 1.0)
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    answers = [executor.request("a", Heartbeat("a")) for _ in range(3)]
+    assert begun.wait(20)
+    executor.stop()
+    loop.stop()
+    go.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert all(isinstance(answer.exception(0), Unreachable) for answer in answers)
+    assert caplog.records == []
 
 
 def test_ticks_come_when_they_were_asked_for() -> None:

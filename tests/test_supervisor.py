@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from secureps.errors import OperatorError
 from secureps.run import supervisor as module
+from secureps.run.gate import SIGNALS
 from secureps.run.supervisor import Died, Finished, Program, Supervisor
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
@@ -135,19 +138,141 @@ def test_an_error_stops_them_too(tmp_path: Path) -> None:
 def test_a_second_interrupt_ends_the_grace_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    supervisor = Supervisor(tmp_path, grace=60.0)
-    supervisor.start(program("deaf", DEAF))
-    until(lambda: "up" in supervisor.tail("deaf"))
-    (pid,) = supervisor.pids().values()
+    pids: list[int] = []
+    sleep = time.sleep
 
     def interrupt(seconds: float) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+        sleep(seconds)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "sleep", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            supervisor.stop()
-    assert gone(pid)
+    def leave() -> None:
+        with Supervisor(tmp_path, grace=60.0) as supervisor:
+            supervisor.start(program("deaf", DEAF))
+            until(lambda: "up" in supervisor.tail("deaf"))
+            pids.extend(supervisor.pids().values())
+            monkeypatch.setattr(time, "sleep", interrupt)
+
+    began = time.monotonic()
+    with monkeypatch.context(), pytest.raises(KeyboardInterrupt):
+        leave()
+    assert time.monotonic() - began < 30
+    assert len(pids) == 1
+    assert gone(pids[0])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+@pytest.fixture
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise here, as they do in `run.up`; SIGINT does everywhere."""
+    before = {n: signal.signal(n, end) for n in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_ended_by_signals")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_between_a_fork_and_its_place_on_the_list(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+
+    class Signalled(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            pids.append(self.pid)
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(subprocess, "Popen", Signalled)
+    reached = False
+
+    def start() -> None:
+        nonlocal reached
+        with Supervisor(tmp_path) as supervisor:
+            supervisor.start(program("server", SLEEP))
+            reached = True
+
+    before = signal.getsignal(number)
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as caught:
+        start()
+    assert caught.value.args == (() if number is signal.SIGINT else (128 + number,))
+    assert not reached, "it is handled as soon as the process is on the list"
+    assert len(pids) == 1
+    assert gone(pids[0])
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Supervisor(tmp_path) as supervisor:
+            supervisor.start(program("server", SLEEP))
+            signal.raise_signal(signal.SIGHUP)
+            assert list(supervisor.pids()) == ["server"]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+EVERYWHERE = """
+import contextlib, itertools, os, signal, subprocess, sys
+from pathlib import Path
+from secureps.run import gate, supervisor
+
+number, logs, mark = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+supervisor._TICK = 0.001
+files = {module.__file__ for module in (gate, supervisor, subprocess, contextlib)}
+looking = ("poll", "_internal_poll")  # of `subprocess`: what holds its lock
+
+def play(moment):
+    def trace(frame, event, argument):
+        nonlocal moment
+        code = frame.f_code
+        own = code.co_filename != subprocess.__file__ or code.co_name in looking
+        if code.co_filename not in files or not own:
+            return None
+        if event in ("call", "line"):
+            moment -= 1
+            if moment == 0:
+                signal.raise_signal(number)
+        return trace
+
+    def end(number, frame):
+        raise SystemExit(3)
+
+    signal.signal(number, end)
+    sys.settrace(trace)
+    with supervisor.Supervisor(logs) as group:
+        sleep = ("/bin/sleep", f"600.{mark}{moment}")
+        group.start(supervisor.Program("sleep", sleep, {}))
+        group.poll()
+    sys.settrace(None)
+    sys.exit(3 if moment <= 0 else 4)
+
+for moment in itertools.count(1):
+    child = os.fork()
+    if not child:
+        play(moment)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == 4:
+        break
+    assert code == 3, (moment, code)
+print(moment)
+"""
+
+
+def test_a_signal_at_any_line_leaves_nothing_over(tmp_path: Path) -> None:
+    """At every line of the supervisor, of the gate and of what it calls in `subprocess`."""
+    number, mark = str(int(signal.SIGTERM)), str(os.getpid())
+    command = [sys.executable, "-c", EVERYWHERE, number, str(tmp_path), mark]
+    played = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert played.returncode == 0, played.stderr
+    assert int(played.stdout) > 100
+    asleep = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
+    assert [line for line in asleep if line and f"600.{mark}" in line[-1]] == []
 
 
 def test_each_has_a_session_of_its_own(tmp_path: Path) -> None:

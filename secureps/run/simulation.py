@@ -146,8 +146,8 @@ class Simulation:
 
     def kill(self, name: str) -> None:
         """The party is gone at once; what it journalled and stored stays."""
-        self.parties[name].stop()
         self.network.detach(name)
+        self.parties[name].stop()
 
     def lose(self, name: str, seed: Seed | None = None) -> None:
         """The disk of a party that was killed is gone; it starts with empty stores.

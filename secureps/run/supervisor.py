@@ -7,6 +7,7 @@ live here: what the processes are for (`run.up`).
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from secureps.errors import OperatorError
+from secureps.run.gate import Gate
 
 RESTARTS = 3
 RESTART_DELAY = 0.5
@@ -68,6 +70,9 @@ class _Running:
 class Supervisor:
     """A group of processes, to be used in a `with` that leaves none of them behind.
 
+    Signals whose handlers raise end the `with`; while a process is being started or stopped
+    they wait (`run.gate`).
+
     Args:
         logs: stdout and stderr of process NAME go to NAME.log in this folder.
         restarts: how often each process is started again after it died.
@@ -80,8 +85,12 @@ class Supervisor:
         self._grace = grace
         self._running: dict[str, _Running] = {}
         self._ending = False
+        self._gate = Gate()
 
     def __enter__(self) -> Supervisor:
+        # For a signal that ends the `with` before the first line of `__exit__`.
+        atexit.register(self.stop)
+        self._gate.install()
         return self
 
     def __exit__(
@@ -90,7 +99,13 @@ class Supervisor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
+        try:
+            self.stop()
+        finally:
+            # Again, if a signal came before `stop` held signals back: no second one raises.
+            self.stop()
+            atexit.unregister(self.stop)
+            self._gate.remove()
 
     def start(self, program: Program) -> None:
         """Starts a process.
@@ -108,22 +123,8 @@ class Supervisor:
         Raises:
             OperatorError: a process died once more than it may.
         """
-        news: list[Finished | Died] = []
-        for name, running in list(self._running.items()):
-            if running.process is None:
-                if time.monotonic() >= running.due:
-                    self._launch(running)
-                continue
-            code = running.process.poll()
-            if code is None:
-                continue
-            _kill(running.process)
-            if code == 0 and (running.program.may_finish or self._ending):
-                del self._running[name]
-                news.append(Finished(name, (self.tail(name, 1) or ("",))[0]))
-                continue
-            news.append(self._died(running, code))
-        return tuple(news)
+        with self._gate.closed():  # Popen holds a lock while it looks
+            return tuple(self._news())
 
     def expect_end(self) -> None:
         """From now on every process may finish."""
@@ -149,20 +150,44 @@ class Supervisor:
         return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-lines:]
 
     def stop(self) -> None:
-        """SIGTERM to all, SIGKILL after the grace; afterwards none is left, whatever happens."""
-        processes = [each.process for each in self._running.values() if each.process is not None]
-        self._running.clear()
-        try:
-            for process in processes:
-                _signal(process, signal.SIGTERM)
-            until = time.monotonic() + self._grace
-            while time.monotonic() < until and any(each.poll() is None for each in processes):
-                time.sleep(_TICK)
-        finally:  # a second Ctrl-C ends the grace, not the processes' end
-            for process in processes:
-                _kill(process)
-            for process in processes:
-                process.wait()
+        """SIGTERM to all, SIGKILL after the grace; afterwards none is left, whatever happens.
+
+        A signal that comes meanwhile ends the grace, not the processes' end.
+        """
+        with self._gate.closed():
+            processes = [e.process for e in self._running.values() if e.process is not None]
+            try:
+                for process in processes:
+                    _signal(process, signal.SIGTERM)
+                until = time.monotonic() + self._grace
+                while time.monotonic() < until and any(e.poll() is None for e in processes):
+                    if self._gate.knocked:
+                        break
+                    time.sleep(_TICK)
+            finally:
+                for process in processes:
+                    _kill(process)
+                for process in processes:
+                    process.wait()
+                self._running.clear()
+
+    def _news(self) -> list[Finished | Died]:
+        news: list[Finished | Died] = []
+        for name, running in list(self._running.items()):
+            if running.process is None:
+                if time.monotonic() >= running.due:
+                    self._launch(running)
+                continue
+            code = running.process.poll()
+            if code is None:
+                continue
+            _kill(running.process)
+            if code == 0 and (running.program.may_finish or self._ending):
+                del self._running[name]
+                news.append(Finished(name, (self.tail(name, 1) or ("",))[0]))
+                continue
+            news.append(self._died(running, code))
+        return news
 
     def _died(self, running: _Running, code: int) -> Died:
         name, tail = running.program.name, self.tail(running.program.name)
@@ -183,7 +208,9 @@ class Supervisor:
         program = running.program
         try:
             self._logs.mkdir(parents=True, exist_ok=True)
-            with self._log(program.name).open("ab") as log:
+            # A signal whose handler raises between the fork and the end of this line would
+            # leave a process that nobody knows of.
+            with self._log(program.name).open("ab") as log, self._gate.closed():
                 running.process = subprocess.Popen(
                     program.arguments,
                     stdin=subprocess.DEVNULL,

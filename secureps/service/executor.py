@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from secureps.errors import InternalError, Malformed, PeerError, SecurepsError
+from secureps.errors import InternalError, Malformed, PeerError, SecurepsError, Unreachable
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload, PutBlock, Subscribe
 from secureps.roles.machine import (
@@ -41,7 +43,9 @@ from secureps.roles.machine import (
 from secureps.service.clock import Loop
 from secureps.service.narrator import told
 from secureps.store.journal import Journal
-from secureps.wire.transport import Transport
+from secureps.wire.transport import Transport, settle
+
+T = TypeVar("T")
 
 log = logging.getLogger("secureps")
 
@@ -102,6 +106,9 @@ class Executor:
         self._jitter = jitter
         self._inbox: deque[_Event] = deque()
         self._draining = False
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._waiting: set[Future[Any]] = set()
         self._watchers: dict[str, Callable[[Any], None]] = {}
         self._queue: deque[Callable[[], None]] = deque()
         self._flying = 0
@@ -116,19 +123,33 @@ class Executor:
 
     def _start(self) -> None:
         for at, record in self._journal.replay():
+            if self.halted.done():
+                return  # a long journal does not keep a process that is to end
             self.machine.apply(at, record)
         step = self.machine.resume(self._loop.now())
         self._commit([(_Event(self._party, None), step)])
 
     def stop(self) -> None:
-        """Performs nothing any more: as if the process had died, but for its open files."""
-        if not self.halted.done():
-            self.halted.set_result(Halt("stopped"))
+        """Performs nothing any more: as if the process had died, but for its open files.
+
+        Who waits for an answer, or asks from now on, hears at once that it is Unreachable,
+        and asks again when the party is back. May be called from any thread.
+        """
+        self._halt(Halt("stopped"))
+        with self._lock:
+            self._stopped = True
+            waiting, self._waiting = self._waiting, set()
+        for answer in waiting:
+            answer.set_exception(self._gone())
         if self._cancel_watch is not None:
             self._cancel_watch()
 
+    def _halt(self, end: Halt) -> None:
+        with suppress(InvalidStateError):  # the first end counts
+            self.halted.set_result(end)
+
     def _fail(self, error: BaseException) -> None:
-        if not self.halted.done():
+        with suppress(InvalidStateError):
             self.halted.set_exception(error)
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
@@ -149,9 +170,24 @@ class Executor:
     def request(self, sender: str, message: Any) -> Future[Any]:
         """A request of another party; may be called from any thread."""
         answer: Future[Any] = Future()
-        action = partial(self._admit, sender, message, answer)
-        self._loop.call_later(0.0, self._guarded(action))
+        with self._lock:
+            if self._stopped:
+                answer.set_exception(self._gone())
+                return answer
+            self._waiting.add(answer)
+        self._later(partial(self._admit, sender, message, answer))
         return answer
+
+    def _settle(self, answer: Future[Any], result: Any) -> None:
+        """Answers a request, unless `stop` has done so."""
+        with self._lock:
+            known = answer in self._waiting
+            self._waiting.discard(answer)
+        if known:
+            settle(answer, result)
+
+    def _gone(self) -> Unreachable:
+        return Unreachable(f"{self._party} is stopping")
 
     def subscribe(
         self, sender: str, message: Subscribe, deliver: Callable[[Any], None]
@@ -167,8 +203,8 @@ class Executor:
                 del self._watchers[sender]
                 self._post(_Event(sender, Unwatched(sender)))
 
-        self._loop.call_later(0.0, self._guarded(begin))
-        return lambda: self._loop.call_later(0.0, self._guarded(end))
+        self._later(begin)
+        return lambda: self._later(end)
 
     def _admit(self, sender: str, message: Any, answer: Future[Any]) -> None:
         """Payloads are checked and stored by the hands, the machine never sees them."""
@@ -180,12 +216,12 @@ class Executor:
         try:
             wanted = self.machine.inspect(sender, bare)
         except SecurepsError as error:
-            answer.set_exception(error)
+            self._settle(answer, error)
             return
         if not wanted:
             self._post(event)
             return
-        kept = self._loop.offload(partial(self.hands.keep, bare, message.payload), 0.0)
+        kept = self._beside(partial(self.hands.keep, bare, message.payload))
         kept.add_done_callback(lambda done: self._later(partial(self._kept, event, done)))
 
     def _kept(self, event: _Event, done: Future[None]) -> None:
@@ -194,7 +230,7 @@ class Executor:
             self._post(event)
         elif isinstance(error, SecurepsError):
             assert event.answer is not None
-            event.answer.set_exception(error)
+            self._settle(event.answer, error)
         else:
             raise error
 
@@ -221,7 +257,7 @@ class Executor:
                 self._complain(item, error)
             except Exception as error:
                 if item.answer is not None:
-                    item.answer.set_exception(InternalError("an internal error; see the log"))
+                    self._settle(item.answer, InternalError("an internal error; see the log"))
                 raise InternalError(
                     f"{self._party} failed at {type(item.event).__name__}"
                 ) from error
@@ -229,7 +265,7 @@ class Executor:
 
     def _complain(self, item: _Event, error: SecurepsError) -> None:
         if item.answer is not None:
-            item.answer.set_exception(error)
+            self._settle(item.answer, error)
         else:
             log.warning("%s: %s: %s", self._party, type(item.event).__name__, error)
 
@@ -270,7 +306,7 @@ class Executor:
             case Call(to, message, attach):
                 self._call(to, message, attach, 0)
             case Work(task):
-                done = self._loop.offload(partial(self._work, task), self.hands.seconds(task))
+                done = self._beside(partial(self.hands.work, task), self.hands.seconds(task))
                 done.add_done_callback(lambda f: self._later(partial(self._worked, task, f)))
             case Locate(party, address):
                 self._transport.locate(party, address)
@@ -279,34 +315,40 @@ class Executor:
             case Say(text):
                 log.info("%s: %s", self._party, text)
             case Halt():
-                if not self.halted.done():
-                    self.halted.set_result(effect)
+                self._halt(effect)
 
     def _answer(self, item: _Event, message: Any, attach: str | None) -> None:
         answer = item.answer
         if answer is None:
             return
         if attach is None:
-            answer.set_result(message)
+            self._settle(answer, message)
             return
-        fetched = self._loop.offload(partial(self.hands.fetch, attach), 0.0)
 
         def finish(done: Future[bytes]) -> None:
+            if done.cancelled() or self.halted.done():
+                return  # `stop` has answered, or will
             error = done.exception()
             if error is None:
-                answer.set_result(dataclasses.replace(message, payload=done.result()))
+                self._settle(answer, dataclasses.replace(message, payload=done.result()))
             elif isinstance(error, PeerError):
                 log.warning("%s: %s: %s", self._party, type(item.event).__name__, error)
-                answer.set_exception(error)
+                self._settle(answer, error)
             else:
-                answer.set_exception(InternalError("a stored payload cannot be read"))
+                self._settle(answer, InternalError("a stored payload cannot be read"))
                 self._later(partial(self._fail, error))
 
-        fetched.add_done_callback(finish)
+        self._beside(partial(self.hands.fetch, attach)).add_done_callback(finish)
 
-    def _work(self, task: Any) -> Any:
-        """On a worker: nothing is begun for a party that has ended."""
-        return None if self.halted.done() else self.hands.work(task)
+    def _beside(self, action: Callable[[], T], seconds: float = 0.0) -> Future[T]:
+        """Has the hands do something; nothing is begun for a party that has ended."""
+
+        def begin() -> T:
+            if self.halted.done():
+                raise self._gone()
+            return action()
+
+        return self._loop.offload(begin, seconds)
 
     def _worked(self, task: Any, done: Future[Any]) -> None:
         error = done.exception()
@@ -332,7 +374,7 @@ class Executor:
             self._queue.popleft()()
 
     def _send_payload(self, to: str, message: Any, attach: str, tried: int) -> None:
-        fetched = self._loop.offload(partial(self.hands.fetch, attach), 0.0)
+        fetched = self._beside(partial(self.hands.fetch, attach))
 
         def dial() -> None:
             error = fetched.exception()
@@ -379,7 +421,7 @@ class Executor:
             damaged = Malformed(f"{to} sent a payload that does not have its digest")
             self._post(_Event(to, Failed(request, damaged)))
             return
-        kept = self._loop.offload(partial(self.hands.keep, request, reply.payload), 0.0)
+        kept = self._beside(partial(self.hands.keep, request, reply.payload))
         bare = dataclasses.replace(reply, payload=b"")
 
         def finish() -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import random
-import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +23,7 @@ from secureps.crypto.identity import Identity, Roster
 from secureps.errors import ConfigError, Refused
 from secureps.roles.machine import Halt
 from secureps.service.clock import RealLoop
+from secureps.service.doorbell import Doorbell
 from secureps.service.executor import Executor
 from secureps.service.heap import give_back_payloads
 from secureps.service.surroundings import Stores, Surroundings
@@ -35,6 +37,12 @@ log = logging.getLogger("secureps")
 
 CALL_TIMEOUT = 30.0
 """Seconds after which an unanswered call counts as lost, and is tried again."""
+
+GRACE = 1.0
+"""Seconds that requests under way get to end by themselves."""
+
+LAST_RESORT = 3.0
+"""Seconds after a signal at which the process ends, whatever is still at work in it."""
 
 
 class Server(Protocol):
@@ -94,8 +102,21 @@ def run_process(
         Refused: the machine halted for a reason to complain of.
         SecurepsError: whatever else ended it.
     """
-    stopped = threading.Event()
-    _on_signals(stopped)
+    with Doorbell() as bell:
+        halt = _run(party, addresses, build, serve, listen, bell)
+    if halt.error:
+        raise Refused(halt.reason)
+    return halt
+
+
+def _run(
+    party: Party,
+    addresses: Mapping[str, str],
+    build: Callable[[Stores, Surroundings], Executor],
+    serve: Serve | None,
+    listen: str,
+    bell: Doorbell,
+) -> Halt:
     party.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     journal = SqliteJournal(party.state / "journal.db")
     last = max((at for at, _ in journal.replay()), default=0.0)
@@ -104,7 +125,7 @@ def run_process(
     jitter = random.SystemRandom()
     stores = Stores(journal, DiskSpool(party.state / "spool"), party.state)
     executor = build(stores, Surroundings(transport, loop, lambda: jitter.uniform(0.5, 1.5)))
-    executor.halted.add_done_callback(lambda _: stopped.set())
+    executor.halted.add_done_callback(lambda _: bell.ring())
     server: Server | None = None
     thread = threading.Thread(target=loop.run, name="loop", daemon=True)
     try:
@@ -113,20 +134,21 @@ def run_process(
         if serve is not None:
             give_back_payloads()
             server = _listen(party, serve, executor, listen)
-        stopped.wait()
+        if (number := bell.wait()) is not None:
+            log.info("%s: ends on %s", party.name, number.name)
+            _end_in_any_case()
     finally:
-        if server is not None:
-            server.stop(1.0)
+        # Whoever waits for an answer hears that there is none, before anything waits for
+        # whoever waits. What is not acknowledged may be lost here, as by a kill -9.
         executor.stop()
+        if server is not None:
+            server.stop(GRACE)
         loop.stop()
         if thread.is_alive():
             thread.join()
         transport.close()
         journal.close()
-    halt = executor.halted.result()
-    if halt.error:
-        raise Refused(halt.reason)
-    return halt
+    return executor.halted.result()
 
 
 def settle(state: Path, listen: str) -> str:
@@ -161,7 +183,19 @@ def _listen(party: Party, serve: Serve, executor: Executor, listen: str) -> Serv
     return server
 
 
-def _on_signals(stopped: threading.Event) -> None:
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopped.set())
+def _end_in_any_case() -> None:
+    """Ends the process after LAST_RESORT seconds, with status 0, if it has not ended by then.
+
+    A trainer in the middle of a fit, or a sum of large blocks, cannot be called back, and
+    the interpreter waits for the thread that is at it: for hours, if it is a fit. Nothing
+    of such a work is acknowledged, and it is done again after a restart.
+    """
+
+    def leave() -> None:
+        with suppress(Exception):
+            sys.stdout.flush()
+        os._exit(0)
+
+    timer = threading.Timer(LAST_RESORT, leave)
+    timer.daemon = True
+    timer.start()

@@ -83,7 +83,6 @@ class Manifest:
         ledger, releases: all privacy facts up to `versions`, of records and of clients.
         unsafe: the clients, sorted, that ever submitted what an unsafe seed made; it protects
             nobody, whatever the ledger says.
-        created: when, for people; may be empty.
     """
 
     format: int
@@ -96,7 +95,6 @@ class Manifest:
     ledger: tuple[Charge, ...]
     releases: tuple[Release, ...]
     unsafe: tuple[str, ...]
-    created: str = ""
 
 
 def tensor_name(group: str, block: int, slot: str = "") -> str:

@@ -127,7 +127,7 @@ class GrpcTransport:
         for channel in channels.values():
             channel.close()
         if pool is not None:
-            pool.shutdown()
+            pool.shutdown(cancel_futures=True)
         for watch in watches:
             watch.join()
 

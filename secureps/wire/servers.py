@@ -58,6 +58,8 @@ WATCH_QUEUE = 1024
 THREADS = 12
 """Requests that a shard works on at once; CONCURRENT more may wait."""
 CONCURRENT = 256
+CLOSING = 1.0
+"""Seconds that gRPC gets to end calls that it has cancelled."""
 RETRY_SECONDS = (0.05, 0.25)
 """Between these a refused Put is asked to wait, at random so that clients spread."""
 
@@ -112,13 +114,16 @@ class CoordinatorServer:
         self._started.result()
 
     def stop(self, grace: float = 1.0) -> None:
-        """Ends all watches, gives requests `grace` seconds, and returns when all is closed."""
+        """Ends all watches, gives requests `grace` seconds, and returns when all is closed.
+
+        Requests without an answer by then end in Unreachable at who asked.
+        """
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._grace = grace
             with suppress(RuntimeError):  # the loop ended meanwhile
                 self._loop.call_soon_threadsafe(self._stop.set)
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(grace + 2 * CLOSING)
 
     def _run(self) -> None:
         try:
@@ -144,9 +149,14 @@ class CoordinatorServer:
             self._started.set_result(port)
             await self._stop.wait()
             for queue in tuple(self._watchers):
-                _push(queue, Unreachable("the coordinator is stopping"))
+                _push(queue, _stopping())
         finally:
             await server.stop(self._grace)
+            # gRPC's own tasks see their calls end a little later. What is left of them when
+            # `asyncio.run` returns it cancels, and gRPC prints a traceback for each.
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            if tasks:
+                await asyncio.wait(tasks, timeout=CLOSING)
 
     async def _tell(self, envelope: bytes, context: Any) -> bytes:
         try:
@@ -169,6 +179,8 @@ class CoordinatorServer:
             party, message = self._gate.open(WATCH, envelope, context)
             if not isinstance(message, Subscribe):
                 raise Malformed(f"Watch takes Subscribe, not {type(message).__name__}")
+            if self._stop is not None and self._stop.is_set():
+                raise _stopping()  # nobody would end this stream
             cancel = self._endpoint.subscribe(party, message, deliver)
             self._watchers.add(queue)
             try:
@@ -245,10 +257,14 @@ class ShardServer:
         self._server, self._pool = server, pool
 
     def stop(self, grace: float = 1.0) -> None:
-        """Gives requests `grace` seconds and returns when all is closed."""
+        """Gives requests `grace` seconds and returns when all is closed.
+
+        Whatever handlers wait for then, the rest of a payload, a reader that does not read
+        or the endpoint, ends with their calls, which gRPC cancels: in Unreachable at who asked.
+        """
         if self._server is not None and self._pool is not None:
-            self._server.stop(grace).wait()
-            self._pool.shutdown()
+            closed = self._server.stop(grace).wait(grace + CLOSING)
+            self._pool.shutdown(wait=closed, cancel_futures=True)
             self._server = self._pool = None
 
     def _tell(self, envelope: bytes, context: grpc.ServicerContext) -> bytes:
@@ -329,6 +345,10 @@ def _bind(server: Any, listen: str) -> int:
     if port == 0:
         raise OperatorError(f"cannot listen on {listen}: in use, or no address of this machine")
     return port
+
+
+def _stopping() -> Unreachable:
+    return Unreachable("the coordinator is stopping")
 
 
 def _push(queue: asyncio.Queue[Any], order: Any) -> None:

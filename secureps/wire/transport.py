@@ -208,6 +208,8 @@ class InProcessNetwork:
         answer.add_done_callback(lambda done: self._reply(call, outcome(done)))
 
     def _reply(self, call: _Call, result: Any) -> None:
+        if call not in self._links:
+            return  # its server is gone: nothing of it arrives any more
         self._finish_later(self._delay(call.to, call.sender, result), call, result)
 
     def _watch(self, stream: _Stream, message: Subscribe) -> None:
