@@ -209,3 +209,63 @@ def test_the_shards_noise_takes_one_place_of_the_capacity() -> None:
     with pytest.raises(PlanRefused, match="of which the shards' noise takes 1"):
         private_plan("aggregator", group=[group])
     private_plan("local", group=[group])
+
+
+# --- noise on a shard's disk ------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cipher", "phase"), [("bfv", Phase.OPENING), ("plain", Phase.PREPARING)])
+def test_noise_that_is_lost_with_its_sum(cipher: str, phase: Phase, tmp_path: Path) -> None:
+    """In the clear it is made again; encrypted it would be another: the cohort is burnt."""
+    plan = private_plan("aggregator", cipher, block_size=64)
+    unharmed = federation(plan, tmp_path / "unharmed")
+    unharmed.run()
+    spools: dict[str, MemorySpool] = {}
+    conditions = Conditions(spool=lambda name: spools.setdefault(name, MemorySpool()))
+    play = federation(plan, tmp_path / "harmed", conditions=conditions)
+    group, spool = play.coordinator.federation.groups["all"], spools["shard-0"]
+    play.run(lambda: (group.phase, group.version) == (phase, 2))
+    noise = next(key for key in spool.keys("sum/all/2/") if key.endswith("/noise"))
+    spool.delete(noise.removesuffix("/noise"))
+    spool.delete(noise)
+    play.run()
+    fates = play.coordinator.federation.fates.values()
+    burnt = {fate.reason for fate in fates if fate.outcome == "dropped"}
+    if cipher == "plain":
+        assert burnt == set()
+        assert same(play.model(), unharmed.model())
+    else:
+        (reason,) = burnt
+        block = noise.split("/")[3]
+        assert reason.endswith(f"shard-0: the noise of block {block} of cohort 2 of all is gone")
+        assert not same(play.model(), unharmed.model()), "two cohorts never have the same noise"
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+def test_no_noise_stays_that_no_sum_has(cipher: str, tmp_path: Path) -> None:
+    plan = private_plan("aggregator", cipher, block_size=64)
+    spools: dict[str, MemorySpool] = {}
+    conditions = Conditions(spool=lambda name: spools.setdefault(name, MemorySpool()))
+    play = federation(plan, tmp_path, conditions=conditions)
+    group, spool = play.coordinator.federation.groups["all"], spools["shard-0"]
+    play.run(lambda: (group.phase, group.version) == (Phase.HOLDING, 2))
+    spool.delete(spool.keys("update/client-02/")[-1])  # after the first sums are made
+    play.run()
+    kept = {key.removesuffix("/noise") for key in spool.keys("sum/") if key.endswith("/noise")}
+    assert kept == {key for key in spool.keys("sum/") if not key.endswith("/noise")} != set()
+
+
+def test_noise_that_a_kill_left_behind_is_not_believed(tmp_path: Path) -> None:
+    """It has no digest on record before its sum has one."""
+    plan = private_plan("aggregator", "plain", block_size=64)
+    unharmed = federation(plan, tmp_path / "unharmed")
+    unharmed.run()
+    spools: dict[str, MemorySpool] = {}
+    conditions = Conditions(spool=lambda name: spools.setdefault(name, MemorySpool()))
+    play = federation(plan, tmp_path / "harmed", conditions=conditions)
+    group, spool = play.coordinator.federation.groups["all"], spools["shard-0"]
+    play.run(lambda: (group.phase, group.version) == (Phase.HOLDING, 2))
+    known = next(key for key in spool.keys("sum/all/1/") if key.endswith("/noise"))
+    spool.put(known.replace("/1/", "/2/"), spool.get(known))
+    play.run()
+    assert same(play.model(), unharmed.model())

@@ -162,6 +162,7 @@ class ShardHands:
             case SumCohort(cohort, keys):
                 for block in self._shelves.own(cohort.group):  # no record will name these
                     self._spool.delete(sum_key(cohort.group, cohort.number, block))
+                    self._spool.delete(noise_key(cohort.group, cohort.number, block))
                 return self._broken(key for member in keys for key in member)
             case MakeState(_, keys):
                 return self._broken(keys or ())
@@ -185,14 +186,17 @@ class ShardHands:
     def _sum(self, task: SumCohort) -> SumsReady:
         began, cohort, digests = time.perf_counter(), task.cohort, []
         for place, block in enumerate(self._shelves.own(cohort.group)):
-            data = self._added(cohort, block, [keys[place] for keys in task.keys])
+            noise = self._fresh_noise(cohort, block)
+            data = self._added(cohort, block, [keys[place] for keys in task.keys], noise)
             self._spool.put(sum_key(cohort.group, cohort.number, block), data)
             digests.append(payload_digest(data))
         figures = (Figure("adding_seconds", time.perf_counter() - began),)
         report = Telemetry(self._name, cohort.group, cohort.version, figures)
         return SumsReady(cohort, tuple(digests), report)
 
-    def _added(self, cohort: Cohort, block: int, keys: Sequence[str | None]) -> bytes:
+    def _added(
+        self, cohort: Cohort, block: int, keys: Sequence[str | None], noise: bytes | None
+    ) -> bytes:
         """The sum of a block over the members; DamagedStore if one's is not whole."""
         adder = self._cipher().adder()
         total = adder.zero(self._slots(cohort.group, block))
@@ -200,23 +204,33 @@ class ShardHands:
             if key is None:
                 raise DamagedStore(f"{self._name}: block {block} of {member.id} is not here")
             adder.add(total, self._block(key), member.weight)
-        noise = self._noise_of(cohort, block)
         if noise is not None:
             adder.add(total, noise, 1)
         return adder.total(total)
 
-    def _noise_of(self, cohort: Cohort, block: int) -> bytes | None:
-        """The shard's own sealed noise for a sum, drawn once: a sum made again has the same."""
+    def _fresh_noise(self, cohort: Cohort, block: int) -> bytes | None:
+        """The shard's own noise for a sum that is not on record yet, sealed and kept."""
         plan, layout = self._shelves.pinned.plan, self._shelves.pinned.layout.group(cohort.group)
         if not plan.noisy_shards:
             return None
-        key = noise_key(cohort.group, cohort.number, block)
+        noise = self._noise.sealed(plan, layout, cohort, block)
+        self._spool.put(noise_key(cohort.group, cohort.number, block), noise)
+        return noise
+
+    def _kept_noise(self, cohort: Cohort, block: int) -> bytes | None:
+        """What is in a sum on record, whose digest says whether it is whole.
+
+        In the clear it is sealed once more; encrypted that would be another ciphertext.
+        """
+        if not self._shelves.pinned.plan.noisy_shards:
+            return None
         try:
-            return self._spool.get(key)
-        except KeyError:
-            noise = self._noise.sealed(plan, layout, cohort, block)
-            self._spool.put(key, noise)
-            return noise
+            return self._spool.get(noise_key(cohort.group, cohort.number, block))
+        except (KeyError, OSError) as error:
+            if not self._shelves.opened_by_holder:
+                return self._fresh_noise(cohort, block)
+            what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
+            raise DamagedStore(f"{self._name}: {what} is gone") from error
 
     def _held(self, group: str, number: int, block: int) -> bytes:
         """A sum as it is on record: from the disk, or else made again from members' blocks.
@@ -236,7 +250,7 @@ class ShardHands:
             log.warning("%s; it is made again", damage)
         keys = [self._shelves.block_key(member.id, block) for member in made.cohort.members]
         try:
-            again = self._added(made.cohort, block, keys)
+            again = self._added(made.cohort, block, keys, self._kept_noise(made.cohort, block))
         except DamagedStore as damage:
             raise Refused(f"{name} is lost: {damage}") from damage
         if payload_digest(again) != digest:
