@@ -26,3 +26,19 @@ class Schema:
     def digest(self) -> bytes:
         """32 bytes; two parties train the same model iff these agree."""
         return digest("secureps-schema", canonical(self))
+
+    def difference(self, theirs: Schema) -> str:
+        """In words, the first thing in which another schema differs from this one, the run's."""
+        ours = {spec.name: spec for spec in self.tensors}
+        others = {spec.name: spec for spec in theirs.tensors}
+        for name in [*ours, *others]:
+            if name not in others:
+                return f"{name} is missing"
+            if name not in ours:
+                return f"{name} is not in the run's model"
+            if ours[name] != others[name]:
+                return (
+                    f"{name} is {others[name].dtype}{list(others[name].shape)}, the run's is "
+                    f"{ours[name].dtype}{list(ours[name].shape)}"
+                )
+        return "the order of tensors differs"
