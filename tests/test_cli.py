@@ -12,6 +12,8 @@ import pytest
 from secureps import __version__
 from secureps.errors import Unreachable
 from secureps.run import cli
+from secureps.run.extras import Extras
+from secureps.run.up import Order
 
 COMMANDS = ("up", "check", "join", "serve", "simulate", "keys", "export", "status")
 HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numpy", "pydantic")
@@ -135,12 +137,38 @@ def test_one_thread_unless_told_otherwise(
         monkeypatch.delenv("OMP_NUM_THREADS")
     seen: list[str | None] = []
 
-    def play(*_: object) -> None:
+    def play(*_: object, **__: object) -> None:
         seen.append(os.environ.get("OMP_NUM_THREADS"))
 
     monkeypatch.setattr(f"secureps.run.{command}.{command}", play)
     assert run(monkeypatch, command, "x.toml") == 0
     assert seen == [threads]
+
+
+@pytest.mark.parametrize("wanted", [None, "false"])
+def test_extras_are_handed_on_and_mlflow_keeps_to_itself(
+    wanted: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow reports its use to its makers, unless the environment says otherwise."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", wanted or "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    if wanted is None:
+        monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY")
+    seen: list[object] = []
+
+    def play_up(order: Order, console: object) -> None:
+        seen.append((order.extras, os.environ["MLFLOW_DISABLE_TELEMETRY"]))
+
+    def play_simulate(scenario: Path, out: Path | None, extras: Extras) -> None:
+        seen.append((extras, os.environ["MLFLOW_DISABLE_TELEMETRY"]))
+
+    monkeypatch.setattr("secureps.run.up.up", play_up)
+    monkeypatch.setattr("secureps.run.simulate.simulate", play_simulate)
+    for command in ("up", "simulate"):
+        assert run(monkeypatch, command, "x.toml", "--tensorboard", "tb", "--mlflow", "ml") == 0
+        assert run(monkeypatch, command, "x.toml") == 0
+    told = wanted or "true"
+    assert seen == [(Extras(Path("tb"), "ml"), told), (Extras(), told)] * 2
 
 
 def test_usage_errors_end_with_2(

@@ -33,6 +33,10 @@ ONLY_IMPORTERS = {
     "torch": {"client/torch.py", "client/descent.py"},
     "opacus": {"client/descent.py"},
     "dp_accounting": {"privacy/accountant.py"},
+    "matplotlib": {"run/curves.py"},
+    "matplotlib.pyplot": set(),
+    "mlflow": {"run/extras.py"},
+    "tensorboard": {"run/extras.py"},
     "secureps.wire.secureps_pb2": {"wire/codec.py"},
     "pickle": set(),
     "flwr": {

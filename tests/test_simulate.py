@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError
-from secureps.run.simulate import draw, load_scenario, simulate
+from secureps.run.extras import Extras
+from secureps.run.simulate import load_scenario, simulate
 from secureps.store.checkpoint import read_state
+from tests import extras_kit
 
 SCRIPT = Path(__file__).parent.parent / "clients" / "digits_torch.py"
 PLAN = """
@@ -60,36 +62,92 @@ def test_the_same_file_gives_the_same_report_bit_for_bit(tmp_path: Path) -> None
     first = simulate(path, tmp_path / "first", said.append)
     second = simulate(path, tmp_path / "second", said.append)
     assert "unsafe seed: no privacy" in said[0]
-    assert "unsafe seed: no privacy" in said[-2:]
+    ends = ("unsafe seed: no privacy", f"report: {second}", f"curves: {second / 'curves.png'}")
+    assert tuple(said[-3:]) == ends
     metrics = (first / "metrics.jsonl").read_bytes()
     assert metrics == (second / "metrics.jsonl").read_bytes()
     lines = [json.loads(line) for line in metrics.splitlines()]
-    assert [line["versions"] for line in lines] == [{"all": v} for v in range(5)]
+    assert [(line["group"], line["version"]) for line in lines] == [("all", v) for v in range(5)]
     assert {line["privacy"] for line in lines} == {"unsafe seed: no privacy"}
-    assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+    assert [line["elapsed"] for line in lines] == sorted(line["elapsed"] for line in lines)
     assert any(line["gone"] > 0 or line["clients"] < 10 for line in lines[1:]), "nobody dropped out"
     assert all(5 <= line["clients"] <= 10 for line in lines[1:])
+    for line in lines[1:]:
+        check_waits(line)
+    assert any(line["missed_seconds"] for line in lines[1:])
+    assert "longest_wait" not in lines[0]
     assert lines[-1]["accuracy"] > lines[0]["accuracy"] + 0.2
+    summary = (first / "summary.json").read_bytes()
+    assert summary == (second / "summary.json").read_bytes()
+    check_summary(json.loads(summary), lines)
     model, again = (load_file(run / "model.safetensors") for run in (first, second))
     assert all(model[name].tobytes() == again[name].tobytes() for name in model)
     assert read_state(first / "model.safetensors", None)[1] == {
         "privacy": "unsafe seed: no privacy"
     }
-    png = (first / "curves.png").read_bytes()
-    assert png.startswith(b"\x89PNG")
-    assert b"few: unsafe seed: no privacy" in png
+    for picture in ("curves.png", "waiting.png"):
+        png = (first / picture).read_bytes()
+        assert png.startswith(b"\x89PNG")
+        assert b"unsafe seed: no privacy" in png
     assert sorted(p.name for p in (first / "checkpoints").iterdir())[-1] == "000002"
 
     other = simulate(scenario(tmp_path, seed=2), tmp_path / "other", said.append)
     assert (other / "metrics.jsonl").read_bytes() != metrics
 
 
-def test_curves_have_their_title(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    titles: list[str] = []
-    monkeypatch.setattr(Figure, "savefig", lambda f, *_, **__: titles.append(f.get_suptitle()))
-    line = {"time": 0.0, "bytes_up": 0, "bytes_down": 0, "loss": 1.0}
-    draw([line], "a title", tmp_path / "curves.png")
-    assert titles == ["a title"]
+def check_waits(line: dict[str, Any]) -> None:
+    """Of one version: whoever is part of it came, nobody later than the round's deadlines."""
+    came, missed = line["waited_seconds"], line["missed_seconds"]
+    assert len(came) == line["clients"]
+    assert not came.keys() & missed.keys()
+    assert all(0 < seconds <= 30.0 for seconds in came.values())
+    assert set(missed.values()) <= {30.0}, "a cohort closed at another time than the deadline"
+    every = came | missed
+    assert line["longest_wait_seconds"] == max(every.values()) == every[line["longest_wait"]]
+
+
+def check_summary(summary: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+    assert summary["privacy"] == "unsafe seed: no privacy"
+    assert summary["finished"] == "all 4 versions are made"
+    assert summary["versions"] == {"all": 4}
+    assert summary["score"]["value"] == lines[-1]["accuracy"]
+    assert sum(summary["updates"].values()) == sum(line["clients"] for line in lines[1:])
+    for name in ("bytes_up", "bytes_down"):
+        assert summary[name] == sum(line[name] for line in lines[1:]) > 0
+    assert not any("training_seconds" in line for line in lines), "no two runs would be the same"
+
+
+def test_the_extras_have_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extras_kit.install(monkeypatch)
+    extras = Extras(tmp_path / "tb", str(tmp_path / "ml"))
+    folder = simulate(scenario(tmp_path), tmp_path / "out", lambda text: None, extras)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (file,) = extras_kit.EventFileWriter.files.values()
+    values = {(v.tag, e.step): v.simple_value for e in file.events for v in e.summary.value}
+    ((_, runs),) = extras_kit.MlflowClient.stores.values()
+    (run,) = runs.values()
+    assert values == {(metric.key, metric.step): metric.value for metric in run.metrics}
+    for line in lines:
+        for name in ("accuracy", "clients", "bytes_up", "longest_wait_seconds"):
+            assert values.get((name, line["version"])) == line.get(name)
+    assert values["summary/score.value", 4] == lines[-1]["accuracy"]
+    assert (run.status, run.experiment, run.name) == (
+        "FINISHED",
+        "few",
+        "out (unsafe seed: no privacy)",
+    )
+    assert run.params["plan.group.all.rule.quorum"] == "6"
+    assert run.params["scenario.downtime"] == "15.0"
+    assert file.closed
+
+
+def test_an_extra_that_is_not_installed_is_refused_before_the_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extras_kit.remove(monkeypatch, "tensorboard")
+    with pytest.raises(ConfigError, match=r"pip install 'secureps\[tensorboard\]'"):
+        simulate(scenario(tmp_path), tmp_path / "out", extras=Extras(tmp_path / "tb"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_report_is_never_overwritten(tmp_path: Path) -> None:

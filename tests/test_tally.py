@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from secureps.messages.requests import Figure, Telemetry
-from secureps.run.tally import DOWN, UP, Tally
+from secureps.run.tally import DOWN, UP, Tally, Wait
 
 
 def report(party: str, version: int, group: str = "all", **figures: float) -> Telemetry:
@@ -38,3 +38,33 @@ def test_the_ratio_is_to_fp32_of_each_groups_updates() -> None:
     tally.add([report("a", 1, "small", bytes_up=80), report("b", 1, "small", bytes_up=80)])
     assert tally.ratio(UP, {"big": 100, "small": 10}) == pytest.approx(960 / (400 + 2 * 40))
     assert tally.ratio(DOWN, {"big": 100, "small": 10}) == pytest.approx(400 / 480)
+
+
+def test_it_says_of_which_versions_something_is_new() -> None:
+    tally = Tally()
+    window = [report("a", 1, bytes_up=8.0), report("b", 2, bytes_up=8.0)]
+    assert tally.add(window) == {("all", 1), ("all", 2)}
+    assert tally.add(window) == set()
+    assert tally.add([*window, report("b", 2, bytes_up=9.0)]) == {("all", 2)}
+
+
+def test_how_long_each_client_was_waited_for_is_no_sum() -> None:
+    tally = Tally()
+    tally.add([report("b", 1, waited_seconds=9.0, arrived=0.0)])
+    tally.add([report("a", 1, waited_seconds=2.0, arrived=1.0), report("a", 1, bytes_up=8.0)])
+    tally.add([report("a", 1, "head", waited_seconds=1.0, arrived=1.0)])
+    assert tally.waits("all", 1) == {"a": Wait(2.0, True), "b": Wait(9.0, False)}
+    assert list(tally.waits("all", 1)) == ["a", "b"]
+    assert tally.waits("all", 2) == {}
+    assert tally.of_version("all", 1) == {"bytes_up": 8.0}
+    tally.add([report("b", 1, waited_seconds=12.0, arrived=1.0)])
+    assert tally.waits("all", 1)["b"] == Wait(12.0, True), "the round went on without it, then not"
+
+
+def test_when_a_version_was_published_is_the_coordinators_to_say() -> None:
+    tally = Tally()
+    tally.add([report("a", 1, published_seconds=3.0)])
+    assert tally.published("all", 1) is None
+    tally.add([report("coordinator", 1, published_seconds=5.0)])
+    assert tally.published("all", 1) == 5.0
+    assert tally.of_version("all", 1) == {}

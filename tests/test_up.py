@@ -21,9 +21,11 @@ from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.policy.plan import load_plan
+from secureps.run.extras import Extras
 from secureps.run.folder import Cast, RunFolder
 from secureps.run.up import Order, Troupe, up
 from secureps.store.checkpoint import read_state, write_state
+from tests import extras_kit
 
 UNSAFE = "unsafe seed: no privacy"
 SCRIPT = Path(__file__).parent.parent / "clients" / "digits_torch.py"
@@ -108,8 +110,9 @@ def metrics(out: Path) -> list[dict[str, Any]]:
 def check_told(told: str, out: Path) -> dict[str, Any]:
     """What a finished run printed and wrote; returns its summary."""
     assert told.count(UNSAFE) >= 3, told
-    ends = (f"model: {out / 'model.safetensors'}", f"report: {out / 'report'}")
-    assert tuple(told.splitlines()[-2:]) == ends, told
+    report = out / "report"
+    ends = {"model": out / "model.safetensors", "report": report, "curves": report / "curves.png"}
+    assert told.splitlines()[-3:] == [f"{label}: {path}" for label, path in ends.items()], told
     for part in ("federation (version 3)", "all data at one party", "bytes up", "opening"):
         assert part in told, told
     lines = metrics(out)
@@ -119,6 +122,13 @@ def check_told(told: str, out: Path) -> dict[str, Any]:
     for party in ("coordinator", *(f"client-0{i}" for i in range(3))):
         assert UNSAFE in (out / "logs" / f"{party}.log").read_text(), party
     assert all(line["training_seconds"] > 0 and line["stepping_seconds"] > 0 for line in lines[1:])
+    clients = {f"client-0{i}" for i in range(3)}
+    for line in lines[1:]:
+        assert line["waited_seconds"].keys() == clients, "an update came and nobody waited for it"
+        assert line["longest_wait_seconds"] == line["waited_seconds"][line["longest_wait"]] > 0
+    assert [line["elapsed"] for line in lines] == sorted(line["elapsed"] for line in lines)
+    for picture in ("curves.png", "waiting.png"):
+        assert UNSAFE.encode() in (report / picture).read_bytes()
     summary: dict[str, Any] = json.loads((out / "report" / "summary.json").read_text())
     assert summary["finished"] == "all 3 versions are made"
     assert summary["updates"] == {f"client-0{i}": 3 for i in range(3)}
@@ -272,6 +282,17 @@ def test_what_cannot_be_played_is_refused_before_anything_starts(
     with pytest.raises(SecurepsError, match=reason):
         up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
     assert not (tmp_path / "run").exists()
+
+
+def test_an_extra_that_is_not_installed_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extras_kit.remove(monkeypatch, "mlflow")
+    plan = write_plan(tmp_path / "plan.toml")
+    order = Order(plan, tmp_path / "run", None, ENV, Extras(mlflow=str(tmp_path / "ml")))
+    with pytest.raises(ConfigError, match=r"--mlflow: .*; pip install 'secureps\[mlflow\]'"):
+        up(order, Console(file=io.StringIO()))
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
 
 
 def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None:

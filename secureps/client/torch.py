@@ -152,6 +152,8 @@ class TorchTrainer:
         self._loss = loss
         self._metrics = {"accuracy": accuracy} if metrics is None else dict(metrics)
         self._device = _device(device)
+        with self._reproducible(b"", "load"):
+            pass  # torch loads another second's worth of itself: now, not in the first round
 
     def parameters(self, seed: int) -> dict[str, Array]:
         """The state dict of a fresh model, buffers included; a pure function of `seed`."""

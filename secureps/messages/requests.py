@@ -141,7 +141,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Seconds and bytes that a party spent on a version; no data, no payload."""
+    """Seconds and bytes of a party for a version, spent or waited; no data, no payload."""
 
     party: str
     group: str

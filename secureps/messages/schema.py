@@ -27,18 +27,18 @@ class Schema:
         """32 bytes; two parties train the same model iff these agree."""
         return digest("secureps-schema", canonical(self))
 
-    def difference(self, other: Schema) -> str:
-        """The first thing in which `other` is not this model, in words."""
+    def difference(self, theirs: Schema) -> str:
+        """In words, the first thing in which another schema differs from this one, the run's."""
         ours = {spec.name: spec for spec in self.tensors}
-        theirs = {spec.name: spec for spec in other.tensors}
-        for name in [*ours, *theirs]:
-            if name not in theirs:
+        others = {spec.name: spec for spec in theirs.tensors}
+        for name in [*ours, *others]:
+            if name not in others:
                 return f"{name} is missing"
             if name not in ours:
                 return f"{name} is not in the run's model"
-            if ours[name] != theirs[name]:
+            if ours[name] != others[name]:
                 return (
-                    f"{name} is {theirs[name].dtype}{list(theirs[name].shape)}, the run's is "
+                    f"{name} is {others[name].dtype}{list(others[name].shape)}, the run's is "
                     f"{ours[name].dtype}{list(ours[name].shape)}"
                 )
         return "the order of tensors differs"

@@ -63,9 +63,8 @@ from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.machine import HANDS, Answer, Halt, Step, Tick, Unwatched, WorkFailed
 from secureps.roles.report import status
 from secureps.roles.tasks import ManifestWritten
+from secureps.roles.telemetry import Window
 from secureps.roles.turn import Turn
-
-KEPT_TELEMETRY = 4096
 
 
 @dataclass(slots=True)
@@ -93,7 +92,7 @@ class Coordinator:
         self._federation = Federation({name: GroupState(name) for name in charter.plan.groups})
         self._presence = Presence()
         self._layout: Layout | None = None
-        self._telemetry: list[Telemetry] = []
+        self._telemetry = Window()
         self._until: float | None = None
 
     # --- Machine ------------------------------------------------------------------
@@ -153,6 +152,11 @@ class Coordinator:
         """What is known; for reading."""
         return self._federation
 
+    @property
+    def telemetry(self) -> tuple[Telemetry, ...]:
+        """The newest reports, as a status shows them."""
+        return self._telemetry.newest
+
     def _answer(self, turn: Turn, sender: str, event: Any) -> Any:
         match event:
             case Register():
@@ -195,13 +199,11 @@ class Coordinator:
                 self._checkpointed(turn, self._shard(sender, shard), event)
             case Telemetry(party):
                 self._same(sender, party)
-                if len(event.figures) > 16 or any(len(f.name) > 64 for f in event.figures):
-                    raise Malformed("telemetry has at most 16 figures, with names of 64 letters")
-                self._telemetry = [*self._telemetry, event][-KEPT_TELEMETRY:]
+                self._telemetry.take(event, turn.federation.groups)
             case AskRun():
                 return self._welcome(turn)
             case AskStatus():
-                return status(turn, self._telemetry)
+                return status(turn, self._telemetry.newest)
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return Noted()
@@ -240,11 +242,9 @@ class Coordinator:
         if federation.pinned is None:
             self._found_run(turn, schema)
         assert federation.pinned is not None
-        if schema.digest != federation.pinned.run.schema.digest:
-            raise WrongShape(
-                f"{client}'s model differs from the run's: "
-                f"{federation.pinned.run.schema.difference(schema)}"
-            )
+        ours = federation.pinned.run.schema
+        if schema.digest != ours.digest:
+            raise WrongShape(f"{client}'s model differs from the run's: {ours.difference(schema)}")
         if client not in federation.members:
             turn.write(MemberJoined(client))
             if not federation.founder and self._charter.initial is None:
@@ -429,6 +429,7 @@ class Coordinator:
 
     def _close_turn(self, turn: Turn) -> Step:
         self._until = commit.advance(turn)
+        self._telemetry.measure(turn)
         return turn.step
 
     def _renew(self, now: float, client: str) -> None:

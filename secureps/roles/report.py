@@ -10,7 +10,7 @@ from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.turn import Turn
 
 
-def status(turn: Turn, telemetry: list[Telemetry]) -> Status:
+def status(turn: Turn, telemetry: tuple[Telemetry, ...]) -> Status:
     """Members, groups, what each waits for and why, and the newest telemetry."""
     federation = turn.federation
     pinned = federation.pinned
@@ -21,7 +21,7 @@ def status(turn: Turn, telemetry: list[Telemetry]) -> Status:
         groups=tuple(_group(group) for group in federation.groups.values()),
         members=tuple(_member(turn, name) for name in sorted(federation.members)),
         shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
-        telemetry=tuple(telemetry),
+        telemetry=telemetry,
     )
 
 

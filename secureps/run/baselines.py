@@ -46,6 +46,12 @@ class Baselines:
     central: Score | None
     notes: tuple[str, ...]
 
+    @property
+    def best(self) -> Score | None:
+        """The best holder alone."""
+        scores = list(self.alone.values())
+        return max(scores, key=lambda s: -s.value if s.measure == "loss" else s.value, default=None)
+
 
 class Judge:
     """Judges models on the federation's own held-out records, if script and plan allow it.

@@ -37,6 +37,18 @@ UnsafeSeed = Annotated[
     ),
 ]
 
+TensorBoard = Annotated[
+    Path | None,
+    typer.Option("--tensorboard", metavar="DIR", help="Write event files too, in a folder of DIR."),
+]
+
+MLflow = Annotated[
+    str | None,
+    typer.Option(
+        "--mlflow", metavar="DIR_OR_URI", help="Write to MLflow too: a folder or a tracking URI."
+    ),
+]
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -51,6 +63,11 @@ def _one_thread() -> None:
     cores: more threads add the same numbers in another order.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _discreet() -> None:
+    """MLflow tells its makers that it is used, unless it is told not to."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 @app.callback()
@@ -70,20 +87,25 @@ def up(
         typer.Option(metavar="RUN", help="The run's folder. Default: runs/NAME-DATE-TIME."),
     ] = None,
     unsafe_seed: UnsafeSeed = None,
+    tensorboard: TensorBoard = None,
+    mlflow: MLflow = None,
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
 
     Makes keys, starts coordinator, shards, key holder and clients, shows how the run goes,
     and ends with what it came to against training alone and training centrally. Everything
-    is in RUN: logs, checkpoints, report and model.safetensors. Ctrl-C stops all of it.
+    is in RUN: logs, checkpoints, report with curves, model.safetensors. Ctrl-C stops all of it.
     """
     _one_thread()
+    _discreet()
     from rich.console import Console
 
+    from secureps.run.extras import Extras
     from secureps.run.up import Order
     from secureps.run.up import up as play
 
-    play(Order(plan, out, unsafe_seed, dict(os.environ)), Console())
+    extras = Extras(tensorboard, mlflow)
+    play(Order(plan, out, unsafe_seed, dict(os.environ), extras), Console())
 
 
 @app.command()
@@ -193,15 +215,19 @@ def simulate(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME.")
     ] = None,
+    tensorboard: TensorBoard = None,
+    mlflow: MLflow = None,
 ) -> None:
     """Play many clients, delays and faults in virtual time, in one process.
 
     The same scenario gives the same model, bit for bit. Noise is seeded: no privacy.
     """
     _one_thread()
+    _discreet()
+    from secureps.run.extras import Extras
     from secureps.run.simulate import simulate as play
 
-    play(scenario, out)
+    play(scenario, out, extras=Extras(tensorboard, mlflow))
 
 
 @app.command(

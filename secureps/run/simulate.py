@@ -1,7 +1,9 @@
 """`secureps simulate`: a scenario in virtual time, and its report folder.
 
-    OUT/metrics.jsonl       one line per version: time, accuracy, loss, bytes, who was there
-    OUT/curves.png          accuracy and bytes over virtual time
+    OUT/metrics.jsonl       one line per version, as `run.metrics` has them, of virtual time
+    OUT/curves.png          scores and bytes over virtual time
+    OUT/waiting.png         for whom rounds waited
+    OUT/summary.json        what it came to
     OUT/checkpoints/        as a coordinator and its shards write them
     OUT/model.safetensors   the final model, by tensor name
 
@@ -11,8 +13,9 @@ The same scenario gives the same metrics and the same model, bit for bit.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +26,25 @@ from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError
 from secureps.messages.requests import GetBlock, GetSum, PutBlock
 from secureps.policy.plan import Plan, load_plan
+from secureps.run.baselines import Score
+from secureps.run.curves import CURVES, Sheet, draw
+from secureps.run.export import named_versions
+from secureps.run.extras import Extras, Heading, open_sinks
+from secureps.run.metrics import Metrics, Tell
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
+from secureps.run.sinks import METRICS, Sinks
+from secureps.run.tally import DOWN, UP
 from secureps.scenario.delays import Delays
 from secureps.store.checkpoint import write_state
 
 Say = Callable[[str], None]
+
+REPEATABLE = (UP, DOWN, "network_seconds")
+"""Reported figures that are virtual: the others are this machine's seconds."""
+
+OFTEN = 1000
+"""Events between two looks at the window of reports, which may not run over."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +65,15 @@ class Scenario:
         own = {"partition": partition, "partitions": self.section.clients}
         return {key: str(value) for key, value in {**self.section.settings, **own}.items()}
 
+    def heading(self, folder: Path) -> Heading:
+        """What its figures are filed under."""
+        settings = {
+            "scenario": self.section.model_dump(mode="json"),
+            "plan": self.plan.section.model_dump(mode="json", exclude={"federation"}),
+        }
+        groups = len(self.plan.groups)
+        return Heading(self.section.name, folder.resolve().name, settings, groups, True)
+
 
 def load_scenario(path: Path) -> Scenario:
     """Reads a scenario file.
@@ -68,13 +93,16 @@ def load_scenario(path: Path) -> Scenario:
     return Scenario(section, plan, script, Delays.of(section.delays))
 
 
-def simulate(path: Path, out: Path | None = None, say: Say = print) -> Path:
+def simulate(
+    path: Path, out: Path | None = None, say: Say = print, extras: Extras | None = None
+) -> Path:
     """Plays a scenario and writes its report.
 
     Args:
         path: the scenario file.
         out: the report folder (default: runs/NAME); it must not hold another report.
         say: hears one line per version.
+        extras: where else its figures are written.
 
     Returns:
         the report folder.
@@ -83,39 +111,30 @@ def simulate(path: Path, out: Path | None = None, say: Say = print) -> Path:
         ConfigError: the folder is taken, or the scenario is not right.
         SecurepsError: whatever ended the run before its time.
     """
-    scenario = load_scenario(path)
+    scenario, extras = load_scenario(path), extras or Extras()
     folder = out if out is not None else Path("runs") / scenario.section.name
-    if (folder / "metrics.jsonl").exists():
+    heading = scenario.heading(folder)
+    extras.require(heading)
+    if (folder / METRICS).exists():
         raise ConfigError(f"{folder} holds a report already; remove it or give another --out")
     folder.mkdir(parents=True, exist_ok=True)
     say(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
         f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
     )
-    play = Play(scenario, folder)
-    play.run(say)
-    draw(play.lines, f"{scenario.section.name}: {NO_PRIVACY}", folder / "curves.png")
+    with Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
+        play = Play(scenario, folder, sinks.add)
+        play.run(say)
+        summary = play.summary()
+        sinks.close(summary)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    draw(play.metrics.lines, Sheet(scenario.section.name, "virtual time", True), folder)
     model = play.simulation.model()
     write_state(folder / "model.safetensors", model, {"privacy": NO_PRIVACY})
     say(NO_PRIVACY)
     say(f"report: {folder}")
+    say(f"curves: {folder / CURVES}")
     return folder
-
-
-@dataclass
-class Traffic:
-    """Payload bytes by direction, as the network saw them."""
-
-    up: int = 0
-    down: int = 0
-
-    def count(self, message: Any) -> None:
-        """One message on its way to a server, or an answer."""
-        payload = len(getattr(message, "payload", b""))
-        if isinstance(message, PutBlock):
-            self.up += payload
-        else:
-            self.down += payload
 
 
 @dataclass
@@ -124,11 +143,11 @@ class Play:
 
     scenario: Scenario
     folder: Path
-    lines: list[dict[str, Any]] = field(default_factory=list)
+    tell: Tell
 
     def __post_init__(self) -> None:
         scenario = self.scenario
-        self._traffic = Traffic()
+        self.metrics = Metrics(self.tell, True, REPEATABLE)
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
@@ -137,6 +156,7 @@ class Play:
             for i, name in enumerate(scenario.clients)
         }
         self._evaluator = scenario.script.make_evaluator(scenario.settings(0))
+        self._score: Score | None = None
         seed = UnsafeSeed(scenario.section.seed)
         self.simulation = Simulation(
             scenario.plan,
@@ -147,20 +167,40 @@ class Play:
 
     def run(self, say: Say) -> None:
         """Plays to the end."""
-        with (self.folder / "metrics.jsonl").open("w") as file:
 
-            def until() -> bool:
-                versions = self.simulation.versions()
-                if versions != self._seen:
-                    self._seen = versions
-                    line = self._line(versions)
-                    self.lines.append(line)
-                    file.write(json.dumps(line) + "\n")
-                    file.flush()
-                    say(_told(line))
-                return self._over()
+        events = 0
 
-            self.simulation.run(until)
+        def until() -> bool:
+            nonlocal events
+            events += 1
+            versions = self.simulation.versions()
+            if versions != self._seen or events % OFTEN == 0:
+                self.metrics.take(self.simulation.coordinator.telemetry)
+            if versions != self._seen:
+                self.metrics.settle()
+                say(self._publish(versions))
+                self._seen = versions
+            return self._over()
+
+        self.simulation.run(until)
+        self.metrics.take(self.simulation.coordinator.telemetry)
+        self.metrics.settle()
+
+    def summary(self) -> dict[str, Any]:
+        """What it came to, as plain values."""
+        tally, clients = self.metrics.tally, self.scenario.clients
+        return {
+            "name": self.scenario.section.name,
+            "finished": self.simulation.coordinator.federation.finished,
+            "virtual_seconds": self.simulation.loop.now(),
+            "versions": self.simulation.versions(),
+            "score": asdict(self._score) if self._score is not None else None,
+            "bytes_up": tally.total(UP),
+            "bytes_down": tally.total(DOWN),
+            "updates": {name: tally.updates_of(name) for name in clients},
+            "unsafe": True,
+            "privacy": NO_PRIVACY,
+        }
 
     def _over(self) -> bool:
         if not self.simulation.coordinator.federation.finished:
@@ -168,27 +208,30 @@ class Play:
         here = [name for name in self.scenario.clients if name not in self._gone]
         return all(self.simulation.parties[name].halted.done() for name in here)
 
-    def _line(self, versions: Mapping[str, int]) -> dict[str, Any]:
-        simulation = self.simulation
-        federation = simulation.coordinator.federation
-        included = {
-            id.client
-            for id, fate in federation.fates.items()
-            if fate.outcome in ("included", "durable") and fate.version == versions[id.group]
-        }
-        line: dict[str, Any] = {
-            "versions": dict(versions),
-            "time": simulation.loop.now(),
-            "clients": len(included),
-            "gone": len(self._gone),
-            "bytes_up": self._traffic.up,
-            "bytes_down": self._traffic.down,
-            "privacy": NO_PRIVACY,
-        }
+    def _publish(self, versions: Mapping[str, int]) -> str:
+        """Lines for the groups that are further than before; in a word, what is new."""
+        simulation, now = self.simulation, self.simulation.loop.now()
+        fates, included = simulation.coordinator.federation.fates, 0
+        for group, version in versions.items():
+            if version == self._seen[group]:
+                continue
+            included = sum(
+                fate.outcome in ("included", "durable")
+                and (id.group, fate.version) == (group, version)
+                for id, fate in fates.items()
+            )
+            figures = {"clients": included, "gone": len(self._gone)}
+            self.metrics.publish(group, version, now, math.inf, figures)
+        score = ""
         if self._evaluator is not None and min(versions.values()) >= 0:
             result = self._evaluator.evaluate(simulation.model())
-            line |= {"loss": result.loss, **result.metrics}
-        return line
+            self._score = Score.of(result)
+            self.metrics.judged(versions, {"loss": result.loss, **result.metrics})
+            score = f", {self._score.measure} {self._score.value:.3f}"
+        return (
+            f"t={now:9.1f} s  version {named_versions(versions)}{score}, {included} included, "
+            f"{len(self._gone)} gone, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"
+        )
 
     # --- what goes wrong ----------------------------------------------------------
 
@@ -218,41 +261,9 @@ class Play:
             self.simulation.start(name)
 
     def _delay(self, sender: str, to: str, message: Any) -> float:
-        if isinstance(message, PutBlock) or hasattr(message, "payload"):
-            self._traffic.count(message)
         client = sender if sender.startswith("client-") else to
         if not client.startswith("client-"):
             return 0.0
         kind = "data" if isinstance(message, PutBlock | GetBlock | GetSum) else "control"
         seed = self.scenario.section.seed
         return self.scenario.delays.network_seconds(seed, client, 0, kind)
-
-
-def _told(line: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in line["versions"].items())
-    accuracy = f", accuracy {line['accuracy']:.3f}" if "accuracy" in line else ""
-    return (
-        f"t={line['time']:9.1f} s  version {versions}{accuracy}, {line['clients']} included, "
-        f"{line['gone']} gone, {line['bytes_up'] / 1e6:.1f} MB up"
-    )
-
-
-def draw(lines: list[dict[str, Any]], title: str, path: Path) -> None:
-    """Accuracy (or loss) and bytes over virtual time, as a PNG; its metadata has the title too."""
-    from matplotlib.figure import Figure
-
-    judged = [line for line in lines if "loss" in line]
-    measure = "accuracy" if any("accuracy" in line for line in judged) else "loss"
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    figure.suptitle(title)
-    above, below = figure.subplots(2, 1, sharex=True)
-    above.plot([x["time"] for x in judged], [x[measure] for x in judged], marker="o", ms=3)
-    above.set_ylabel(f"held-out {measure}")
-    above.grid(alpha=0.3)
-    for key, label in (("bytes_up", "up"), ("bytes_down", "down")):
-        below.plot([x["time"] for x in lines], [x[key] / 1e6 for x in lines], label=label)
-    below.set_ylabel("payload, MB in all")
-    below.set_xlabel("virtual time, s")
-    below.legend()
-    below.grid(alpha=0.3)
-    figure.savefig(path, dpi=120, metadata={"Title": title})

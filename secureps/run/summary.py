@@ -83,9 +83,8 @@ def _models(summary: Summary) -> Table:
     table.add_row(
         f"federation (version {named_versions(summary.versions)})", *_score(summary.score)
     )
-    alone = list(summary.baselines.alone.values())
-    if alone:
-        best = max(alone, key=lambda s: -s.value if s.measure == "loss" else s.value)
+    alone, best = list(summary.baselines.alone.values()), summary.baselines.best
+    if best is not None:
         mean = sum(s.value for s in alone) / len(alone)
         table.add_row("one holder alone, the best", *_score(best))
         loss = sum(s.loss for s in alone) / len(alone)

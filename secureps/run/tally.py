@@ -1,21 +1,30 @@
 """Adds up what parties report: a status shows a window of reports, this keeps them all.
 
-A figure is known by (party, group, version, name), so a report that two statuses show is
+A figure is known by (group, version, party, name), so a report that two statuses show is
 counted once, and a version that a restarted party made again replaces what it had said.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from secureps.messages.requests import Telemetry
+from secureps.roles.machine import COORDINATOR
+from secureps.roles.telemetry import ARRIVED, PUBLISHED, WAITED
 
 SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
 """Where a version's time goes, in the order of an update; figures are NAME_seconds."""
 
 UP, DOWN = "bytes_up", "bytes_down"
+
+FIGURES = (UP, DOWN, *(f"{stage}_seconds" for stage in SECONDS))
+"""What is summed over the parties; a party may report what it likes besides."""
+
+At = tuple[str, int]
+"""A group and its version."""
 
 
 def finite(figure: float) -> float | None:
@@ -23,38 +32,82 @@ def finite(figure: float) -> float | None:
     return figure if math.isfinite(figure) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """For a client, from the opening of a round: until its update arrived, or in vain."""
+
+    seconds: float
+    arrived: bool
+
+
 class Tally:
     """All figures of a run so far."""
 
     def __init__(self) -> None:
-        self._figures: dict[tuple[str, str, int, str], float] = {}
+        self._figures: defaultdict[At, dict[tuple[str, str], float]] = defaultdict(dict)
 
-    def add(self, reports: Iterable[Telemetry]) -> None:
-        """Takes a status' window of reports; those that are known change nothing."""
+    def add(self, reports: Iterable[Telemetry]) -> set[At]:
+        """Takes a status' window of reports; those that are known change nothing.
+
+        Returns:
+            the versions of which something new is known.
+        """
+        changed: set[At] = set()
         for report in reports:
+            at = (report.group, report.version)
+            figures = self._figures[at]
             for figure in report.figures:
-                key = (report.party, report.group, report.version, figure.name)
-                self._figures[key] = figure.value
+                key = (report.party, figure.name)
+                if figures.get(key) != figure.value:
+                    figures[key] = figure.value
+                    changed.add(at)
+        return changed
 
     def total(self, name: str) -> float:
         """One figure, summed over all parties, groups and versions."""
-        return math.fsum(value for key, value in self._figures.items() if key[3] == name)
+        return math.fsum(
+            value
+            for figures in self._figures.values()
+            for (_, at_name), value in figures.items()
+            if at_name == name
+        )
 
     def of_version(self, group: str, version: int) -> dict[str, float]:
-        """Every figure of one version of a group, summed over the parties."""
+        """Seconds and bytes of one version of a group, summed over the parties."""
         sums: dict[str, float] = {}
-        for (_, at_group, at_version, name), value in sorted(self._figures.items()):
-            if (at_group, at_version) == (group, version):
+        for (_, name), value in sorted(self._figures.get((group, version), {}).items()):
+            if name in FIGURES:
                 sums[name] = sums.get(name, 0.0) + value
         return sums
 
+    def published(self, group: str, version: int) -> float | None:
+        """When a version was, by the run's clock; None if a restarted coordinator forgot."""
+        return self._figures.get((group, version), {}).get((COORDINATOR, PUBLISHED))
+
+    def waits(self, group: str, version: int) -> dict[str, Wait]:
+        """How long the round of a version waited for each client that it invited, by name.
+
+        Empty for version 0, and for rounds of which a restarted coordinator forgot the reports.
+        """
+        figures = self._figures.get((group, version), {})
+        return {
+            party: Wait(value, bool(figures.get((party, ARRIVED), 0.0)))
+            for (party, name), value in sorted(figures.items())
+            if name == WAITED
+        }
+
     def updates(self) -> Counter[str]:
         """How many updates arrived, by group."""
-        return Counter(group for _, group, _, name in self._figures if name == UP)
+        return Counter(
+            group
+            for (group, _), figures in self._figures.items()
+            for _, name in figures
+            if name == UP
+        )
 
     def updates_of(self, party: str) -> int:
         """How many updates of one client arrived."""
-        return sum(at == party and name == UP for at, _, _, name in self._figures)
+        return sum((party, UP) in figures for figures in self._figures.values())
 
     def ratio(self, name: str, sizes: Mapping[str, int]) -> float | None:
         """Bytes per update against the same values as plain fp32; None before any update.

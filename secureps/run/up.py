@@ -15,11 +15,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from secureps.client.script import Script, refuse_privacy, speaks_flower
 from secureps.config import FederationSection
@@ -28,7 +29,9 @@ from secureps.errors import ConfigError, InternalError, SecurepsError
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Baselines, Judge, Race, run_baselines
+from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.export import export, read_model
+from secureps.run.extras import Extras, Heading, open_sinks
 from secureps.run.folder import (
     Cast,
     RunFolder,
@@ -37,7 +40,9 @@ from secureps.run.folder import (
     write_coordinator,
     write_servers,
 )
+from secureps.run.metrics import Metrics
 from secureps.run.progress import Progress
+from secureps.run.sinks import METRICS, Sinks
 from secureps.run.summary import Summary, tables
 from secureps.run.supervisor import Program, Supervisor
 from secureps.run.tally import DOWN, SECONDS, UP
@@ -59,12 +64,14 @@ class Order:
         out: the run's folder; default: runs/NAME-DATE-TIME.
         unsafe_seed: makes the run repeatable, and noise and masks worthless.
         environment: of the processes.
+        extras: where else its figures are written.
     """
 
     plan: Path
     out: Path | None
     unsafe_seed: int | None
     environment: Mapping[str, str]
+    extras: Extras = field(default_factory=Extras)
 
 
 def up(order: Order, console: Console) -> Path:
@@ -80,24 +87,54 @@ def up(order: Order, console: Console) -> Path:
     """
     began = time.monotonic()
     plan, federation = _read(order.plan)
-    seed: Seed = (
-        SecretSeed.from_os() if order.unsafe_seed is None else UnsafeSeed(order.unsafe_seed)
-    )
     cast = Cast.of(plan, federation.clients)
     root = order.out if order.out is not None else default_root(plan)
+    heading = _heading(order, plan, root)
+    order.extras.require(heading)
     folder = make_folder(root, order.plan, plan, cast)
     troupe = Troupe(order, folder, plan, federation, cast)
-    unsafe = order.unsafe_seed is not None
-    with _terminable(), Progress(console, plan.section.name, unsafe) as progress:
+
+    def warn(text: str) -> None:
+        console.print(Text(text, "yellow"), soft_wrap=True)
+
+    opened = open_sinks(heading, folder.report / METRICS, order.extras)
+    with _terminable(), Sinks(opened, warn) as sinks:
+        metrics = Metrics(sinks.add, troupe.unsafe)
+        outcome, baselines = _play(troupe, metrics, console)
+        summary = _summary(plan, outcome, baselines, time.monotonic() - began, troupe.unsafe)
+        sinks.close(summary.record())
+    for part in tables(summary):
+        console.print(part)
+    text = json.dumps(summary.record(), indent=1)
+    (folder.report / "summary.json").write_text(text + "\n")
+    draw(metrics.lines, _sheet(plan, baselines, troupe.unsafe), folder.report)
+    ends = {"model": folder.model, "report": folder.report, "curves": folder.report / CURVES}
+    for label, path in ends.items():
+        if path.exists():
+            console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
+    return folder.root
+
+
+def _play(troupe: Troupe, metrics: Metrics, console: Console) -> tuple[Outcome, Baselines]:
+    """The federation from its first process to its last, and what it is measured against."""
+    plan, folder, cast, unsafe = troupe.plan, troupe.folder, troupe.cast, troupe.unsafe
+    seed: Seed = (
+        SecretSeed.from_os()
+        if troupe.order.unsafe_seed is None
+        else UnsafeSeed(troupe.order.unsafe_seed)
+    )
+    with Progress(console, plan.section.name, unsafe) as progress:
         progress.say(f"the run's folder: {folder.root}")
         with Supervisor(folder.logs) as supervisor:
             address = troupe.start(supervisor, progress)
             script = Script(troupe.script)
             judge = Judge(script, troupe.pooled, bool(plan.section.local))
-            watched = Watched(plan, folder, address, cast.clients, unsafe)
-            with Watch(watched, judge, supervisor, progress) as watch:
+            watched = Watched(plan, folder, address, cast.clients)
+            with Watch(watched, judge, supervisor, progress, metrics) as watch:
                 outcome = watch.until_over()
         outcome = _judged(outcome, judge, folder, progress)
+        # baselines may take as long as the run did: who interrupts them has these
+        draw(metrics.lines, _sheet(plan, None, unsafe), folder.report)
         race = Race(
             plan,
             script,
@@ -108,16 +145,7 @@ def up(order: Order, console: Console) -> Path:
             seed,
         )
         baselines = run_baselines(race, judge, progress.doing)
-        baselines = replace(baselines, notes=outcome.notes + baselines.notes)
-    summary = _summary(plan, outcome, baselines, time.monotonic() - began, unsafe)
-    for part in tables(summary):
-        console.print(part)
-    text = json.dumps(summary.record(), indent=1)
-    (folder.report / "summary.json").write_text(text + "\n")
-    for label, path in (("model", folder.model), ("report", folder.report)):
-        if path.exists():
-            console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
-    return folder.root
+        return outcome, replace(baselines, notes=outcome.notes + baselines.notes)
 
 
 @dataclass(frozen=True)
@@ -129,6 +157,11 @@ class Troupe:
     plan: Plan
     federation: FederationSection
     cast: Cast
+
+    @property
+    def unsafe(self) -> bool:
+        """Whether the clients' seed is."""
+        return self.order.unsafe_seed is not None
 
     @property
     def script(self) -> Path:
@@ -242,6 +275,27 @@ def _judged(outcome: Outcome, judge: Judge, folder: RunFolder, progress: Progres
         progress.say(f"passed over a damaged checkpoint: {complaint}", "yellow")
     score = judge.score(model.tensors) if outcome.score is None else None
     return outcome.on_disk(model, score)
+
+
+def _heading(order: Order, plan: Plan, root: Path) -> Heading:
+    settings = plan.section.model_dump(mode="json")
+    unsafe = order.unsafe_seed is not None
+    return Heading(plan.section.name, root.resolve().name, settings, len(plan.groups), unsafe)
+
+
+def _sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
+    privacy = plan.section.privacy
+    sheet = Sheet(plan.section.name, "time", unsafe)
+    if privacy is not None:
+        sheet = replace(sheet, budget=privacy.budget, delta=privacy.delta)
+    if baselines is None or baselines.central is None:
+        return sheet
+    scores = {"all data at one party": baselines.central}
+    best = baselines.best
+    if best is not None:
+        scores["one holder alone, the best"] = best
+    references = {name: score.value for name, score in scores.items()}
+    return replace(sheet, measure=baselines.central.measure, references=references)
 
 
 def _summary(

@@ -7,15 +7,11 @@ processes (`run.up`), and tables (`run.summary`).
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import PeerError
 from secureps.messages.requests import GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
@@ -23,10 +19,11 @@ from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Judge, Score
 from secureps.run.export import Model
 from secureps.run.folder import RunFolder
+from secureps.run.metrics import Metrics
 from secureps.run.observer import Observer
 from secureps.run.progress import Progress, View
 from secureps.run.supervisor import Died, Finished, Supervisor
-from secureps.run.tally import DOWN, UP, Tally, finite
+from secureps.run.tally import DOWN, UP, Tally
 
 POLL = 0.25
 """Seconds between two looks."""
@@ -42,13 +39,12 @@ BETWEEN_ROUNDS = ("waiting", "done")
 
 @dataclass(frozen=True)
 class Watched:
-    """Which run: plan, folder, the coordinator's address, clients, and if their seed is unsafe."""
+    """Which run: plan, folder, the coordinator's address, clients."""
 
     plan: Plan
     folder: RunFolder
     address: str
     clients: tuple[str, ...]
-    unsafe: bool
 
 
 @dataclass(frozen=True)
@@ -83,18 +79,22 @@ class Outcome:
 
 
 class Watch:
-    """One run under observation, in a `with`."""
+    """One run under observation, in a `with`; `metrics` hear of every version."""
 
     def __init__(
-        self, watched: Watched, judge: Judge, supervisor: Supervisor, progress: Progress
+        self,
+        watched: Watched,
+        judge: Judge,
+        supervisor: Supervisor,
+        progress: Progress,
+        metrics: Metrics,
     ) -> None:
         self._watched = watched
         self._judge = judge
         self._supervisor = supervisor
         self._progress = progress
         self._observer = Observer(watched.folder.kit, COORDINATOR, watched.address)
-        self._metrics = Metrics(watched.folder.report / "metrics.jsonl", watched.unsafe)
-        self._tally = Tally()
+        self._metrics = metrics
         self._status: Status | None = None
         self._scored: tuple[Score | None, str] = (None, "")
         self._judged: dict[str, int] = {}
@@ -112,7 +112,7 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         self._observer.close()
-        self._metrics.write(self._tally)
+        self._metrics.settle()
 
     def until_over(self) -> Outcome:
         """Looks until the run has finished, or cannot go on.
@@ -132,7 +132,7 @@ class Watch:
         assert self._status is not None
         versions = {group.name: group.version for group in self._status.groups}
         score = self._scored[0] if versions == self._judged else None
-        return Outcome(finished, versions, self._status.members, self._tally, score)
+        return Outcome(finished, versions, self._status.members, self._metrics.tally, score)
 
     @staticmethod
     def report(news: tuple[Finished | Died, ...], progress: Progress) -> None:
@@ -159,7 +159,8 @@ class Watch:
             time.sleep(POLL)
             return  # it is being started again
         took = time.monotonic() - asked
-        self._tally.add(status.telemetry)
+        self._metrics.take(status.telemetry)
+        self._metrics.settle()
         self._notice(status)
         self._tell_leavers(status)
         self._judge_newest(status)
@@ -175,9 +176,8 @@ class Watch:
         for group in status.groups:
             for version in range(max(versions.get(group.name, -1) + 1, 0), group.version + 1):
                 elapsed = time.monotonic() - self._began
-                self._metrics.add(group.name, version, elapsed, _most(status))
-        if status.groups != before:
-            self._metrics.write(self._tally)
+                spent = _most(status) if version == group.version else None
+                self._metrics.publish(group.name, version, elapsed, spent)
         self._status = status
 
     def _tell_leavers(self, status: Status) -> None:
@@ -200,8 +200,8 @@ class Watch:
         score = self._judge.score(tensors)
         self._judged = versions
         self._scored = (score, "/".join(str(v) for v in versions.values()))
-        for group, version in versions.items():
-            self._metrics.judged(group, version, score)
+        if score is not None:
+            self._metrics.judged(versions, {score.measure: score.value, "loss": score.loss})
 
     def _view(self, status: Status) -> View:
         section = self._watched.plan.section
@@ -214,8 +214,8 @@ class Watch:
             epsilon=_most(status),
             budget=section.privacy.budget if section.privacy else None,
             delta=section.privacy.delta if section.privacy else 0.0,
-            bytes_up=self._tally.total(UP),
-            bytes_down=self._tally.total(DOWN),
+            bytes_up=self._metrics.tally.total(UP),
+            bytes_down=self._metrics.tally.total(DOWN),
             live=sum(member.live for member in status.members),
             clients=len(self._watched.clients),
         )
@@ -252,31 +252,3 @@ def _between(groups: tuple[GroupStatus, ...]) -> bool:
 def _most(status: Status) -> float:
     """The largest epsilon of all clients."""
     return max((member.epsilon for member in status.members), default=0.0)
-
-
-class Metrics:
-    """metrics.jsonl: one line for every version of every group, rewritten as figures arrive."""
-
-    def __init__(self, path: Path, unsafe: bool) -> None:
-        self._path = path
-        self._mark = {"privacy": NO_PRIVACY} if unsafe else {}
-        self._lines: dict[tuple[str, int], dict[str, Any]] = {}
-
-    def add(self, group: str, version: int, elapsed: float, epsilon: float) -> None:
-        """A version that was published, `elapsed` seconds after the watch began."""
-        line = {"group": group, "version": version, "elapsed": round(elapsed, 3)}
-        self._lines[group, version] = {**line, "epsilon": finite(epsilon), **self._mark}
-
-    def judged(self, group: str, version: int, score: Score | None) -> None:
-        """The score of the model that a version is part of."""
-        line = self._lines.get((group, version))
-        if line is not None and score is not None:
-            line |= {score.measure: score.value, "loss": score.loss}
-
-    def write(self, tally: Tally) -> None:
-        """Writes all lines, each with its version's figures summed over the parties."""
-        lines = [
-            json.dumps(line | tally.of_version(group, version))
-            for (group, version), line in self._lines.items()
-        ]
-        self._path.write_text("".join(f"{line}\n" for line in lines))

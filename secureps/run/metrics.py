@@ -1,0 +1,160 @@
+"""What there is to say of every version: its line in metrics.jsonl, in a chart, in a table.
+
+A line is known when its version is published; its score and late figures come afterwards.
+What must not live here: where lines are written (`run.sinks`) and drawn (`run.curves`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from secureps.crypto.sampling import NO_PRIVACY
+from secureps.messages.requests import Telemetry
+from secureps.run.tally import FIGURES, At, Tally, Wait, finite
+
+
+@dataclass(frozen=True)
+class Line:
+    """One version of one group.
+
+    Args:
+        elapsed: seconds of the run's clock when it was published; virtual where time is.
+        epsilon: the largest of all clients when it was seen, with what they had charged for
+            the next one; infinite without privacy, None if a later one was seen with it.
+        scores: `loss` and the script's metrics, of the first model that it was part of.
+        figures: seconds and bytes, summed over the parties, by name.
+        waits: how long its round waited for each client.
+        unsafe: the run has an unsafe seed.
+    """
+
+    group: str
+    version: int
+    elapsed: float
+    epsilon: float | None
+    unsafe: bool
+    scores: Mapping[str, float]
+    figures: Mapping[str, float]
+    waits: Mapping[str, Wait]
+
+    @property
+    def at(self) -> At:
+        return self.group, self.version
+
+    @property
+    def longest(self) -> str | None:
+        """The client for whom the round waited longest."""
+        return max(self.waits, key=lambda client: self.waits[client].seconds, default=None)
+
+    def record(self) -> dict[str, Any]:
+        """Plain values, for JSON; an infinite epsilon is None."""
+        record: dict[str, Any] = {"group": self.group, "version": self.version}
+        spent = None if self.epsilon is None else finite(self.epsilon)
+        record |= {"elapsed": round(self.elapsed, 3), "epsilon": spent}
+        if self.unsafe:
+            record["privacy"] = NO_PRIVACY
+        record |= {**self.scores, **self.figures}
+        if self.longest is not None:
+            record["longest_wait"] = self.longest
+            record["longest_wait_seconds"] = self._longest_seconds
+            record["waited_seconds"] = self._seconds(arrived=True)
+            record["missed_seconds"] = self._seconds(arrived=False)
+        return record
+
+    def scalars(self) -> dict[str, float]:
+        """Every finite number by its name, as programs that draw charts want it."""
+        named = {**self.scores, **self.figures}
+        if self.epsilon is not None:
+            named["epsilon"] = self.epsilon
+        if self.longest is not None:
+            named["longest_wait_seconds"] = self._longest_seconds
+        for kind, arrived in (("waited_seconds", True), ("missed_seconds", False)):
+            seconds = self._seconds(arrived)
+            named |= {f"{kind}/{client}": value for client, value in seconds.items()}
+        return {name: value for name, value in named.items() if finite(value) is not None}
+
+    @property
+    def _longest_seconds(self) -> float:
+        return round(max(wait.seconds for wait in self.waits.values()), 3)
+
+    def _seconds(self, arrived: bool) -> dict[str, float]:
+        return {c: round(w.seconds, 3) for c, w in self.waits.items() if w.arrived is arrived}
+
+
+Tell = Callable[[Line], None]
+
+
+class Metrics:
+    """Gathers the lines of a run.
+
+    Args:
+        tell: hears a line when it is known, and again when more is.
+        unsafe: the run has an unsafe seed.
+        figures: those of a tally that lines have.
+    """
+
+    def __init__(self, tell: Tell, unsafe: bool, figures: tuple[str, ...] = FIGURES) -> None:
+        self._tell = tell
+        self._unsafe = unsafe
+        self._figures = figures
+        self._lines: dict[At, Line] = {}
+        self._scores: dict[At, Mapping[str, float]] = {}
+        self._due: dict[At, None] = {}
+        self.tally = Tally()
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """All versions so far, in the order in which they were published."""
+        return tuple(self._complete(line) for line in self._lines.values())
+
+    def take(self, reports: Iterable[Telemetry]) -> None:
+        """Takes a window of reports."""
+        self._due |= dict.fromkeys(sorted(self.tally.add(reports) & self._lines.keys()))
+
+    def settle(self) -> None:
+        """Tells every line that is new or has changed.
+
+        Best some time after a version was published: some of its reports are on their way
+        then, and not every listener can replace what it heard.
+        """
+        for at in self._due:
+            self._tell(self._complete(self._lines[at]))
+        self._due.clear()
+
+    def publish(
+        self,
+        group: str,
+        version: int,
+        elapsed: float,
+        epsilon: float | None,
+        figures: Mapping[str, float] | None = None,
+    ) -> None:
+        """A version was published.
+
+        Args:
+            elapsed: when it was seen; what the coordinator reports is nearer to the truth.
+            figures: known besides those that are reported.
+        """
+        line = Line(group, version, elapsed, epsilon, self._unsafe, {}, figures or {}, {})
+        self._lines[line.at] = line
+        self._due[line.at] = None
+
+    def judged(self, versions: Mapping[str, int], scores: Mapping[str, float]) -> None:
+        """The scores of the model of these versions, be they published here yet or not."""
+        for at in versions.items() - self._scores.keys():
+            self._scores[at] = scores
+            if at in self._lines:
+                self._due[at] = None
+
+    def _complete(self, line: Line) -> Line:
+        sums = self.tally.of_version(*line.at)
+        reported = {name: sums[name] for name in self._figures if name in sums}
+        published = self.tally.published(*line.at)
+        return replace(
+            line,
+            elapsed=line.elapsed if published is None else published,
+            scores=self._scores.get(line.at, {}),
+            figures={**line.figures, **reported},
+            waits=self.tally.waits(*line.at),
+        )
