@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 from secureps.errors import (
+    ConfigError,
     Conflict,
     InternalError,
     Malformed,
     NotReady,
+    PlanRefused,
     Refused,
     SecurepsError,
     UnknownParty,
     Unreachable,
+    WrongRun,
     WrongVersion,
 )
 from secureps.messages import orders, records, requests
@@ -105,14 +108,15 @@ def test_it_takes_no_part_in_a_run_of_another_kit(changes: dict[str, Any], text:
     client = Client()
     step = client.welcome(**changes)
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is not None
     assert text in halt.reason
     assert (step.records, len(step.effects)) == ([], 1)
     with pytest.raises(NotReady):
         _ = client.machine.pinned
     wider = Schema((*SCHEMA.tensors, TensorSpec("x", (1,), "float32")))
     other = Client(kit=MemberKit("c0", ROSTER, HOLDERS, wider))
-    assert "another model than this client's" in halts(other.welcome())[0].reason
+    said = "another model than this client's: x is not in the run's model"
+    assert said in halts(other.welcome())[0].reason
     other = Client(kit=MemberKit("c0", OTHER_ROSTER, HOLDERS, SCHEMA))
     assert "roster differs" in halts(other.welcome())[0].reason
 
@@ -121,15 +125,23 @@ def test_it_stays_with_its_run() -> None:
     client = Client().joined()
     step = client.welcome(nonce=bytes(32))
     (halt,) = halts(step)
-    assert (halt.error, step.records) == (True, [])
+    assert (halt.error, step.records) == (WrongRun, [])
     assert "give a new --state folder" in halt.reason
+
+
+def test_it_does_not_take_the_state_of_another_client() -> None:
+    client = Client().joined()
+    sealed = records.Sealed(client.sealed(-1, 0).receipt, ())
+    other = Client(kit=MemberKit("c1", ROSTER, HOLDERS, SCHEMA))
+    with pytest.raises(ConfigError, match="this state folder is c0's: c1 needs"):
+        other.machine.apply(0.0, sealed)
 
 
 def test_a_refused_join_halts() -> None:
     step = Client().give(COORDINATOR, Failed(requests.Join("c0", SCHEMA), UnknownParty("who?")))
-    assert halts(step) == [Halt("who?", error=True)]
+    assert halts(step) == [Halt("who?", UnknownParty)]
     step = Client().give(COORDINATOR, Failed(requests.Join("c0", SCHEMA), InternalError("x")))
-    assert halts(step) == [Halt("x (ours fault)", error=True)]
+    assert halts(step) == [Halt("x", InternalError)]
 
 
 def test_nobody_else_gives_orders() -> None:
@@ -277,7 +289,7 @@ def test_a_block_that_could_not_be_read_is_asked_for_again() -> None:
     assert asked(step) == [("shard-a", 0, 2)]
     step = client.give("shard-a", Failed(ask, Malformed("block 2 has a wrong length")))
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is Malformed
     assert "block 2 of all cannot be pulled: block 2 has a wrong length" in halt.reason
 
 
@@ -287,7 +299,7 @@ def test_another_block_than_was_published_halts() -> None:
     client.invite(0)
     step = client.got(0, 0, digest=bytes(32))
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is Refused
     assert "block 0 of all is not the one that was published" in halt.reason
 
 
@@ -421,7 +433,7 @@ def test_it_stops_at_its_budget_before_it_trains() -> None:
     client.invite(0)
     step = client.pull(0)
     (halt,) = halts(step)
-    assert not halt.error
+    assert halt.error is None
     assert "the budget is 0.001: this client stops" in halt.reason
     assert (works(step), step.records) == ([], [])
 
@@ -440,7 +452,7 @@ def test_two_models_under_one_version_are_not_trained_from() -> None:
     for block, digest in enumerate(other):
         step = client.got(0, block, digest=digest)
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is Conflict
     assert "two models were published as version 0 of all" in halt.reason
     assert works(step) == []
 
@@ -515,7 +527,7 @@ def keyed(plan: Plan) -> tuple[Client, Step]:
 def test_a_plan_in_the_clear_is_refused_where_the_kit_has_a_key() -> None:
     _, step = keyed(make_plan("plain"))
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is WrongRun
     assert "sends updates in the clear (plain), but this kit was made for encryption" in halt.reason
     assert step.records == []
     client, step = keyed(make_plan("bfv"))
@@ -529,7 +541,7 @@ def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
     client.invite(0)
     step = client.pull(0)
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is PlanRefused
     assert "trains without privacy" in halt.reason
     assert works(step) == []
 

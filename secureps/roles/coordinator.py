@@ -137,7 +137,7 @@ class Coordinator:
             self._presence.watchers.discard(event.party)
             return Step()
         if isinstance(event, WorkFailed):
-            return Step(effects=[Halt(str(event.error), error=True)])
+            return Step(effects=[Halt(str(event.error), type(event.error))])
         if sender == HANDS:
             return self._manifest_written(now, event)
         self._renew_if_client(now, sender)

@@ -190,7 +190,7 @@ class Shard:
             case Answered(request):
                 return Step(effects=[Watch()] if isinstance(request, Register) else [])
             case Failed(request, error):
-                return Step(effects=[Halt(f"{type(request).__name__}: {error}", error=True)])
+                return Step(effects=[Halt(f"{type(request).__name__}: {error}", type(error))])
             case WatchLost():
                 return self._greet()
             case Finish() | Tick():
@@ -382,7 +382,7 @@ class Shard:
     def _failed(self, event: WorkFailed) -> Step:
         """A sum that no honest cohort has is the cohort's end; anything else is ours."""
         if not (isinstance(event.task, StepState) and isinstance(event.error, ClientError)):
-            return Step(effects=[Halt(str(event.error), error=True)])
+            return Step(effects=[Halt(str(event.error), type(event.error))])
         cohort = event.task.cohort
         self._busy.discard(("state", cohort.group, cohort.version))
         spoilt = Spoilt(self._name, cohort.group, cohort.number, str(event.error))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from secureps.crypto.identity import Identity, Roster
-from secureps.errors import ConfigError, Refused
+from secureps.errors import ConfigError, Unsigned
 from secureps.roles.machine import Halt
 from secureps.service.clock import RealLoop
 from secureps.service.executor import Executor
@@ -69,7 +69,12 @@ def authenticator(roster: Roster) -> Authenticate:
 
     def authenticate(party: str, request: bytes, signature: bytes) -> None:
         key = keys.get(party) or roster.find(party).identity
-        key.verify(REQUEST_DOMAIN, request, signature)
+        try:
+            key.verify(REQUEST_DOMAIN, request, signature)
+        except Unsigned:
+            raise Unsigned(
+                f"the signature is not {party}'s: take the kit that the CA made for this run"
+            ) from None
 
     return authenticate
 
@@ -91,8 +96,7 @@ def run_process(
             `settle`), and `STATE/address` says so once it answers.
 
     Raises:
-        Refused: the machine halted for a reason to complain of.
-        SecurepsError: whatever else ended it.
+        SecurepsError: what the machine halted for, or whatever else ended it.
     """
     stopped = threading.Event()
     _on_signals(stopped)
@@ -124,8 +128,8 @@ def run_process(
         transport.close()
         journal.close()
     halt = executor.halted.result()
-    if halt.error:
-        raise Refused(halt.reason)
+    if halt.error is not None:
+        raise halt.error(halt.reason)
     return halt
 
 

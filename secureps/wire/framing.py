@@ -209,7 +209,7 @@ def error_of(call: Any, to: str) -> SecurepsError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Unreachable(f"{to} did not answer in time")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return Unreachable(f"{to} is no server of that kind; check its address", None)
+        return Unreachable(f"{to} is another kind of server; check the address", None)
     return Unreachable(f"no connection to {to} ({'' if code is None else code.name})")
 
 
