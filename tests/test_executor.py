@@ -303,7 +303,8 @@ def test_a_refused_subscription_ends_the_stream_with_the_reason() -> None:
             raise UnknownParty("speak for yourself")
         return Step([], [Order("a", Noted())])
 
-    stage, heard = Stage(react), []
+    stage = Stage(react)
+    heard: list[Any] = []
     stage.executor.subscribe("a", Subscribe("b", ()), heard.append)
     stage.play()
     stage.executor.request("c", Heartbeat("c"))

@@ -79,7 +79,7 @@ def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
 def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
     """Names, shapes and dtypes of a model, sorted by name; WrongShape if it has other things."""
     for name, array in parameters.items():
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, np.ndarray | np.generic):
             raise WrongShape(f"{name} is a {type(array).__name__}, and must be a NumPy array")
     return Schema(
         tuple(

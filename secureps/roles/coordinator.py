@@ -243,7 +243,7 @@ class Coordinator:
         if schema.digest != federation.pinned.run.schema.digest:
             raise WrongShape(
                 f"{client}'s model differs from the run's: "
-                f"{federation.pinned.run.schema.difference(schema)}"
+                f"{federation.pinned.run.schema.difference(schema)}; train the run's model"
             )
         if client not in federation.members:
             turn.write(MemberJoined(client))
