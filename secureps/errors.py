@@ -15,6 +15,7 @@
     |   |-- ConfigError        a file that does not parse, or a key with a bad value
     |   |-- PlanRefused        a plan that is unsound, with the reason
     |   |-- KitError           a start-up kit that is missing, damaged or for someone else
+    |   |-- ScriptFailed       a data holder's script that raises, or returns what it must not
     |   `-- DamagedStore       a journal, spool or checkpoint that fails its own digests
     |-- PeerError          somebody else's process or the network; trying again may help
     |   |-- Unreachable        no connection, or it broke
@@ -98,6 +99,10 @@ class KitError(OperatorError):
     pass
 
 
+class ScriptFailed(OperatorError):
+    fault = "the script's"
+
+
 class DamagedStore(OperatorError):
     status = "DATA_LOSS"
 
@@ -140,7 +145,7 @@ class Refused(PeerError):
 
 class InternalError(SecurepsError):
     status = "INTERNAL"
-    fault = "ours"
+    fault = "our own"
 
 
 def _tree(base: type[SecurepsError]) -> dict[str, type[SecurepsError]]:

@@ -135,10 +135,11 @@ class Processes:
         for recorder in self.recorders.values():
             recorder.close()
 
-    def start_all(self) -> None:
+    def start_all(self, clients: int | None = None) -> None:
+        """Starts all servers, and as many clients as are wanted (default: all of the roster)."""
         self.start("coordinator")
         self.wait(lambda: self._address("coordinator") is not None, "the coordinator")
-        for name in (*self.shards, *self.holders, *self.clients):
+        for name in (*self.shards, *self.holders, *self.clients[:clients]):
             self.start(name)
 
     def start(self, name: str) -> None:
@@ -160,6 +161,9 @@ class Processes:
         """SIGTERM; returns the exit status."""
         self._running[name].send_signal(signal.SIGTERM)
         return self._running[name].wait(20)
+
+    def alive(self, name: str) -> bool:
+        return self._running[name].poll() is None
 
     def pid(self, name: str) -> int:
         return self._running[name].pid

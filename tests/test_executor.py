@@ -16,6 +16,7 @@ from secureps.errors import (
     NotFinite,
     Refused,
     SecurepsError,
+    UnknownParty,
     Unreachable,
     WrongVersion,
 )
@@ -318,6 +319,34 @@ def test_work_takes_its_time_and_comes_back() -> None:
     stage.play()
     assert stage.machine.heard[-1] == (HANDS, "done")
     assert stage.loop.now() == 5.0
+
+
+def test_a_refused_subscription_ends_the_stream_with_the_reason() -> None:
+    def react(sender: str, event: Any) -> Step:
+        if isinstance(event, Subscribe):
+            raise UnknownParty("speak for yourself")
+        return Step([], [Order("a", Noted())])
+
+    stage = Stage(react)
+    heard: list[Any] = []
+    stage.executor.subscribe("a", Subscribe("b", ()), heard.append)
+    stage.play()
+    stage.executor.request("c", Heartbeat("c"))
+    stage.play()
+    assert [str(order) for order in heard] == ["speak for yourself"]
+    assert isinstance(heard[0], UnknownParty)
+    assert ("a", Unwatched("a")) in stage.machine.heard
+
+
+def test_who_is_refused_the_stream_of_orders_does_not_ask_again() -> None:
+    stage = Stage(lambda s, e: Step([], [Watch()] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    error = UnknownParty("speak for yourself")
+    stage.line.lost[0](error)
+    stage.play()
+    assert stage.machine.heard[-1] == ("coordinator", Failed(Subscribe("me", ()), error))
+    assert len(stage.line.lost) == 1
 
 
 def test_work_that_fails_with_a_reason_is_an_event() -> None:

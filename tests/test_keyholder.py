@@ -146,7 +146,7 @@ def test_it_registers_watches_and_greets_again() -> None:
         assert keys.give(HOLDER, event) == Step()
     failed = Failed(register, UnknownParty("no"))
     assert keys.give(COORDINATOR, failed).effects == [
-        Halt("the coordinator refuses this holder: no", error=True)
+        Halt("the coordinator refuses this holder: no", UnknownParty)
     ]
     with pytest.raises(Malformed, match="takes no payloads"):
         keys.machine.inspect("c0", register)

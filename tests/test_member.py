@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from secureps.errors import (
+    ConfigError,
     InternalError,
     Malformed,
     NotReady,
+    Refused,
     UnknownParty,
     Unreachable,
+    WrongRun,
     WrongVersion,
 )
 from secureps.messages import orders, records, requests
@@ -83,14 +86,15 @@ def test_it_takes_no_part_in_a_run_of_another_kit(changes: dict[str, Any], text:
     client = Client()
     step = client.welcome(**changes)
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is not None
     assert text in halt.reason
     assert (step.records, len(step.effects)) == ([], 1)
     with pytest.raises(NotReady):
         _ = client.machine.pinned
     wider = Schema((*SCHEMA.tensors, TensorSpec("x", (1,), "float32")))
     other = Client(kit=MemberKit("c0", ROSTER, HOLDERS, wider))
-    assert "another model than this client's" in halts(other.welcome())[0].reason
+    said = "another model than this client's: x is not in the run's model"
+    assert said in halts(other.welcome())[0].reason
     other = Client(kit=MemberKit("c0", OTHER_ROSTER, HOLDERS, SCHEMA))
     assert "roster differs" in halts(other.welcome())[0].reason
 
@@ -99,15 +103,23 @@ def test_it_stays_with_its_run() -> None:
     client = Client().joined()
     step = client.welcome(nonce=bytes(32))
     (halt,) = halts(step)
-    assert (halt.error, step.records) == (True, [])
+    assert (halt.error, step.records) == (WrongRun, [])
     assert "give a new --state folder" in halt.reason
+
+
+def test_it_does_not_take_the_state_of_another_client() -> None:
+    client = Client().joined()
+    sealed = records.Sealed(client.sealed(-1, 0).receipt, ())
+    other = Client(kit=MemberKit("c1", ROSTER, HOLDERS, SCHEMA))
+    with pytest.raises(ConfigError, match="this state folder is c0's: c1 needs"):
+        other.machine.apply(0.0, sealed)
 
 
 def test_a_refused_join_halts() -> None:
     step = Client().give(COORDINATOR, Failed(requests.Join("c0", SCHEMA), UnknownParty("who?")))
-    assert halts(step) == [Halt("who?", error=True)]
+    assert halts(step) == [Halt("who?", UnknownParty)]
     step = Client().give(COORDINATOR, Failed(requests.Join("c0", SCHEMA), InternalError("x")))
-    assert halts(step) == [Halt("x (ours fault)", error=True)]
+    assert halts(step) == [Halt("x", InternalError)]
 
 
 def test_nobody_else_gives_orders() -> None:
@@ -255,7 +267,7 @@ def test_a_block_that_could_not_be_read_is_asked_for_again() -> None:
     assert asked(step) == [("shard-a", 0, 2)]
     step = client.give("shard-a", Failed(ask, Malformed("block 2 has a wrong length")))
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is Malformed
     assert "block 2 of all cannot be pulled: block 2 has a wrong length" in halt.reason
 
 
@@ -265,7 +277,7 @@ def test_another_block_than_was_published_halts() -> None:
     client.invite(0)
     step = client.got(0, 0, digest=bytes(32))
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is Refused
     assert "block 0 of all is not the one that was published" in halt.reason
 
 

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Conflict, Malformed, Refused, SecurepsError, WrongVersion
+from secureps.errors import (
+    Conflict,
+    Malformed,
+    PlanRefused,
+    Refused,
+    SecurepsError,
+    WrongRun,
+    WrongVersion,
+)
 from secureps.messages import orders, records, requests
 from secureps.messages.orders import GroupVersion
 from secureps.messages.submission import SubmissionId
@@ -142,7 +150,7 @@ def test_it_stops_at_its_budget_before_it_trains() -> None:
     client.invite(0)
     step = client.pull(0)
     (halt,) = halts(step)
-    assert not halt.error
+    assert halt.error is None
     assert "the budget is 0.001: this client stops" in halt.reason
     assert (works(step), step.records) == ([], [])
 
@@ -186,7 +194,7 @@ def keyed(plan: Plan) -> tuple[Client, Step]:
 def test_a_plan_in_the_clear_is_refused_where_the_kit_has_a_key() -> None:
     _, step = keyed(make_plan("plain"))
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is WrongRun
     assert "sends updates in the clear (plain), but this kit was made for encryption" in halt.reason
     assert step.records == []
     client, step = keyed(make_plan("bfv"))
@@ -200,7 +208,7 @@ def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
     client.invite(0)
     step = client.pull(0)
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is PlanRefused
     assert "trains without privacy" in halt.reason
     assert works(step) == []
 
@@ -275,7 +283,7 @@ def test_two_models_under_one_version_are_not_trained_from() -> None:
     for block, digest in enumerate(other):
         step = client.got(0, block, digest=digest)
     (halt,) = halts(step)
-    assert halt.error
+    assert halt.error is Conflict
     assert "two models were published as version 0 of all" in halt.reason
     assert works(step) == []
 

@@ -95,7 +95,7 @@ def test_it_asks_what_became_of_the_submissions_that_it_has_blocks_of() -> None:
 def test_it_halts_when_the_coordinator_will_not_have_it() -> None:
     desk = Desk()
     failed = Failed(requests.Register("shard-a", "", 1.0, 0), UnknownParty("no such shard"))
-    assert desk.give(COORDINATOR, failed).effects == [Halt("Register: no such shard", error=True)]
+    assert desk.give(COORDINATOR, failed).effects == [Halt("Register: no such shard", UnknownParty)]
 
 
 # --- what may come in -------------------------------------------------------------

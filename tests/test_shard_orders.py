@@ -308,9 +308,9 @@ def test_a_sum_that_cannot_be_used_is_spoilt(error: SecurepsError) -> None:
     step = desk.give(HANDS, WorkFailed(task, error))
     assert calls(step) == [requests.Spoilt("shard-a", "all", 0, str(error))]
     lost = DamagedStore("version 0 of all is lost")
-    assert desk.give(HANDS, WorkFailed(task, lost)).effects == [Halt(str(lost), error=True)]
+    assert desk.give(HANDS, WorkFailed(task, lost)).effects == [Halt(str(lost), DamagedStore)]
     part = WritePart(0, (GroupVersion("all", 0),))
-    assert desk.give(HANDS, WorkFailed(part, error)).effects == [Halt(str(error), error=True)]
+    assert desk.give(HANDS, WorkFailed(part, error)).effects == [Halt(str(error), type(error))]
 
 
 def test_the_work_of_version_0_is_to_be_done_again_while_its_blocks_are_here() -> None:

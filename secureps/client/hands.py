@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.blame import blamed
 from secureps.client.trainer import FitConfig, FitResult, Trainer, record_privacy
 from secureps.crypto.cipher import Opening, Sealer
 from secureps.crypto.identity import Identity
@@ -66,12 +67,20 @@ class Holdings:
 
 
 def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
-    """The founding model of this client; the same for all clients under one unsafe seed."""
-    return trainer.parameters(seed.derive("initial").integer(63))
+    """The founding model of this client; the same for all clients under one unsafe seed.
+
+    Raises:
+        ScriptFailed: the trainer made none.
+    """
+    with blamed("parameters"):
+        return trainer.parameters(seed.derive("initial").integer(63))
 
 
 def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
-    """Names, shapes and dtypes of a model, sorted by name."""
+    """Names, shapes and dtypes of a model, sorted by name; WrongShape if it has other things."""
+    for name, array in parameters.items():
+        if not isinstance(array, np.ndarray | np.generic):
+            raise WrongShape(f"{name} is a {type(array).__name__}, and must be a NumPy array")
     return Schema(
         tuple(
             TensorSpec(name, tuple(int(n) for n in array.shape), str(array.dtype))
@@ -180,10 +189,20 @@ class MemberHands:
             settings=section.training,
             privacy=record_privacy(self._machine.pinned.plan),
         )
-        result = holdings.trainer.fit({name: array.copy() for name, array in base.items()}, config)
-        if set(result.parameters) != set(base):
-            raise WrongShape("the trainer's fit returned other tensors than it was given")
+        with blamed("fit"):
+            own = {name: array.copy() for name, array in base.items()}
+            result = holdings.trainer.fit(own, config)
+        with blamed("what fit returned"):
+            self._check(result)
         return result
+
+    def _check(self, result: FitResult) -> None:
+        """WrongShape unless fit returned a model of the run's schema."""
+        if not isinstance(result, FitResult):
+            raise WrongShape(f"it is a {type(result).__name__}, and must be a FitResult")
+        run, fitted = self._machine.pinned.run.schema, schema_of(result.parameters)
+        if fitted != run:
+            raise WrongShape(run.difference(fitted))
 
     def _seal(self, aim: Aim, base: Tensors, result: FitResult, task: Contribute) -> SealedUpdate:
         holdings, plan = self._holdings, self._machine.pinned.plan
@@ -195,9 +214,10 @@ class MemberHands:
             )
         at = sum(g.blocks for g in self._layout().groups[: plan.groups.index(aim.group)])
         digest = model_digest(aim.group, aim.version, task.blocks[at : at + layout.blocks])
-        delta = layout.flatten(result.parameters) - layout.flatten(base)
-        clipped, _ = clip_l2(delta, plan.group(aim.group).clip)
-        weight = self._weight(aim.group, layout.size, result.examples)
+        with blamed("what fit returned"):
+            delta = layout.flatten(result.parameters) - layout.flatten(base)
+            clipped, _ = clip_l2(delta, plan.group(aim.group).clip)
+            weight = self._weight(aim.group, layout.size, result.examples)
         values = self._on_grid(aim, digest, clipped, weight)
         id = SubmissionId(holdings.name, aim.group, aim.sequence)
         payloads = (self._sealed_block(layout, values, weight, b) for b in range(layout.blocks))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from secureps.client.blame import blamed
 from secureps.client.hands import Holdings, MemberHands, initial_parameters, schema_of
 from secureps.client.trainer import Trainer
 from secureps.errors import ConfigError, SecurepsError
@@ -37,7 +38,9 @@ def make_member(
 
     `cost` is how long its tasks take in virtual time, `budget` its own limit on epsilon.
     """
-    schema = schema_of(initial_parameters(holdings.trainer, holdings.seed))
+    initial = initial_parameters(holdings.trainer, holdings.seed)
+    with blamed("what parameters returned"):
+        schema = schema_of(initial)
     machine = Member(MemberKit(holdings.name, kit.roster, kit.holders_digest, schema, budget))
     hands = MemberHands(holdings, machine, stores.spool, cost)
     return Executor(
@@ -60,6 +63,9 @@ class Joining:
     budget: float | None = None
 
     def __post_init__(self) -> None:
+        host, _, port = self.server.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigError(f"--server {self.server}: expected HOST:PORT, the coordinator's")
         if self.budget is not None and not 0 < self.budget < math.inf:
             raise ConfigError(f"a budget is a finite epsilon above 0, got {self.budget:g}")
 
@@ -100,13 +106,18 @@ def run_client(
         make: builds the trainer from the `--set key=value` settings.
         arguments: the command line; default: the process's own.
     """
-    run(lambda joining, settings: make(settings), arguments)
+
+    def build(joining: Joining, settings: Mapping[str, str]) -> Trainer:
+        with blamed("make(settings)"):
+            return make(settings)
+
+    run(build, arguments)
 
 
 def run(build: Build, arguments: Sequence[str] | None = None) -> None:
     """As `run_client`, for trainers that need more than settings."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     given = _parser().parse_args(arguments)
+    show_log(given.verbose)
     try:
         settings = read_settings(given.set)
         state = given.state if given.state is not None else Path("state") / given.name
@@ -117,6 +128,13 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
     except SecurepsError as error:
         sys.exit(f"error: {error} ({error.fault} fault)")
     print(halt.reason)
+
+
+def show_log(verbose: bool) -> None:
+    """What the client says of itself goes to stderr; its script's tracebacks too if `verbose`."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    if verbose:
+        logging.getLogger("secureps").setLevel(logging.DEBUG)
 
 
 def read_settings(given: Sequence[str]) -> dict[str, str]:
@@ -146,6 +164,9 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         metavar="EPSILON",
         help="stop before more is spent, whatever the plan says; refuse a plan without privacy",
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="show where the script's own errors come from"
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script"

@@ -136,7 +136,7 @@ class Coordinator:
             self._presence.watchers.discard(event.party)
             return Step()
         if isinstance(event, WorkFailed):
-            return Step(effects=[Halt(str(event.error), error=True)])
+            return Step(effects=[Halt(str(event.error), type(event.error))])
         if sender == HANDS:
             return self._manifest_written(now, event)
         self._renew_if_client(now, sender)
@@ -244,7 +244,8 @@ class Coordinator:
         assert federation.pinned is not None
         ours = federation.pinned.run.schema
         if schema.digest != ours.digest:
-            raise WrongShape(f"{client}'s model differs from the run's: {ours.difference(schema)}")
+            text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
+            raise WrongShape(f"{text}; train the run's model")
         if client not in federation.members:
             turn.write(MemberJoined(client))
             if not federation.founder and self._charter.initial is None:

@@ -332,8 +332,9 @@ class KeyHolder:
         )
 
     def _failed(self, request: Any, error: SecurepsError) -> Step:
-        if isinstance(request, Register):
-            return Step(effects=[Halt(f"the coordinator refuses this holder: {error}", error=True)])
+        if isinstance(request, Register | Subscribe):
+            text = f"the coordinator refuses this holder: {error}"
+            return Step(effects=[Halt(text, type(error))])
         name = (
             (request.group, request.cohort)
             if isinstance(request, GetSum)
@@ -351,7 +352,7 @@ class KeyHolder:
         )
         if isinstance(task, OpenSum) and isinstance(error, ClientError):
             return Step() if opening is None else self._give_up(opening, str(error))
-        return Step(effects=[Halt(str(error), error=True)])
+        return Step(effects=[Halt(str(error), type(error))])
 
     def _give_up(self, opening: Opening, reason: str) -> Step:
         cohort = opening.cohort

@@ -71,10 +71,14 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """This process has nothing more to do; `error` if it ends for a reason to complain of."""
+    """This process has nothing more to do.
+
+    `error` is the class of the complaint, if it ends for a reason to complain of: it says whose
+    fault that is.
+    """
 
     reason: str
-    error: bool = False
+    error: type[SecurepsError] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,14 @@ from typing import Any
 from secureps.crypto.identity import Roster
 from secureps.errors import (
     ClientError,
+    ConfigError,
     Conflict,
     InternalError,
     Malformed,
+    PlanRefused,
+    Refused,
     SecurepsError,
+    WrongRun,
     WrongShape,
     WrongVersion,
 )
@@ -120,6 +124,11 @@ class Member:
             case RunPinned():
                 self._pinned = Pinned.of(record)
             case Sealed(receipt):
+                if receipt.id.client != self._kit.name:
+                    raise ConfigError(
+                        f"this state folder is {receipt.id.client}'s: {self._kit.name} needs a "
+                        "--state folder of its own"
+                    )
                 self._sealed[receipt.id] = record
                 self._next[receipt.id.group] = receipt.id.sequence + 1
                 self._bases[receipt.id.group, receipt.version] = receipt.base
@@ -155,7 +164,7 @@ class Member:
             case Failed(request, error):
                 self._failed(step, request, error)
             case WorkFailed(_, error):
-                step.effects.append(Halt(str(error), error=True))
+                step.effects.append(Halt(str(error), type(error)))
                 return step
             case Contributed() if sender == HANDS:
                 self._contributed(now, step, event)
@@ -277,7 +286,8 @@ class Member:
             base = model_digest(aim.group, aim.version, self._published[aim.group].blocks)
             if self._bases.get((aim.group, aim.version), base) != base:
                 text = f"two models were published as version {aim.version} of {aim.group}"
-                step.effects.append(Halt(f"{text}: nothing more was sent; ask the operator", True))
+                text = f"{text}: nothing more was sent; ask the operator"
+                step.effects.append(Halt(text, Conflict))
                 return True
         return False
 
@@ -286,8 +296,11 @@ class Member:
         privacy = plan.section.privacy
         if privacy is None:
             if self._kit.budget is not None:
-                text = "the plan trains without privacy, and this client has a budget of its own"
-                step.effects.append(Halt(f"{text}: nothing was trained", error=True))
+                text = (
+                    "the plan trains without privacy, and this client has a budget of its own: "
+                    "nothing was trained; ask for a plan with [privacy], or leave --budget out"
+                )
+                step.effects.append(Halt(text, PlanRefused))
             return self._kit.budget is not None
         planned = [
             fact(plan, name, aim.group, layout.group(aim.group).size, aim.version) for aim in aims
@@ -363,9 +376,12 @@ class Member:
             try:
                 check_run(welcome.run, self._kit.roster, self._kit.holders)
                 if welcome.run.schema != self._kit.schema:
-                    raise WrongShape("the run trains another model than this client's")
+                    difference = welcome.run.schema.difference(self._kit.schema)
+                    raise WrongShape(
+                        f"the run trains another model than this client's: {difference}"
+                    )
             except SecurepsError as error:
-                step.effects.append(Halt(str(error), error=True))
+                step.effects.append(Halt(str(error), type(error)))
                 return
             self._write(step, RunPinned(welcome.run, welcome.placement, welcome.shards))
             private = self.pinned.plan.section.privacy is not None
@@ -374,7 +390,7 @@ class Member:
                 step.effects.append(Say(f"{text}: its budget does not count what it spent then"))
         elif self._pinned.run.id != welcome.run.id:
             text = "the coordinator runs another run than the one this client takes part in"
-            step.effects.append(Halt(f"{text}; give a new --state folder", error=True))
+            step.effects.append(Halt(f"{text}; give a new --state folder", WrongRun))
             return
         self._beat = now + self._lease / 3
         for at in welcome.next:
@@ -389,7 +405,7 @@ class Member:
             return
         if published.blocks[block] != digest:
             text = f"block {block} of {group} is not the one that was published"
-            step.effects.append(Halt(f"{text}; tell the aggregator's operator", error=True))
+            step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
             return
         self._cached = {d for p in self._published.values() for d in p.blocks} & self._cached
         self._cached.add(digest)
@@ -404,7 +420,7 @@ class Member:
             return  # a newer version is published, or will be in a moment
         if isinstance(error, ClientError):
             text = f"block {block} of {group} cannot be pulled: {error}"
-            step.effects.append(Halt(text, error=True))
+            step.effects.append(Halt(text, type(error)))
             return
         self._pulling.discard(published.blocks[block])
 
@@ -424,8 +440,7 @@ class Member:
             case Telemetry():
                 pass
             case _:
-                fault = "" if isinstance(error, ClientError) else f" ({error.fault} fault)"
-                step.effects.append(Halt(f"{error}{fault}", error=True))
+                step.effects.append(Halt(str(error), type(error)))
 
     def _follow_again(self, group: str) -> None:
         """A shard knows this sequence from before this client lost its state: the next is tried.

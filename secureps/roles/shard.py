@@ -197,7 +197,7 @@ class Shard:
             case Answered(request):
                 return Step(effects=[Watch()] if isinstance(request, Register) else [])
             case Failed(request, error):
-                return Step(effects=[Halt(f"{type(request).__name__}: {error}", error=True)])
+                return Step(effects=[Halt(f"{type(request).__name__}: {error}", type(error))])
             case WatchLost():
                 return self._greet()
             case Finish() | Tick():
@@ -414,7 +414,7 @@ class Shard:
         """A cohort whose sum is of no honest cohort, or lost, is at its end; all else is ours."""
         mendable = isinstance(event.error, ClientError | Refused)
         if not (isinstance(event.task, StepState) and mendable):
-            return Step(effects=[Halt(str(event.error), error=True)])
+            return Step(effects=[Halt(str(event.error), type(event.error))])
         cohort = event.task.cohort
         self._busy.discard(("state", cohort.group, cohort.version))
         spoilt = Spoilt(self._name, cohort.group, cohort.number, str(event.error))

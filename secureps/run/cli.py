@@ -167,17 +167,18 @@ def join(
         ),
     ] = None,
     unsafe_seed: UnsafeSeed = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
+    ] = False,
 ) -> None:
     """Take part in a federation as a data holder, until it is over.
 
     Killed at any moment and started again with the same state, it goes on where it was.
     """
-    import logging
-
-    from secureps.client.runner import Joining, read_settings
+    from secureps.client.runner import Joining, read_settings, show_log
     from secureps.run.join import join as run
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    show_log(verbose)
     state = state if state is not None else Path("state") / name
     joining = Joining(server, kit, name, state, unsafe_seed, budget)
     typer.echo(run(script, joining, read_settings(settings or [])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from secureps.client.blame import blamed
 from secureps.client.runner import Joining
 from secureps.client.runner import join as take_part
 from secureps.client.script import Script
@@ -22,5 +23,7 @@ def join(script: Path, joining: Joining, settings: Mapping[str, str]) -> str:
         ConfigError: the script cannot be used; says why.
         SecurepsError: whatever ended it before.
     """
-    trainer = Script(script).make(settings, joining.state)
+    source = Script(script)
+    with blamed("make(settings)"):
+        trainer = source.make(settings, joining.state)
     return take_part(joining, trainer).reason

@@ -182,7 +182,7 @@ class Simulation:
 
     def _complains(self, name: str, halt: Halt) -> bool:
         """Whether nothing can go on without this party; other clients can without one."""
-        return halt.error and name not in self._cast.trainers
+        return halt.error is not None and name not in self._cast.trainers
 
     def _over(self) -> bool:
         return bool(self.coordinator.federation.finished) and all(

@@ -17,7 +17,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from secureps.errors import InternalError, Malformed, PeerError, SecurepsError, Unreachable
+from secureps.errors import (
+    ClientError,
+    InternalError,
+    Malformed,
+    PeerError,
+    SecurepsError,
+    Unreachable,
+)
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload, PutBlock, Subscribe
 from secureps.roles.machine import (
@@ -54,6 +61,9 @@ PAYLOADS_IN_FLIGHT = 4
 
 LONGEST_BACKOFF = 5.0
 """Seconds between two tries, at most."""
+
+NOTICES = (4, 40, 400)
+"""After so many vain tries (a few seconds, minutes, half an hour) the log says that it goes on."""
 
 
 class Hands(Protocol):
@@ -192,7 +202,10 @@ class Executor:
     def subscribe(
         self, sender: str, message: Subscribe, deliver: Callable[[Any], None]
     ) -> Callable[[], None]:
-        """Opens a stream of orders to `sender`; returns what closes it."""
+        """Opens a stream of orders to `sender`; returns what closes it.
+
+        A refusal is the last thing that is delivered.
+        """
 
         def begin() -> None:
             self._watchers[sender] = deliver
@@ -266,6 +279,11 @@ class Executor:
     def _complain(self, item: _Event, error: SecurepsError) -> None:
         if item.answer is not None:
             self._settle(item.answer, error)
+        elif isinstance(item.event, Subscribe):
+            deliver = self._watchers.pop(item.sender, None)
+            if deliver is not None:
+                deliver(error)
+                self._post(_Event(item.sender, Unwatched(item.sender)))
         else:
             log.warning("%s: %s: %s", self._party, type(item.event).__name__, error)
 
@@ -402,8 +420,8 @@ class Executor:
         error = future.exception()
         if isinstance(error, PeerError) and error.retry_after is not None:
             delay = min(LONGEST_BACKOFF, error.retry_after * 1.5 ** min(tried, 12)) * self._jitter()
-            if tried in (4, 40, 400):
-                log.warning("%s: %s: still trying: %s", self._party, to, error)
+            if tried in NOTICES:
+                log.warning("%s: %s; still trying", self._party, error)
             again = partial(self._call, to, message, attach, tried + 1)
             self._loop.call_later(delay, self._guarded(again))
         elif isinstance(error, SecurepsError):
@@ -438,11 +456,15 @@ class Executor:
     def _watch(self) -> None:
         if self._cancel_watch is not None:
             self._cancel_watch()
-        live = [True]
+        live, subscription = [True], self.machine.subscription()
 
         def lost(error: SecurepsError) -> None:
             if live[0]:
                 live[0] = False
+                if isinstance(error, ClientError):  # the same again would be refused again
+                    failed = _Event(COORDINATOR, Failed(subscription, error))
+                    self._later(partial(self._post, failed))
+                    return
                 log.info("%s: the stream of orders broke: %s", self._party, error)
                 again = partial(self._post, _Event(self._party, WatchLost()))
                 self._loop.call_later(0.2 * self._jitter(), self._guarded(again))
@@ -450,7 +472,7 @@ class Executor:
         def deliver(message: Any) -> None:
             self._later(partial(self._post, _Event(COORDINATOR, message)))
 
-        cancel = self._transport.watch(self.machine.subscription(), deliver, lost)
+        cancel = self._transport.watch(subscription, deliver, lost)
 
         def end() -> None:
             live[0] = False

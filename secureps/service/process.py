@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from secureps.crypto.identity import Identity, Roster
-from secureps.errors import ConfigError, Refused
+from secureps.errors import ConfigError, Unsigned
 from secureps.roles.machine import Halt
 from secureps.service.clock import RealLoop
 from secureps.service.doorbell import Doorbell
@@ -77,7 +77,12 @@ def authenticator(roster: Roster) -> Authenticate:
 
     def authenticate(party: str, request: bytes, signature: bytes) -> None:
         key = keys.get(party) or roster.find(party).identity
-        key.verify(REQUEST_DOMAIN, request, signature)
+        try:
+            key.verify(REQUEST_DOMAIN, request, signature)
+        except Unsigned:
+            raise Unsigned(
+                f"the signature is not {party}'s: take the kit that the CA made for this run"
+            ) from None
 
     return authenticate
 
@@ -99,13 +104,12 @@ def run_process(
             `settle`), and `STATE/address` says so once it answers.
 
     Raises:
-        Refused: the machine halted for a reason to complain of.
-        SecurepsError: whatever else ended it.
+        SecurepsError: what the machine halted for, or whatever else ended it.
     """
     with Doorbell() as bell:
         halt = _run(party, addresses, build, serve, listen, bell)
-    if halt.error:
-        raise Refused(halt.reason)
+    if halt.error is not None:
+        raise halt.error(halt.reason)
     return halt
 
 

@@ -180,7 +180,9 @@ def load_private(directory: Path, name: str) -> Identity:
     except UnknownParty as error:
         raise KitError(f"{error}; `{_issue_command(directory, name, 'ROLE')}` adds it") from None
     if certificate.identity != identity.public:
-        raise KitError(f"{path} is not the key that the CA certified for {name}")
+        raise KitError(
+            f"{path} is not the key that the CA certified for {name}: ask the CA for your own"
+        )
     return identity
 
 

@@ -205,11 +205,13 @@ def error_of(call: Any, to: str) -> SecurepsError:
             return _told_by(value, to)
     code = call.code()
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if "larger than max" in (call.details() or ""):  # gRPC's own limit, not ours
+            return Oversized(f"{to} takes no message of this length")
         return Busy(f"{to} has too much to do")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Unreachable(f"{to} did not answer in time")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return Unreachable(f"{to} is no server of that kind; check its address", None)
+        return Unreachable(f"{to} is another kind of server; check the address", None)
     return Unreachable(f"no connection to {to} ({'' if code is None else code.name})")
 
 

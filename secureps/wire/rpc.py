@@ -170,7 +170,7 @@ class GrpcTransport:
         def done(ended: Any) -> None:
             try:
                 good = ended.code() is grpc.StatusCode.OK
-                result = decode(ended.result()) if good else error_of(ended, to)
+                result = decode(ended.result()) if good else error_of(ended, self._at(to))
             except Exception as error:
                 result = self._failed(error, to)
             self._settle(future, result)
@@ -206,10 +206,15 @@ class GrpcTransport:
 
     def _failed(self, error: Exception, to: str) -> SecurepsError:
         if isinstance(error, grpc.RpcError):
-            return error_of(error, to)
+            return error_of(error, self._at(to))
         if isinstance(error, ValueError):  # gRPC: the channel was closed by `locate` or `close`
             return Unreachable(f"the connection to {to} was closed")
         return told(error)
+
+    def _at(self, to: str) -> str:
+        """A server in words for whoever has to check its address."""
+        address = self._addresses.get(to)
+        return to if address is None else f"{to} at {address}"
 
     def _settle(self, future: Future[Any], result: Any) -> None:
         with self._lock:

@@ -48,7 +48,10 @@ class Endpoint(Protocol):
         """The answer to an authenticated sender's message."""
 
     def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Cancel:
-        """Opens a stream of orders: `deliver` returns at once; the result ends the stream."""
+        """Opens a stream of orders: `deliver` returns at once; the result ends the stream.
+
+        A SecurepsError in place of an order ends it too, and is what its watcher hears.
+        """
 
 
 class Transport(Protocol):

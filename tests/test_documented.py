@@ -1,0 +1,48 @@
+"""Every error that the operator's page explains is one that some test sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import test_errors_rpc, test_errors_terminal
+from tests.documented import documented, says
+from tests.processes import ROOT
+
+ELSEWHERE = {
+    "no run yet: the coordinator waits for shards, holders and a first client": (
+        "test_progress.py",
+        "no run yet",
+    ),
+    "waits for members: ... of ... are live": ("test_sync.py", "waits for members: "),
+    "another version would bring epsilon to ..., the budget is ...: this client stops": (
+        "test_up.py",
+        "another version would bring epsilon to",
+    ),
+    "... is open to others: chmod 600 ...": ("test_keyring.py", "chmod 600 "),
+    "this folder holds another run: its plan or roster differs from what was given; start a new "
+    "run in an empty folder": ("test_processes.py", "start a new run in an empty folder"),
+}
+"""Messages that other files assert: which, and the part that it looks for."""
+
+
+def test_every_documented_message_is_asserted() -> None:
+    expected = test_errors_rpc.EXPECTED | test_errors_terminal.EXPECTED
+    assert set(documented()) == expected | set(ELSEWHERE)
+
+
+@pytest.mark.parametrize("pattern", ELSEWHERE)
+def test_elsewhere_it_is(pattern: str) -> None:
+    file, part = ELSEWHERE[pattern]
+    assert part in pattern
+    assert part in (ROOT / "tests" / file).read_text()
+
+
+def test_every_message_comes_with_something_to_do() -> None:
+    assert all(len(remedy) > 3 for remedy in documented().values())
+
+
+def test_a_pattern_is_a_whole_line() -> None:
+    assert says("no ... in ...", "no tea in China")
+    assert not says("no ... in ...", "no tea in China today".replace("in", "at"))
+    assert not says("no tea", "no tea at all")
+    assert not says("... (x)", "(x)")
