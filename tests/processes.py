@@ -156,10 +156,11 @@ class Processes:
         self._running[name].send_signal(signal.SIGKILL)
         self._running[name].wait()
 
-    def stop(self, name: str) -> int:
-        """SIGTERM; returns the exit status."""
-        self._running[name].send_signal(signal.SIGTERM)
-        return self._running[name].wait(20)
+    def stop(self, name: str, times: int = 1) -> int:
+        """SIGTERM, that many times; returns the exit status."""
+        for _ in range(times):
+            self._running[name].send_signal(signal.SIGTERM)
+        return self._running[name].wait(PATIENCE)
 
     def pid(self, name: str) -> int:
         return self._running[name].pid
