@@ -58,10 +58,14 @@ class Recorder:
         while True:
             try:
                 near, _ = self._socket.accept()
-                host, _, port = self._target().rpartition(":")
-                far = socket.create_connection((host, int(port)))
             except OSError:
                 return
+            host, _, port = self._target().rpartition(":")
+            try:
+                far = socket.create_connection((host, int(port)))
+            except OSError:  # nobody listens there yet
+                near.close()
+                continue
             for a, b in ((near, far), (far, near)):
                 kept = bytearray()
                 self.streams.append(kept)
