@@ -58,10 +58,14 @@ class Recorder:
         while True:
             try:
                 near, _ = self._socket.accept()
-                host, _, port = self._target().rpartition(":")
-                far = socket.create_connection((host, int(port)))
             except OSError:
                 return
+            host, _, port = self._target().rpartition(":")
+            try:
+                far = socket.create_connection((host, int(port)))
+            except OSError:  # nobody listens there yet
+                near.close()
+                continue
             for a, b in ((near, far), (far, near)):
                 kept = bytearray()
                 self.streams.append(kept)
@@ -157,10 +161,11 @@ class Processes:
         self._running[name].send_signal(signal.SIGKILL)
         self._running[name].wait()
 
-    def stop(self, name: str) -> int:
-        """SIGTERM; returns the exit status."""
-        self._running[name].send_signal(signal.SIGTERM)
-        return self._running[name].wait(20)
+    def stop(self, name: str, times: int = 1) -> int:
+        """SIGTERM, that many times; returns the exit status."""
+        for _ in range(times):
+            self._running[name].send_signal(signal.SIGTERM)
+        return self._running[name].wait(PATIENCE)
 
     def alive(self, name: str) -> bool:
         return self._running[name].poll() is None

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from base64 import b64encode
+from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from zstandard import ZstdCompressor
 
-from secureps.store.keyring import create_kit, issue, load_holder_secret
+from secureps.crypto.bfv import DEGREE
+from secureps.store.keyring import create_kit, issue, load_holder_secret, load_private
 from tests.federations import same, small_federation, small_plan
+from tests.needles import Needles
 from tests.processes import PLAN, Processes
 
-WINDOW = 16
-"""Bytes of a secret that must not be found anywhere they should not be."""
+SECRET_BYTES, PUBLIC_BYTES = 2 * 8 * DEGREE, 4 * 8 * DEGREE
+"""Of the coefficients of a BFV key; a tag precedes them."""
 
 
 def test_killed_one_after_another_ends_in_the_simulated_model(tmp_path: Path) -> None:
@@ -54,33 +60,85 @@ def test_all_killed_at_once_and_started_again(tmp_path: Path) -> None:
         assert same(processes.model()[1], simulation.model())
 
 
+AGGREGATOR = (
+    *("coordinator", "shard-0", "shard-1", "checkpoints"),
+    *("kit/public", "kit/private/coordinator", "kit/private/shard"),
+)
+
+
+def files(folder: Path, owners: tuple[str, ...]) -> dict[str, bytes]:
+    """What is on disk at this moment, by path; files that go meanwhile are left out."""
+    found = {}
+    for path in (p for owner in owners for p in sorted(folder.glob(f"{owner}*"))):
+        for file in (path, *path.rglob("*")):
+            with suppress(OSError):
+                found[str(file.relative_to(folder))] = file.read_bytes()
+    return found
+
+
+def caught(processes: Processes, folder: Path, owner: str, name: str) -> dict[str, bytes]:
+    """The aggregator's files, and `owner`'s, at a moment when `owner` has one of this name."""
+    found: dict[str, bytes] = {}
+
+    def there() -> bool:
+        found.clear()
+        if any((folder / owner).rglob(name)):
+            found.update(files(folder, (*AGGREGATOR, owner)))
+        return any(fnmatch(key, f"{owner}/*{name}") for key in found)
+
+    processes.wait(there, f"a {name} at {owner}")
+    return found
+
+
 def test_the_aggregator_never_has_the_secret_key(tmp_path: Path) -> None:
-    """Searches every byte that went to and from its processes, and all of its files."""
+    """Every byte that went to and from its processes, and its files in mid-run and at the end."""
     with Processes(tmp_path, record=True) as processes:
+        processes.pace = 0.15
         processes.start_all()
+        sealed = caught(processes, tmp_path, "client-00", "update~*")
+        opened = caught(processes, tmp_path, "shard-0", "opened~*")
+        assert {"coordinator/journal.db", "shard-0/journal.db", "shard-1.log"} < opened.keys()
         processes.wait(processes.finished, "the end")
-        seen = [bytes(s) for r in processes.recorders.values() for s in r.streams]
-        for owner in ("coordinator", "shard-0", "shard-1", "checkpoints", "kit/public"):
-            seen += [p.read_bytes() for p in (tmp_path / owner).rglob("*") if p.is_file()]
-        secret = load_holder_secret(tmp_path / "kit", "holder-0").to_bytes()
-        public = (tmp_path / "kit" / "public" / "holders" / "holder-0.bfv.pub").read_bytes()
-    haystack = b"\0".join(seen)
-    assert len(haystack) > 4 * 6 * 4 * 65536, "the recorders missed the traffic"
-    assert windows_found(public, haystack) > 0, "the search finds what is there"
-    assert windows_found(secret[64:], haystack) == 0
+        streams = [bytes(s) for r in processes.recorders.values() for s in r.streams]
+        seen = [*streams, *opened.values(), *files(tmp_path, AGGREGATOR).values()]
+        kit = tmp_path / "kit"
+        secret = Needles(load_holder_secret(kit, "holder-0").to_bytes()[-SECRET_BYTES:])
+        identity = Needles(load_private(kit, "holder-0").to_bytes())
+        public = Needles((kit / "public/holders/holder-0.bfv.pub").read_bytes()[-PUBLIC_BYTES:])
+    for needles in (secret, identity):
+        assert [needles.found(each) for each in seen] == [set()] * len(seen)
+
+    # ... and the search finds what is there: the recording is whole, and so is the search.
+    payload = next(data for key, data in sealed.items() if "update~" in key)
+    words = Needles(payload)
+    recorded = set[int]().union(*(words.found(stream) for stream in streams))
+    assert len(recorded) > 0.99 * len(words.words), "all but those that frames of HTTP/2 cut"
+    assert public.found(b"x" + (kit / "public/holders/holder-0.bfv.pub").read_bytes()) == {
+        int(word) for word in public.words
+    }
+    longest = max(streams, key=len)
+    for needles in (secret, identity):
+        word = int(needles.words[1])
+        raw = word.to_bytes(8, "little")
+        for planted in (
+            raw,
+            ZstdCompressor().compress(bytes(1000) + raw + bytes(999)),
+            f'{{"key": "{raw.hex()}"}}'.encode(),
+            f'{{"key": "{b64encode(b"xy" + raw).decode()}"}}'.encode(),
+        ):
+            for offset in (len(longest) // 2 | 1, len(longest) // 3 & ~7):
+                assert needles.found(longest[:offset] + planted + longest[offset:]) == {word}
 
 
-def windows_found(needle: bytes, haystack: bytes) -> int:
-    windows = {needle[i : i + WINDOW] for i in range(0, len(needle) - WINDOW, 512)}
-    return sum(window in haystack for window in windows)
-
-
-def test_sigterm_ends_servers_cleanly(tmp_path: Path) -> None:
+def test_sigterm_ends_processes_cleanly(tmp_path: Path) -> None:
+    """In the middle of a version, the others going on: status 0 and no traceback."""
     with Processes(tmp_path, "bfv") as processes:
         processes.start_all()
         processes.wait(lambda: processes.reached(0), "version 0")
-        for name in ("shard-0", "holder-0", "coordinator"):
-            assert processes.stop(name) == 0
+        names = ("shard-0", "holder-0", "client-00", "client-01", "coordinator", "shard-1")
+        for times, name in enumerate(names, start=1):
+            assert processes.stop(name, times) == 0
+            assert f"{name}: ends on SIGTERM" in processes.log(name)
             assert "Traceback" not in processes.log(name)
 
 
