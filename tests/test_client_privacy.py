@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secureps.client.hands import MemberHands
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused, Refused
@@ -17,6 +18,7 @@ from secureps.policy.spending import fact, spent
 from secureps.roles.federation import Phase
 from secureps.roles.keyholder import KeyHolder
 from secureps.roles.member import Member
+from secureps.roles.tasks import Aim
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.store.spool import MemorySpool
@@ -175,7 +177,39 @@ def test_a_holder_opens_no_cohort_with_too_few_honest_members(tmp_path: Path) ->
     cohort = holder.granted("all", 0)
     few = Cohort("all", 99, 2, 1, cohort.members[:4])
     with pytest.raises(Refused, match="4 members, this holder opens 5 or more"):
-        holder._check_cohort(few, ())
+        holder._check_cohort(few, (), ())
+
+
+class Restless(Walker):
+    """Never does the same twice, as an app that seeds from the operating system."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        result = super().fit(parameters, config)
+        result.parameters["head.bias"] = result.parameters["head.bias"] + np.float32(self.fits)
+        return result
+
+
+@pytest.mark.parametrize(("kind", "repeats"), [(Walker, False), (Restless, True)])
+def test_another_update_of_one_version_is_another_release_with_noise_of_its_own(
+    kind: type[Walker], repeats: bool, tmp_path: Path
+) -> None:
+    """A round that was given up is trained for again: the same update costs nothing more."""
+    gone = {(f"client-0{i}", "coordinator", "Submit", 3): Drop() for i in (4, 5)}
+    gone |= {(f"client-0{i}", "coordinator", "Submit", n): Drop() for i in (4, 5) for n in (4, 5)}
+    conditions = Conditions(faults=Faults(gone))
+    simulation = federation(private_plan("local"), tmp_path, kind=kind, conditions=conditions)
+    simulation.run()
+    ledger = simulation.coordinator.federation.ledger
+    again = [r.attempt for r in ledger.releases_of("client-00") if r.version == 2]
+    assert again == list(range(len(again)))
+    assert (len(again) > 1) is repeats
+    hands = simulation.parties["client-00"].hands
+    assert isinstance(hands, MemberHands)
+    update = np.zeros(217, dtype=np.float32)
+    aim = Aim("all", 2, 0)
+    first, same_again, other = (hands._on_grid(aim, a, update, 1) for a in (0, 0, 1))
+    assert np.array_equal(first, same_again)
+    assert not np.array_equal(first, other)
 
 
 @pytest.mark.parametrize(

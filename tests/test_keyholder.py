@@ -208,7 +208,7 @@ def test_only_the_coordinator_gives_orders(sender: str) -> None:
 
 def test_a_cohort_is_opened_block_by_block() -> None:
     keys = Keys().founded()
-    assert keys.order(opening()).records == [records.CohortGranted(make_cohort())]
+    assert keys.order(opening()).records == [records.CohortGranted(make_cohort(), held())]
     keys = Keys().founded()
     step = keys.order(opening())
     assert fetches(step) == [("shard-a", 0), ("shard-b", 1), ("shard-a", 2), ("shard-b", 3)]
@@ -247,7 +247,7 @@ def test_a_cohort_is_opened_block_by_block() -> None:
 
 def test_the_grant_is_journalled_before_anything_is_fetched() -> None:
     step = Keys().founded().order(opening())
-    assert step.records == [records.CohortGranted(make_cohort())]
+    assert step.records == [records.CohortGranted(make_cohort(), held())]
     assert len(fetches(step)) == 4
 
 
@@ -388,13 +388,26 @@ def test_a_submission_is_bound_to_one_cohort_for_ever() -> None:
         reason = refusal(holder.order(opening(differencing)))
         assert reason == "c0/all/1 is bound to cohort 0 for ever"
     fresh = make_cohort(number=1, version=2)
-    assert keys.order(opening(fresh)).records == [records.CohortGranted(fresh)]
+    assert keys.order(opening(fresh)).records == [records.CohortGranted(fresh, held())]
+
+
+def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
+    """Else one grant would open whatever is put under its name, one update after another."""
+    keys = Keys().founded()
+    order = opening()
+    keys.order(order)
+    first, *rest = order.held
+    swapped = dataclasses.replace(first, sums=(digest("another"), *first.sums[1:]))
+    other = dataclasses.replace(order, held=(swapped, *rest))
+    for holder in (keys.restarted(), keys.restarted()):
+        assert refusal(holder.order(other)) == "cohort 0 of all was another one before"
+    assert len(fetches(keys.restarted().order(order))) == 4
 
 
 def test_a_refused_cohort_binds_nobody() -> None:
     keys = Keys().founded()
     refusal(keys.order(opening(make_cohort(CLIENTS[:1]))))
-    assert keys.order(opening()).records == [records.CohortGranted(make_cohort())]
+    assert keys.order(opening()).records == [records.CohortGranted(make_cohort(), held())]
 
 
 def test_every_shard_must_hold() -> None:

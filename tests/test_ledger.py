@@ -126,7 +126,8 @@ def test_impossible_charges_are_malformed(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": -1}, "a version is at least 0"),
+        ({"version": -1}, "a version and an attempt are at least 0"),
+        ({"attempt": -1}, "a version and an attempt are at least 0"),
         ({"stddev": -1.0}, "the standard deviation -1.0 is no number >= 0"),
         ({"stddev": math.inf}, "the standard deviation inf"),
         ({"l2": -1.0}, "no vector of whole numbers"),

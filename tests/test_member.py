@@ -32,9 +32,10 @@ from secureps.roles.machine import (
     Tick,
     Watch,
     WatchLost,
+    Work,
 )
 from secureps.roles.member import MemberKit, block_key
-from secureps.roles.tasks import Aim, Contribute, Contributed, Offer
+from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Sweep
 from tests.member_kit import PLAN, TWO, Client, asked, halts, puts, said, works
 from tests.roles_kit import (
     ADDRESSES,
@@ -54,7 +55,9 @@ from tests.roles_kit import (
 def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
     client = Client()
     join = requests.Join("c0", SCHEMA)
-    assert client.machine.resume(0.0) == Step(effects=[Call(COORDINATOR, join)])
+    assert client.machine.resume(0.0) == Step(
+        effects=[Work(Sweep(frozenset())), Call(COORDINATOR, join)]
+    )
     assert client.machine.wake() is None
     client.now = 5.0
     step = client.welcome()

@@ -23,7 +23,7 @@ from secureps.policy.plan import Plan
 from secureps.privacy.accountant import epsilon
 from secureps.roles.machine import COORDINATOR, HANDS, Answered, Call, Failed, Say, Step, Tick
 from secureps.roles.member import MemberKit
-from secureps.roles.tasks import Aim, Contributed, Offer, Prune
+from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune
 from tests.member_kit import Client, halts, puts, said, works
 from tests.roles_kit import (
     ADDRESSES,
@@ -36,7 +36,6 @@ from tests.roles_kit import (
     STEPS,
     make_placement,
     make_plan,
-    model_blocks,
     private_plan,
 )
 
@@ -269,25 +268,6 @@ def test_a_client_that_lost_its_state_is_told_that_its_budget_is_blind() -> None
         assert [e.text for e in step.effects if isinstance(e, Say)] == told
 
 
-def test_two_models_under_one_version_are_not_trained_from() -> None:
-    """They would be two releases for one charge."""
-    client = Client().joined()
-    client.trained()
-    id = SubmissionId("c0", "all", 0)
-    client.order(orders.Settled(1, id, "dropped", 0, "burnt"))
-    client = client.restarted()
-    client.welcome()
-    other = model_blocks("all", 7, 4)
-    client.order(orders.Published(1, "all", 0, other))
-    client.invite(0)
-    for block, digest in enumerate(other):
-        step = client.got(0, block, digest=digest)
-    (halt,) = halts(step)
-    assert halt.error is Conflict
-    assert "two models were published as version 0 of all" in halt.reason
-    assert works(step) == []
-
-
 def test_heartbeats_do_not_pile_up_while_the_coordinator_is_away() -> None:
     client = Client().joined()
     beat = [Call(COORDINATOR, requests.Heartbeat("c0"))]
@@ -298,3 +278,41 @@ def test_heartbeats_do_not_pile_up_while_the_coordinator_is_away() -> None:
     assert client.give("c0", Tick()).effects == beat
     client.give(COORDINATOR, Failed(requests.Heartbeat("c0"), Refused("no")))
     assert client.give("c0", Tick()).effects == beat
+
+
+def test_what_came_of_a_version_goes_with_its_next_training() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    update = dataclasses.replace(client.sealed(0, 0), content=b"one")
+    step = client.contributed(update)
+    assert step.records == [records.Sealed(update.receipt, update.headers, b"one")]
+    client.order(orders.Settled(1, update.receipt.id, "dropped", 0, "burnt"))
+    for again in (client, client.restarted().joined()):
+        steps = [again.publish(0), again.invite(0), again.pull(0)]
+        (task,) = [t for step in steps for t in works(step) if isinstance(t, Contribute)]
+        assert task.aims == (Aim("all", 0, 1, (b"one",)),)
+
+
+def test_another_update_of_a_version_is_paid_for_before_it_leaves() -> None:
+    receipt = Client(private_plan()).joined().trained().receipt
+    assert receipt.charge is not None
+    one = epsilon([receipt.charge], PRIVACY["delta"])
+    plan = make_plan(privacy=PRIVACY | {"budget": 1.01 * one}, training={"local_steps": STEPS})
+    client = Client(plan).joined()
+    first = client.trained()
+    assert first.receipt.charge is not None
+    client.order(orders.Settled(1, first.receipt.id, "dropped", 0, "burnt"))
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    second = client.sealed(0, 1)
+    charge = dataclasses.replace(first.receipt.charge, attempt=1)
+    second = dataclasses.replace(second, receipt=dataclasses.replace(second.receipt, charge=charge))
+    step = client.contributed(second)
+    (halt,) = halts(step)
+    assert "this client stops" in halt.reason
+    assert step.records == []
+    assert puts(step) == []
+    assert works(step) == [Prune(tuple(h.key for h in second.headers))]

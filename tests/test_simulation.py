@@ -15,6 +15,7 @@ from secureps.client.hands import MemberHands
 from secureps.crypto.bfv_seal import generate
 from secureps.crypto.cipher import Sealer
 from secureps.crypto.suite import cipher
+from secureps.messages.encoding import digest
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.serve import initial_schema
 from secureps.run.simulation import Cast, Conditions, Simulation
@@ -81,12 +82,16 @@ def test_the_model_is_what_the_formulas_say(tmp_path: Path) -> None:
     rule = {"quorum": 6, "deadline": 10.0}
     group = {"clip": 100.0, "range": 1.0, "bits": 24, "most_examples": 32, "rule": rule}
     plan = small_plan(versions=1, group=[group])
-    model = play(plan, tmp_path)
+    simulation = small_federation(plan, tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 0})
+    whole = digest("secureps-base", *simulation.coordinator.federation.groups["all"].blocks)
+    simulation.run()
+    model = simulation.model()
     seed = UnsafeSeed(3)
     base = Walker(0).parameters(seed.derive("initial").integer(63))
     total, mean = 0, np.zeros((30, 7))
     for number in range(6):
-        labels = ("fit", f"client-{number:02d}", "all", 0)
+        labels = ("fit", f"client-{number:02d}", "all", 0, whole)
         config = FitConfig({"all": 0}, seed.derive(*labels).integer(63), {})
         result = Walker(number).fit(dict(sorted(base.items())), config)
         moved = result.parameters["body.weight"].astype(np.float64)

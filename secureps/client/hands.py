@@ -23,11 +23,11 @@ from secureps.client.blame import blamed
 from secureps.client.trainer import FitConfig, FitResult, Trainer, record_privacy
 from secureps.crypto.cipher import Opening, Sealer
 from secureps.crypto.identity import Identity
-from secureps.crypto.sampling import Seed
+from secureps.crypto.sampling import Label, Seed, Stream
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, KitError, Malformed, WrongShape
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Figure, GetBlock, Telemetry
 from secureps.messages.schema import Schema, TensorSpec
@@ -44,7 +44,7 @@ from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.spending import Fact, fact
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.member import Member, block_key
-from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune, SealedUpdate
+from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune, SealedUpdate, Sweep
 from secureps.store.checkpoint import read_state, write_state
 from secureps.store.spool import Spool
 
@@ -135,6 +135,11 @@ class MemberHands:
                 for key in keys:
                     self._outbox.delete(key)
                 return None
+            case Sweep(kept):
+                for key in self._outbox.keys(""):
+                    if key not in kept:
+                        self._outbox.delete(key)
+                return None
         raise InternalError(f"a member has no hands for a {type(task).__name__}")
 
     # --- founding -----------------------------------------------------------------
@@ -153,7 +158,7 @@ class MemberHands:
     def _contribute(self, task: Contribute) -> Contributed:
         began = time.perf_counter()
         base = self._assemble(task)
-        result = self._fit(task.model, base)
+        result = self._fit(task, base)
         trained = time.perf_counter()
         updates = tuple(self._seal(aim, base, result, task) for aim in task.aims)
         sealed = time.perf_counter()
@@ -180,12 +185,13 @@ class MemberHands:
             tensors |= self._load_local(task.model)
         return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
 
-    def _fit(self, model: tuple[GroupVersion, ...], base: Tensors) -> FitResult:
+    def _fit(self, task: Contribute, base: Tensors) -> FitResult:
         holdings, section = self._holdings, self._machine.pinned.plan.section
-        labels = [part for at in model for part in (at.group, at.version)]
+        labels = [part for at in task.model for part in (at.group, at.version)]
+        whole = digest("secureps-base", *task.blocks)
         config = FitConfig(
-            versions={at.group: at.version for at in model},
-            seed=holdings.seed.derive("fit", holdings.name, *labels).integer(63),
+            versions={at.group: at.version for at in task.model},
+            seed=self._stream("fit", holdings.name, *labels, whole).integer(63),
             settings=section.training,
             privacy=record_privacy(self._machine.pinned.plan),
         )
@@ -207,21 +213,30 @@ class MemberHands:
     def _seal(self, aim: Aim, base: Tensors, result: FitResult, task: Contribute) -> SealedUpdate:
         holdings, plan = self._holdings, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
-        spends = fact(plan, holdings.name, aim.group, layout.size, aim.version)
-        if isinstance(spends, Charge) and result.steps != spends.steps:
-            raise Malformed(
-                f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
-            )
         at = sum(g.blocks for g in self._layout().groups[: plan.groups.index(aim.group)])
-        digest = model_digest(aim.group, aim.version, task.blocks[at : at + layout.blocks])
+        model = model_digest(aim.group, aim.version, task.blocks[at : at + layout.blocks])
         with blamed("what fit returned"):
             delta = layout.flatten(result.parameters) - layout.flatten(base)
             clipped, _ = clip_l2(delta, plan.group(aim.group).clip)
             weight = self._weight(aim.group, layout.size, result.examples)
-        values = self._on_grid(aim, digest, clipped, weight)
+        content = digest("secureps-update", weight.to_bytes(8, "little"), clipped.tobytes())
+        known = aim.known
+        attempt = known.index(content) if content in known else len(known)
+        spends = fact(plan, holdings.name, aim.group, layout.size, aim.version, attempt)
+        if isinstance(spends, Charge) and result.steps != spends.steps:
+            raise Malformed(
+                f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
+            )
+        values = self._on_grid(aim, attempt, clipped, weight)
         id = SubmissionId(holdings.name, aim.group, aim.sequence)
         payloads = (self._sealed_block(layout, values, weight, b) for b in range(layout.blocks))
-        return self._seal_up(id, UPDATE, payloads, aim.version, digest, spends)
+        sealed = self._seal_up(id, UPDATE, payloads, aim.version, model, spends)
+        return dataclasses.replace(sealed, content=content)
+
+    def _stream(self, purpose: str, *labels: Label) -> Stream:
+        """Words for one purpose; a secret seed gives other ones in every run."""
+        seed, run = self._holdings.seed, self._machine.pinned.run.id
+        return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
 
     def _weight(self, group: str, size: int, examples: int) -> int:
         section, grid = (plan := self._machine.pinned.plan).group(group), plan.grid(group, size)
@@ -230,18 +245,19 @@ class MemberHands:
         return grid.weigh(min(examples, section.most_examples), section.most_examples)
 
     def _on_grid(
-        self, aim: Aim, base: bytes, clipped: NDArray[np.float32], weight: int
+        self, aim: Aim, attempt: int, clipped: NDArray[np.float32], weight: int
     ) -> NDArray[np.int64]:
         """The integers that are sealed: rounded, and with this client's noise if it adds any.
 
-        The streams are bound to the base model: whoever has the same version trained from two
-        models must not subtract one answer from the other, and the noise with it.
+        The same update gets the same noise. Another one of the same version, from whatever
+        model, gets noise of its own and is charged: nobody can subtract one from the other.
         """
-        plan, seed, name = self._machine.pinned.plan, self._holdings.seed, self._holdings.name
-        words = seed.derive("round", name, aim.group, aim.version, base)
+        plan, name = self._machine.pinned.plan, self._holdings.name
+        labels = (name, aim.group, aim.version, attempt)
+        words = self._stream("round", *labels)
         mechanism = plan.mechanism(aim.group, clipped.size)
         if mechanism is not None:
-            noise = seed.derive("noise", name, aim.group, aim.version, base)
+            noise = self._stream("noise", *labels)
             return mechanism.privatize(clipped, words.words, noise.words)
         grid = plan.grid(aim.group, clipped.size)
         scaled = clipped.astype(np.float64) * (weight / grid.levels)

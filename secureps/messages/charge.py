@@ -15,6 +15,7 @@ class Charge:
         noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
         sample_rate: Poisson sampling probability of each record in each step.
         steps: how many steps were taken.
+        attempt: which of the different updates that came of this version it was, from 0.
     """
 
     party: str
@@ -23,6 +24,7 @@ class Charge:
     noise_multiplier: float
     sample_rate: float
     steps: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Release:
         sources: how many parties' noise that is: 1 if one party draws all of it.
         clamping: upper bound of the probability that noise was cut off where the guarantee
             needs it whole.
+        attempt: as in `Charge`: two different updates of one version are two releases.
     """
 
     party: str
@@ -49,3 +52,4 @@ class Release:
     stddev: float
     sources: int
     clamping: float
+    attempt: int = 0

@@ -254,9 +254,10 @@ class CohortReleased:
 
 @dataclass(frozen=True, slots=True)
 class CohortGranted:
-    """The holder's ledger: these submissions are bound to this cohort for ever."""
+    """The holder's ledger: these submissions are bound to this cohort, and it to these sums."""
 
     cohort: Cohort
+    held: tuple[ShardSums, ...]
 
 
 # --- member -----------------------------------------------------------------------
@@ -264,10 +265,14 @@ class CohortGranted:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The outbox holds all blocks of a submission; the charge in the receipt is spent."""
+    """The outbox holds all blocks of a submission; the charge in the receipt is spent.
+
+    `content` is a digest of the update before noise; it never leaves its client.
+    """
 
     receipt: Receipt
     headers: tuple[BlockHeader, ...]
+    content: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ follows from them (`roles`), and the theorems (`privacy.accountant`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from secureps.config import ClientPrivacySection
 from secureps.errors import InternalError
@@ -19,11 +20,14 @@ from secureps.privacy.ledger import Ledger
 Fact = Charge | Release
 
 
-def fact(plan: Plan, party: str, group: str, values: int, version: int) -> Fact | None:
+def fact(
+    plan: Plan, party: str, group: str, values: int, version: int, attempt: int = 0
+) -> Fact | None:
     """What a client spends with one update from this base version; None if nothing is private.
 
     Args:
         values: of the group (`GroupLayout.size`).
+        attempt: which of the different updates that came of this version it is.
     """
     privacy = plan.section.privacy
     if privacy is None:
@@ -31,13 +35,15 @@ def fact(plan: Plan, party: str, group: str, values: int, version: int) -> Fact 
     if isinstance(privacy, ClientPrivacySection):
         mechanism = plan.mechanism(group, values)
         assert mechanism is not None
-        return mechanism.release(party, group, version)
+        return replace(mechanism.release(party, group, version), attempt=attempt)
     steps = int(plan.section.training["local_steps"])
-    return Charge(party, group, version, privacy.noise_multiplier, privacy.sample_rate, steps)
+    return Charge(
+        party, group, version, privacy.noise_multiplier, privacy.sample_rate, steps, attempt
+    )
 
 
-def spent(plan: Plan, facts: Iterable[Fact]) -> float:
-    """The epsilon of one party's facts at the plan's delta; 0 for none.
+def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
+    """The epsilon of one party's facts at the plan's delta, or a smaller one; 0 for none.
 
     Raises:
         InternalError: the plan protects nothing, or a fact is of the other unit.
@@ -55,7 +61,8 @@ def spent(plan: Plan, facts: Iterable[Fact]) -> float:
     client = isinstance(privacy, ClientPrivacySection)
     if charges if client else releases:
         raise InternalError(f"facts of another unit than the plan's {privacy.unit}")
-    return client_epsilon(releases, privacy.delta) if client else epsilon(charges, privacy.delta)
+    delta = min(privacy.delta, most_delta)
+    return client_epsilon(releases, delta) if client else epsilon(charges, delta)
 
 
 def facts_of(ledger: Ledger, party: str) -> tuple[Fact, ...]:

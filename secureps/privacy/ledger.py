@@ -16,8 +16,8 @@ from secureps.messages.charge import Charge, Release
 def demand_sound(fact: Charge | Release) -> None:
     """Malformed if a record states what cannot have happened."""
     name = f"the {_noun(fact)} of {fact.party!r} for {fact.group!r} version {fact.version}"
-    if fact.version < 0:
-        raise Malformed(f"{name}: a version is at least 0")
+    if fact.version < 0 or fact.attempt < 0:
+        raise Malformed(f"{name}: a version and an attempt are at least 0")
     if isinstance(fact, Release):
         _demand_sound_release(name, fact)
         return
@@ -51,13 +51,14 @@ class Ledger:
     """All privacy facts so far, in the order in which they were made; none is ever taken back.
 
     Charges (record unit) and releases (client unit) are kept apart: whoever asks for one kind
-    never gets the other. Within a kind a fact is known by (party, group, version). A client
+    never gets the other. Within a kind a fact is known by (party, group, version, attempt): the
+    same update again costs nothing, another one of the same version is another fact. A client
     that trained once for several groups charges each of them, which never counts less than
     was spent.
     """
 
     def __init__(self, facts: Iterable[Charge | Release] = ()) -> None:
-        self._known: dict[tuple[str, str, str, int], Charge | Release] = {}
+        self._known: dict[tuple[str, str, str, int, int], Charge | Release] = {}
         self._charges: dict[str, list[Charge]] = {}
         self._releases: dict[str, list[Release]] = {}
         for fact in facts:
@@ -117,5 +118,5 @@ class Ledger:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _key(fact: Charge | Release) -> tuple[str, str, str, int]:
-    return _noun(fact), fact.party, fact.group, fact.version
+def _key(fact: Charge | Release) -> tuple[str, str, str, int, int]:
+    return _noun(fact), fact.party, fact.group, fact.version, fact.attempt

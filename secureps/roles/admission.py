@@ -56,7 +56,8 @@ def check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     id, given = receipt.id, receipt.fact
     planned = None
     if receipt.purpose == UPDATE:
-        planned = fact(plan, id.client, id.group, layout.size, receipt.version)
+        attempt = 0 if given is None else max(0, given.attempt)
+        planned = fact(plan, id.client, id.group, layout.size, receipt.version, attempt)
     if planned is None:
         if given is not None:
             raise Malformed(f"{id}: a charge where nothing is private")

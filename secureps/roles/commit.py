@@ -335,7 +335,9 @@ def manifest_again(turn: Turn) -> None:
     """When all parts of a checkpoint have arrived, its manifest makes it complete."""
     last = turn.federation.checkpoints[-1] if turn.federation.checkpoints else None
     if last is not None and not last.complete and not _parts_due(turn):
-        turn.step.effects.append(Work(WriteManifest(last.number, last.versions)))
+        ledger, unsafe = turn.federation.ledger, tuple(sorted(turn.federation.unsafe))
+        facts = (ledger.charges, ledger.releases, unsafe)
+        turn.step.effects.append(Work(WriteManifest(last.number, last.versions, *facts)))
 
 
 def checkpoint_complete(turn: Turn, number: int) -> None:

@@ -193,6 +193,8 @@ class Coordinator:
                 self._holder(sender, holder)
                 if state is not None:
                     commit.burnt(turn, state, f"{holder} refused: {reason}")
+                elif (again := self._at(group, Phase.PREPARING, cohort)) is not None:
+                    again.reason = f"a shard lost the opened sum, and {holder} refuses: {reason}"
             case Prepared():
                 self._prepared(turn, self._shard(sender, event.shard), event)
             case Checkpointed(shard):

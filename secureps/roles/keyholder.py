@@ -21,7 +21,7 @@ from secureps.errors import (
     SecurepsError,
     WrongRun,
 )
-from secureps.messages.orders import Configure, Finish, Open
+from secureps.messages.orders import Configure, Finish, Open, ShardSums
 from secureps.messages.records import CohortGranted, CohortReleased, Incarnated, RunPinned
 from secureps.messages.requests import (
     Figure,
@@ -96,7 +96,7 @@ class KeyHolder:
         self._pinned: Pinned | None = None
         self._bound: dict[SubmissionId, Cohort] = {}
         self._released: dict[tuple[str, str, int], Cohort] = {}
-        self._granted: dict[tuple[str, int], Cohort] = {}
+        self._granted: dict[tuple[str, int], CohortGranted] = {}
         self._openings: dict[tuple[str, int], Opening] = {}
 
     # --- Machine ------------------------------------------------------------------
@@ -108,7 +108,7 @@ class KeyHolder:
             case RunPinned():
                 self._pinned = Pinned.of(record)
             case CohortGranted(cohort):
-                self._granted[cohort.group, cohort.number] = cohort
+                self._granted[cohort.group, cohort.number] = record
                 self._bound |= {member.id: cohort for member in cohort.members}
             case CohortReleased(cohort):
                 for client in (member.id.client for member in cohort.members):
@@ -155,7 +155,7 @@ class KeyHolder:
 
     def granted(self, group: str, number: int) -> Cohort:
         """A cohort that it has bound itself to open; KeyError if there is none."""
-        return self._granted[group, number]
+        return self._granted[group, number].cohort
 
     # --- orders -------------------------------------------------------------------
 
@@ -184,21 +184,23 @@ class KeyHolder:
         if self._pinned is None or name in self._openings:
             return step
         try:
-            self._check_cohort(cohort, order.receipts)
+            self._check_cohort(cohort, order.receipts, order.held)
             opening = self._assign(order)
         except SecurepsError as error:
             refusal = OpenRefused(self._name, cohort.group, cohort.number, str(error))
             step.effects.append(Call(COORDINATOR, refusal))
             return step
         if name not in self._granted:
-            self._write(step, CohortGranted(cohort))
+            self._write(step, CohortGranted(cohort, order.held))
         self._openings[name] = opening
         run = self.pinned.run.id
         for block, shard in opening.blocks.items():
             step.effects.append(Call(shard, GetSum(run, cohort.group, cohort.number, block)))
         return step
 
-    def _check_cohort(self, cohort: Cohort, receipts: tuple[Receipt, ...]) -> None:
+    def _check_cohort(
+        self, cohort: Cohort, receipts: tuple[Receipt, ...], held: tuple[ShardSums, ...]
+    ) -> None:
         """The holder's own conditions, whatever the coordinator says.
 
         Raises:
@@ -208,7 +210,7 @@ class KeyHolder:
         """
         granted = self._granted.get((cohort.group, cohort.number))
         if granted is not None:
-            if granted != cohort:
+            if granted.cohort != cohort or granted.held != held:
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
             return
         if cohort.group not in {placed.group for placed in self.pinned.placement.groups}:
@@ -358,7 +360,9 @@ class KeyHolder:
         cohort = opening.cohort
         self._openings.pop((cohort.group, cohort.number), None)
         refusal = OpenRefused(self._name, cohort.group, cohort.number, reason)
-        return Step(effects=[Call(COORDINATOR, refusal)])
+        opened = tuple(header.key for header in opening.headers.values())
+        prune = [Work(Prune(opened))] if opened else []
+        return Step(effects=[*prune, Call(COORDINATOR, refusal)])
 
     def _write(self, step: Step, record: Any) -> None:
         step.records.append(record)

@@ -45,8 +45,8 @@ from secureps.messages.requests import (
     Welcome,
 )
 from secureps.messages.schema import Schema
-from secureps.messages.submission import FOUNDING, SubmissionId, model_digest
-from secureps.policy.spending import fact, facts_of, spent
+from secureps.messages.submission import FOUNDING, SubmissionId
+from secureps.policy.spending import Fact, fact, facts_of, spent
 from secureps.privacy.ledger import Ledger
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.machine import (
@@ -65,7 +65,10 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune, SealedUpdate
+from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune, Sweep
+
+OWN_DELTA = 1e-5
+"""The largest delta at which a client accounts for a budget of its own."""
 
 
 def block_key(digest: bytes) -> str:
@@ -105,7 +108,7 @@ class Member:
         self._next: dict[str, int] = {}
         self._sealed: dict[SubmissionId, Sealed] = {}
         self._ledger = Ledger()
-        self._bases: dict[tuple[str, int], bytes] = {}
+        self._contents: dict[tuple[str, int], tuple[bytes, ...]] = {}
         self._published: dict[str, Published] = {}
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
@@ -131,7 +134,7 @@ class Member:
                     )
                 self._sealed[receipt.id] = record
                 self._next[receipt.id.group] = receipt.id.sequence + 1
-                self._bases[receipt.id.group, receipt.version] = receipt.base
+                self._remember(record)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
             case SubmissionSettled(id, outcome):
@@ -141,6 +144,10 @@ class Member:
                 raise InternalError(f"a member's journal has no {type(record).__name__}")
 
     def resume(self, now: float) -> Step:
+        kept = frozenset(h.key for sealed in self._sealed.values() for h in sealed.headers)
+        return Step(effects=[Work(Sweep(kept)), *self._greet().effects])
+
+    def _greet(self) -> Step:
         return Step(effects=[Call(COORDINATOR, Join(self._kit.name, self._kit.schema))])
 
     def wake(self) -> float | None:
@@ -158,7 +165,7 @@ class Member:
             case Tick():
                 self._tick(now, step)
             case WatchLost():
-                return self.resume(now)
+                return self._greet()
             case Answered(request, reply):
                 self._answered(now, step, request, reply)
             case Failed(request, error):
@@ -236,8 +243,16 @@ class Member:
         due = self._due()
         if not due or not self._pulled(step):
             return
-        aims = tuple(Aim(i.group, i.version, self._next.get(i.group, 0)) for i in due)
-        if self._misled(step, aims) or self._over_budget(step, aims):
+        aims = tuple(
+            Aim(
+                invite.group,
+                invite.version,
+                self._next.get(invite.group, 0),
+                self._contents.get((invite.group, invite.version), ()),
+            )
+            for invite in due
+        )
+        if self._over_budget(step, aims):
             return
         for invite in due:
             self._followed[invite.group] = self._invites.pop(invite.group)
@@ -280,48 +295,50 @@ class Member:
                     step.effects.append(Call(owners[block], ask))
         return complete
 
-    def _misled(self, step: Step, aims: tuple[Aim, ...]) -> bool:
-        """Two models under one version would be two trainings for one charge: it stops."""
-        for aim in aims:
-            base = model_digest(aim.group, aim.version, self._published[aim.group].blocks)
-            if self._bases.get((aim.group, aim.version), base) != base:
-                text = f"two models were published as version {aim.version} of {aim.group}"
-                text = f"{text}: nothing more was sent; ask the operator"
-                step.effects.append(Halt(text, Conflict))
+    def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
+        """Whether training for these would spend too much; the same update again is free."""
+        plan, layout = self.pinned.plan, self.pinned.layout
+        text = ""
+        if self._kit.budget is not None and plan.section.privacy is None:
+            text = "the plan trains without privacy"
+        elif self._kit.budget is not None and plan.noisy_shards:
+            text = "the plan leaves the noise to the aggregator"
+        if text:
+            text += ", and this client has a budget of its own: nothing was trained; "
+            remedy = "ask for a plan with [privacy], or leave --budget out"
+            step.effects.append(Halt(text + remedy, PlanRefused))
+            return True
+        planned = (
+            fact(plan, self._kit.name, aim.group, layout.group(aim.group).size, aim.version)
+            for aim in aims
+        )
+        return self._unaffordable(step, [each for each in planned if each is not None])
+
+    def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
+        """Whether these exceed the plan's budget, or this client's own at its own delta."""
+        plan, ahead = self.pinned.plan, [each for each in facts if self._ledger.new(each)]
+        if plan.section.privacy is None or not ahead:
+            return False
+        together = (*facts_of(self._ledger, self._kit.name), *ahead)
+        limits = [(plan.section.privacy.budget, 1.0)]
+        if self._kit.budget is not None:
+            limits.append((self._kit.budget, OWN_DELTA))
+        for budget, most_delta in limits:
+            after = spent(plan, together, most_delta)
+            if after > budget:
+                text = f"another version would bring epsilon to {after:.2f}, the budget is "
+                step.effects.append(Halt(f"{text}{budget:g}: this client stops"))
                 return True
         return False
-
-    def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
-        name, plan, layout = self._kit.name, self.pinned.plan, self.pinned.layout
-        privacy = plan.section.privacy
-        if privacy is None:
-            if self._kit.budget is not None:
-                text = (
-                    "the plan trains without privacy, and this client has a budget of its own: "
-                    "nothing was trained; ask for a plan with [privacy], or leave --budget out"
-                )
-                step.effects.append(Halt(text, PlanRefused))
-            return self._kit.budget is not None
-        planned = [
-            fact(plan, name, aim.group, layout.group(aim.group).size, aim.version) for aim in aims
-        ]
-        ahead = [each for each in planned if each is not None and self._ledger.new(each)]
-        after = spent(plan, (*facts_of(self._ledger, name), *ahead))
-        budget = min(privacy.budget, self._kit.budget or privacy.budget)
-        if after <= budget:
-            return False
-        step.effects.append(
-            Halt(
-                f"another version would bring epsilon to {after:.2f}, the budget is "
-                f"{budget:g}: this client stops"
-            )
-        )
-        return True
 
     def _contributed(self, now: float, step: Step, event: Contributed) -> None:
         self._working = False
         for update in event.updates:
-            sealed = _sealed(update)
+            spends = update.receipt.fact
+            if spends is not None and spends.attempt and self._unaffordable(step, [spends]):
+                step.effects.append(Work(Prune(tuple(h.key for h in update.headers))))
+                return
+            sealed = Sealed(update.receipt, update.headers, update.content)
             self._write(step, sealed)
             self._send(now, step, sealed)
         down = Figure("bytes_down", float(self._pulled_bytes))
@@ -456,6 +473,13 @@ class Member:
     def _lease(self) -> float:
         return self.pinned.plan.section.lease
 
+    def _remember(self, sealed: Sealed) -> None:
+        """What came of a version, for good: whatever else comes of it is another release."""
+        at = (sealed.receipt.id.group, sealed.receipt.version)
+        known = self._contents.get(at, ())
+        if sealed.content and sealed.content not in known:
+            self._contents[at] = (*known, sealed.content)
+
     def _pending(self, group: str, version: int) -> bool:
         """Whether a contribution to this version is sealed and its fate is open."""
         return any(
@@ -466,7 +490,3 @@ class Member:
     def _write(self, step: Step, record: Any) -> None:
         step.records.append(record)
         self.apply(0.0, record)
-
-
-def _sealed(update: SealedUpdate) -> Sealed:
-    return Sealed(update.receipt, update.headers)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.charge import Charge, Release
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Telemetry
 from secureps.messages.submission import BlockHeader, Cohort, Receipt
@@ -16,10 +17,16 @@ from secureps.messages.submission import BlockHeader, Cohort, Receipt
 
 @dataclass(frozen=True, slots=True)
 class WriteManifest:
-    """Makes a checkpoint whose parts are durable complete."""
+    """Makes a checkpoint whose parts are durable complete.
+
+    The facts are those of the moment at which it was asked for: the ledger goes on growing.
+    """
 
     number: int
     versions: tuple[GroupVersion, ...]
+    charges: tuple[Charge, ...] = ()
+    releases: tuple[Release, ...] = ()
+    unsafe: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +155,15 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """One group that a training run contributes to."""
+    """One group that a training run contributes to.
+
+    `known` are the contents (`Sealed.content`) that came of this version before, in order.
+    """
 
     group: str
     version: int
     sequence: int
+    known: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +181,11 @@ class Contribute:
 
 @dataclass(frozen=True, slots=True)
 class SealedUpdate:
-    """One group's blocks are durable in the outbox."""
+    """One group's blocks are durable in the outbox; `content` as in `Sealed`."""
 
     receipt: Receipt
     headers: tuple[BlockHeader, ...]
+    content: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

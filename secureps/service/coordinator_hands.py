@@ -42,9 +42,9 @@ class CoordinatorHands:
             placement=federation.pinned.placement,
             versions=task.versions,
             files=tuple(ShardFile(p.shard, p.file, p.digest, p.size) for p in parts),
-            ledger=federation.ledger.charges,
-            releases=federation.ledger.releases,
-            unsafe=tuple(sorted(federation.unsafe)),
+            ledger=task.charges,
+            releases=task.releases,
+            unsafe=task.unsafe,
         )
         write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
         return ManifestWritten(task.number)

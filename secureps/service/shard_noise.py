@@ -16,6 +16,7 @@ from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import Seed
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, KitError
+from secureps.messages.encoding import canonical
 from secureps.messages.submission import Cohort
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
@@ -44,7 +45,8 @@ class ShardNoise:
         mechanism = plan.mechanism(cohort.group, layout.size)
         if mechanism is None:
             raise InternalError("noise is added where the plan protects whole clients, only there")
-        stream = self.seed.derive("aggregator-noise", cohort.group, cohort.number, block)
+        # Bound to the members: a number that is used again, by whatever mistake, is not enough.
+        stream = self.seed.derive("aggregator-noise", canonical(cohort), block)
         slots = np.zeros(layout.slots(block), dtype=np.int64)
         slots[1:] = mechanism.noise(slots.size - 1, stream.words)
         kind = cipher(plan.cipher_parameters)

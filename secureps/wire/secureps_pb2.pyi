@@ -8,23 +8,25 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Charge(_message.Message):
-    __slots__ = ("party", "group", "version", "noise_multiplier", "sample_rate", "steps")
+    __slots__ = ("party", "group", "version", "noise_multiplier", "sample_rate", "steps", "attempt")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NOISE_MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_RATE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     party: str
     group: str
     version: int
     noise_multiplier: float
     sample_rate: float
     steps: int
-    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., noise_multiplier: _Optional[float] = ..., sample_rate: _Optional[float] = ..., steps: _Optional[int] = ...) -> None: ...
+    attempt: int
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., noise_multiplier: _Optional[float] = ..., sample_rate: _Optional[float] = ..., steps: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Release(_message.Message):
-    __slots__ = ("party", "group", "version", "l2", "l1", "stddev", "sources", "clamping")
+    __slots__ = ("party", "group", "version", "l2", "l1", "stddev", "sources", "clamping", "attempt")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +35,7 @@ class Release(_message.Message):
     STDDEV_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     CLAMPING_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     party: str
     group: str
     version: int
@@ -41,7 +44,8 @@ class Release(_message.Message):
     stddev: float
     sources: int
     clamping: float
-    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., l2: _Optional[float] = ..., l1: _Optional[float] = ..., stddev: _Optional[float] = ..., sources: _Optional[int] = ..., clamping: _Optional[float] = ...) -> None: ...
+    attempt: int
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., l2: _Optional[float] = ..., l1: _Optional[float] = ..., stddev: _Optional[float] = ..., sources: _Optional[int] = ..., clamping: _Optional[float] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class TensorSpec(_message.Message):
     __slots__ = ("name", "shape", "dtype")
