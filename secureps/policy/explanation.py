@@ -252,6 +252,12 @@ def _remarks(plan: Plan, values: int) -> tuple[str, ...]:
                 f"group {name}: blocks of {size} values half fill a ciphertext "
                 f"({full:.1f} bytes a value, {best:.1f} are possible): raise block_size"
             )
+    remarks += [
+        f"group {name}: epsilon holds while at least {plan.honest(name)} members of every cohort, "
+        f"the smallest of which has {plan.rule(name).minimum}, add their share of the noise"
+        for name in plan.groups
+        if plan.honest(name) > 1
+    ]
     price = section.privacy
     if price is not None and section.training.get("momentum"):
         remarks.append("momentum adds to the noise below, which is stated without it")
