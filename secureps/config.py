@@ -179,6 +179,7 @@ class ServeSection(Section):
 
     Paths are relative to the file. `listen` is where it binds, `advertise` what others
     dial (default: the same); `minimum` is the smallest cohort that a holder opens.
+    `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `unsafe_seed` repeats a shard's noise, on loopback alone: no privacy.
     """
 
@@ -192,6 +193,7 @@ class ServeSection(Section):
     checkpoints: str | None = None
     weight: float = Field(default=1.0, gt=0)
     minimum: int = Field(default=5, ge=1)
+    metrics: str | None = None
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
 
 

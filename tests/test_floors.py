@@ -34,6 +34,8 @@ ONLY_IMPORTERS = {
     "opacus": {"client/torch.py"},
     "dp_accounting": {"privacy/accountant.py"},
     "secureps.wire.secureps_pb2": {"wire/codec.py"},
+    "prometheus_client": {"service/metrics.py"},
+    "grpc_health": {"wire/health.py"},
     "pickle": set(),
     "flwr": {
         "client/flower.py",

@@ -40,9 +40,7 @@ def make_member(
     schema = schema_of(initial_parameters(holdings.trainer, holdings.seed))
     machine = Member(MemberKit(holdings.name, kit.roster, kit.holders_digest, schema, budget))
     hands = MemberHands(holdings, machine, stores.spool, cost)
-    return Executor(
-        holdings.name, machine, stores.journal, around.transport, around.loop, hands, around.jitter
-    )
+    return Executor(holdings.name, machine, stores.journal, around, hands)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ from secureps.messages.schema import Schema
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
 from secureps.model.layout import Layout
 from secureps.model.placement import place_group
+from secureps.policy.plan import Plan
 from secureps.roles import commit
 from secureps.roles.admission import check_receipt
 from secureps.roles.charter import Charter
@@ -152,6 +153,14 @@ class Coordinator:
     def federation(self) -> Federation:
         """What is known; for reading."""
         return self._federation
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def live(self, now: float) -> frozenset[str]:
+        """Clients whose lease runs."""
+        return self._presence.live(now)
 
     def _answer(self, turn: Turn, sender: str, event: Any) -> Any:
         match event:

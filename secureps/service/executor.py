@@ -38,10 +38,9 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.service.clock import Loop
 from secureps.service.narrator import told
+from secureps.service.surroundings import Surroundings
 from secureps.store.journal import Journal
-from secureps.wire.transport import Transport
 
 log = logging.getLogger("secureps")
 
@@ -79,7 +78,7 @@ class Executor:
     """Performs one machine. An `Endpoint`: servers hand requests to it.
 
     `halted` is done when the machine says so (its result is the Halt) or when something
-    went wrong that must not go on (its exception). `jitter` yields factors for retries.
+    went wrong that must not go on (its exception).
     """
 
     def __init__(
@@ -87,19 +86,18 @@ class Executor:
         party: str,
         machine: Machine,
         journal: Journal,
-        transport: Transport,
-        loop: Loop,
+        around: Surroundings,
         hands: Hands,
-        jitter: Callable[[], float],
     ) -> None:
         self.halted: Future[Halt] = Future()
         self._party = party
         self.machine = machine
         self._journal = journal
-        self._transport = transport
-        self._loop = loop
+        self._transport = around.transport
+        self._loop = around.loop
+        self._jitter = around.jitter
+        self._meter = around.meter
         self.hands = hands
-        self._jitter = jitter
         self._inbox: deque[_Event] = deque()
         self._draining = False
         self._watchers: dict[str, Callable[[Any], None]] = {}
@@ -149,6 +147,7 @@ class Executor:
     def request(self, sender: str, message: Any) -> Future[Any]:
         """A request of another party; may be called from any thread."""
         answer: Future[Any] = Future()
+        self._meter.asked(message, answer)
         action = partial(self._admit, sender, message, answer)
         self._loop.call_later(0.0, self._guarded(action))
         return answer
@@ -237,9 +236,11 @@ class Executor:
         records = [record for _, step in handled for record in step.records]
         if records:
             self._journal.append(self._loop.now(), records)
+            self._meter.journalled(records)
             for record in records:
                 if (line := told(record)) is not None:
                     log.info("%s: %s", self._party, line)
+        self._meter.stands(self.machine, self._loop.now())
         for item, step in handled:
             for effect in step.effects:
                 self._perform(item, effect)
@@ -303,7 +304,13 @@ class Executor:
 
     def _work(self, task: Any) -> Any:
         """On a worker: nothing is begun for a party that has ended."""
-        return None if self.halted.done() else self.hands.work(task)
+        if self.halted.done():
+            return None
+        began = self._loop.now()
+        try:
+            return self.hands.work(task)
+        finally:
+            self._meter.worked(task, self._loop.now() - began)
 
     def _worked(self, task: Any, done: Future[Any]) -> None:
         error = done.exception()
@@ -318,7 +325,7 @@ class Executor:
 
     def _call(self, to: str, message: Any, attach: str | None, tried: int) -> None:
         if attach is None:
-            self._dial(to, message, attach, tried, self._transport.call(to, message))
+            self._dial(to, message, attach, tried, self._ask(to, message))
             return
         self._queue.append(partial(self._send_payload, to, message, attach, tried))
         self._pump()
@@ -338,9 +345,14 @@ class Executor:
                 self._pump()
                 return
             full = dataclasses.replace(message, payload=fetched.result())
-            self._dial(to, message, attach, tried, self._transport.call(to, full))
+            self._dial(to, message, attach, tried, self._ask(to, full))
 
         fetched.add_done_callback(lambda _: self._later(dial))
+
+    def _ask(self, to: str, message: Any) -> Future[Any]:
+        answer = self._transport.call(to, message)
+        self._meter.called(message, answer)
+        return answer
 
     def _dial(
         self, to: str, message: Any, attach: str | None, tried: int, future: Future[Any]
@@ -357,6 +369,7 @@ class Executor:
         error = future.exception()
         if isinstance(error, PeerError) and error.retry_after is not None:
             delay = min(LONGEST_BACKOFF, error.retry_after * 1.5 ** min(tried, 12)) * self._jitter()
+            self._meter.retried(to)
             if tried in (4, 40, 400):
                 log.warning("%s: %s: still trying: %s", self._party, to, error)
             again = partial(self._call, to, message, attach, tried + 1)

@@ -221,6 +221,11 @@ class ShardServer:
         """The port it listens on, once started."""
         return self._port
 
+    @property
+    def bytes_in_flight(self) -> int:
+        """Payload bytes of Puts that it holds now."""
+        return self._budget.taken
+
     def start(self) -> None:
         """Begins to serve; OperatorError if it cannot listen there."""
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="shard-rpc")
@@ -306,8 +311,12 @@ class _Budget:
     """Bytes that may be in flight."""
 
     def __init__(self, limit: int) -> None:
-        self._free = limit
+        self._limit = self._free = limit
         self._lock = threading.Lock()
+
+    @property
+    def taken(self) -> int:
+        return self._limit - self._free
 
     def take(self, count: int) -> None:
         with self._lock:
