@@ -172,15 +172,17 @@ def test_the_largest_epsilon_follows_the_ledger(tmp_path: Path) -> None:
 def test_a_party_is_ready_once_it_stands(tmp_path: Path) -> None:
     metrics = Metrics()
     told: list[bool] = []
-    metrics.on_ready = told.append
+    metrics.on_ready(told.append)
     assert value(metrics, "secureps_ready") == 0
     simulation = Simulation(small_plan(), Cast({"a": Walker(0)}, UnsafeSeed(3)), tmp_path)
     shard = simulation.parties["shard-0"].machine
     metrics.stands(shard, 0.0)
-    assert (told, metrics.snapshot()) == ([], Snapshot(ready=False)), "it belongs to no run yet"
+    assert (told, metrics.snapshot()) == ([False], Snapshot(ready=False)), (
+        "it belongs to no run yet"
+    )
     metrics.stands(simulation.coordinator, 0.0)
     metrics.stands(simulation.coordinator, 0.0)
-    assert told == [True]
+    assert told == [False, True]
     assert value(metrics, "secureps_ready") == 1
 
 

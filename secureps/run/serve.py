@@ -148,7 +148,9 @@ def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
             )
 
         def server(endpoint: Endpoint, listen: str, authenticate: Authenticate) -> Server:
-            return CoordinatorServer(endpoint, listen, gauged.metrics.counting(authenticate))
+            made = CoordinatorServer(endpoint, listen, gauged.metrics.counting(authenticate))
+            gauged.metrics.on_ready(made.set_ready)
+            return made
 
         run_process(_party(serving, kit), {}, build, server, listen)
 
@@ -176,6 +178,7 @@ def _serve_shard(serving: Serving, kit: PublicKit) -> None:
                 f"Bytes of uploads that are being taken in, of at most {IN_FLIGHT_BYTES}.",
                 lambda: made.bytes_in_flight,
             )
+            gauged.metrics.on_ready(made.set_ready)
             return made
 
         run_process(_party(serving, kit), serving.addresses, build, server, listen)

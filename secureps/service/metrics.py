@@ -10,6 +10,7 @@ reading a machine (`service.snapshot`).
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -46,7 +47,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.on_ready: Callable[[bool], None] = lambda ready: None
+        self._ready_lock = threading.Lock()
+        self._tell_ready: Callable[[bool], None] = lambda ready: None
         self._snapshot = Snapshot(ready=False)
         self._spent_more = True
         self._requests = Counter(
@@ -108,6 +110,12 @@ class Metrics:
         """How the machine stood last; from any thread."""
         return self._snapshot
 
+    def on_ready(self, tell: Callable[[bool], None]) -> None:
+        """Tells whether the party is ready: now, and whenever that changes, on its loop."""
+        with self._ready_lock:
+            self._tell_ready = tell
+            tell(self._snapshot.ready)
+
     def gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
         """One gauge more, read at every scrape on the scraper's thread."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
@@ -165,7 +173,8 @@ class Metrics:
         self._snapshot = Snapshot.of(machine, now, None if self._spent_more else known)
         self._spent_more = False
         if self._snapshot.ready != was_ready:
-            self.on_ready(self._snapshot.ready)
+            with self._ready_lock:
+                self._tell_ready(self._snapshot.ready)
 
     def _carried(self, done: Future[Any], direction: str) -> None:
         if not done.cancelled() and done.exception() is None:

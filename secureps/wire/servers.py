@@ -1,7 +1,7 @@
 """gRPC servers: the coordinator's (asyncio) and a shard's (threads).
 
 Both authenticate the sender of every request, hand the message to an `Endpoint`, and
-send back its answer or its SecurepsError. What must not live here: what messages mean,
+send back its answer or its SecurepsError; health alone (`wire.health`) is anybody's. What must not live here: what messages mean,
 keys, and the dialling side (`wire.rpc`).
 """
 
@@ -48,6 +48,7 @@ from secureps.wire.framing import (
     sender_of,
     signed_request,
 )
+from secureps.wire.health import AsyncHealth, Health
 from secureps.wire.transport import Endpoint, outcome, told
 
 Authenticate = Callable[[str, bytes, bytes], None]
@@ -94,6 +95,7 @@ class CoordinatorServer:
         self._endpoint = endpoint
         self._listen = listen
         self._gate = _Gate(authenticate)
+        self._health = AsyncHealth(COORDINATOR_SERVICE)
         self._started: Future[int] = Future()
         self._watchers: set[asyncio.Queue[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="coordinator-rpc", daemon=True)
@@ -105,6 +107,10 @@ class CoordinatorServer:
     def port(self) -> int:
         """The port it listens on, once started."""
         return self._started.result(0)
+
+    def set_ready(self, ready: bool) -> None:
+        """What its health says from now on, until it stops; from any thread."""
+        self._health.set_ready(ready)
 
     def start(self) -> None:
         """Begins to serve; OperatorError if it cannot listen there."""
@@ -136,13 +142,17 @@ class CoordinatorServer:
             "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
         }
         server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(COORDINATOR_SERVICE, handlers),)
+            (
+                grpc.method_handlers_generic_handler(COORDINATOR_SERVICE, handlers),
+                self._health.handlers(),
+            )
         )
         try:
             port = _bind(server, self._listen)
             await server.start()
             self._started.set_result(port)
             await self._stop.wait()
+            self._health.end()
             for queue in tuple(self._watchers):
                 _push(queue, Unreachable("the coordinator is stopping"))
         finally:
@@ -210,6 +220,7 @@ class ShardServer:
         self._endpoint = endpoint
         self._listen = listen
         self._gate = _Gate(authenticate)
+        self._health = Health(SHARD_SERVICE)
         self._budget = _Budget(in_flight_bytes)
         self._max_block_bytes = max_block_bytes
         self._server: grpc.Server | None = None
@@ -226,6 +237,10 @@ class ShardServer:
         """Payload bytes of Puts that it holds now."""
         return self._budget.taken
 
+    def set_ready(self, ready: bool) -> None:
+        """What its health says from now on, until it stops; from any thread."""
+        self._health.set_ready(ready)
+
     def start(self) -> None:
         """Begins to serve; OperatorError if it cannot listen there."""
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="shard-rpc")
@@ -238,7 +253,10 @@ class ShardServer:
             "Get": grpc.unary_stream_rpc_method_handler(self._get),
         }
         server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SHARD_SERVICE, handlers),)
+            (
+                grpc.method_handlers_generic_handler(SHARD_SERVICE, handlers),
+                self._health.handlers(),
+            )
         )
         try:
             self._port = _bind(server, self._listen)
@@ -251,6 +269,7 @@ class ShardServer:
 
     def stop(self, grace: float = 1.0) -> None:
         """Gives requests `grace` seconds and returns when all is closed."""
+        self._health.end()
         if self._server is not None and self._pool is not None:
             self._server.stop(grace).wait()
             self._pool.shutdown()
