@@ -210,7 +210,7 @@ class Coordinator:
             case AskRun():
                 return self._welcome(turn)
             case AskStatus():
-                return status(turn, self._telemetry)
+                return status(turn, self._layout, self._telemetry)
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return Noted()
