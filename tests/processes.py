@@ -99,6 +99,7 @@ class Processes:
         record: bool = False,
         plan: str = PLAN,
         metrics: bool = False,
+        json_logs: bool = False,
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,6 +113,7 @@ class Processes:
         self._observer: Observer | None = None
         self._record = record
         self._metrics = metrics
+        self._json_logs = json_logs
         self.pace = 0.0
         self._make_kit()
 
@@ -186,7 +188,8 @@ class Processes:
         config = self.folder / f"{name}.toml"
         config.write_text("\n".join(lines) + "\n")
         role = {"holder": "keyholder"}.get(role, role)
-        return [sys.executable, "-m", "secureps", "serve", role, "--config", str(config)]
+        command = [sys.executable, "-m", "secureps", "serve", role, "--config", str(config)]
+        return [*command, "--log-format", "json"] if self._json_logs else command
 
     def _client(self, name: str) -> list[str]:
         number = self.clients.index(name)

@@ -115,7 +115,7 @@ def test_an_error_of_many_lines_is_one(
 def test_ctrl_c_is_quiet(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(role: str, config: Path) -> None:
+    def interrupt(role: str, config: Path, log_format: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("secureps.run.serve.serve", interrupt)

@@ -7,7 +7,6 @@ reads the command line before it. What must not live here: training.
 from __future__ import annotations
 
 import argparse
-import logging
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from secureps.errors import ConfigError, SecurepsError
 from secureps.roles.machine import COORDINATOR, Halt
 from secureps.roles.member import Member, MemberKit
 from secureps.service.executor import Executor
+from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, run_process
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.keyring import PublicKit, load_private, load_public, seed_of
@@ -103,15 +103,15 @@ def run_client(
 
 def run(build: Build, arguments: Sequence[str] | None = None) -> None:
     """As `run_client`, for trainers that need more than settings."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     given = _parser().parse_args(arguments)
     try:
-        settings = read_settings(given.set)
-        state = given.state if given.state is not None else Path("state") / given.name
-        joining = Joining(
-            given.server, given.kit, given.name, state, given.unsafe_seed, given.budget
-        )
-        halt = join(joining, build(joining, settings))
+        with logging_as(given.log_format, given.name):
+            settings = read_settings(given.set)
+            state = given.state if given.state is not None else Path("state") / given.name
+            joining = Joining(
+                given.server, given.kit, given.name, state, given.unsafe_seed, given.budget
+            )
+            halt = join(joining, build(joining, settings))
     except SecurepsError as error:
         sys.exit(f"error: {error} ({error.fault} fault)")
     print(halt.reason)
@@ -144,6 +144,9 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         metavar="EPSILON",
         help="stop before more is spent, whatever the plan says; refuse a plan without privacy",
+    )
+    parser.add_argument(
+        "--log-format", choices=FORMATS, default="text", help="of stderr (default: text)"
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,6 +27,7 @@ from secureps.run.parties import (
     make_shard,
 )
 from secureps.service.executor import Executor
+from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.process import Authenticate, Party, Server, run_process, settle
 from secureps.service.surroundings import Stores, Surroundings
@@ -40,8 +40,6 @@ from secureps.store.keyring import (
 )
 from secureps.wire.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import Endpoint
-
-log = logging.getLogger("secureps")
 
 MOST_BLOCK_BYTES = 33 << 20
 """No payload of any plan is longer."""
@@ -81,12 +79,13 @@ class Serving:
         return {COORDINATOR: self.section.coordinator}
 
 
-def serve(role: str, config: Path) -> None:
+def serve(role: str, config: Path, log_format: LogFormat = "text") -> None:
     """Runs one server until a signal stops it.
 
     Args:
         role: "coordinator", "shard" or "keyholder".
         config: its TOML file; keys as in `config.ServeSection`.
+        log_format: of stderr; under "json" whatever ends it is a line of the log.
 
     Raises:
         ConfigError: an unknown role, or a file that does not fit it.
@@ -96,8 +95,8 @@ def serve(role: str, config: Path) -> None:
         raise ConfigError(f"no role is called {role!r}; known: {', '.join(SERVERS)}")
     section = parse(ServeSection, read_toml(config), str(config))
     serving = Serving(section, config.parent.resolve(), str(config))
-    kit = load_public(serving.path("kit"))
-    SERVERS[role](serving, kit)
+    with logging_as(log_format, section.name):
+        SERVERS[role](serving, load_public(serving.path("kit")))
 
 
 def _party(serving: Serving, kit: PublicKit) -> Party:
@@ -109,6 +108,7 @@ def _party(serving: Serving, kit: PublicKit) -> Party:
 class Gauged:
     """A party whose executor is counted; the port that shows it is open while it runs."""
 
+    name: str
     metrics: Metrics
     listen: str | None
     stack: ExitStack
@@ -123,14 +123,14 @@ class Gauged:
         )
         if self.listen is not None:
             address = self.stack.enter_context(exposed(self.metrics, self.listen, stores.folder))
-            log.info("metrics are at http://%s/metrics", address)
+            tell(self.name, "Listening", f"metrics are at http://{address}/metrics")
         return replace(around, meter=self.metrics)
 
 
 @contextmanager
 def _gauged(serving: Serving) -> Iterator[Gauged]:
     with ExitStack() as stack:
-        yield Gauged(Metrics(), serving.section.metrics, stack)
+        yield Gauged(serving.section.name, Metrics(), serving.section.metrics, stack)
 
 
 def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:

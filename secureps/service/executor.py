@@ -38,11 +38,10 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.service.narrator import told
+from secureps.service.logs import tell
+from secureps.service.narrator import facts, told
 from secureps.service.surroundings import Surroundings
 from secureps.store.journal import Journal
-
-log = logging.getLogger("secureps")
 
 PAYLOADS_IN_FLIGHT = 4
 """Calls with a payload that a party has open at a time."""
@@ -230,7 +229,9 @@ class Executor:
         if item.answer is not None:
             item.answer.set_exception(error)
         else:
-            log.warning("%s: %s: %s", self._party, type(item.event).__name__, error)
+            text = f"{type(item.event).__name__}: {error}"
+            known = {"error": type(error).__name__}
+            tell(self._party, "Complaint", text, logging.WARNING, known)
 
     def _commit(self, handled: list[tuple[_Event, Step]]) -> None:
         records = [record for _, step in handled for record in step.records]
@@ -239,7 +240,7 @@ class Executor:
             self._meter.journalled(records)
             for record in records:
                 if (line := told(record)) is not None:
-                    log.info("%s: %s", self._party, line)
+                    tell(self._party, type(record).__name__, line, fields=facts(record))
         self._meter.stands(self.machine, self._loop.now())
         for item, step in handled:
             for effect in step.effects:
@@ -278,7 +279,7 @@ class Executor:
             case Watch():
                 self._watch()
             case Say(text):
-                log.info("%s: %s", self._party, text)
+                tell(self._party, "Say", text)
             case Halt():
                 if not self.halted.done():
                     self.halted.set_result(effect)
@@ -371,7 +372,9 @@ class Executor:
             delay = min(LONGEST_BACKOFF, error.retry_after * 1.5 ** min(tried, 12)) * self._jitter()
             self._meter.retried(to)
             if tried in (4, 40, 400):
-                log.warning("%s: %s: still trying: %s", self._party, to, error)
+                text = f"{to}: still trying: {error}"
+                known = {"peer": to, "tried": tried, "error": type(error).__name__}
+                tell(self._party, "StillTrying", text, logging.WARNING, known)
             again = partial(self._call, to, message, attach, tried + 1)
             self._loop.call_later(delay, self._guarded(again))
         elif isinstance(error, SecurepsError):
@@ -411,7 +414,7 @@ class Executor:
         def lost(error: SecurepsError) -> None:
             if live[0]:
                 live[0] = False
-                log.info("%s: the stream of orders broke: %s", self._party, error)
+                tell(self._party, "WatchLost", f"the stream of orders broke: {error}")
                 again = partial(self._post, _Event(self._party, WatchLost()))
                 self._loop.call_later(0.2 * self._jitter(), self._guarded(again))
 

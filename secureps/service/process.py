@@ -7,7 +7,6 @@ its journal, on the same port. What must not live here: any knowledge of roles.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import signal
@@ -24,14 +23,13 @@ from secureps.roles.machine import Halt
 from secureps.service.clock import RealLoop
 from secureps.service.executor import Executor
 from secureps.service.heap import give_back_payloads
+from secureps.service.logs import tell
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.journal import SqliteJournal
 from secureps.store.spool import DiskSpool
 from secureps.wire.framing import REQUEST_DOMAIN
 from secureps.wire.rpc import GrpcTransport
 from secureps.wire.transport import Endpoint
-
-log = logging.getLogger("secureps")
 
 CALL_TIMEOUT = 30.0
 """Seconds after which an unanswered call counts as lost, and is tried again."""
@@ -157,7 +155,7 @@ def _listen(party: Party, serve: Serve, executor: Executor, listen: str) -> Serv
     fresh = known.with_suffix(".new")
     fresh.write_text(f"{listen}\n")
     os.replace(fresh, known)
-    log.info("%s: listens on %s", party.name, listen)
+    tell(party.name, "Listening", f"listens on {listen}", fields={"address": listen})
     return server
 
 

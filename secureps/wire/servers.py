@@ -1,8 +1,8 @@
 """gRPC servers: the coordinator's (asyncio) and a shard's (threads).
 
 Both authenticate the sender of every request, hand the message to an `Endpoint`, and
-send back its answer or its SecurepsError; health alone (`wire.health`) is anybody's. What must not live here: what messages mean,
-keys, and the dialling side (`wire.rpc`).
+send back its answer or its SecurepsError; health alone (`wire.health`) is anybody's. What
+must not live here: what messages mean, keys, and the dialling side (`wire.rpc`).
 """
 
 from __future__ import annotations
