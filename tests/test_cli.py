@@ -13,7 +13,18 @@ from secureps import __version__
 from secureps.errors import Unreachable
 from secureps.run import cli
 
-COMMANDS = ("up", "check", "join", "serve", "simulate", "keys", "export", "status")
+COMMANDS = (
+    "up",
+    "resume",
+    "runs",
+    "check",
+    "join",
+    "serve",
+    "simulate",
+    "keys",
+    "export",
+    "status",
+)
 HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numpy", "pydantic")
 
 
@@ -56,6 +67,8 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     "arguments",
     [
         ("up", "nowhere.toml"),
+        ("resume", "nowhere"),
+        ("runs", "nowhere"),
         ("simulate", "nowhere.toml"),
         ("join", "nowhere.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "me"),
         ("serve", "shard", "--config", "nowhere.toml"),

@@ -61,7 +61,8 @@ def test_a_watch_goes_on_without_an_answer() -> None:
         yield Unreachable("nobody is there")
         yield STATUS
 
-    given, pauses = statuses(), []
+    given = statuses()
+    pauses: list[float] = []
 
     def ask() -> Status:
         status = next(given, KeyboardInterrupt())

@@ -92,6 +92,36 @@ def up(
 
 
 @app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
+) -> None:
+    """Go on with a run of `up` that was stopped, by Ctrl-C or a power cut.
+
+    Every party starts from its journal: the model comes out as if nothing had happened.
+    """
+    _one_thread()
+    from rich.console import Console
+
+    from secureps.run.up import resume as go_on
+
+    go_on(run, dict(os.environ), Console())
+
+
+@app.command()
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where runs lie. Default: runs.")
+    ] = Path("runs"),
+) -> None:
+    """List the runs of `up`: how far each came, its score, and whether it is over."""
+    from rich.console import Console
+
+    from secureps.run.runs import find_runs, table
+
+    Console().print(table(find_runs(folder)))
+
+
+@app.command()
 def check(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
     values: Annotated[

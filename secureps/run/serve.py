@@ -134,7 +134,8 @@ def _gauged(serving: Serving) -> Iterator[Gauged]:
 
 
 def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
-    plan = load_plan(serving.path("plan"))
+    based = serving.section.plan_base is not None
+    plan = load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
     founding = Founding(plan, initial_schema(plan), os.urandom(32))
     checkpoints = serving.path("checkpoints")
     if serving.section.name != COORDINATOR:

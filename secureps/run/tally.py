@@ -26,8 +26,12 @@ def finite(figure: float) -> float | None:
 class Tally:
     """All figures of a run so far."""
 
-    def __init__(self) -> None:
-        self._figures: dict[tuple[str, str, int, str], float] = {}
+    def __init__(self, figures: Iterable[tuple[str, str, int, str, float]] = ()) -> None:
+        self._figures = {(p, g, v, n): value for p, g, v, n, value in figures}
+
+    def figures(self) -> tuple[tuple[str, str, int, str, float], ...]:
+        """(party, group, version, name, value): what another tally goes on from."""
+        return tuple((*key, value) for key, value in self._figures.items())
 
     def add(self, reports: Iterable[Telemetry]) -> None:
         """Takes a status' window of reports; those that are known change nothing."""

@@ -2,6 +2,7 @@
 
 It makes keys and configuration, starts coordinator, shards, key holder and clients, shows
 how the run goes, and ends with what the run came to against training alone and centrally.
+`secureps resume` goes on with a run that was stopped, with the same processes.
 What must not live here: the parties' work; nothing is trained, summed or opened here but
 the baselines, after the federation is over.
 """
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, chdir, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,15 @@ from secureps.errors import ConfigError, InternalError, SecurepsError
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Baselines, Judge, Race, run_baselines
+from secureps.run.claim import claimed
 from secureps.run.export import export, read_model
 from secureps.run.folder import (
     Cast,
+    Origin,
     RunFolder,
     default_root,
     make_folder,
+    replace_text,
     write_coordinator,
     write_servers,
 )
@@ -41,7 +45,7 @@ from secureps.run.progress import Progress
 from secureps.run.summary import Summary, tables
 from secureps.run.supervisor import Program, Supervisor
 from secureps.run.tally import DOWN, SECONDS, UP
-from secureps.run.watch import Outcome, Watch, Watched
+from secureps.run.watch import Outcome, SoFar, Watch, Watched
 from secureps.store.checkpoint import checkpoint_path
 
 START_SECONDS = 60.0
@@ -78,17 +82,62 @@ def up(order: Order, console: Console) -> Path:
         OperatorError: a process died too often.
         SecurepsError: whatever else ended the run; no process is left in any case.
     """
-    began = time.monotonic()
-    plan, federation = _read(order.plan)
-    seed: Seed = (
-        SecretSeed.from_os() if order.unsafe_seed is None else UnsafeSeed(order.unsafe_seed)
-    )
+    plan, federation = _read(order.plan, order.plan.parent)
     cast = Cast.of(plan, federation.clients)
     root = order.out if order.out is not None else default_root(plan)
     folder = make_folder(root, order.plan, plan, cast)
-    troupe = Troupe(order, folder, plan, federation, cast)
-    unsafe = order.unsafe_seed is not None
-    with _terminable(), Progress(console, plan.section.name, unsafe) as progress:
+    Origin.of(order.plan, order.unsafe_seed).write(folder)
+    with claimed(folder.root):
+        _play(Troupe(order, folder, plan, federation, cast), console)
+    return folder.root
+
+
+def resume(root: Path, environment: Mapping[str, str], console: Console) -> Path:
+    """Goes on with a run of `up` that was stopped, from its parties' journals.
+
+    Servers listen on the ports that they had: parties know one another by them.
+
+    Args:
+        root: the run's folder.
+        environment: of the processes.
+
+    Returns:
+        the run's folder.
+
+    Raises:
+        ConfigError: no folder of a run, or what it needs is not where it was.
+        OperatorError: it is being played now, or a process died too often.
+        SecurepsError: whatever else ended the run; no process is left in any case.
+    """
+    folder = RunFolder(root.resolve())
+    origin = Origin.read(folder)
+    if folder.summary.exists():
+        finished = json.loads(folder.summary.read_text())["finished"]
+        text = f"this run is over: {finished}; its model is {folder.model}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        return folder.root
+    if not origin.directory.is_dir():
+        raise ConfigError(f"{root}: the run began in {origin.directory}, which is gone")
+    plan, federation = _read(folder.plan, origin.plan.parent)
+    order = Order(origin.plan, folder.root, origin.unsafe_seed, environment)
+    cast = Cast.of(plan, federation.clients)
+    with chdir(origin.directory), claimed(folder.root):
+        _play(Troupe(order, folder, plan, federation, cast), console)
+    return folder.root
+
+
+def _play(troupe: Troupe, console: Console) -> None:
+    """From the start of the processes to the tables."""
+    folder, plan, cast = troupe.folder, troupe.plan, troupe.cast
+    began = time.monotonic() - SoFar.read(folder).seconds
+    unsafe_seed = troupe.order.unsafe_seed
+    seed: Seed = SecretSeed.from_os() if unsafe_seed is None else UnsafeSeed(unsafe_seed)
+    unsafe = unsafe_seed is not None
+    with (
+        _terminable(),
+        _told_how_to_go_on(folder, console),
+        Progress(console, plan.section.name, unsafe) as progress,
+    ):
         progress.say(f"the run's folder: {folder.root}")
         with Supervisor(folder.logs) as supervisor:
             address = troupe.start(supervisor, progress)
@@ -112,12 +161,10 @@ def up(order: Order, console: Console) -> Path:
     summary = _summary(plan, outcome, baselines, time.monotonic() - began, unsafe)
     for part in tables(summary):
         console.print(part)
-    text = json.dumps(summary.record(), indent=1)
-    (folder.report / "summary.json").write_text(text + "\n")
+    replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
     for label, path in (("model", folder.model), ("report", folder.report)):
         if path.exists():
             console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
-    return folder.root
 
 
 @dataclass(frozen=True)
@@ -156,7 +203,7 @@ class Troupe:
     def start(self, supervisor: Supervisor, progress: Progress) -> str:
         """Starts them all; returns the coordinator's address, which the others need."""
         progress.doing("starts the coordinator")
-        write_coordinator(self.folder, self.order.plan)
+        write_coordinator(self.folder, self.order.plan.parent)
         supervisor.start(self._server("coordinator", COORDINATOR))
         address = self._await(supervisor, progress)
         servers = ", ".join((*self.cast.shards, *self.cast.holders))
@@ -202,8 +249,8 @@ class Troupe:
         return {**self.order.environment, "PYTHONUNBUFFERED": "1", **own}
 
 
-def _read(path: Path) -> tuple[Plan, FederationSection]:
-    plan = load_plan(path)
+def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
+    plan = load_plan(path, base)
     federation = plan.section.federation
     if federation is None:
         raise ConfigError(f"{path}: federation: `up` needs it: script and number of clients")
@@ -215,7 +262,7 @@ def _read(path: Path) -> tuple[Plan, FederationSection]:
                 f"{path}: federation.clients: {federation.clients} take part, but a round of "
                 f"group {name} waits for {start}"
             )
-    script = path.parent / federation.script
+    script = base / federation.script
     if not script.exists():
         raise ConfigError(f"{path}: federation.script: no file {script}")
     refuse_privacy(script, plan)
@@ -266,6 +313,17 @@ def _summary(
         updates={member.name: tally.updates_of(member.name) for member in outcome.members},
         unsafe=unsafe,
     )
+
+
+@contextmanager
+def _told_how_to_go_on(folder: RunFolder, console: Console) -> Iterator[None]:
+    """After Ctrl-C or SIGTERM."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        text = f"stopped; this goes on with it: secureps resume {folder.root}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        raise
 
 
 @contextmanager

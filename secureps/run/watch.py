@@ -22,7 +22,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Judge, Score
 from secureps.run.export import Model
-from secureps.run.folder import RunFolder
+from secureps.run.folder import RunFolder, replace_text
 from secureps.run.observer import Observer
 from secureps.run.progress import Progress, View
 from secureps.run.supervisor import Died, Finished, Supervisor
@@ -94,11 +94,13 @@ class Watch:
         self._progress = progress
         self._observer = Observer(watched.folder.kit, COORDINATOR, watched.address)
         self._metrics = Metrics(watched.folder.report / "metrics.jsonl", watched.unsafe)
-        self._tally = Tally()
+        self._before = SoFar.read(watched.folder)
+        self._tally = Tally(self._before.figures)
         self._status: Status | None = None
         self._scored: tuple[Score | None, str] = (None, "")
         self._judged: dict[str, int] = {}
-        self._began = self._moved_at = time.monotonic()
+        self._moved_at = time.monotonic()
+        self._began = self._moved_at - self._before.seconds
         self._gone: dict[str, str] = {}
         self._told: set[str] = set()
 
@@ -112,7 +114,13 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         self._observer.close()
+        self._keep()
+
+    def _keep(self) -> None:
+        """Writes down what a play that goes on with this run has to know."""
         self._metrics.write(self._tally)
+        seconds = time.monotonic() - self._began
+        SoFar(seconds, self._tally.figures()).write(self._watched.folder)
 
     def until_over(self) -> Outcome:
         """Looks until the run has finished, or cannot go on.
@@ -177,7 +185,7 @@ class Watch:
                 elapsed = time.monotonic() - self._began
                 self._metrics.add(group.name, version, elapsed, _most(status))
         if status.groups != before:
-            self._metrics.write(self._tally)
+            self._keep()
         self._status = status
 
     def _tell_leavers(self, status: Status) -> None:
@@ -254,16 +262,44 @@ def _most(status: Status) -> float:
     return max((member.epsilon for member in status.members), default=0.0)
 
 
+@dataclass(frozen=True)
+class SoFar:
+    """sofar.json: the seconds and figures of a run that is not over, for who goes on with it."""
+
+    seconds: float = 0.0
+    figures: tuple[tuple[str, str, int, str, float], ...] = ()
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> SoFar:
+        """Nothing so far, if there is no such file."""
+        try:
+            record = json.loads((folder.report / "sofar.json").read_text())
+        except FileNotFoundError:
+            return cls()
+        return cls(record["seconds"], tuple((p, g, v, n, x) for p, g, v, n, x in record["figures"]))
+
+    def write(self, folder: RunFolder) -> None:
+        replace_text(folder.report / "sofar.json", json.dumps(dataclasses.asdict(self)) + "\n")
+
+
 class Metrics:
-    """metrics.jsonl: one line for every version of every group, rewritten as figures arrive."""
+    """metrics.jsonl: one line for every version of every group, rewritten as figures arrive.
+
+    Lines of an earlier play of the same run stay.
+    """
 
     def __init__(self, path: Path, unsafe: bool) -> None:
         self._path = path
         self._mark = {"privacy": NO_PRIVACY} if unsafe else {}
         self._lines: dict[tuple[str, int], dict[str, Any]] = {}
+        if path.exists():
+            for line in map(json.loads, path.read_text().splitlines()):
+                self._lines[line["group"], line["version"]] = line
 
     def add(self, group: str, version: int, elapsed: float, epsilon: float) -> None:
-        """A version that was published, `elapsed` seconds after the watch began."""
+        """A version that was published, `elapsed` seconds after the run began."""
+        if (group, version) in self._lines:
+            return  # an earlier play saw it
         line = {"group": group, "version": version, "elapsed": round(elapsed, 3)}
         self._lines[group, version] = {**line, "epsilon": finite(epsilon), **self._mark}
 
@@ -279,4 +315,4 @@ class Metrics:
             json.dumps(line | tally.of_version(group, version))
             for (group, version), line in self._lines.items()
         ]
-        self._path.write_text("".join(f"{line}\n" for line in lines))
+        replace_text(self._path, "".join(f"{line}\n" for line in lines))

@@ -373,7 +373,11 @@ class Executor:
             self._meter.retried(to)
             if tried in (4, 40, 400):
                 text = f"{to}: still trying: {error}"
-                known = {"peer": to, "tried": tried, "error": type(error).__name__}
+                known: dict[str, str | int] = {
+                    "peer": to,
+                    "tried": tried,
+                    "error": type(error).__name__,
+                }
                 tell(self._party, "StillTrying", text, logging.WARNING, known)
             again = partial(self._call, to, message, attach, tried + 1)
             self._loop.call_later(delay, self._guarded(again))
