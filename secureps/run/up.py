@@ -157,7 +157,8 @@ def _play(troupe: Troupe, console: Console) -> None:
             seed,
         )
         baselines = run_baselines(race, judge, progress.doing)
-        baselines = replace(baselines, notes=outcome.notes + baselines.notes)
+        notes = outcome.notes + _lost(outcome) + baselines.notes
+        baselines = replace(baselines, notes=notes)
     summary = _summary(plan, outcome, baselines, time.monotonic() - began, unsafe)
     for part in tables(summary):
         console.print(part)
@@ -310,9 +311,22 @@ def _summary(
         ratio_up=tally.ratio(UP, outcome.sizes),
         ratio_down=tally.ratio(DOWN, outcome.sizes),
         seconds={stage: tally.total(f"{stage}_seconds") for stage in SECONDS},
-        updates={member.name: tally.updates_of(member.name) for member in outcome.members},
+        updates=_updates(outcome),
         unsafe=unsafe,
     )
+
+
+def _updates(outcome: Outcome) -> dict[str, int]:
+    """How many updates of each client arrived; those of which no figures came are included."""
+    tally = outcome.tally
+    return {m.name: max(tally.updates_of(m.name), m.submissions) for m in outcome.members}
+
+
+def _lost(outcome: Outcome) -> tuple[str, ...]:
+    """A note if figures, which nobody journals, went with a process that was stopped."""
+    known = sum(outcome.tally.updates_of(member.name) for member in outcome.members)
+    lost = sum(_updates(outcome).values()) - known
+    return (f"costs leave out {lost} updates: the run was stopped meanwhile",) if lost else ()
 
 
 @contextmanager
