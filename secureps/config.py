@@ -179,6 +179,8 @@ class ServeSection(Section):
 
     Paths are relative to the file. `listen` is where it binds, `advertise` what others
     dial (default: the same); `minimum` is the smallest cohort that a holder opens.
+    `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
+    `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `unsafe_seed` repeats a shard's noise, on loopback alone: no privacy.
     """
 
@@ -189,9 +191,11 @@ class ServeSection(Section):
     advertise: str | None = None
     coordinator: str | None = None
     plan: str | None = None
+    plan_base: str | None = None
     checkpoints: str | None = None
     weight: float = Field(default=1.0, gt=0)
     minimum: int = Field(default=5, ge=1)
+    metrics: str | None = None
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
 
 

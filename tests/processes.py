@@ -9,8 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Status
@@ -98,6 +102,8 @@ class Processes:
         versions: int = 4,
         record: bool = False,
         plan: str = PLAN,
+        metrics: bool = False,
+        json_logs: bool = False,
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,6 +116,8 @@ class Processes:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._observer: Observer | None = None
         self._record = record
+        self._metrics = metrics
+        self._json_logs = json_logs
         self.pace = 0.0
         self._make_kit()
 
@@ -184,10 +192,13 @@ class Processes:
             lines.append('checkpoints = "checkpoints"')
         if role == "shard" and self._record:
             lines.append(f'advertise = "{self._recorder(name).address}"')
+        if self._metrics:
+            lines.append('metrics = "127.0.0.1:0"')
         config = self.folder / f"{name}.toml"
         config.write_text("\n".join(lines) + "\n")
         role = {"holder": "keyholder"}.get(role, role)
-        return [sys.executable, "-m", "secureps", "serve", role, "--config", str(config)]
+        command = [sys.executable, "-m", "secureps", "serve", role, "--config", str(config)]
+        return [*command, "--log-format", "json"] if self._json_logs else command
 
     def _client(self, name: str) -> list[str]:
         number = self.clients.index(name)
@@ -218,6 +229,13 @@ class Processes:
     def _address(self, name: str) -> str | None:
         path = self.folder / name / "address"
         return path.read_text().strip() if path.is_file() else None
+
+    def scrape(self, name: str) -> dict[str, float]:
+        """A server's metrics as one scrape shows them: "name{label=value,...}" to value."""
+        address = (self.folder / name / "metrics-address").read_text().strip()
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
+            families = text_string_to_metric_families(reply.read().decode())
+            return {_series(s): s.value for family in families for s in family.samples}
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -262,3 +280,8 @@ class Processes:
 
         self.wait(pulled, "a published model")
         return found[0]
+
+
+def _series(sample: Sample) -> str:
+    labels = ",".join(f"{key}={value}" for key, value in sample.labels.items())
+    return f"{sample.name}{{{labels}}}" if labels else sample.name

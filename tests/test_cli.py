@@ -15,7 +15,18 @@ from secureps.run import cli
 from secureps.run.extras import Extras
 from secureps.run.up import Order
 
-COMMANDS = ("up", "check", "join", "serve", "simulate", "keys", "export", "status")
+COMMANDS = (
+    "up",
+    "resume",
+    "runs",
+    "check",
+    "join",
+    "serve",
+    "simulate",
+    "keys",
+    "export",
+    "status",
+)
 HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numpy", "pydantic")
 
 
@@ -58,6 +69,8 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     "arguments",
     [
         ("up", "nowhere.toml"),
+        ("resume", "nowhere"),
+        ("runs", "nowhere"),
         ("simulate", "nowhere.toml"),
         ("join", "nowhere.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "me"),
         ("serve", "shard", "--config", "nowhere.toml"),
@@ -117,7 +130,7 @@ def test_an_error_of_many_lines_is_one(
 def test_ctrl_c_is_quiet(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(role: str, config: Path) -> None:
+    def interrupt(role: str, config: Path, log_format: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("secureps.run.serve.serve", interrupt)

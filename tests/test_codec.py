@@ -40,7 +40,10 @@ SCALARS = {
     bool: FieldDescriptor.TYPE_BOOL,
 }
 
-NESTED = {"Figure", "MemberStatus", "GroupStatus", "MemberBlocks", "ShardSums", "GroupVersion"}
+NESTED = {
+    *("Figure", "MemberStatus", "GroupStatus", "Holding", "MemberBlocks", "ShardSums"),
+    "GroupVersion",
+}
 """Classes of requests.py and orders.py that are only ever parts of another message."""
 
 

@@ -40,8 +40,10 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
+from secureps.service.calls import LONGEST_BACKOFF, PAYLOADS_IN_FLIGHT
 from secureps.service.clock import RealLoop, VirtualLoop
-from secureps.service.executor import LONGEST_BACKOFF, PAYLOADS_IN_FLIGHT, Executor
+from secureps.service.executor import Executor
+from secureps.service.surroundings import Meter, Surroundings, Unmetered
 from secureps.store.journal import MemoryJournal
 
 HEADER = BlockHeader(b"r" * 32, "a", "update", "g", 0, 0, 3, b"d" * 32)
@@ -148,15 +150,45 @@ class Fingers:
         return 5.0
 
 
+class Tape:
+    """A meter that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def asked(self, message: Any, answer: Future[Any]) -> None:
+        self.told.append(("asked", message))
+        answer.add_done_callback(lambda done: self.told.append(("answered", done.result())))
+
+    def called(self, message: Any, answer: Future[Any]) -> None:
+        self.told.append(("called", message))
+
+    def retried(self, to: str) -> None:
+        self.told.append(("retried", to))
+
+    def journalled(self, records: Sequence[Any]) -> None:
+        self.told.append(("journalled", *records))
+
+    def worked(self, task: Any, seconds: float) -> None:
+        self.told.append(("worked", task, seconds))
+
+    def stands(self, machine: Any, now: float) -> None:
+        self.told.append(("stands", len(machine.heard), now))
+
+
 class Stage:
-    def __init__(self, react: Callable[[str, Any], Step] = lambda s, e: Step()) -> None:
+    def __init__(
+        self, react: Callable[[str, Any], Step] = lambda s, e: Step(), meter: Meter | None = None
+    ) -> None:
+        self.meter: Meter = meter if meter is not None else Unmetered()
         self.log, self.loop, self.line = Log(), VirtualLoop(), Line()
         self.machine, self.hands = Puppet(react), Fingers()
         self.journal = Recording(self.log)
         self.executor = self.build(self.journal)
 
     def build(self, journal: Recording) -> Executor:
-        return Executor("me", self.machine, journal, self.line, self.loop, self.hands, lambda: 1.0)
+        around = Surroundings(self.line, self.loop, lambda: 1.0, self.meter)
+        return Executor("me", self.machine, journal, around, self.hands)
 
     def play(self) -> None:
         self.loop.run(lambda: False)
@@ -441,7 +473,8 @@ def test_works_that_are_called_off_make_no_noise(caplog: pytest.LogCaptureFixtur
             return super().fetch(key)
 
     machine = Puppet(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
-    executor = Executor("me", machine, stage.journal, stage.line, loop, Slow(), lambda: 1.0)
+    around = Surroundings(stage.line, loop, lambda: 1.0)
+    executor = Executor("me", machine, stage.journal, around, Slow())
     thread = threading.Thread(target=loop.run)
     thread.start()
     answers = [executor.request("a", Heartbeat("a")) for _ in range(3)]
@@ -490,3 +523,24 @@ def test_a_lost_stream_is_an_event() -> None:
     stage.line.lost[0](Busy("gone"))
     stage.play()
     assert stage.machine.heard[-1] == ("me", WatchLost())
+
+
+def test_a_meter_hears_of_requests_calls_records_and_works() -> None:
+    def react(sender: str, event: Any) -> Step:
+        if sender != "a":
+            return Step()
+        effects = [Answer(Noted()), Call("there", PutBlock(HEADER), attach="k"), Work("task")]
+        return Step([Incarnated(1)], effects)
+
+    tape = Tape()
+    stage = Stage(react, tape)
+    stage.executor.request("a", Heartbeat("a"))
+    stage.loop.run(lambda: len(stage.line.calls) == 1)
+    stage.line.calls[0][2].set_exception(Busy("full", 0.4))
+    stage.play()
+    told = [each for each in tape.told if each[0] != "stands"]
+    put = ("called", PutBlock(HEADER, b"abc"))
+    first = [("asked", Heartbeat("a")), ("journalled", Incarnated(1)), ("answered", Noted())]
+    assert told[:5] == [*first, put, ("retried", "there")]
+    assert sorted(told[5:], key=repr) == sorted([put, ("worked", "task", 0.0)], key=repr)
+    assert tape.told[2] == ("stands", 1, 0.0), "after the records, before any effect"

@@ -38,6 +38,8 @@ ONLY_IMPORTERS = {
     "mlflow": {"run/extras.py"},
     "tensorboard": {"run/extras.py"},
     "secureps.wire.secureps_pb2": {"wire/codec.py"},
+    "prometheus_client": {"service/metrics.py"},
+    "grpc_health": {"wire/health.py"},
     "pickle": set(),
     "flwr": {
         "client/flower.py",

@@ -136,3 +136,22 @@ def test_only_figures_that_are_wanted() -> None:
     metrics.publish("all", 1, 1.0, math.inf, {"clients": 3})
     metrics.take([report("ada", 1, network_seconds=0.5, training_seconds=0.7)])
     assert metrics.lines[0].figures == {"clients": 3, "network_seconds": 0.5}
+
+
+def test_a_later_play_tells_all_that_an_earlier_one_knew() -> None:
+    earlier: list[Line] = []
+    first = Metrics(earlier.append, unsafe=False)
+    first.publish("all", 0, 1.0, None)
+    first.publish("all", 1, 2.0, math.inf)
+    first.judged({"all": 1}, {"accuracy": 0.5})
+    first.take([Telemetry("a", "all", 1, (Figure("bytes_up", 7.0), Figure("waited_seconds", 3.0)))])
+    first.settle()
+    later: list[Line] = []
+    second = Metrics(later.append, unsafe=False, before=first.gathered)
+    second.publish("all", 1, 99.0, 99.0)  # seen again by who knows nothing of the earlier play
+    second.settle()
+    assert later == list(first.lines) == list(second.lines)
+    assert second.gathered == first.gathered
+    second.publish("all", 2, 4.0, 1.0)
+    second.settle()
+    assert [line.version for line in later] == [0, 1, 2]

@@ -36,6 +36,16 @@ def test_a_line_comes_in_the_order_of_publishing_and_is_replaced_in_its_place(
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
+def test_a_file_of_an_earlier_play_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps(line(version=1).record()) + "\n{half a li")
+    sink = JsonLines(path)
+    assert path.exists(), "until its lines come again"
+    sink.add(line(version=1))
+    sink.add(line(version=2))
+    assert lines(path) == [line(version=1).record(), line(version=2).record()]
+
+
 class Brittle:
     """Breaks at the second line."""
 

@@ -7,7 +7,6 @@ reads the command line before it. What must not live here: training.
 from __future__ import annotations
 
 import argparse
-import logging
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from secureps.errors import ConfigError, SecurepsError
 from secureps.roles.machine import COORDINATOR, Halt
 from secureps.roles.member import Member, MemberKit
 from secureps.service.executor import Executor
+from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, run_process
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.keyring import PublicKit, load_private, load_public, seed_of
@@ -43,9 +43,7 @@ def make_member(
         schema = schema_of(initial)
     machine = Member(MemberKit(holdings.name, kit.roster, kit.holders_digest, schema, budget))
     hands = MemberHands(holdings, machine, stores.spool, cost)
-    return Executor(
-        holdings.name, machine, stores.journal, around.transport, around.loop, hands, around.jitter
-    )
+    return Executor(holdings.name, machine, stores.journal, around, hands)
 
 
 @dataclass(frozen=True)
@@ -117,24 +115,17 @@ def run_client(
 def run(build: Build, arguments: Sequence[str] | None = None) -> None:
     """As `run_client`, for trainers that need more than settings."""
     given = _parser().parse_args(arguments)
-    show_log(given.verbose)
     try:
-        settings = read_settings(given.set)
-        state = given.state if given.state is not None else Path("state") / given.name
-        joining = Joining(
-            given.server, given.kit, given.name, state, given.unsafe_seed, given.budget
-        )
-        halt = join(joining, build(joining, settings))
+        with logging_as(given.log_format, given.name, given.verbose):
+            settings = read_settings(given.set)
+            state = given.state if given.state is not None else Path("state") / given.name
+            joining = Joining(
+                given.server, given.kit, given.name, state, given.unsafe_seed, given.budget
+            )
+            halt = join(joining, build(joining, settings))
     except SecurepsError as error:
         sys.exit(f"error: {error} ({error.fault} fault)")
     print(halt.reason)
-
-
-def show_log(verbose: bool) -> None:
-    """What the client says of itself goes to stderr; its script's tracebacks too if `verbose`."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    if verbose:
-        logging.getLogger("secureps").setLevel(logging.DEBUG)
 
 
 def read_settings(given: Sequence[str]) -> dict[str, str]:
@@ -167,6 +158,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--verbose", action="store_true", help="show where the script's own errors come from"
+    )
+    parser.add_argument(
+        "--log-format", choices=FORMATS, default="text", help="of stderr (default: text)"
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script"

@@ -212,8 +212,17 @@ class GroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """What a shard holds of the model: blocks, and bytes of their values as float32."""
+
+    shard: str
+    blocks: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
-    """How the run stands; `run` is empty until the run is founded."""
+    """How the run stands; `run` is empty until the run is founded, as is `holdings`."""
 
     run: bytes
     incarnation: int
@@ -222,6 +231,7 @@ class Status:
     members: tuple[MemberStatus, ...]
     shards: tuple[ShardAddress, ...]
     telemetry: tuple[Telemetry, ...]
+    holdings: tuple[Holding, ...] = ()
 
 
 # --- to a shard, and its answers --------------------------------------------------

@@ -201,10 +201,10 @@ def build_rule(section: RuleSection, capacity: int) -> Rule:
     )
 
 
-def load_plan(path: Path) -> Plan:
+def load_plan(path: Path, base: Path | None = None) -> Plan:
     """Reads and validates a plan file.
 
-    `initial` is taken relative to the file, and pinned by its digest.
+    `initial` is taken relative to `base` (default: the file's folder), and pinned by its digest.
 
     Raises:
         ConfigError: the file does not parse, or a key has a bad value.
@@ -213,7 +213,7 @@ def load_plan(path: Path) -> Plan:
     section = parse(PlanSection, read_toml(path), str(path))
     if section.initial is None:
         return Plan(section)
-    initial = (path.parent / section.initial).resolve()
+    initial = ((base or path.parent) / section.initial).resolve()
     if not initial.is_file():
         raise PlanRefused(f"{path}: initial: no file {initial}")
     digest = hashlib.blake2b(initial.read_bytes(), digest_size=32).hexdigest()

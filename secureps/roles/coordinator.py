@@ -56,6 +56,7 @@ from secureps.messages.schema import Schema
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
 from secureps.model.layout import Layout
 from secureps.model.placement import place_group
+from secureps.policy.plan import Plan
 from secureps.roles import commit
 from secureps.roles.admission import check_receipt
 from secureps.roles.charter import Charter
@@ -157,6 +158,14 @@ class Coordinator:
         """The newest reports, as a status shows them."""
         return self._telemetry.newest
 
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def live(self, now: float) -> frozenset[str]:
+        """Clients whose lease runs."""
+        return self._presence.live(now)
+
     def _answer(self, turn: Turn, sender: str, event: Any) -> Any:
         match event:
             case Register():
@@ -205,7 +214,7 @@ class Coordinator:
             case AskRun():
                 return self._welcome(turn)
             case AskStatus():
-                return status(turn, self._telemetry.newest)
+                return status(turn, self._layout, self._telemetry.newest)
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return Noted()

@@ -149,6 +149,11 @@ class KeyHolder:
         raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
 
     @property
+    def configured(self) -> bool:
+        """Whether it is part of a run."""
+        return self._pinned is not None
+
+    @property
     def pinned(self) -> Pinned:
         """The run; NotReady before it is founded."""
         return founded(self._pinned, self._name)

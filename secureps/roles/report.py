@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
-from secureps.messages.requests import GroupStatus, MemberStatus, Status, Telemetry
+from secureps.messages.requests import GroupStatus, Holding, MemberStatus, Status, Telemetry
+from secureps.model.layout import Layout
 from secureps.policy.spending import facts_of, spent
 from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.turn import Turn
 
 
-def status(turn: Turn, telemetry: tuple[Telemetry, ...]) -> Status:
-    """Members, groups, what each waits for and why, and the newest telemetry."""
+def status(turn: Turn, layout: Layout | None, telemetry: tuple[Telemetry, ...]) -> Status:
+    """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
     federation = turn.federation
     pinned = federation.pinned
     return Status(
@@ -22,7 +24,22 @@ def status(turn: Turn, telemetry: tuple[Telemetry, ...]) -> Status:
         members=tuple(_member(turn, name) for name in sorted(federation.members)),
         shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
         telemetry=telemetry,
+        holdings=() if layout is None else tuple(_holdings(federation, layout)),
     )
+
+
+def _holdings(federation: Federation, layout: Layout) -> Iterator[Holding]:
+    """What the placement of this epoch gives to each shard."""
+    assert federation.pinned is not None
+    placement = federation.pinned.placement
+    for shard in placement.shards:
+        spans = [
+            group.span(block)
+            for group in layout.groups
+            for block in placement.of(group.name).blocks_of(shard)
+        ]
+        values = sum(stop - start for start, stop in spans)
+        yield Holding(shard, len(spans), 4 * values)
 
 
 def _group(group: GroupState) -> GroupStatus:

@@ -49,6 +49,11 @@ MLflow = Annotated[
     ),
 ]
 
+LogFormat = Annotated[
+    Literal["text", "json"],
+    typer.Option("--log-format", help="Of stderr: lines for people, or a JSON object a line."),
+]
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -106,6 +111,40 @@ def up(
 
     extras = Extras(tensorboard, mlflow)
     play(Order(plan, out, unsafe_seed, dict(os.environ), extras), Console())
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
+    tensorboard: TensorBoard = None,
+    mlflow: MLflow = None,
+) -> None:
+    """Go on with a run of `up` that was stopped, by Ctrl-C or a power cut.
+
+    Every party starts from its journal: the model comes out as if nothing had happened.
+    """
+    _one_thread()
+    _discreet()
+    from rich.console import Console
+
+    from secureps.run.extras import Extras
+    from secureps.run.up import resume as go_on
+
+    go_on(run, dict(os.environ), Console(), Extras(tensorboard, mlflow))
+
+
+@app.command()
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where runs lie. Default: runs.")
+    ] = Path("runs"),
+) -> None:
+    """List the runs of `up`: how far each came, its score, and whether it is over."""
+    from rich.console import Console
+
+    from secureps.run.runs import find_runs, table
+
+    Console().print(table(find_runs(folder)))
 
 
 @app.command()
@@ -170,18 +209,21 @@ def join(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
     ] = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Take part in a federation as a data holder, until it is over.
 
     Killed at any moment and started again with the same state, it goes on where it was.
     """
-    from secureps.client.runner import Joining, read_settings, show_log
+    from secureps.client.runner import Joining, read_settings
     from secureps.run.join import join as run
+    from secureps.service.logs import logging_as
 
-    show_log(verbose)
     state = state if state is not None else Path("state") / name
     joining = Joining(server, kit, name, state, unsafe_seed, budget)
-    typer.echo(run(script, joining, read_settings(settings or [])))
+    with logging_as(log_format, name, verbose):
+        reason = run(script, joining, read_settings(settings or []))
+    typer.echo(reason)
 
 
 @app.command()
@@ -196,18 +238,16 @@ def serve(
             metavar="FILE", help="Its configuration: name, kit, state, listen, coordinator, ..."
         ),
     ],
+    log_format: LogFormat = "text",
 ) -> None:
     """Run one server until a signal stops it.
 
     Killed at any moment and started again with the same FILE, it goes on where it was.
     STATE/address says where it listens.
     """
-    import logging
-
     from secureps.run.serve import serve as run
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    run(role, config)
+    run(role, config, log_format)
 
 
 @app.command()
@@ -280,21 +320,26 @@ def status(
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The coordinator.")],
     kit: Annotated[Path, typer.Option(metavar="DIR", help="Your start-up kit.")],
     name: Annotated[str, typer.Option(help="Who asks: a name on the kit's roster.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
+    again: Annotated[bool, typer.Option("--watch", help="Every 2 seconds, until Ctrl-C.")] = False,
 ) -> None:
-    """Ask a coordinator how its run stands: versions, what each waits for, who spent what."""
+    """Ask a coordinator how its run stands.
+
+    Versions, what each group waits for and why, who has spent how much, who holds what.
+    """
     from rich.console import Console
 
     from secureps.run.observer import Observer
-    from secureps.run.standing import tables
+    from secureps.run.standing import show, show_json, watch
 
-    observer = Observer(kit, name, server)
+    observer, console = Observer(kit, name, server), Console()
+    form = show_json if as_json else show
     try:
-        answer = observer.status()
+        if again:
+            watch(observer.status, form, console)
+        form(observer.status(), console)
     finally:
         observer.close()
-    console = Console()
-    for part in tables(answer):
-        console.print(part)
 
 
 def main() -> None:

@@ -36,6 +36,19 @@ class Extras:
     tensorboard: Path | None = None
     mlflow: str | None = None
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """These, as options of a command."""
+        given = (("--tensorboard", self.tensorboard), ("--mlflow", self.mlflow))
+        return tuple(word for name, at in given if at is not None for word in (name, str(at)))
+
+    def absolute(self) -> Extras:
+        """The same places for a process that works elsewhere."""
+        tensorboard, mlflow = self.tensorboard, self.mlflow
+        if mlflow is not None and _is_folder(mlflow):
+            mlflow = str(Path(mlflow).resolve())
+        return Extras(None if tensorboard is None else tensorboard.resolve(), mlflow)
+
     def require(self, heading: Heading) -> None:
         """Refuses what could not be written, before there is anything to write.
 
@@ -243,11 +256,15 @@ def _places(where: str) -> tuple[str, str | None]:
 
     A folder gets a database: MLflow's plain folders are in maintenance mode, and refused.
     """
-    if ":" in where or where == "databricks":
+    if not _is_folder(where):
         return where, None
     folder = Path(where).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{folder / 'mlflow.db'}", (folder / "artifacts").as_uri()
+
+
+def _is_folder(where: str) -> bool:
+    return ":" not in where and where != "databricks"
 
 
 def _batches(items: list[Any], most: int) -> Iterable[list[Any]]:

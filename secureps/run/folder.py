@@ -1,12 +1,14 @@
 """The folder of a run that one machine plays alone: kit, configuration files, and what is where.
 
-    RUN/plan.toml            a copy of the plan, for the record
+    RUN/plan.toml            a copy of the plan: what the coordinator reads
+    RUN/origin.json          where the plan came from, and what else the run was started with
+    RUN/lock                 held by whoever plays the run
     RUN/kit/                 the CA and every party's keys
     RUN/config/NAME.toml     what `secureps serve` reads
     RUN/state/NAME/          a party's journal and payloads
     RUN/logs/NAME.log        its stdout and stderr
     RUN/checkpoints/         written by coordinator and shards
-    RUN/report/              metrics.jsonl and summary.json
+    RUN/report/              metrics.jsonl, summary.json at the end, sofar.json until then
 
 What must not live here: processes (`run.up`).
 """
@@ -14,10 +16,11 @@ What must not live here: processes (`run.up`).
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from secureps.errors import ConfigError, OperatorError
@@ -53,6 +56,15 @@ class RunFolder:
         return self.root / "report"
 
     @property
+    def plan(self) -> Path:
+        return self.root / "plan.toml"
+
+    @property
+    def summary(self) -> Path:
+        """There once the run is over."""
+        return self.report / "summary.json"
+
+    @property
     def model(self) -> Path:
         return self.root / "model.safetensors"
 
@@ -68,6 +80,51 @@ class RunFolder:
             return (self.state(name) / "address").read_text().strip() or None
         except FileNotFoundError:
             return None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run was started with: what its copy of the plan does not say.
+
+    Args:
+        plan: the file; paths in it are relative to its folder.
+        directory: of work; paths in a script's settings are relative to it.
+        began: seconds since 1970.
+    """
+
+    plan: Path
+    directory: Path
+    unsafe_seed: int | None
+    began: float
+
+    @classmethod
+    def of(cls, plan: Path, unsafe_seed: int | None) -> Origin:
+        """Of a run that begins now."""
+        return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time())
+
+    def write(self, folder: RunFolder) -> None:
+        record = asdict(self) | {"plan": str(self.plan), "directory": str(self.directory)}
+        replace_text(folder.root / "origin.json", json.dumps(record, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Origin:
+        """Raises ConfigError: no folder that `up` has finished making."""
+        path = folder.root / "origin.json"
+        try:
+            record = json.loads(path.read_text())
+            plan, directory = Path(record["plan"]), Path(record["directory"])
+            return cls(plan, directory, record["unsafe_seed"], float(record["began"]))
+        except FileNotFoundError:
+            raise ConfigError(f"{folder.root}: no run of `secureps up`: no origin.json") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a file that is whole at any moment."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(text)
+    os.replace(fresh, path)
 
 
 @dataclass(frozen=True)
@@ -102,7 +159,7 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
         folder.root.mkdir(parents=True, exist_ok=True)
         if any(folder.root.iterdir()):
             raise ConfigError(f"{root} is not empty: a run needs a folder of its own")
-        shutil.copyfile(plan_file, folder.root / "plan.toml")
+        shutil.copyfile(plan_file, folder.plan)
         folder.report.mkdir()
     except OSError as error:
         raise OperatorError(f"{root}: cannot make the run's folder: {error}") from None
@@ -117,10 +174,10 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
     return folder
 
 
-def write_coordinator(folder: RunFolder, plan_file: Path) -> None:
-    """The coordinator's configuration."""
-    paths = {"plan": str(plan_file.resolve()), "checkpoints": str(folder.checkpoints)}
-    _write(folder, COORDINATOR, {"listen": LISTEN, **paths})
+def write_coordinator(folder: RunFolder, base: Path) -> None:
+    """The coordinator's configuration; the plan's own paths are relative to `base`."""
+    paths = {"plan": str(folder.plan), "plan_base": str(base.resolve())}
+    _write(folder, COORDINATOR, {"listen": LISTEN, **paths, "checkpoints": str(folder.checkpoints)})
 
 
 def write_servers(

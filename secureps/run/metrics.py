@@ -12,7 +12,7 @@ from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import Telemetry
-from secureps.run.tally import FIGURES, At, Tally, Wait, finite
+from secureps.run.tally import FIGURES, At, Known, Tally, Wait, finite
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,21 @@ class Line:
         return {c: round(w.seconds, 3) for c, w in self.waits.items() if w.arrived is arrived}
 
 
+@dataclass(frozen=True)
+class Gathered:
+    """All that is known of a run, for `Metrics` of somebody who goes on with it.
+
+    Args:
+        lines: (group, version, elapsed, epsilon), in the order of publishing.
+        scores: (group, version, scores).
+        figures: as of a tally.
+    """
+
+    lines: tuple[tuple[str, int, float, float | None], ...] = ()
+    scores: tuple[tuple[str, int, Mapping[str, float]], ...] = ()
+    figures: tuple[Known, ...] = ()
+
+
 Tell = Callable[[Line], None]
 
 
@@ -92,21 +107,42 @@ class Metrics:
         tell: hears a line when it is known, and again when more is.
         unsafe: the run has an unsafe seed.
         figures: those of a tally that lines have.
+        before: of an earlier play of the same run; its lines are told first, all of them.
     """
 
-    def __init__(self, tell: Tell, unsafe: bool, figures: tuple[str, ...] = FIGURES) -> None:
+    def __init__(
+        self,
+        tell: Tell,
+        unsafe: bool,
+        figures: tuple[str, ...] = FIGURES,
+        before: Gathered | None = None,
+    ) -> None:
         self._tell = tell
         self._unsafe = unsafe
         self._figures = figures
         self._lines: dict[At, Line] = {}
         self._scores: dict[At, Mapping[str, float]] = {}
         self._due: dict[At, None] = {}
-        self.tally = Tally()
+        before = before if before is not None else Gathered()
+        self.tally = Tally(before.figures)
+        for group, version, scores in before.scores:
+            self._scores[group, version] = scores
+        for group, version, elapsed, epsilon in before.lines:
+            self.publish(group, version, elapsed, epsilon)
 
     @property
     def lines(self) -> tuple[Line, ...]:
         """All versions so far, in the order in which they were published."""
         return tuple(self._complete(line) for line in self._lines.values())
+
+    @property
+    def gathered(self) -> Gathered:
+        """What another one goes on from; figures that `publish` was given are left out."""
+        return Gathered(
+            tuple((*at, line.elapsed, line.epsilon) for at, line in self._lines.items()),
+            tuple((*at, scores) for at, scores in self._scores.items()),
+            self.tally.figures(),
+        )
 
     def take(self, reports: Iterable[Telemetry]) -> None:
         """Takes a window of reports."""
@@ -130,12 +166,14 @@ class Metrics:
         epsilon: float | None,
         figures: Mapping[str, float] | None = None,
     ) -> None:
-        """A version was published.
+        """A version was published; one that is known stays as it is.
 
         Args:
             elapsed: when it was seen; what the coordinator reports is nearer to the truth.
             figures: known besides those that are reported.
         """
+        if (group, version) in self._lines:
+            return  # an earlier play saw it
         line = Line(group, version, elapsed, epsilon, self._unsafe, {}, figures or {}, {})
         self._lines[line.at] = line
         self._due[line.at] = None

@@ -48,9 +48,7 @@ def make_coordinator(
     )
     machine = Coordinator(charter)
     hands = CoordinatorHands(machine, checkpoints)
-    return Executor(
-        COORDINATOR, machine, stores.journal, around.transport, around.loop, hands, around.jitter
-    )
+    return Executor(COORDINATOR, machine, stores.journal, around, hands)
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,7 @@ def make_shard(
     folders = ShardFolders(stores.folder / "states", own.checkpoints)
     noise = ShardNoise(own.seed, kit.holder_keys)
     hands = ShardHands(address.name, machine.shelves, stores.spool, folders, noise)
-    return Executor(
-        address.name, machine, stores.journal, around.transport, around.loop, hands, around.jitter
-    )
+    return Executor(address.name, machine, stores.journal, around, hands)
 
 
 @dataclass(frozen=True)
@@ -92,6 +88,4 @@ def make_holder(
     """A key holder."""
     machine = KeyHolder(own.name, kit.roster, HolderRules(own.minimum, kit.holders_digest))
     hands = HolderHands(machine, own.identity, own.name, own.secret, stores.spool)
-    return Executor(
-        own.name, machine, stores.journal, around.transport, around.loop, hands, around.jitter
-    )
+    return Executor(own.name, machine, stores.journal, around, hands)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,9 @@ from secureps.run.parties import (
     make_shard,
 )
 from secureps.service.executor import Executor
-from secureps.service.process import Party, Serve, run_process, settle
+from secureps.service.logs import LogFormat, logging_as, tell
+from secureps.service.metrics import Metrics, exposed, spooled_bytes
+from secureps.service.process import Authenticate, Party, Server, run_process, settle
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.keyring import (
     PublicKit,
@@ -37,6 +39,7 @@ from secureps.store.keyring import (
     seed_of,
 )
 from secureps.wire.servers import CoordinatorServer, ShardServer
+from secureps.wire.transport import Endpoint
 
 MOST_BLOCK_BYTES = 33 << 20
 """No payload of any plan is longer."""
@@ -76,12 +79,13 @@ class Serving:
         return {COORDINATOR: self.section.coordinator}
 
 
-def serve(role: str, config: Path) -> None:
+def serve(role: str, config: Path, log_format: LogFormat = "text") -> None:
     """Runs one server until a signal stops it.
 
     Args:
         role: "coordinator", "shard" or "keyholder".
         config: its TOML file; keys as in `config.ServeSection`.
+        log_format: of stderr; under "json" whatever ends it is a line of the log.
 
     Raises:
         ConfigError: an unknown role, or a file that does not fit it.
@@ -91,8 +95,8 @@ def serve(role: str, config: Path) -> None:
         raise ConfigError(f"no role is called {role!r}; known: {', '.join(SERVERS)}")
     section = parse(ServeSection, read_toml(config), str(config))
     serving = Serving(section, config.parent.resolve(), str(config))
-    kit = load_public(serving.path("kit"))
-    SERVERS[role](serving, kit)
+    with logging_as(log_format, section.name):
+        SERVERS[role](serving, load_public(serving.path("kit")))
 
 
 def _party(serving: Serving, kit: PublicKit) -> Party:
@@ -100,18 +104,56 @@ def _party(serving: Serving, kit: PublicKit) -> Party:
     return Party(name, load_private(serving.path("kit"), name), kit.roster, serving.state)
 
 
+@dataclass(frozen=True)
+class Gauged:
+    """A party whose executor is counted; the port that shows it is open while it runs."""
+
+    name: str
+    metrics: Metrics
+    listen: str | None
+    stack: ExitStack
+
+    def around(self, stores: Stores, around: Surroundings) -> Surroundings:
+        """The same surroundings with a meter; called when the state folder is ours alone."""
+        spool = stores.folder / "spool"
+        self.metrics.gauge(
+            "secureps_spooled_payload_bytes",
+            "Bytes of the payloads that this party keeps on its disk.",
+            lambda: spooled_bytes(spool),
+        )
+        if self.listen is not None:
+            address = self.stack.enter_context(exposed(self.metrics, self.listen, stores.folder))
+            tell(self.name, "Listening", f"metrics are at http://{address}/metrics")
+        return replace(around, meter=self.metrics)
+
+
+@contextmanager
+def _gauged(serving: Serving) -> Iterator[Gauged]:
+    with ExitStack() as stack:
+        yield Gauged(serving.section.name, Metrics(), serving.section.metrics, stack)
+
+
 def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
-    plan = load_plan(serving.path("plan"))
+    based = serving.section.plan_base is not None
+    plan = load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
     founding = Founding(plan, initial_schema(plan), os.urandom(32))
     checkpoints = serving.path("checkpoints")
-
-    def build(stores: Stores, around: Surroundings) -> Executor:
-        return make_coordinator(kit, founding, checkpoints, stores, around)
-
     if serving.section.name != COORDINATOR:
         raise ConfigError(f"{serving.where}: name: the coordinator is called {COORDINATOR!r}")
     listen = settle(serving.state, serving.section.listen)
-    run_process(_party(serving, kit), {}, build, CoordinatorServer, listen)
+    with _gauged(serving) as gauged:
+
+        def build(stores: Stores, around: Surroundings) -> Executor:
+            return make_coordinator(
+                kit, founding, checkpoints, stores, gauged.around(stores, around)
+            )
+
+        def server(endpoint: Endpoint, listen: str, authenticate: Authenticate) -> Server:
+            made = CoordinatorServer(endpoint, listen, gauged.metrics.counting(authenticate))
+            gauged.metrics.on_ready(made.set_ready)
+            return made
+
+        run_process(_party(serving, kit), {}, build, server, listen)
 
 
 def _serve_shard(serving: Serving, kit: PublicKit) -> None:
@@ -119,25 +161,40 @@ def _serve_shard(serving: Serving, kit: PublicKit) -> None:
     advertise = serving.section.advertise or listen
     address = ShardAddress(serving.section.name, advertise, serving.section.weight)
     settings = ShardSettings(address, serving.seed(), serving.path("checkpoints"))
+    with _gauged(serving) as gauged:
 
-    def build(stores: Stores, around: Surroundings) -> Executor:
-        return make_shard(kit, settings, stores, around)
+        def build(stores: Stores, around: Surroundings) -> Executor:
+            return make_shard(kit, settings, stores, gauged.around(stores, around))
 
-    server: Serve = partial(
-        ShardServer, in_flight_bytes=IN_FLIGHT_BYTES, max_block_bytes=MOST_BLOCK_BYTES
-    )
-    run_process(_party(serving, kit), serving.addresses, build, server, listen)
+        def server(endpoint: Endpoint, listen: str, authenticate: Authenticate) -> Server:
+            made = ShardServer(
+                endpoint,
+                listen,
+                gauged.metrics.counting(authenticate),
+                in_flight_bytes=IN_FLIGHT_BYTES,
+                max_block_bytes=MOST_BLOCK_BYTES,
+            )
+            gauged.metrics.gauge(
+                "secureps_payload_bytes_in_flight",
+                f"Bytes of uploads that are being taken in, of at most {IN_FLIGHT_BYTES}.",
+                lambda: made.bytes_in_flight,
+            )
+            gauged.metrics.on_ready(made.set_ready)
+            return made
+
+        run_process(_party(serving, kit), serving.addresses, build, server, listen)
 
 
 def _serve_holder(serving: Serving, kit: PublicKit) -> None:
     party = _party(serving, kit)
     secret = load_holder_secret(serving.path("kit"), party.name)
     own = HolderSecrets(party.name, party.identity, secret, serving.section.minimum)
+    with _gauged(serving) as gauged:
 
-    def build(stores: Stores, around: Surroundings) -> Executor:
-        return make_holder(kit, own, stores, around)
+        def build(stores: Stores, around: Surroundings) -> Executor:
+            return make_holder(kit, own, stores, gauged.around(stores, around))
 
-    run_process(party, serving.addresses, build)
+        run_process(party, serving.addresses, build)
 
 
 SERVERS: dict[str, Callable[[Serving, PublicKit], None]] = {

@@ -36,16 +36,19 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """A file with one line for every version of every group, in the order of publishing."""
+    """A file with one line for every version of every group, in the order of publishing.
+
+    A file of an earlier play of the run is replaced: that one's lines come again.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lines: dict[At, str] = {}
 
     def add(self, line: Line) -> None:
-        known = line.at in self._lines
+        append = line.at not in self._lines and (bool(self._lines) or not self._path.exists())
         self._lines[line.at] = json.dumps(line.record()) + "\n"
-        if not known:
+        if append:
             with self._path.open("a") as file:
                 file.write(self._lines[line.at])
             return

@@ -1,14 +1,78 @@
-"""A status as tables: what `secureps status` prints."""
+"""A status as tables, or as JSON: what `secureps status` prints, once or again and again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.messages.requests import MemberStatus, Status
+from secureps.errors import PeerError
+from secureps.messages.requests import Holding, MemberStatus, Status
+from secureps.run.progress import size
+from secureps.run.tally import finite
+
+EVERY = 2.0
+"""Seconds between two looks of a watch."""
+
+
+def show(status: Status, console: Console) -> None:
+    """Prints the tables."""
+    for part in tables(status):
+        console.print(part)
+
+
+def show_json(status: Status, console: Console) -> None:
+    """Prints one line of JSON."""
+    text = json.dumps(record(status))
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def watch(
+    ask: Callable[[], Status],
+    show: Callable[[Status, Console], None],
+    console: Console,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Shows one status after another, for ever; a coordinator that is away may come back.
+
+    Args:
+        ask: for the next one; raises PeerError when there is no answer.
+        pause: between two, for EVERY seconds.
+    """
+    while True:
+        try:
+            status = ask()
+        except PeerError as error:
+            console.print(Text(f"no answer: {error}", "yellow"), soft_wrap=True)
+        else:
+            if console.is_terminal:
+                console.clear()
+            show(status, console)
+        pause(EVERY)
+
+
+def record(status: Status) -> dict[str, Any]:
+    """The same for programs; an epsilon that protects nobody is None."""
+    known = {h.shard: h for h in status.holdings}
+    return {
+        "run": status.run.hex(),
+        "incarnation": status.incarnation,
+        "finished": status.finished,
+        "groups": [asdict(group) for group in status.groups],
+        "members": [asdict(m) | {"epsilon": finite(m.epsilon)} for m in status.members],
+        "shards": [
+            asdict(s) | {"blocks": held.blocks, "bytes": held.bytes}
+            for s in status.shards
+            for held in (known.get(s.name, Holding(s.name, 0, 0)),)
+        ],
+    }
 
 
 def tables(status: Status) -> Iterable[Table | Text]:
@@ -28,10 +92,14 @@ def tables(status: Status) -> Iterable[Table | Text]:
         ("client", "state", "updates", "charges", "epsilon"),
         [(m.name, m.state, str(m.submissions), str(m.charges), spent(m)) for m in status.members],
     )
+    held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
     yield _table(
         "shards",
-        ("shard", "address", "weight"),
-        [(s.name, s.advertise, f"{s.weight:g}") for s in status.shards],
+        ("shard", "address", "weight", "blocks", "of the model"),
+        [
+            (s.name, s.advertise, f"{s.weight:g}", *held.get(s.name, ("-", "-")))
+            for s in status.shards
+        ],
     )
 
 

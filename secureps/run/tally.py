@@ -26,6 +26,9 @@ FIGURES = (UP, DOWN, *(f"{stage}_seconds" for stage in SECONDS))
 At = tuple[str, int]
 """A group and its version."""
 
+Known = tuple[str, int, str, str, float]
+"""Group, version, party, name, value: a figure of a report."""
+
 
 def finite(figure: float) -> float | None:
     """A figure for JSON, which has no infinity: None in its place."""
@@ -41,10 +44,20 @@ class Wait:
 
 
 class Tally:
-    """All figures of a run so far."""
+    """All figures of a run so far; `figures` are those of a tally that it goes on from."""
 
-    def __init__(self) -> None:
+    def __init__(self, figures: Iterable[Known] = ()) -> None:
         self._figures: defaultdict[At, dict[tuple[str, str], float]] = defaultdict(dict)
+        for group, version, party, name, value in figures:
+            self._figures[group, version][party, name] = value
+
+    def figures(self) -> tuple[Known, ...]:
+        """What another tally goes on from."""
+        return tuple(
+            (*at, *key, value)
+            for at, figures in self._figures.items()
+            for key, value in figures.items()
+        )
 
     def add(self, reports: Iterable[Telemetry]) -> set[At]:
         """Takes a status' window of reports; those that are known change nothing.

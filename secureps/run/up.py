@@ -2,6 +2,7 @@
 
 It makes keys and configuration, starts coordinator, shards, key holder and clients, shows
 how the run goes, and ends with what the run came to against training alone and centrally.
+`secureps resume` goes on with a run that was stopped, with the same processes.
 What must not live here: the parties' work; nothing is trained, summed or opened here but
 the baselines, after the federation is over.
 """
@@ -9,13 +10,14 @@ the baselines, after the federation is over.
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, chdir, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +31,24 @@ from secureps.errors import ConfigError, InternalError, SecurepsError
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Baselines, Judge, Race, run_baselines
+from secureps.run.claim import claimed
 from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.export import export, read_model
 from secureps.run.extras import Extras, Heading, open_sinks
 from secureps.run.folder import (
     Cast,
+    Origin,
     RunFolder,
     default_root,
     make_folder,
+    replace_text,
     write_coordinator,
     write_servers,
 )
 from secureps.run.metrics import Metrics
 from secureps.run.progress import Progress
 from secureps.run.sinks import METRICS, Sinks
+from secureps.run.sofar import SoFar
 from secureps.run.summary import Summary, tables
 from secureps.run.supervisor import Program, Supervisor
 from secureps.run.tally import DOWN, SECONDS, UP
@@ -51,6 +57,8 @@ from secureps.store.checkpoint import checkpoint_path
 
 START_SECONDS = 60.0
 """Until the coordinator must listen."""
+
+NOTHING_ELSE = Extras()
 
 _TICK = 0.02
 
@@ -71,7 +79,7 @@ class Order:
     out: Path | None
     unsafe_seed: int | None
     environment: Mapping[str, str]
-    extras: Extras = field(default_factory=Extras)
+    extras: Extras = NOTHING_ELSE
 
 
 def up(order: Order, console: Console) -> Path:
@@ -85,38 +93,95 @@ def up(order: Order, console: Console) -> Path:
         OperatorError: a process died too often.
         SecurepsError: whatever else ended the run; no process is left in any case.
     """
-    began = time.monotonic()
-    plan, federation = _read(order.plan)
+    plan, federation = _read(order.plan, order.plan.parent)
     cast = Cast.of(plan, federation.clients)
     root = order.out if order.out is not None else default_root(plan)
     heading = _heading(order, plan, root)
     order.extras.require(heading)
     folder = make_folder(root, order.plan, plan, cast)
-    troupe = Troupe(order, folder, plan, federation, cast)
+    Origin.of(order.plan, order.unsafe_seed).write(folder)
+    with claimed(folder.root):
+        _play(Troupe(order, folder, plan, federation, cast), heading, console)
+    return folder.root
+
+
+def resume(
+    root: Path, environment: Mapping[str, str], console: Console, extras: Extras = NOTHING_ELSE
+) -> Path:
+    """Goes on with a run of `up` that was stopped, from its parties' journals.
+
+    Servers listen on the ports that they had: parties know one another by them.
+
+    Args:
+        root: the run's folder.
+        environment: of the processes.
+        extras: where else its figures are written, those of its beginning included.
+
+    Returns:
+        the run's folder.
+
+    Raises:
+        ConfigError: no folder of a run, or what it needs is not where it was.
+        OperatorError: it is being played now, or a process died too often.
+        SecurepsError: whatever else ended the run; no process is left in any case.
+    """
+    folder = RunFolder(root.resolve())
+    origin = Origin.read(folder)
+    if folder.summary.exists():
+        finished = json.loads(folder.summary.read_text())["finished"]
+        text = f"this run is over: {finished}; its model is {folder.model}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        return folder.root
+    if not origin.directory.is_dir():
+        raise ConfigError(f"{root}: the run began in {origin.directory}, which is gone")
+    plan, federation = _read(folder.plan, origin.plan.parent)
+    order = Order(origin.plan, folder.root, origin.unsafe_seed, environment, extras.absolute())
+    # what the stopped play wrote elsewhere stays; this one's begins anew, with all versions
+    again = Path(f"{folder.root.name}-resumed-{time.strftime('%Y%m%d-%H%M%S')}")
+    heading = _heading(order, plan, again)
+    order.extras.require(heading)
+    cast = Cast.of(plan, federation.clients)
+    with chdir(origin.directory), claimed(folder.root):
+        _play(Troupe(order, folder, plan, federation, cast), heading, console)
+    return folder.root
+
+
+def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
+    """From the start of the processes to the tables."""
+    folder, plan, extras = troupe.folder, troupe.plan, troupe.order.extras
+    before = SoFar.read(folder)
+    began = time.monotonic() - before.seconds
 
     def warn(text: str) -> None:
         console.print(Text(text, "yellow"), soft_wrap=True)
 
-    opened = open_sinks(heading, folder.report / METRICS, order.extras)
-    with _terminable(), Sinks(opened, warn) as sinks:
-        metrics = Metrics(sinks.add, troupe.unsafe)
-        outcome, baselines = _play(troupe, metrics, console)
+    opened = open_sinks(heading, folder.report / METRICS, extras)
+    with (
+        _terminable(),
+        _told_how_to_go_on(troupe, console),
+        Sinks(opened, warn) as sinks,
+    ):
+        metrics = Metrics(sinks.add, troupe.unsafe, before=before.gathered)
+        outcome, baselines = _federate(troupe, metrics, before.seconds, console)
         summary = _summary(plan, outcome, baselines, time.monotonic() - began, troupe.unsafe)
         sinks.close(summary.record())
     for part in tables(summary):
         console.print(part)
-    text = json.dumps(summary.record(), indent=1)
-    (folder.report / "summary.json").write_text(text + "\n")
+    replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
     draw(metrics.lines, _sheet(plan, baselines, troupe.unsafe), folder.report)
     ends = {"model": folder.model, "report": folder.report, "curves": folder.report / CURVES}
     for label, path in ends.items():
         if path.exists():
             console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
-    return folder.root
 
 
-def _play(troupe: Troupe, metrics: Metrics, console: Console) -> tuple[Outcome, Baselines]:
-    """The federation from its first process to its last, and what it is measured against."""
+def _federate(
+    troupe: Troupe, metrics: Metrics, before: float, console: Console
+) -> tuple[Outcome, Baselines]:
+    """The federation to its last process, and what it is measured against.
+
+    `before` is how many seconds of it an earlier play has had.
+    """
     plan, folder, cast, unsafe = troupe.plan, troupe.folder, troupe.cast, troupe.unsafe
     seed: Seed = (
         SecretSeed.from_os()
@@ -129,7 +194,7 @@ def _play(troupe: Troupe, metrics: Metrics, console: Console) -> tuple[Outcome, 
             address = troupe.start(supervisor, progress)
             script = Script(troupe.script)
             judge = Judge(script, troupe.pooled, bool(plan.section.local))
-            watched = Watched(plan, folder, address, cast.clients)
+            watched = Watched(plan, folder, address, cast.clients, before)
             with Watch(watched, judge, supervisor, progress, metrics) as watch:
                 outcome = watch.until_over()
         outcome = _judged(outcome, judge, folder, progress)
@@ -145,7 +210,8 @@ def _play(troupe: Troupe, metrics: Metrics, console: Console) -> tuple[Outcome, 
             seed,
         )
         baselines = run_baselines(race, judge, progress.doing)
-        return outcome, replace(baselines, notes=outcome.notes + baselines.notes)
+        notes = outcome.notes + _lost(outcome) + baselines.notes
+        return outcome, replace(baselines, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -189,7 +255,7 @@ class Troupe:
     def start(self, supervisor: Supervisor, progress: Progress) -> str:
         """Starts them all; returns the coordinator's address, which the others need."""
         progress.doing("starts the coordinator")
-        write_coordinator(self.folder, self.order.plan)
+        write_coordinator(self.folder, self.order.plan.parent)
         supervisor.start(self._server("coordinator", COORDINATOR))
         address = self._await(supervisor, progress)
         servers = ", ".join((*self.cast.shards, *self.cast.holders))
@@ -235,8 +301,8 @@ class Troupe:
         return {**self.order.environment, "PYTHONUNBUFFERED": "1", **own}
 
 
-def _read(path: Path) -> tuple[Plan, FederationSection]:
-    plan = load_plan(path)
+def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
+    plan = load_plan(path, base)
     federation = plan.section.federation
     if federation is None:
         raise ConfigError(f"{path}: federation: `up` needs it: script and number of clients")
@@ -248,7 +314,7 @@ def _read(path: Path) -> tuple[Plan, FederationSection]:
                 f"{path}: federation.clients: {federation.clients} take part, but a round of "
                 f"group {name} waits for {start}"
             )
-    script = path.parent / federation.script
+    script = base / federation.script
     if not script.exists():
         raise ConfigError(f"{path}: federation.script: no file {script}")
     refuse_privacy(script, plan)
@@ -317,9 +383,34 @@ def _summary(
         ratio_up=tally.ratio(UP, outcome.sizes),
         ratio_down=tally.ratio(DOWN, outcome.sizes),
         seconds={stage: tally.total(f"{stage}_seconds") for stage in SECONDS},
-        updates={member.name: tally.updates_of(member.name) for member in outcome.members},
+        updates=_updates(outcome),
         unsafe=unsafe,
     )
+
+
+def _updates(outcome: Outcome) -> dict[str, int]:
+    """How many updates of each client arrived; those of which no figures came are included."""
+    tally = outcome.tally
+    return {m.name: max(tally.updates_of(m.name), m.submissions) for m in outcome.members}
+
+
+def _lost(outcome: Outcome) -> tuple[str, ...]:
+    """A note if figures, which nobody journals, went with a process that was stopped."""
+    known = sum(outcome.tally.updates_of(member.name) for member in outcome.members)
+    lost = sum(_updates(outcome).values()) - known
+    return (f"costs leave out {lost} updates: the run was stopped meanwhile",) if lost else ()
+
+
+@contextmanager
+def _told_how_to_go_on(troupe: Troupe, console: Console) -> Iterator[None]:
+    """After Ctrl-C or SIGTERM."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        words = ["secureps", "resume", str(troupe.folder.root), *troupe.order.extras.arguments]
+        text = f"stopped; this goes on with it: {shlex.join(words)}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        raise
 
 
 @contextmanager

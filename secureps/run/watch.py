@@ -22,6 +22,7 @@ from secureps.run.folder import RunFolder
 from secureps.run.metrics import Metrics
 from secureps.run.observer import Observer
 from secureps.run.progress import Progress, View
+from secureps.run.sofar import SoFar
 from secureps.run.supervisor import Died, Finished, Supervisor
 from secureps.run.tally import DOWN, UP, Tally
 
@@ -39,12 +40,13 @@ BETWEEN_ROUNDS = ("waiting", "done")
 
 @dataclass(frozen=True)
 class Watched:
-    """Which run: plan, folder, the coordinator's address, clients."""
+    """Which run: plan, folder, the coordinator's address, clients, seconds played before."""
 
     plan: Plan
     folder: RunFolder
     address: str
     clients: tuple[str, ...]
+    before: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ class Watch:
         self._status: Status | None = None
         self._scored: tuple[Score | None, str] = (None, "")
         self._judged: dict[str, int] = {}
-        self._began = self._moved_at = time.monotonic()
+        self._moved_at = time.monotonic()
+        self._began = self._moved_at - watched.before
         self._gone: dict[str, str] = {}
         self._told: set[str] = set()
 
@@ -113,6 +116,12 @@ class Watch:
     ) -> None:
         self._observer.close()
         self._metrics.settle()
+        self._keep()
+
+    def _keep(self) -> None:
+        """Writes down what a play that goes on with this run has to know."""
+        seconds = time.monotonic() - self._began
+        SoFar(seconds, self._metrics.gathered).write(self._watched.folder)
 
     def until_over(self) -> Outcome:
         """Looks until the run has finished, or cannot go on.
@@ -178,6 +187,8 @@ class Watch:
                 elapsed = time.monotonic() - self._began
                 spent = _most(status) if version == group.version else None
                 self._metrics.publish(group.name, version, elapsed, spent)
+        if status.groups != before:
+            self._keep()
         self._status = status
 
     def _tell_leavers(self, status: Status) -> None:

@@ -25,13 +25,11 @@ from secureps.errors import (
     SecurepsError,
     Unreachable,
 )
-from secureps.messages.encoding import payload_digest
-from secureps.messages.requests import Payload, PutBlock, Subscribe
+from secureps.messages.requests import PutBlock, Subscribe
 from secureps.roles.machine import (
     COORDINATOR,
     HANDS,
     Answer,
-    Answered,
     Call,
     Failed,
     Halt,
@@ -47,23 +45,14 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.service.clock import Loop
-from secureps.service.narrator import told
+from secureps.service.calls import Calls
+from secureps.service.logs import tell
+from secureps.service.narrator import facts, told
+from secureps.service.surroundings import Surroundings
 from secureps.store.journal import Journal
-from secureps.wire.transport import Transport, settle
+from secureps.wire.transport import settle
 
 T = TypeVar("T")
-
-log = logging.getLogger("secureps")
-
-PAYLOADS_IN_FLIGHT = 4
-"""Calls with a payload that a party has open at a time."""
-
-LONGEST_BACKOFF = 5.0
-"""Seconds between two tries, at most."""
-
-NOTICES = (4, 40, 400)
-"""After so many vain tries (a few seconds, minutes, half an hour) the log says that it goes on."""
 
 
 class Hands(Protocol):
@@ -90,10 +79,10 @@ class _Event:
 
 
 class Executor:
-    """Performs one machine. An `Endpoint`: servers hand requests to it.
+    """Performs one machine. An `Endpoint`: servers hand requests to it. A `Caller`: it makes some.
 
     `halted` is done when the machine says so (its result is the Halt) or when something
-    went wrong that must not go on (its exception). `jitter` yields factors for retries.
+    went wrong that must not go on (its exception).
     """
 
     def __init__(
@@ -101,27 +90,25 @@ class Executor:
         party: str,
         machine: Machine,
         journal: Journal,
-        transport: Transport,
-        loop: Loop,
+        around: Surroundings,
         hands: Hands,
-        jitter: Callable[[], float],
     ) -> None:
         self.halted: Future[Halt] = Future()
         self._party = party
         self.machine = machine
         self._journal = journal
-        self._transport = transport
-        self._loop = loop
+        self._transport = around.transport
+        self._loop = around.loop
+        self._jitter = around.jitter
+        self._meter = around.meter
         self.hands = hands
-        self._jitter = jitter
         self._inbox: deque[_Event] = deque()
         self._draining = False
         self._lock = threading.Lock()
         self._stopped = False
         self._waiting: set[Future[Any]] = set()
         self._watchers: dict[str, Callable[[Any], None]] = {}
-        self._queue: deque[Callable[[], None]] = deque()
-        self._flying = 0
+        self._calls = Calls(party, around, self)
         self._tick: float | None = None
         self._cancel_watch: Callable[[], None] | None = None
 
@@ -129,7 +116,7 @@ class Executor:
 
     def start(self) -> None:
         """Folds the journal and resumes; the first thing on the loop."""
-        self._loop.call_later(0.0, self._guarded(self._start))
+        self.later(self._start)
 
     def _start(self) -> None:
         for at, record in self._journal.replay():
@@ -180,12 +167,13 @@ class Executor:
     def request(self, sender: str, message: Any) -> Future[Any]:
         """A request of another party; may be called from any thread."""
         answer: Future[Any] = Future()
+        self._meter.asked(message, answer)
         with self._lock:
             if self._stopped:
                 answer.set_exception(self._gone())
                 return answer
             self._waiting.add(answer)
-        self._later(partial(self._admit, sender, message, answer))
+        self.later(partial(self._admit, sender, message, answer))
         return answer
 
     def _settle(self, answer: Future[Any], result: Any) -> None:
@@ -216,8 +204,8 @@ class Executor:
                 del self._watchers[sender]
                 self._post(_Event(sender, Unwatched(sender)))
 
-        self._later(begin)
-        return lambda: self._later(end)
+        self.later(begin)
+        return lambda: self.later(end)
 
     def _admit(self, sender: str, message: Any, answer: Future[Any]) -> None:
         """Payloads are checked and stored by the hands, the machine never sees them."""
@@ -234,8 +222,8 @@ class Executor:
         if not wanted:
             self._post(event)
             return
-        kept = self._beside(partial(self.hands.keep, bare, message.payload))
-        kept.add_done_callback(lambda done: self._later(partial(self._kept, event, done)))
+        kept = self.kept(bare, message.payload)
+        kept.add_done_callback(lambda done: self.later(partial(self._kept, event, done)))
 
     def _kept(self, event: _Event, done: Future[None]) -> None:
         error = done.exception()
@@ -247,16 +235,31 @@ class Executor:
         else:
             raise error
 
-    # --- events -------------------------------------------------------------------
+    # --- Caller -------------------------------------------------------------------
 
-    def _later(self, action: Callable[[], None]) -> None:
-        self._loop.call_later(0.0, self._guarded(action))
+    def later(self, action: Callable[[], None], delay: float = 0.0) -> None:
+        """On the loop, guarded; from any thread."""
+        self._loop.call_later(delay, self._guarded(action))
+
+    def fetched(self, key: str) -> Future[bytes]:
+        """By the hands."""
+        return self._beside(partial(self.hands.fetch, key))
+
+    def kept(self, request: Any, payload: bytes) -> Future[None]:
+        """By the hands."""
+        return self._beside(partial(self.hands.keep, request, payload))
+
+    def heard(self, sender: str, event: Any) -> None:
+        """An event for the machine."""
+        self._post(_Event(sender, event))
+
+    # --- events -------------------------------------------------------------------
 
     def _post(self, event: _Event) -> None:
         self._inbox.append(event)
         if not self._draining:
             self._draining = True
-            self._later(self._drain)
+            self.later(self._drain)
 
     def _drain(self) -> None:
         self._draining = False
@@ -285,15 +288,22 @@ class Executor:
                 deliver(error)
                 self._post(_Event(item.sender, Unwatched(item.sender)))
         else:
-            log.warning("%s: %s: %s", self._party, type(item.event).__name__, error)
+            self._warn(item, error)
+
+    def _warn(self, item: _Event, error: SecurepsError) -> None:
+        text = f"{type(item.event).__name__}: {error}"
+        known = {"error": type(error).__name__}
+        tell(self._party, "Complaint", text, logging.WARNING, known)
 
     def _commit(self, handled: list[tuple[_Event, Step]]) -> None:
         records = [record for _, step in handled for record in step.records]
         if records:
             self._journal.append(self._loop.now(), records)
+            self._meter.journalled(records)
             for record in records:
                 if (line := told(record)) is not None:
-                    log.info("%s: %s", self._party, line)
+                    tell(self._party, type(record).__name__, line, fields=facts(record))
+        self._meter.stands(self.machine, self._loop.now())
         for item, step in handled:
             for effect in step.effects:
                 self._perform(item, effect)
@@ -304,7 +314,7 @@ class Executor:
         if wake is None or (self._tick is not None and self._tick <= wake):
             return
         self._tick = wake
-        self._loop.call_later(wake - self._loop.now(), self._guarded(partial(self._ring, wake)))
+        self.later(partial(self._ring, wake), wake - self._loop.now())
 
     def _ring(self, wake: float) -> None:
         if self._tick == wake:
@@ -322,16 +332,16 @@ class Executor:
                 if deliver is not None:
                     deliver(message)
             case Call(to, message, attach):
-                self._call(to, message, attach, 0)
+                self._calls.begin(to, message, attach)
             case Work(task):
-                done = self._beside(partial(self.hands.work, task), self.hands.seconds(task))
-                done.add_done_callback(lambda f: self._later(partial(self._worked, task, f)))
+                done = self._beside(partial(self._work, task), self.hands.seconds(task))
+                done.add_done_callback(lambda f: self.later(partial(self._worked, task, f)))
             case Locate(party, address):
                 self._transport.locate(party, address)
             case Watch():
                 self._watch()
             case Say(text):
-                log.info("%s: %s", self._party, text)
+                tell(self._party, "Say", text)
             case Halt():
                 self._halt(effect)
 
@@ -350,13 +360,13 @@ class Executor:
             if error is None:
                 self._settle(answer, dataclasses.replace(message, payload=done.result()))
             elif isinstance(error, PeerError):
-                log.warning("%s: %s: %s", self._party, type(item.event).__name__, error)
+                self._warn(item, error)
                 self._settle(answer, error)
             else:
                 self._settle(answer, InternalError("a stored payload cannot be read"))
-                self._later(partial(self._fail, error))
+                self.later(partial(self._fail, error))
 
-        self._beside(partial(self.hands.fetch, attach)).add_done_callback(finish)
+        self.fetched(attach).add_done_callback(finish)
 
     def _beside(self, action: Callable[[], T], seconds: float = 0.0) -> Future[T]:
         """Has the hands do something; nothing is begun for a party that has ended."""
@@ -368,6 +378,13 @@ class Executor:
 
         return self._loop.offload(begin, seconds)
 
+    def _work(self, task: Any) -> Any:
+        began = self._loop.now()
+        try:
+            return self.hands.work(task)
+        finally:
+            self._meter.worked(task, self._loop.now() - began)
+
     def _worked(self, task: Any, done: Future[Any]) -> None:
         error = done.exception()
         if isinstance(error, SecurepsError):
@@ -377,81 +394,7 @@ class Executor:
         elif done.result() is not None:
             self._post(_Event(HANDS, done.result()))
 
-    # --- calls --------------------------------------------------------------------
-
-    def _call(self, to: str, message: Any, attach: str | None, tried: int) -> None:
-        if attach is None:
-            self._dial(to, message, attach, tried, self._transport.call(to, message))
-            return
-        self._queue.append(partial(self._send_payload, to, message, attach, tried))
-        self._pump()
-
-    def _pump(self) -> None:
-        while self._queue and self._flying < PAYLOADS_IN_FLIGHT:
-            self._flying += 1
-            self._queue.popleft()()
-
-    def _send_payload(self, to: str, message: Any, attach: str, tried: int) -> None:
-        fetched = self._beside(partial(self.hands.fetch, attach))
-
-        def dial() -> None:
-            error = fetched.exception()
-            if isinstance(error, KeyError):  # settled and forgotten while it waited
-                self._flying -= 1
-                self._pump()
-                return
-            full = dataclasses.replace(message, payload=fetched.result())
-            self._dial(to, message, attach, tried, self._transport.call(to, full))
-
-        fetched.add_done_callback(lambda _: self._later(dial))
-
-    def _dial(
-        self, to: str, message: Any, attach: str | None, tried: int, future: Future[Any]
-    ) -> None:
-        came_back = partial(self._came_back, to, message, attach, tried, future)
-        future.add_done_callback(lambda _: self._later(came_back))
-
-    def _came_back(
-        self, to: str, message: Any, attach: str | None, tried: int, future: Future[Any]
-    ) -> None:
-        if attach is not None:
-            self._flying -= 1
-            self._pump()
-        error = future.exception()
-        if isinstance(error, PeerError) and error.retry_after is not None:
-            delay = min(LONGEST_BACKOFF, error.retry_after * 1.5 ** min(tried, 12)) * self._jitter()
-            if tried in NOTICES:
-                log.warning("%s: %s; still trying", self._party, error)
-            again = partial(self._call, to, message, attach, tried + 1)
-            self._loop.call_later(delay, self._guarded(again))
-        elif isinstance(error, SecurepsError):
-            self._post(_Event(to, Failed(message, error)))
-        elif error is not None:
-            raise error
-        else:
-            self._take_in(to, message, future.result())
-
-    def _take_in(self, to: str, request: Any, reply: Any) -> None:
-        if not isinstance(reply, Payload):
-            self._post(_Event(to, Answered(request, reply)))
-            return
-        if payload_digest(reply.payload) != reply.digest:
-            damaged = Malformed(f"{to} sent a payload that does not have its digest")
-            self._post(_Event(to, Failed(request, damaged)))
-            return
-        kept = self._beside(partial(self.hands.keep, request, reply.payload))
-        bare = dataclasses.replace(reply, payload=b"")
-
-        def finish() -> None:
-            error = kept.exception()
-            if isinstance(error, SecurepsError):
-                self._post(_Event(to, Failed(request, error)))
-            elif error is not None:
-                raise error
-            else:
-                self._post(_Event(to, Answered(request, bare)))
-
-        kept.add_done_callback(lambda _: self._later(finish))
+    # --- orders -------------------------------------------------------------------
 
     def _watch(self) -> None:
         if self._cancel_watch is not None:
@@ -463,14 +406,14 @@ class Executor:
                 live[0] = False
                 if isinstance(error, ClientError):  # the same again would be refused again
                     failed = _Event(COORDINATOR, Failed(subscription, error))
-                    self._later(partial(self._post, failed))
+                    self.later(partial(self._post, failed))
                     return
-                log.info("%s: the stream of orders broke: %s", self._party, error)
+                tell(self._party, "WatchLost", f"the stream of orders broke: {error}")
                 again = partial(self._post, _Event(self._party, WatchLost()))
-                self._loop.call_later(0.2 * self._jitter(), self._guarded(again))
+                self.later(again, 0.2 * self._jitter())
 
         def deliver(message: Any) -> None:
-            self._later(partial(self._post, _Event(COORDINATOR, message)))
+            self.later(partial(self._post, _Event(COORDINATOR, message)))
 
         cancel = self._transport.watch(subscription, deliver, lost)
 

@@ -5,10 +5,15 @@ It reads records and nothing else; what must not live here: decisions, and any s
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import records
+from secureps.messages.submission import Cohort, Receipt
+
+KNOWN = ("group", "version", "round", "number", "extensions", "client")
+"""Fields of records that programs are told beside the line."""
 
 
 def told(record: Any) -> str | None:
@@ -43,3 +48,15 @@ def told(record: Any) -> str | None:
         case records.Finished(reason):
             return reason
     return None
+
+
+def facts(record: Any) -> dict[str, str | int]:
+    """What programs are told of a record: its group, version, cohort number and the like."""
+    known = {f.name: getattr(record, f.name) for f in fields(record) if f.name in KNOWN}
+    if isinstance(cohort := getattr(record, "cohort", None), Cohort):
+        known |= {"group": cohort.group, "version": cohort.version, "cohort": cohort.number}
+        known |= {"members": len(cohort.members)}
+    if isinstance(receipt := getattr(record, "receipt", None), Receipt):
+        known |= {"group": receipt.id.group, "version": receipt.version}
+        known |= {"client": receipt.id.client}
+    return known

@@ -7,7 +7,6 @@ its journal, on the same port. What must not live here: any knowledge of roles.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import socket
@@ -26,14 +25,13 @@ from secureps.service.clock import RealLoop
 from secureps.service.doorbell import Doorbell
 from secureps.service.executor import Executor
 from secureps.service.heap import give_back_payloads
+from secureps.service.logs import tell
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.journal import SqliteJournal
 from secureps.store.spool import DiskSpool
 from secureps.wire.framing import REQUEST_DOMAIN
 from secureps.wire.rpc import GrpcTransport
 from secureps.wire.transport import Endpoint
-
-log = logging.getLogger("secureps")
 
 CALL_TIMEOUT = 30.0
 """Seconds after which an unanswered call counts as lost, and is tried again."""
@@ -139,7 +137,8 @@ def _run(
             give_back_payloads()
             server = _listen(party, serve, executor, listen)
         if (number := bell.wait()) is not None:
-            log.info("%s: ends on %s", party.name, number.name)
+            known = {"signal": number.name}
+            tell(party.name, "Signal", f"ends on {number.name}", fields=known)
             _end_in_any_case()
     finally:
         # Whoever waits for an answer hears that there is none, before anything waits for
@@ -183,7 +182,7 @@ def _listen(party: Party, serve: Serve, executor: Executor, listen: str) -> Serv
     fresh = known.with_suffix(".new")
     fresh.write_text(f"{listen}\n")
     os.replace(fresh, known)
-    log.info("%s: listens on %s", party.name, listen)
+    tell(party.name, "Listening", f"listens on {listen}", fields={"address": listen})
     return server
 
 

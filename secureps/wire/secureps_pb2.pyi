@@ -395,8 +395,18 @@ class GroupStatus(_message.Message):
     late: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Holding(_message.Message):
+    __slots__ = ("shard", "blocks", "bytes")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    blocks: int
+    bytes: int
+    def __init__(self, shard: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
 class Status(_message.Message):
-    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry")
+    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -404,6 +414,7 @@ class Status(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
+    HOLDINGS_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     incarnation: int
     finished: str
@@ -411,7 +422,8 @@ class Status(_message.Message):
     members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
     shards: _containers.RepeatedCompositeFieldContainer[ShardAddress]
     telemetry: _containers.RepeatedCompositeFieldContainer[Telemetry]
-    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ...) -> None: ...
+    holdings: _containers.RepeatedCompositeFieldContainer[Holding]
+    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ...) -> None: ...
 
 class PutBlock(_message.Message):
     __slots__ = ("header",)

@@ -1,8 +1,8 @@
 """gRPC servers: the coordinator's (asyncio) and a shard's (threads).
 
 Both authenticate the sender of every request, hand the message to an `Endpoint`, and
-send back its answer or its SecurepsError. What must not live here: what messages mean,
-keys, and the dialling side (`wire.rpc`).
+send back its answer or its SecurepsError; health alone (`wire.health`) is anybody's. What
+must not live here: what messages mean, keys, and the dialling side (`wire.rpc`).
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from secureps.wire.framing import (
     sender_of,
     signed_request,
 )
+from secureps.wire.health import AsyncHealth, Health
 from secureps.wire.transport import Endpoint, outcome, told
 
 Authenticate = Callable[[str, bytes, bytes], None]
@@ -96,6 +97,7 @@ class CoordinatorServer:
         self._endpoint = endpoint
         self._listen = listen
         self._gate = _Gate(authenticate)
+        self._health = AsyncHealth(COORDINATOR_SERVICE)
         self._started: Future[int] = Future()
         self._watchers: set[asyncio.Queue[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="coordinator-rpc", daemon=True)
@@ -107,6 +109,10 @@ class CoordinatorServer:
     def port(self) -> int:
         """The port it listens on, once started."""
         return self._started.result(0)
+
+    def set_ready(self, ready: bool) -> None:
+        """What its health says from now on, until it stops; from any thread."""
+        self._health.set_ready(ready)
 
     def start(self) -> None:
         """Begins to serve; OperatorError if it cannot listen there."""
@@ -141,13 +147,17 @@ class CoordinatorServer:
             "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
         }
         server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(COORDINATOR_SERVICE, handlers),)
+            (
+                grpc.method_handlers_generic_handler(COORDINATOR_SERVICE, handlers),
+                self._health.handlers(),
+            )
         )
         try:
             port = _bind(server, self._listen)
             await server.start()
             self._started.set_result(port)
             await self._stop.wait()
+            self._health.end()
             for queue in tuple(self._watchers):
                 _push(queue, _stopping())
         finally:
@@ -222,6 +232,7 @@ class ShardServer:
         self._endpoint = endpoint
         self._listen = listen
         self._gate = _Gate(authenticate)
+        self._health = Health(SHARD_SERVICE)
         self._budget = _Budget(in_flight_bytes)
         self._max_block_bytes = max_block_bytes
         self._server: grpc.Server | None = None
@@ -232,6 +243,15 @@ class ShardServer:
     def port(self) -> int:
         """The port it listens on, once started."""
         return self._port
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Payload bytes of Puts that it holds now."""
+        return self._budget.taken
+
+    def set_ready(self, ready: bool) -> None:
+        """What its health says from now on, until it stops; from any thread."""
+        self._health.set_ready(ready)
 
     def start(self) -> None:
         """Begins to serve; OperatorError if it cannot listen there."""
@@ -245,7 +265,10 @@ class ShardServer:
             "Get": grpc.unary_stream_rpc_method_handler(self._get),
         }
         server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SHARD_SERVICE, handlers),)
+            (
+                grpc.method_handlers_generic_handler(SHARD_SERVICE, handlers),
+                self._health.handlers(),
+            )
         )
         try:
             self._port = _bind(server, self._listen)
@@ -262,6 +285,7 @@ class ShardServer:
         Whatever handlers wait for then, the rest of a payload, a reader that does not read
         or the endpoint, ends with their calls, which gRPC cancels: in Unreachable at who asked.
         """
+        self._health.end()
         if self._server is not None and self._pool is not None:
             closed = self._server.stop(grace).wait(grace + CLOSING)
             self._pool.shutdown(wait=closed, cancel_futures=True)
@@ -322,8 +346,12 @@ class _Budget:
     """Bytes that may be in flight."""
 
     def __init__(self, limit: int) -> None:
-        self._free = limit
+        self._limit = self._free = limit
         self._lock = threading.Lock()
+
+    @property
+    def taken(self) -> int:
+        return self._limit - self._free
 
     def take(self, count: int) -> None:
         with self._lock:

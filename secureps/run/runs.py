@@ -1,0 +1,112 @@
+"""`secureps runs`: the folders that `secureps up` made, and what became of each.
+
+It reads folders alone; no server has to run. What must not live here: going on with a run
+(`run.up`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from secureps.config import PlanSection, parse, read_toml
+from secureps.errors import ConfigError
+from secureps.run.claim import is_claimed
+from secureps.run.folder import Origin, RunFolder
+
+STOPPED = "stopped; secureps resume goes on"
+PLAYED = "is being played"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Args:
+        folder: it lies in; name: of its plan; began: seconds since 1970.
+        made, wanted: versions; of the group that is furthest behind; -1 before the first.
+        score: of the final model on held-out records; measure: what it counts.
+        standing: why it is over, or what it is about.
+        model: the file, once there is one.
+    """
+
+    folder: Path
+    name: str
+    began: float
+    made: int
+    wanted: int
+    measure: str
+    score: float | None
+    standing: str
+    model: Path | None
+
+
+def find_runs(root: Path) -> tuple[Run, ...]:
+    """All runs below a folder, the oldest first; what is no run is passed over.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if not root.is_dir():
+        raise ConfigError(f"{root}: no such folder")
+    found = [_run(RunFolder(p)) for p in sorted(root.iterdir()) if (p / "origin.json").is_file()]
+    return tuple(sorted((run for run in found if run is not None), key=lambda run: run.began))
+
+
+def table(runs: tuple[Run, ...]) -> Table:
+    """What is printed."""
+    shown = Table()
+    for column in ("run", "plan", "began", "versions", "held-out", "standing", "model"):
+        shown.add_column(column, overflow="fold")
+    for run in runs:
+        began = datetime.fromtimestamp(run.began).strftime("%Y-%m-%d %H:%M")
+        score = "-" if run.score is None else f"{run.score:.4f} {run.measure}"
+        cells = (
+            *(str(run.folder), run.name, began, f"{max(run.made, 0)} of {run.wanted}", score),
+            *(run.standing, "-" if run.model is None else str(run.model)),
+        )
+        shown.add_row(*(Text(cell) for cell in cells))
+    return shown
+
+
+def _run(folder: RunFolder) -> Run | None:
+    try:
+        origin = Origin.read(folder)
+        section = parse(PlanSection, read_toml(folder.plan), str(folder.plan))
+    except ConfigError:
+        return None
+    summary: dict[str, Any] = {}
+    if folder.summary.exists():
+        summary = json.loads(folder.summary.read_text())
+        standing, versions = str(summary["finished"]), dict(summary["versions"])
+    else:
+        standing, versions = PLAYED if is_claimed(folder.root) else STOPPED, _versions(folder)
+    score = summary.get("score")
+    made = [versions.get(group.name, -1) for group in section.group]
+    return Run(
+        folder=folder.root,
+        name=section.name,
+        began=origin.began,
+        made=min(made),
+        wanted=section.versions,
+        measure=score["measure"] if score else "",
+        score=score["value"] if score else None,
+        standing=standing,
+        model=folder.model if folder.model.exists() else None,
+    )
+
+
+def _versions(folder: RunFolder) -> dict[str, int]:
+    """The newest version of every group that the run's watch has seen."""
+    path = folder.report / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    newest: dict[str, int] = {}
+    for line in map(json.loads, lines):
+        newest[line["group"]] = max(newest.get(line["group"], -1), line["version"])
+    return newest

@@ -1,0 +1,144 @@
+"""A party's requests to servers: tried again until they are answered or refused.
+
+Few payloads are under way at a time, the others wait for their turn; a payload that comes
+back is checked against its digest and kept before the machine hears of it. What must not
+live here: answering requests, and the stream of orders (`service.executor`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Protocol
+
+from secureps.errors import Malformed, PeerError, SecurepsError
+from secureps.messages.encoding import payload_digest
+from secureps.messages.requests import Payload
+from secureps.roles.machine import Answered, Failed
+from secureps.service.logs import tell
+from secureps.service.surroundings import Surroundings
+
+PAYLOADS_IN_FLIGHT = 4
+"""Calls with a payload that a party has open at a time."""
+
+LONGEST_BACKOFF = 5.0
+"""Seconds between two tries, at most."""
+
+NOTICES = (4, 40, 400)
+"""After so many vain tries (a few seconds, minutes, half an hour) the log says that it goes on."""
+
+
+class Caller(Protocol):
+    """Whose requests they are."""
+
+    def later(self, action: Callable[[], None], delay: float = 0.0) -> None:
+        """Does it on the party's thread, unless the party has ended by then."""
+
+    def fetched(self, key: str) -> Future[bytes]:
+        """The payload under a key; a KeyError if nobody wants it sent any more."""
+
+    def kept(self, request: Any, payload: bytes) -> Future[None]:
+        """Done when the payload that answers a request is checked and stored."""
+
+    def heard(self, sender: str, event: Any) -> None:
+        """What came of a request."""
+
+
+class Calls:
+    """The open requests of one party; to be used on its thread."""
+
+    def __init__(self, party: str, around: Surroundings, caller: Caller) -> None:
+        self._party = party
+        self._around = around
+        self._caller = caller
+        self._queue: deque[Callable[[], None]] = deque()
+        self._flying = 0
+
+    def begin(self, to: str, message: Any, attach: str | None, tried: int = 0) -> None:
+        """Sends a request, with the payload under the key `attach` if there is one."""
+        if attach is None:
+            self._dial(to, message, attach, tried, self._ask(to, message))
+            return
+        self._queue.append(partial(self._send_payload, to, message, attach, tried))
+        self._pump()
+
+    def _pump(self) -> None:
+        while self._queue and self._flying < PAYLOADS_IN_FLIGHT:
+            self._flying += 1
+            self._queue.popleft()()
+
+    def _send_payload(self, to: str, message: Any, attach: str, tried: int) -> None:
+        fetched = self._caller.fetched(attach)
+
+        def dial() -> None:
+            error = fetched.exception()
+            if isinstance(error, KeyError):  # settled and forgotten while it waited
+                self._flying -= 1
+                self._pump()
+                return
+            full = dataclasses.replace(message, payload=fetched.result())
+            self._dial(to, message, attach, tried, self._ask(to, full))
+
+        fetched.add_done_callback(lambda _: self._caller.later(dial))
+
+    def _ask(self, to: str, message: Any) -> Future[Any]:
+        answer = self._around.transport.call(to, message)
+        self._around.meter.called(message, answer)
+        return answer
+
+    def _dial(
+        self, to: str, message: Any, attach: str | None, tried: int, future: Future[Any]
+    ) -> None:
+        came_back = partial(self._came_back, to, message, attach, tried, future)
+        future.add_done_callback(lambda _: self._caller.later(came_back))
+
+    def _came_back(
+        self, to: str, message: Any, attach: str | None, tried: int, future: Future[Any]
+    ) -> None:
+        if attach is not None:
+            self._flying -= 1
+            self._pump()
+        error = future.exception()
+        if isinstance(error, PeerError) and error.retry_after is not None:
+            self._around.meter.retried(to)
+            if tried in NOTICES:
+                self._notice(to, tried, error)
+            delay = min(LONGEST_BACKOFF, error.retry_after * 1.5 ** min(tried, 12))
+            again = partial(self.begin, to, message, attach, tried + 1)
+            self._caller.later(again, delay * self._around.jitter())
+        elif isinstance(error, SecurepsError):
+            self._caller.heard(to, Failed(message, error))
+        elif error is not None:
+            raise error
+        else:
+            self._take_in(to, message, future.result())
+
+    def _notice(self, to: str, tried: int, error: PeerError) -> None:
+        known: dict[str, str | int] = {"peer": to, "tried": tried, "error": type(error).__name__}
+        tell(self._party, "StillTrying", f"{error}; still trying", logging.WARNING, known)
+
+    def _take_in(self, to: str, request: Any, reply: Any) -> None:
+        if not isinstance(reply, Payload):
+            self._caller.heard(to, Answered(request, reply))
+            return
+        if payload_digest(reply.payload) != reply.digest:
+            damaged = Malformed(f"{to} sent a payload that does not have its digest")
+            self._caller.heard(to, Failed(request, damaged))
+            return
+        kept = self._caller.kept(request, reply.payload)
+        bare = dataclasses.replace(reply, payload=b"")
+
+        def finish() -> None:
+            error = kept.exception()
+            if isinstance(error, SecurepsError):
+                self._caller.heard(to, Failed(request, error))
+            elif error is not None:
+                raise error
+            else:
+                self._caller.heard(to, Answered(request, bare))
+
+        kept.add_done_callback(lambda _: self._caller.later(finish))

@@ -1,0 +1,108 @@
+"""What a process logs, for people or, one JSON object a line, for programs.
+
+    {"ts": "2026-01-01T12:00:00.123456Z", "level": "INFO", "party": "coordinator",
+     "event": "VersionCommitted", "message": "all: version 3 is committed",
+     "group": "all", "version": 3}
+
+The one home of logging's set-up. What must not live here: what is worth a line
+(`service.narrator`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from secureps.errors import SecurepsError
+
+LogFormat = Literal["text", "json"]
+
+FORMATS: tuple[LogFormat, ...] = ("text", "json")
+
+PLAIN = "Log"
+"""The event of a line that names none."""
+
+_LOG = logging.getLogger("secureps")
+_EXTRA = "secureps"
+
+
+def tell(
+    party: str,
+    event: str,
+    text: str,
+    level: int = logging.INFO,
+    fields: Mapping[str, str | int | float] | None = None,
+) -> None:
+    """One line of a party about one event, with what programs want to know of it."""
+    extra = {_EXTRA: {"party": party, "event": event, "message": text, **(fields or {})}}
+    _LOG.log(level, "%s: %s", party, text, extra=extra)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: ts, level, party, event, message, then whatever else is known.
+
+    Args:
+        party: whose process this is, for lines that do not say.
+    """
+
+    def __init__(self, party: str) -> None:
+        super().__init__()
+        self._party = party
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = getattr(record, _EXTRA, {})
+        line: dict[str, Any] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "level": record.levelname,
+            "party": self._party,
+            "event": PLAIN,
+            "message": record.getMessage(),
+        } | told
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+@contextmanager
+def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[None]:
+    """Sets up logging on stderr for the process of one party; `verbose` shows DEBUG lines too.
+
+    In JSON whatever ends the `with` is a line too, and then the process ends with status 1.
+    """
+    if verbose:
+        _LOG.setLevel(logging.DEBUG)
+    if form == "text":
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+        yield
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(party))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.captureWarnings(True)
+    threading.excepthook = _of_thread
+    try:
+        yield
+    except SecurepsError as error:
+        text = " ".join(str(error).split())
+        fields = {"error": type(error).__name__, "fault": error.fault}
+        tell(party, "Error", text, logging.ERROR, fields)
+        raise SystemExit(1) from None
+    except Exception as error:
+        _unexpected(error)
+        raise SystemExit(1) from None
+
+
+def _unexpected(error: BaseException) -> None:
+    fields = {"event": "Error", "error": type(error).__name__}
+    _LOG.critical("%s", error, exc_info=error, extra={_EXTRA: fields})
+
+
+def _of_thread(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_value is not None:
+        _unexpected(failed.exc_value)

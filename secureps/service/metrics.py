@@ -1,0 +1,277 @@
+"""What a server counts, in Prometheus' words, and the port that it is read from.
+
+A `Metrics` has a registry of its own; nothing is global. Labels are words of the code
+(message, record, task and error classes), the plan's groups and steps, and servers' names:
+their number is bounded, and none is a client's. Values are counts, sizes and seconds: no
+secret, no payload, nothing of anybody's data. What must not live here: decisions, and
+reading a machine (`service.snapshot`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    start_http_server,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from secureps.errors import ConfigError, OperatorError, SecurepsError
+from secureps.messages.charge import Charge, Release
+from secureps.messages.requests import Payload, PutBlock
+from secureps.roles.federation import Phase
+from secureps.service.snapshot import Snapshot
+from secureps.wire.servers import Authenticate
+
+REQUEST_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+WORK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+
+IN, OUT = "in", "out"
+
+
+class Metrics:
+    """Counts what one executor does; implements `service.surroundings.Meter`."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._ready_lock = threading.Lock()
+        self._tell_ready: Callable[[bool], None] = lambda ready: None
+        self._snapshot = Snapshot(ready=False)
+        self._spent_more = True
+        self._requests = Counter(
+            "secureps_requests",
+            "Requests that were answered, by message class and outcome (ok or error class).",
+            ("kind", "outcome"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "secureps_request_seconds",
+            "From a request's arrival to its answer.",
+            ("kind",),
+            buckets=REQUEST_SECONDS,
+            registry=registry,
+        )
+        self._strangers = Counter(
+            "secureps_unauthenticated_requests",
+            "Requests turned away unread: no signature of anybody on the roster.",
+            ("outcome",),
+            registry=registry,
+        )
+        self._payload = Counter(
+            "secureps_payload_bytes",
+            "Bytes of blocks and sums, requests' and answers', in and out.",
+            ("direction",),
+            registry=registry,
+        )
+        self._calls = Counter(
+            "secureps_calls",
+            "Calls to servers that came back, by message class and outcome.",
+            ("kind", "outcome"),
+            registry=registry,
+        )
+        self._retries = Counter(
+            "secureps_call_retries",
+            "Calls that failed and are tried again, by server.",
+            ("peer",),
+            registry=registry,
+        )
+        self._records = Counter(
+            "secureps_records_journalled",
+            "Records written by this process, by class.",
+            ("kind",),
+            registry=registry,
+        )
+        self._works = Histogram(
+            "secureps_work_seconds",
+            "Works beside the loop, by task.",
+            ("task",),
+            buckets=WORK_SECONDS,
+            registry=registry,
+        )
+        for direction in (IN, OUT):
+            self._payload.labels(direction)
+        registry.register(_Standing(self.snapshot))
+        ProcessCollector(registry=registry)
+
+    def snapshot(self) -> Snapshot:
+        """How the machine stood last; from any thread."""
+        return self._snapshot
+
+    def on_ready(self, tell: Callable[[bool], None]) -> None:
+        """Tells whether the party is ready: now, and whenever that changes, on its loop."""
+        with self._ready_lock:
+            self._tell_ready = tell
+            tell(self._snapshot.ready)
+
+    def gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
+        """One gauge more, read at every scrape on the scraper's thread."""
+        Gauge(name, help_text, registry=self.registry).set_function(value)
+
+    def counting(self, authenticate: Authenticate) -> Authenticate:
+        """The same, and whoever does not pass is counted."""
+
+        def counted(party: str, request: bytes, signature: bytes) -> None:
+            try:
+                authenticate(party, request, signature)
+            except SecurepsError as error:
+                self._strangers.labels(type(error).__name__).inc()
+                raise
+
+        return counted
+
+    # --- Meter --------------------------------------------------------------------
+
+    def asked(self, message: Any, answer: Future[Any]) -> None:
+        kind, began = type(message).__name__, time.perf_counter()
+        if isinstance(message, PutBlock):
+            self._payload.labels(IN).inc(len(message.payload))
+
+        def answered(done: Future[Any]) -> None:
+            self._seconds.labels(kind).observe(time.perf_counter() - began)
+            self._requests.labels(kind, _outcome(done)).inc()
+            self._carried(done, OUT)
+
+        answer.add_done_callback(answered)
+
+    def called(self, message: Any, answer: Future[Any]) -> None:
+        kind = type(message).__name__
+        if isinstance(message, PutBlock):
+            self._payload.labels(OUT).inc(len(message.payload))
+
+        def came_back(done: Future[Any]) -> None:
+            self._calls.labels(kind, _outcome(done)).inc()
+            self._carried(done, IN)
+
+        answer.add_done_callback(came_back)
+
+    def retried(self, to: str) -> None:
+        self._retries.labels(to).inc()
+
+    def journalled(self, records: Sequence[Any]) -> None:
+        for record in records:
+            self._records.labels(type(record).__name__).inc()
+            self._spent_more |= isinstance(record, Charge | Release)
+
+    def worked(self, task: Any, seconds: float) -> None:
+        self._works.labels(type(task).__name__).observe(seconds)
+
+    def stands(self, machine: Any, now: float) -> None:
+        known, was_ready = self._snapshot.spending, self._snapshot.ready
+        self._snapshot = Snapshot.of(machine, now, None if self._spent_more else known)
+        self._spent_more = False
+        if self._snapshot.ready != was_ready:
+            with self._ready_lock:
+                self._tell_ready(self._snapshot.ready)
+
+    def _carried(self, done: Future[Any], direction: str) -> None:
+        if not done.cancelled() and done.exception() is None:
+            reply = done.result()
+            if isinstance(reply, Payload):
+                self._payload.labels(direction).inc(len(reply.payload))
+
+
+def _outcome(done: Future[Any]) -> str:
+    if done.cancelled():
+        return "cancelled"
+    error = done.exception()
+    return "ok" if error is None else type(error).__name__
+
+
+class _Standing(Collector):
+    """The gauges that the last snapshot has."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._snapshot()
+        yield _gauge("secureps_ready", "1 if this party can do its work.", now.ready)
+        if now.groups is None:
+            return
+        version = GaugeMetricFamily(
+            "secureps_group_version",
+            "The committed version of a group; -1 before the first.",
+            labels=("group",),
+        )
+        step = GaugeMetricFamily(
+            "secureps_group_step",
+            "1 for the step of the commit that a group is in.",
+            labels=("group", "step"),
+        )
+        for group, (number, phase) in now.groups.items():
+            version.add_metric((group,), number)
+            for each in Phase:
+                step.add_metric((group, each.value), each.value == phase)
+        yield version
+        yield step
+        yield _gauge("secureps_members_joined", "Clients that ever joined.", now.joined)
+        yield _gauge("secureps_members_live", "Clients whose lease runs.", now.live)
+        yield _gauge("secureps_finished", "1 if the run is over.", now.finished)
+        epsilon = now.spending.largest_epsilon() if now.spending is not None else None
+        if epsilon is not None:
+            yield _gauge(
+                "secureps_largest_epsilon",
+                "The most that any client has spent, at the plan's delta.",
+                epsilon,
+            )
+
+
+def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, help_text, value=float(value))
+
+
+@contextmanager
+def exposed(metrics: Metrics, listen: str, state: Path) -> Iterator[str]:
+    """Answers HTTP GETs on `listen` while the `with` lasts; STATE/metrics-address says where.
+
+    Whoever reaches the port may read: there is nothing in it that `status` would not tell.
+
+    Args:
+        listen: HOST:PORT; port 0 takes a free one.
+
+    Raises:
+        ConfigError: `listen` is not HOST:PORT.
+        OperatorError: nothing can be bound there.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"metrics: {listen!r} is not HOST:PORT")
+    try:
+        server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry)
+    except OSError as error:
+        raise OperatorError(f"metrics: cannot listen on {listen}: {error}") from None
+    try:
+        address = f"{host}:{server.server_port}"
+        fresh = state / "metrics-address.new"
+        fresh.write_text(f"{address}\n")
+        os.replace(fresh, state / "metrics-address")
+        yield address
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def spooled_bytes(spool: Path) -> int:
+    """Bytes of all files in a spool's folder; one that goes meanwhile counts for nothing."""
+    total = 0
+    with os.scandir(spool) as entries:
+        for entry in entries:
+            try:
+                total += entry.stat().st_size
+            except FileNotFoundError:
+                continue
+    return total

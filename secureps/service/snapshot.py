@@ -1,0 +1,86 @@
+"""How a machine stands, as an immutable value that other threads may read.
+
+Machines belong to their loop's thread; whoever serves metrics or health reads the last
+`Snapshot` instead. What must not live here: counters, formats, and what a group waits for
+in words (`secureps status` says it).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from secureps.policy.plan import Plan
+from secureps.policy.spending import Fact, facts_of, spent
+from secureps.roles.coordinator import Coordinator
+from secureps.roles.keyholder import KeyHolder
+from secureps.roles.shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What members have spent: facts by member under a plan; `unsafe` protects nobody."""
+
+    plan: Plan
+    facts: Mapping[str, tuple[Fact, ...]]
+    unsafe: bool
+
+    def largest_epsilon(self) -> float | None:
+        """Of all members; infinite under an unsafe seed, None if the plan protects nothing."""
+        if self.plan.section.privacy is None:
+            return None
+        if self.unsafe:
+            return math.inf
+        return max((spent(self.plan, facts) for facts in set(self.facts.values())), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One moment.
+
+    Args:
+        ready: it can do its work: a coordinator has read its journal, the others are part
+            of a run as well.
+        groups: (version, step of the commit) by group; the coordinator's alone, as are the rest.
+        joined, live: how many clients ever joined, and have a lease that runs.
+    """
+
+    ready: bool
+    groups: Mapping[str, tuple[int, str]] | None = None
+    joined: int = 0
+    live: int = 0
+    finished: bool = False
+    spending: Spending | None = None
+
+    @classmethod
+    def of(cls, machine: Any, now: float, spending: Spending | None) -> Snapshot:
+        """Taken on the machine's own thread.
+
+        Args:
+            spending: what to go on with, or None to read the ledger, which takes longer.
+        """
+        match machine:
+            case Coordinator():
+                return cls._coordinator(machine, now, spending)
+            case Shard():
+                return cls(ready=machine.shelves.founded)
+            case KeyHolder():
+                return cls(ready=machine.configured)
+        return cls(ready=True)
+
+    @classmethod
+    def _coordinator(cls, machine: Coordinator, now: float, spending: Spending | None) -> Snapshot:
+        federation = machine.federation
+        if spending is None:
+            facts = {name: facts_of(federation.ledger, name) for name in federation.members}
+            spending = Spending(machine.plan, facts, False)
+        return cls(
+            ready=True,
+            groups={g.name: (g.version, g.phase.value) for g in federation.groups.values()},
+            joined=len(federation.members),
+            live=len(machine.live(now)),
+            finished=bool(federation.finished),
+            spending=replace(spending, unsafe=bool(federation.unsafe)),
+        )

@@ -1,0 +1,94 @@
+"""A status as an operator and as a program see it, once and again."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from secureps.errors import Unreachable
+from secureps.messages.requests import AskStatus, GroupStatus, Holding, MemberStatus, Status
+from secureps.messages.run import ShardAddress
+from secureps.run.standing import EVERY, show, show_json, watch
+from tests.federations import small_federation, small_plan
+
+STATUS = Status(
+    run=b"\x01" * 32,
+    incarnation=2,
+    finished="",
+    groups=(GroupStatus("all", 3, "collecting", "waits for 1 of 6", ("client-05",)),),
+    members=(MemberStatus("client-00", True, "waits", 3, 3, math.inf, True),),
+    shards=(ShardAddress("shard-0", "here:1", 1.0), ShardAddress("shard-1", "here:2", 0.5)),
+    telemetry=(),
+    holdings=(Holding("shard-0", 3, 768),),
+)
+
+
+def console() -> tuple[Console, io.StringIO]:
+    told = io.StringIO()
+    return Console(file=told, width=200), told
+
+
+def test_tables_say_who_holds_what_and_what_a_group_waits_for() -> None:
+    screen, told = console()
+    show(STATUS, screen)
+    assert "waits for 1 of 6" in told.getvalue()
+    lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
+    assert ["shard-0", "here:1", "1", "3", "768", "B"] in lines
+    assert ["shard-1", "here:2", "0.5", "-", "-"] in lines
+
+
+def test_json_says_the_same_in_one_line() -> None:
+    screen, told = console()
+    show_json(STATUS, screen)
+    (line,) = told.getvalue().splitlines()
+    record = json.loads(line)
+    assert record["groups"][0]["late"] == ["client-05"]
+    assert record["members"][0]["epsilon"] is None
+    assert record["members"][0]["unsafe"]
+    held = [(shard["name"], shard["blocks"], shard["bytes"]) for shard in record["shards"]]
+    assert held == [("shard-0", 3, 768), ("shard-1", 0, 0)]
+
+
+def test_a_watch_goes_on_without_an_answer() -> None:
+    def statuses() -> Iterator[Status | Exception]:
+        yield STATUS
+        yield Unreachable("nobody is there")
+        yield STATUS
+
+    given = statuses()
+    pauses: list[float] = []
+
+    def ask() -> Status:
+        status = next(given, KeyboardInterrupt())
+        if isinstance(status, Status):
+            return status
+        raise status
+
+    screen, told = console()
+    with pytest.raises(KeyboardInterrupt):
+        watch(ask, show_json, screen, pauses.append)
+    first, lost, again = told.getvalue().splitlines()
+    assert first == again
+    assert lost == "no answer: nobody is there"
+    assert pauses == [EVERY] * 3
+
+
+def test_the_coordinator_counts_blocks_and_bytes_by_placement(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan(), tmp_path)
+    simulation.run(lambda: simulation.versions()["all"] >= 1)
+    step = simulation.coordinator.handle(simulation.loop.now(), "client-00", AskStatus())
+    (status,) = [e.message for e in step.effects if isinstance(getattr(e, "message", None), Status)]
+    held = {h.shard: h for h in status.holdings}
+    assert set(held) == {"shard-0", "shard-1"}
+    # 30 x 7 weights and 7 biases, in blocks of 64
+    assert sum(h.blocks for h in held.values()) == 4
+    assert sum(h.bytes for h in held.values()) == 4 * (30 * 7 + 7)
+    federation = simulation.coordinator.federation
+    for shard, blocks in federation.owners("all").items():
+        assert held[shard].blocks == len(blocks)
