@@ -137,6 +137,8 @@ def test_sigterm_ends_processes_cleanly(tmp_path: Path) -> None:
         processes.wait(lambda: processes.reached(0), "version 0")
         names = ("shard-0", "holder-0", "client-00", "client-01", "coordinator", "shard-1")
         for times, name in enumerate(names, start=1):
+            # before that the interpreter is loading modules, and ends as any program does
+            processes.wait((tmp_path / name / "journal.db").is_file, f"{name} to begin")
             assert processes.stop(name, times) == 0
             assert f"{name}: ends on SIGTERM" in processes.log(name)
             assert "Traceback" not in processes.log(name)
