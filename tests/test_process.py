@@ -47,8 +47,7 @@ class Hands:
 
 def run(state, machine):
     def build(stores, around):
-        return Executor("shard-0", machine, stores.journal, around.transport, around.loop,
-                        Hands(), around.jitter)
+        return Executor("shard-0", machine, stores.journal, around, Hands())
     party = process.Party("shard-0", own, roster, Path(state))
     serve = partial(ShardServer, in_flight_bytes=1, max_block_bytes=1)
     return process.run_process(party, {}, build, serve, process.settle(Path(state), "127.0.0.1:0"))
@@ -94,7 +93,8 @@ while 4 not in codes.values():
         children[child] = moment
     for child, moment in children.items():
         codes[moment] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-assert set(codes.values()) == {0, 4}, codes
+    assert set(codes.values()) <= {0, 4}, codes
+assert 0 in codes.values(), codes
 print(len(codes))
 """
 
