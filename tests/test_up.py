@@ -155,8 +155,9 @@ def test_plain_and_bfv_with_kills_make_the_same_model_bit_for_bit(tmp_path: Path
 
     out = tmp_path / "bfv"
     bfv = start(write_plan(tmp_path / "bfv.toml", "bfv"), out)
-    until(lambda: metrics(out), bfv)
-    for name in ("shard-1", "client-02"):
+    killed = ("shard-1", "client-02")
+    until(lambda: set(killed) <= processes(out).keys(), bfv)
+    for name in killed:
         processes(out)[name].send_signal(signal.SIGKILL)
     told, _ = bfv.communicate()
     assert bfv.returncode == 0, told
