@@ -120,7 +120,8 @@ class Discard:
 class Invite:
     """Train from this base version; version -1 asks for the founding model.
 
-    `seconds` is how long the round stays open from now, for information.
+    `seconds` is how long the round stays open from now, for information. Of the metrics' group
+    `evaluates` is the version of the model that is to be evaluated; 0 of every other.
     """
 
     incarnation: int
@@ -128,6 +129,7 @@ class Invite:
     round: int
     version: int
     seconds: float
+    evaluates: int = 0
 
 
 @dataclass(frozen=True, slots=True)

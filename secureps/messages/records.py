@@ -86,6 +86,24 @@ class RoundGivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberDeclined:
+    """An invited client takes no part in this round; nobody waits for it any longer."""
+
+    group: str
+    round: int
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSkipped:
+    """A version of the model that was to be evaluated never will be."""
+
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """A receipt was accepted."""
 
@@ -208,13 +226,17 @@ class SumsMade:
 
 @dataclass(frozen=True, slots=True)
 class StatePrepared:
-    """The state file of a version is durable; digests of own blocks, ascending, and of the file."""
+    """The state file of a version is durable; digests of own blocks, ascending, and of the file.
+
+    `mean` are the values themselves, of the metrics' group alone.
+    """
 
     group: str
     version: int
     cohort: int
     blocks: tuple[bytes, ...]
     state: bytes
+    mean: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from secureps.config import ClientPrivacySection
 from secureps.errors import InternalError
 from secureps.messages.charge import Charge, Release
+from secureps.messages.evaluation import EVALUATION
 from secureps.policy.plan import Plan
 from secureps.privacy.accountant import client_epsilon, epsilon
 from secureps.privacy.ledger import Ledger
@@ -25,12 +26,15 @@ def fact(
 ) -> Fact | None:
     """What a client spends with one update from this base version; None if nothing is private.
 
+    Record-level privacy is the training's: it covers no held-out record, and an evaluation
+    spends nothing of it.
+
     Args:
         values: of the group (`GroupLayout.size`).
         attempt: which of the different updates that came of this version it is.
     """
     privacy = plan.section.privacy
-    if privacy is None:
+    if privacy is None or (group == EVALUATION and privacy.unit == "record"):
         return None
     if isinstance(privacy, ClientPrivacySection):
         mechanism = plan.mechanism(group, values)
