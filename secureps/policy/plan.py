@@ -96,6 +96,12 @@ class Plan:
         return evaluation is not None and evaluation.evaluator is None
 
     @property
+    def metrics_count(self) -> int:
+        """How many metrics an evaluation has; 0 if there is none."""
+        evaluation = self.section.evaluation
+        return 0 if evaluation is None else len(evaluation.metrics)
+
+    @property
     def evaluator(self) -> str:
         """The designated evaluator, who does not train; empty if there is none."""
         evaluation = self.section.evaluation

@@ -372,9 +372,9 @@ class Shard:
                 step.effects += [self._held(made), Call(COORDINATOR, telemetry)]
             case Damaged(task, keys):
                 self._ask_again(step, task, keys)
-            case StateReady(group, version, cohort, blocks, digest, report):
+            case StateReady(group, version, cohort, blocks, digest, report, mean):
                 self._busy.discard(("state", group, version))
-                state = StatePrepared(group, version, cohort, blocks, digest)
+                state = StatePrepared(group, version, cohort, blocks, digest, mean)
                 self._write(step, state)
                 step.effects.append(self._prepared(state))
                 if report is not None:
@@ -439,7 +439,7 @@ class Shard:
     def _prepared(self, state: StatePrepared) -> Call:
         return Call(
             COORDINATOR,
-            Prepared(self._name, state.group, state.version, state.blocks, state.state),
+            Prepared(self._name, state.group, state.version, state.blocks, state.state, state.mean),
         )
 
     def _check_run(self, run: bytes) -> None:
