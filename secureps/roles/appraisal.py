@@ -25,10 +25,10 @@ class Readiness(Enum):
     PAST = "the evaluation is over"
 
 
-def readiness(plan: Plan, published: Mapping[str, Published], invite: Invite) -> Readiness:
-    """How a client that knows these published versions stands to an invitation."""
+def readiness(plan: Plan, published: Mapping[str, Published], invite: Invite | None) -> Readiness:
+    """How a client that knows these published versions stands to an invitation, if it has one."""
     own = published.get(EVALUATION)
-    if own is None or own.version < invite.version:
+    if own is None or invite is None or own.version < invite.version:
         return Readiness.EARLY
     if own.version > invite.version:
         return Readiness.PAST

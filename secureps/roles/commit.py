@@ -91,7 +91,7 @@ def _choose_founder(turn: Turn) -> None:
         if candidates:
             turn.write(FounderChosen(candidates[0]))
             for group in [g for g in waiting if not g.receipts]:
-                turn.order(federation.founder, _invitation(turn, group))
+                turn.order(federation.founder, _invitation(turn, group, federation.founder))
 
 
 def found(turn: Turn, group: GroupState, receipt: Receipt | None) -> None:
@@ -158,7 +158,7 @@ def _await_evaluator(turn: Turn) -> float | None:
 def _invite(turn: Turn, group: GroupState, invited: tuple[str, ...], reason: str) -> None:
     turn.write(RoundOpened(group.name, group.round + 1, group.version, invited, reason))
     for member in invited:
-        turn.order(member, _invitation(turn, group))
+        turn.order(member, _invitation(turn, group, member))
 
 
 def declined(turn: Turn, group: GroupState, client: str, reason: str) -> None:
@@ -193,10 +193,9 @@ def _admitted(
     return invited, (reasons or ["no member is live"])[0]
 
 
-def _invitation(turn: Turn, group: GroupState) -> Invite:
+def _invitation(turn: Turn, group: GroupState, member: str) -> Invite:
     seconds = turn.plan.group(group.name).rule.deadline
-    evaluates = turn.federation.evaluations.subject if group.name == EVALUATION else 0
-    number = turn.federation.incarnation
+    evaluates, number = judging.asked(turn, group, member), turn.federation.incarnation
     return Invite(number, group.name, group.round, group.version, seconds, evaluates)
 
 
@@ -432,6 +431,7 @@ def _repeat_to_client(turn: Turn, group: GroupState, client: str) -> None:
         came_again(turn, group, receipt)  # a shard may have lost what is in its outbox
     arrived = {id.client for id in group.receipts}
     if group.phase is Phase.COLLECTING and client in group.invited - arrived:
-        turn.order(client, _invitation(turn, group))
-    if group.phase is Phase.FOUNDING and client == turn.federation.founder and not arrived:
-        turn.order(client, _invitation(turn, group))
+        turn.order(client, _invitation(turn, group, client))
+    founder = client == turn.federation.founder and not turn.plan.given(group.name)
+    if group.phase is Phase.FOUNDING and founder and not arrived:
+        turn.order(client, _invitation(turn, group, client))

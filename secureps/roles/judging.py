@@ -44,6 +44,16 @@ def due(turn: Turn) -> int:
     return 0 if begun and state.subject == at else at
 
 
+def asked(turn: Turn, group: GroupState, member: str) -> int:
+    """What an invitation of a member says that it evaluates, or evaluates first; 0 for nothing."""
+    own, subject = turn.federation.groups.get(EVALUATION), turn.federation.evaluations.subject
+    if own is None or group is own:
+        return subject
+    owes = own.phase is Phase.COLLECTING and member in own.invited
+    arrived = any(id.client == member for id in own.receipts)
+    return subject if owes and not arrived and group.version == subject else 0
+
+
 def over(turn: Turn, model_over: bool) -> bool:
     """Whether no evaluation is under way, and none will begin. `model_over`: it is made."""
     group = turn.federation.groups.get(EVALUATION)

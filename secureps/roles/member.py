@@ -110,7 +110,7 @@ class Member:
         self._followed: dict[str, Invite] = {}
         self._transfers: dict[SubmissionId, Transfer] = {}
         self._working = False
-        self._judged = 0
+        self._evaluated = 0
         self._refuses_to_evaluate = False
         self._beat: float | None = None
         self._beating = False
@@ -271,7 +271,8 @@ class Member:
             if self._pending(group, invite.version):
                 return []
             due.append(invite)
-        return due
+        # evaluated first, in whatever order the invitations came
+        return [] if any(invite.evaluates > self._evaluated for invite in due) else due
 
     def _pulled(self, step: Step) -> bool:
         """Whether every block of the newest versions is here; asks for those that are not."""
@@ -300,17 +301,18 @@ class Member:
         if plan.evaluator == self._kit.name:
             return self._judge(step)
         invite = self._invites.get(EVALUATION)
-        if invite is None or self._pending(EVALUATION, invite.version):
-            return False
         ready = readiness(plan, self._library.published, invite)
-        if ready is Readiness.EARLY:
+        if invite is None or ready is Readiness.EARLY:
+            return False
+        self._evaluated = invite.evaluates
+        if self._pending(EVALUATION, invite.version):
             return False
         aim = self._aim(invite)
-        objection = self._allowance.refusal(self._ledger, self.pinned.layout, aim)
-        if ready is not Readiness.READY or objection:
-            self._invites.pop(EVALUATION)
+        refusal = self._allowance.refusal(self._ledger, self.pinned.layout, aim)
+        if ready is not Readiness.READY or refusal:
+            del self._invites[EVALUATION]
             if ready is not Readiness.PAST:
-                self._decline(step, invite, objection or ready.value)
+                self._decline(step, invite, refusal or ready.value)
             return False
         if self._pulled(step):
             self._followed[EVALUATION] = self._invites.pop(EVALUATION)
@@ -320,14 +322,13 @@ class Member:
 
     def _judge(self, step: Step) -> bool:
         """As the designated evaluator."""
-        version = to_judge(self.pinned.plan, self._library.published, self._judged)
-        if not version:
+        if not (version := to_judge(self.pinned.plan, self._library.published, self._evaluated)):
             return False
         objection = self._allowance.evaluation_objection()
         if objection:
             step.effects.append(Halt(objection, PlanRefused))
         elif self._pulled(step):
-            self._judged = version
+            self._evaluated = version
             self._begin_evaluation(step)
         return True
 
@@ -339,8 +340,7 @@ class Member:
 
     def _decline(self, step: Step, invite: Invite, reason: str) -> None:
         """Says so to the coordinator, and to the person here when it is for good."""
-        own = self._allowance.evaluation_objection()
-        if own and not self._refuses_to_evaluate:
+        if not self._refuses_to_evaluate and (own := self._allowance.evaluation_objection()):
             self._refuses_to_evaluate = True
             step.effects.append(Say(own))
         message = Decline(self._kit.name, invite.group, invite.round, reason)
