@@ -26,6 +26,7 @@ SERVICE = Service(
     clients=4,
     program=1000,
     connection=500,
+    stream=100,
     threads=12,
     streams=8,
     piece=1 << 20,

@@ -17,6 +17,7 @@ SERVICE = Service(
     clients=3,
     program=1000,
     connection=500,
+    stream=100,
     threads=12,
     streams=8,
     piece=1 << 20,
@@ -70,4 +71,4 @@ def test_uploads_are_bounded_by_threads_and_by_the_budget() -> None:
     assert many.uploads == more.uploads == 12 * (sealed + (1 << 20))
     tight = need(plan, values, replace(SERVICE, clients=50, in_flight=3 << 20))
     assert tight.uploads == (3 << 20) + (12 << 20)
-    assert (many.connections, more.connections) == (50 * 500, 500 * 500)
+    assert (many.connections, more.connections) == (50 * 1300, 500 * 1300)

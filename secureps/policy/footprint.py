@@ -1,4 +1,4 @@
-"""How much memory and disk a shard takes at most, from the plan and how it is served.
+"""How much memory and disk a shard takes, from the plan and how it is served.
 
 Covers what is resident in one shard's process at its worst moment:
 
@@ -8,11 +8,12 @@ Covers what is resident in one shard's process at its worst moment:
     work          on one block: its sum with a member's ciphertext and the finished copy, or the
                   opened sum, the mean and the step, whichever is more
     uploads       as many blocks, and pieces of them, as threads take in at once
-    connections   what gRPC holds of every client's uploads, at most a fixed number of bytes
+    connections   what gRPC holds of every client's uploads: fixed for a connection and for a stream
 
-It is an upper figure: not all of it falls together. Not covered: the page cache of files, the
-operating system, other processes, and shards of unequal weight. `benchmarks.memory` sets it
-beside what is measured; `tests/test_memory.py` holds both together.
+An estimate: not all of it falls together, and allocators keep some of what was freed. Not
+covered: the page cache of files, the operating system, other processes, and shards of unequal
+weight. `benchmarks.memory` sets it beside what is measured; `tests/test_memory.py` asserts that
+they agree within half.
 What must not live here: measuring, and limits that servers keep (they are arguments).
 """
 
@@ -43,7 +44,8 @@ class Service:
         shards: names, for placement; all of the same weight.
         clients: connected to each of them at once.
         program: bytes of a shard's process that has no model yet.
-        connection: bytes of one client's uploads that wait in buffers, at most.
+        connection: bytes of buffers of one client's connection, and `stream` of each of its
+            uploads, if it sends as much.
         threads: that take uploads in, on a shard; `streams`: that one client sends by.
         piece: bytes of an upload that are on their way into a block.
         in_flight: bytes of blocks that are taken in at once, at most.
@@ -53,6 +55,7 @@ class Service:
     clients: int
     program: int
     connection: int
+    stream: int
     threads: int
     streams: int
     piece: int
@@ -61,7 +64,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of the shard that needs most, at the most; see the module's docstring.
+    """Bytes of the shard that needs most; see the module's docstring.
 
     Args:
         clients: that are connected.
@@ -98,14 +101,16 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Fo
             work = max(work, 2 * total + sealed, STEP_BYTES * slots)
             largest = max(largest, sealed)
     busiest = max(service.shards, key=lambda shard: state[shard])
-    at_once = min(service.threads, service.clients * min(service.streams, held[busiest]))
+    streams = min(service.streams, held[busiest])
+    at_once = min(service.threads, service.clients * streams)
+    waiting = min(service.connection + streams * service.stream, sent[busiest])
     parts = {
         "program": service.program,
         "state": state[busiest],
         "work": work,
         "uploads": min(at_once * largest, service.in_flight)
         + at_once * min(largest, service.piece),
-        "connections": service.clients * min(service.connection, max(sent.values())),
+        "connections": service.clients * waiting,
     }
     return Footprint(
         clients=service.clients, memory=sum(parts.values()), disk=max(disk.values()), **parts

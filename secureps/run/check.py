@@ -67,7 +67,8 @@ def service(plan: Plan, clients: int | None = None) -> Service:
         shards=shard_names(plan.section.shards),
         clients=clients or max(plan.rule(name).most for name in plan.groups),
         program=PROGRAM_BYTES,
-        connection=STREAM_BUFFER + CONNECTION_BUFFER,
+        connection=CONNECTION_BUFFER,
+        stream=STREAM_BUFFER,
         threads=servers.THREADS,
         streams=rpc.THREADS,
         piece=PIECE,
@@ -153,7 +154,7 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
             "step",
             "cohort",
             "up per update",
-            "bytes/value",
+            "bytes a value",
             "to fp32",
             "down at most",
         ),
@@ -204,7 +205,7 @@ def _price(price: Price | None) -> Table | Text:
 
 def _shard(need: Footprint) -> Table:
     return _table(
-        f"what a shard needs at most, {_count(need.clients, 'client')} connected",
+        f"what a shard needs at its peak, about, {_count(need.clients, 'client')} connected",
         ("memory", "program", "3 versions", "one block's work", "uploads", "connections", "disk"),
         [
             tuple(
