@@ -25,6 +25,13 @@ PRIVACY = {
     "delta": 1e-5,
     "budget": 8.0,
 }
+CLIENT = {
+    "unit": "client",
+    "placement": "distributed",
+    "noise_multiplier": 1.0,
+    "delta": 1e-5,
+    "budget": 8.0,
+}
 TOML = """
 name = "demo"
 versions = 3
@@ -175,6 +182,10 @@ def test_the_optimizer_is_the_sections() -> None:
             {"cipher": {"name": "bfv", "holders": 2}},
             "bfv has one holder of the whole secret key; 2",
         ),
+        (
+            {"privacy": CLIENT, "group": [group(weighting="examples")]},
+            'group all: weighting = "examples" makes a client\'s influence depend on its number',
+        ),
         ({"privacy": PRIVACY}, "training.local_steps: a private plan states how many steps"),
         ({"privacy": PRIVACY, "training": {"local_steps": 0}}, "training.local_steps"),
         ({"privacy": PRIVACY, "training": {"local_steps": True}}, "training.local_steps"),
@@ -189,10 +200,10 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"more": 1}, "demo.toml: more: Extra inputs are not permitted"),
-        ({"cipher": {"key": 1}}, "cipher.key: Extra inputs"),
-        ({"group": [group({"patience": 1})]}, r"group\.0\.rule\.patience: Extra inputs"),
-        ({"group": [group(optimizer={"schedule": {"x": 1}})]}, r"optimizer\.schedule\.x: Extra"),
+        ({"more": 1}, "demo.toml: more: unknown key; known are name, versions, shards"),
+        ({"cipher": {"key": 1}}, "cipher.key: unknown key"),
+        ({"group": [group({"patience": 1})]}, r"group\.0\.rule\.patience: unknown key"),
+        ({"group": [group(optimizer={"schedule": {"x": 1}})]}, r"schedule\.x: unknown key"),
         ({"group": []}, "group: Tuple should have at least 1 item"),
         ({"group": [{}]}, r"group\.0\.rule: Field required"),
         ({"versions": 0}, "versions: Input should be greater than or equal to 1"),
@@ -205,6 +216,14 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
             "sample_rate: Input should be",
         ),
         ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.client.placement: Field required"),
+        (  # arrivals are no random sample: nothing is amplified by them
+            {"privacy": CLIENT | {"sample_rate": 0.1}},
+            r"privacy\.client\.sample_rate: Extra inputs",
+        ),
+        (  # what a client alone leaves out, encrypted sums cannot
+            {"group": [group(support="topk")]},
+            r"group\.0\.support: Extra inputs",
+        ),
         ({"training": {"x": [1]}}, "training.x"),
         ({"shards": 0}, "shards: Input should be"),
     ],
@@ -215,7 +234,7 @@ def test_keys_that_are_wrong(changes: dict[str, Any], text: str) -> None:
 
 
 def test_every_wrong_key_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"versions: .*; more: Extra") as caught:
+    with pytest.raises(ConfigError, match=r"versions: .*; more: unknown") as caught:
         plan(versions=-1, more=2)
     assert str(caught.value).startswith("demo.toml: ")
 
