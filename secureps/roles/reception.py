@@ -81,10 +81,10 @@ def evaluated(turn: Turn, roster: Roster, message: Evaluated) -> None:
     section, pinned = turn.plan.section.evaluation, turn.federation.pinned
     if section is None or not turn.plan.evaluator or message.party != turn.plan.evaluator:
         raise UnknownParty(f"{message.party} is not the evaluator that the plan names")
+    check_metrics(section, message.metrics)
     roster.find(message.party).identity.verify(*evaluated_bytes(message), message.signature)
     if pinned is None or message.run != pinned.run.id:
         raise WrongRun("this evaluation is of another run; join this one first")
-    check_metrics(section, message.metrics)
     if message.examples < 1:
         raise Malformed(f"an evaluation on {message.examples} examples: at least 1")
     state = turn.federation.evaluations

@@ -68,6 +68,11 @@ class RunFolder:
     def model(self) -> Path:
         return self.root / "model.safetensors"
 
+    @property
+    def best(self) -> Path:
+        """The best version by the federation's own evaluation, if the plan says what is best."""
+        return self.root / "best.safetensors"
+
     def state(self, name: str) -> Path:
         return self.root / "state" / name
 
