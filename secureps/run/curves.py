@@ -106,7 +106,7 @@ def _scores(axes: Any, name: str, lines: Sequence[Line], sheet: Sheet) -> None:
         axes.plot(times, values, color=ORANGE, marker=_marker("s", times), ms=4, label=text)
         axes.legend(fontsize=8)
     last = (judged or federated)[-1]
-    value = (judged and last.scores[name]) or last.federated[name]
+    value = last.scores[name] if judged else last.federated[name]
     _name(axes, f"held-out {name}", f"{value:.3f} at version {last.version}")
     if name == sheet.measure:
         for (label, value), colour, dashes in zip(
