@@ -102,7 +102,6 @@ class Explanation:
 def explain(plan: Plan, sizes: Mapping[str, int]) -> Explanation:
     """Explains a plan for a model with `sizes` values in each group (see `Layout`)."""
     groups = tuple(_cost(plan, name, sizes[name]) for name in plan.groups)
-    values = sum(sizes[name] for name in plan.groups)
     most = {group.name: group.cohort[1] for group in groups}
     shards = plan.section.shards
     return Explanation(
@@ -116,7 +115,7 @@ def explain(plan: Plan, sizes: Mapping[str, int]) -> Explanation:
         groups=groups,
         shard_state=sum(_state_bytes(plan, name, sizes[name]) for name in plan.groups) // shards,
         shard_spool=sum(most[g.name] * g.bytes_up for g in groups) // shards,
-        remarks=_remarks(plan, values),
+        remarks=_remarks(plan, sizes),
     )
 
 
@@ -208,17 +207,37 @@ UNITS = {
 
 
 def _client_noise(plan: Plan, name: str, values: int) -> float:
-    """The noise on the mean of the smallest cohort, over clip / sqrt(values).
+    """The noise on the mean of the smallest cohort, over clip / sqrt(values)."""
+    return _mean_noise(plan, name, values) / (plan.group(name).clip / math.sqrt(values))
+
+
+def _mean_noise(plan: Plan, name: str, values: int) -> float:
+    """Standard deviation of the noise on one value of the smallest cohort's mean.
 
     sigma^2 is one party's share times the parties that add one: each member (local,
-    distributed), or the shards alone.
+    distributed), or the shards alone. In the units in which updates travel: the model's, as long
+    as an adaptive clip has not moved.
     """
-    section, mechanism = plan.group(name), plan.mechanism(name, values)
+    mechanism = plan.mechanism(name, values)
     assert mechanism is not None
     members = plan.rule(name).minimum
     parties = 1 if plan.noisy_shards else members
     total = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step
-    return total / members / (section.clip / math.sqrt(values))
+    return total / members
+
+
+def _following(plan: Plan, name: str, values: int) -> str:
+    """What an adaptive clip does and costs."""
+    section, adaptive = plan.group(name), plan.adaptive(name)
+    assert adaptive is not None
+    error = _mean_noise(plan, name, values) / (2 * adaptive.indicator)
+    return (
+        f"group {name}: the clip begins at {section.clip:g} and moves until {adaptive.quantile:g} "
+        f"of the updates are shorter; that they are counted makes the noise "
+        f"{adaptive.cost - 1:.1%} larger than a fixed clip's, and noise on the count of the "
+        f"smallest cohort has a standard deviation of {error:.2f} of it; the noise above is that "
+        f"of the first clip, and in proportion to it"
+    )
 
 
 def _record_noise(plan: Plan, name: str, values: int) -> float:
@@ -238,8 +257,8 @@ def _record_noise(plan: Plan, name: str, values: int) -> float:
     return mean / (section.clip / math.sqrt(values))
 
 
-def _remarks(plan: Plan, values: int) -> tuple[str, ...]:
-    section = plan.section
+def _remarks(plan: Plan, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    section, values = plan.section, sum(sizes[name] for name in plan.groups)
     remarks = []
     if section.privacy is None:
         remarks.append("no privacy: sums and models may give records away; add a [privacy] section")
@@ -258,6 +277,7 @@ def _remarks(plan: Plan, values: int) -> tuple[str, ...]:
         for name in plan.groups
         if plan.honest(name) > 1
     ]
+    remarks += [_following(plan, name, sizes[name]) for name in plan.groups if plan.adaptive(name)]
     price = section.privacy
     if price is not None and section.training.get("momentum"):
         remarks.append("momentum adds to the noise below, which is stated without it")

@@ -58,7 +58,7 @@ from secureps.model.layout import Layout
 from secureps.model.placement import place_group
 from secureps.policy.plan import Plan
 from secureps.roles import commit
-from secureps.roles.admission import check_receipt
+from secureps.roles.admission import check_prepared, check_receipt
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.machine import HANDS, Answer, Halt, Step, Tick, Unwatched, WorkFailed
@@ -353,12 +353,12 @@ class Coordinator:
 
     def _prepared(self, turn: Turn, shard: str, event: Prepared) -> None:
         state = turn.federation.groups.get(event.group)
-        if state is None or event.version != state.version + 1:
-            return
-        if state.phase not in (Phase.PREPARING, Phase.FOUNDING):
+        making = (Phase.PREPARING, Phase.FOUNDING)
+        if state is None or state.phase not in making or event.version != state.version + 1:
             return
         self._digests(turn, shard, event.group, event.blocks)
-        commit.prepared(turn, state, shard, event.blocks, event.state)
+        check_prepared(self._plan, event, turn.federation.last_owner(event.group))
+        commit.prepared(turn, state, event)
 
     def _checkpointed(self, turn: Turn, shard: str, event: Checkpointed) -> None:
         number, checkpoints = event.number, turn.federation.checkpoints
