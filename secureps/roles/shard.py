@@ -304,8 +304,8 @@ class Shard:
 
     def _hold(self, step: Step, order: Hold) -> None:
         cohort = order.cohort
-        check_scale(self.shelves.pinned.plan, cohort.group, cohort.scale)
         made = self.shelves.shelf(cohort.group).sums.get(cohort.number)
+        check_scale(self.shelves.pinned.plan, cohort.group, cohort.scale)
         if made is not None:
             if made.cohort != cohort:
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
