@@ -2,8 +2,7 @@
 
     python clients/breast_cancer.py --server HOST:PORT --kit KIT --name north --set partition=0
 
-A trainer of one's own needs no more than three methods. Settings: `partition`, which hospital
-this is, of how many `partitions`.
+A trainer of one's own needs three methods. `partition` says which hospital this is.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ ones but for `partition` and `device`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -17,6 +16,7 @@ from torch import nn
 from secureps.client.runner import run_client
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import EvaluateResult, FitConfig
+from secureps.config import Section, parse
 from secureps.errors import ConfigError
 from secureps.scenario.datasets import digits, stratified
 from secureps.scenario.partition import dirichlet
@@ -24,7 +24,7 @@ from secureps.scenario.partition import dirichlet
 LOCAL_HELD_OUT = 0.15  # of a share, for the holder's own evaluation
 
 
-class Split(NamedTuple):
+class Split(Section):
     """Which share is mine, of how many, how unlike they are (small alpha: few digits each)."""
 
     partition: int = 0
@@ -36,15 +36,7 @@ class Split(NamedTuple):
 
 
 def read(settings: Mapping[str, str]) -> Split:
-    defaults = Split._field_defaults
-    for name, text in settings.items():
-        if name not in defaults:
-            raise ConfigError(f"unknown setting {name!r}; known are {', '.join(defaults)}")
-        try:
-            defaults = defaults | {name: type(defaults[name])(text)}
-        except ValueError:
-            raise ConfigError(f"{name} must be a number, got {text!r}") from None
-    return Split(**defaults)
+    return parse(Split, dict(settings), "--set")
 
 
 def model() -> nn.Module:

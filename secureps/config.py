@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic_core import ErrorDetails
 
 from secureps.errors import ConfigError
 
@@ -225,10 +226,19 @@ def parse(kind: type[S], data: dict[str, Any], where: str) -> S:
         return kind.model_validate(data)
     except ValidationError as error:
         wrong = "; ".join(
-            f"{'.'.join(str(p) for p in e['loc']) or 'top level'}: {e['msg']}"
+            f"{'.'.join(str(p) for p in e['loc']) or 'top level'}: {_told(kind, e)}"
             for e in error.errors()
         )
         raise ConfigError(f"{where}: {wrong}") from None
+
+
+def _told(kind: type[Section], error: ErrorDetails) -> str:
+    """What is wrong with one key, in words; for an unknown one, which are known."""
+    if error["type"] != "extra_forbidden":
+        return error["msg"]
+    if len(error["loc"]) > 1:
+        return "unknown key"
+    return f"unknown key; known are {', '.join(kind.model_fields)}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:

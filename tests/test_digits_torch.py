@@ -72,10 +72,10 @@ def test_central_training_is_the_upper_mark(script: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"partitoin": "1"}, "unknown setting 'partitoin'; known are partition, partitions"),
+        ({"partitoin": "1"}, "partitoin: unknown key; known are partition, partitions"),
         ({"partition": "6"}, "partition must be 0 to 5"),
         ({"partition": "-1"}, "partition must be 0 to 5"),
-        ({"alpha": "much"}, "alpha must be a number"),
+        ({"alpha": "much"}, "--set: alpha: Input should be a valid number"),
         ({"device": "abacus"}, "no usable device 'abacus'"),
     ],
 )

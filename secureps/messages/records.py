@@ -183,6 +183,13 @@ class CheckpointComplete:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """No more rounds open; what is under way comes to its end."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The run is over."""
 

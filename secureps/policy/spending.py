@@ -65,6 +65,14 @@ def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
     return client_epsilon(releases, delta) if client else epsilon(charges, delta)
 
 
+def after(
+    plan: Plan, ledger: Ledger, party: str, ahead: Iterable[Fact], most_delta: float = 1.0
+) -> float:
+    """The epsilon of a party when it has spent these, too; what is on record costs nothing more."""
+    new = [each for each in ahead if ledger.new(each)]
+    return spent(plan, (*facts_of(ledger, party), *new), most_delta)
+
+
 def facts_of(ledger: Ledger, party: str) -> tuple[Fact, ...]:
     """Everything on record of one party, in whichever unit."""
     return (*ledger.of(party), *ledger.releases_of(party))

@@ -22,7 +22,6 @@ from secureps.messages.orders import (
     Discard,
     Finish,
     Found,
-    GroupVersion,
     Hold,
     Invite,
     MemberBlocks,
@@ -30,18 +29,14 @@ from secureps.messages.orders import (
     Prepare,
     Published,
     SendAgain,
-    Settled,
     ShardSums,
     WriteCheckpoint,
 )
 from secureps.messages.records import (
-    CheckpointComplete,
-    CheckpointOrdered,
     CohortBurnt,
     CohortClosed,
     CohortOpened,
     CohortReopened,
-    Finished,
     FounderChosen,
     RoundExtended,
     RoundGivenUp,
@@ -53,9 +48,8 @@ from secureps.messages.records import (
 from secureps.messages.requests import Prepared
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend
+from secureps.roles import checkpointing, ending
 from secureps.roles.federation import GroupState, Phase
-from secureps.roles.machine import Work
-from secureps.roles.tasks import WriteManifest
 from secureps.roles.turn import Turn
 
 
@@ -65,13 +59,13 @@ def advance(turn: Turn) -> float | None:
         return None
     _choose_founder(turn)
     untils = [_advance_group(turn, group) for group in turn.federation.groups.values()]
-    _order_checkpoint(turn)
-    _finish(turn)
+    checkpointing.order(turn)
+    ending.finish(turn)
     return min((until for until in untils if until is not None), default=None)
 
 
 def _advance_group(turn: Turn, group: GroupState) -> float | None:
-    if group.phase is Phase.WAITING and group.version < turn.plan.section.versions:
+    if group.phase is Phase.WAITING and not ending.over(turn, group):
         _open_round(turn, group)
     if group.phase is Phase.COLLECTING:
         return _decide(turn, group)
@@ -105,18 +99,36 @@ def found(turn: Turn, group: GroupState, receipt: Receipt | None) -> None:
 
 
 def _open_round(turn: Turn, group: GroupState) -> None:
-    rule = turn.plan.rule(group.name)
-    state = group.round_state(turn.live)
-    answers = {member: rule.admit(turn.now, member, state) for member in sorted(turn.live)}
-    invited = tuple(member for member, answer in answers.items() if isinstance(answer, Admit))
+    invited, reason = _admitted(turn, group, turn.live)
+    if invited and (spent := ending.exhausted(turn)):
+        invited, reason = _admitted(turn, group, turn.live - spent)
+        reason = f"{len(turn.live & spent)} live members have spent their budget; {reason}"
+        if not invited and not _admitted(turn, group, turn.clients - spent)[0]:
+            assert turn.plan.section.privacy is not None
+            budget = turn.plan.section.privacy.budget
+            ending.end(
+                turn,
+                f"the privacy budget is spent: after version {group.version} of {group.name}, "
+                f"another would bring {len(spent)} clients above epsilon {budget:g}",
+            )
     if not invited:
-        reasons = [answer.reason for answer in answers.values()] or ["no member is live"]
-        group.reason = reasons[0]
+        group.reason = turn.federation.ending or reason
         return
     reason = f"{len(invited)} members are invited to version {group.version + 1}"
     turn.write(RoundOpened(group.name, group.round + 1, group.version, invited, reason))
     for member in invited:
         turn.order(member, _invitation(turn, group))
+
+
+def _admitted(
+    turn: Turn, group: GroupState, members: frozenset[str]
+) -> tuple[tuple[str, ...], str]:
+    """Whom the rule admits if these are live, and why not the first of those that it does not."""
+    rule, state = turn.plan.rule(group.name), group.round_state(members)
+    answers = {member: rule.admit(turn.now, member, state) for member in sorted(members)}
+    invited = tuple(member for member, answer in answers.items() if isinstance(answer, Admit))
+    reasons = [a.reason for a in answers.values() if not isinstance(a, Admit)]
+    return invited, (reasons or ["no member is live"])[0]
 
 
 def _invitation(turn: Turn, group: GroupState) -> Invite:
@@ -147,8 +159,8 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             return until
         case Drop(ids, reason):
             turn.write(RoundGivenUp(group.name, group.round, reason))
-            _tell_fates(turn, ids)
-            _discard(turn, ids)
+            turn.tell_fates(ids)
+            turn.discard(ids)
             return turn.now
         case _:
             group.reason = decision.reason
@@ -237,8 +249,8 @@ def burnt(turn: Turn, group: GroupState, reason: str) -> None:
     """A holder will never open this cohort: its members are dropped, a new round begins."""
     ids = tuple(group.receipts)
     turn.write(CohortBurnt(group.name, group.number, reason))
-    _tell_fates(turn, ids)
-    _discard(turn, ids)
+    turn.tell_fates(ids)
+    turn.discard(ids)
 
 
 # --- 4 prepare, 5 commit, 6 publish -----------------------------------------------
@@ -269,10 +281,10 @@ def prepared(turn: Turn, group: GroupState, by: Prepared) -> None:
     turn.write(VersionCommitted(group.name, version))
     turn.tell_shards(group.name, lambda shard, blocks: _commit(turn, group))
     turn.tell_clients(_published(turn, group))
-    _tell_fates(turn, ids)
+    turn.tell_fates(ids)
     late = tuple(id for id in ids if turn.federation.fates[id].outcome == "dropped")
     if late:
-        _discard(turn, late)
+        turn.discard(late)
 
 
 def _commit(turn: Turn, group: GroupState) -> Commit:
@@ -283,83 +295,6 @@ def _commit(turn: Turn, group: GroupState) -> Commit:
 
 def _published(turn: Turn, group: GroupState) -> Published:
     return Published(turn.federation.incarnation, group.name, group.version, group.blocks)
-
-
-def _tell_fates(turn: Turn, ids: tuple[SubmissionId, ...]) -> None:
-    for id in ids:
-        fate = turn.federation.fates[id]
-        turn.order(
-            id.client,
-            Settled(turn.federation.incarnation, id, fate.outcome, fate.version, fate.reason),
-        )
-
-
-def _discard(turn: Turn, ids: tuple[SubmissionId, ...]) -> None:
-    assert turn.federation.pinned is not None
-    for shard in turn.federation.pinned.placement.shards:
-        turn.order(shard, Discard(turn.federation.incarnation, ids))
-
-
-# --- checkpoints and the end ------------------------------------------------------
-
-
-def _order_checkpoint(turn: Turn) -> None:
-    federation, every = turn.federation, turn.plan.section.checkpoint_every
-    groups = federation.groups.values()
-    last = federation.checkpoints[-1] if federation.checkpoints else None
-    if any(group.version < 0 for group in groups) or (last and not last.complete):
-        return
-    for group in groups:
-        before = last.version_of(group.name) if last else -1
-        final = group.version == turn.plan.section.versions
-        if group.version // every > before // every or (final and before < group.version):
-            break
-    else:
-        return
-    versions = tuple(GroupVersion(group.name, group.version) for group in groups)
-    number = last.number + 1 if last else 0
-    turn.write(CheckpointOrdered(number, versions))
-    for shard in _parts_due(turn):
-        turn.order(shard, WriteCheckpoint(federation.incarnation, number, versions))
-
-
-def _parts_due(turn: Turn) -> tuple[str, ...]:
-    """Shards that owe their part of the checkpoint in the making."""
-    assert turn.federation.pinned is not None
-    last = turn.federation.checkpoints[-1] if turn.federation.checkpoints else None
-    if last is None or last.complete:
-        return ()
-    return tuple(s for s in turn.federation.pinned.placement.shards if s not in last.parts)
-
-
-def manifest_again(turn: Turn) -> None:
-    """When all parts of a checkpoint have arrived, its manifest makes it complete."""
-    last = turn.federation.checkpoints[-1] if turn.federation.checkpoints else None
-    if last is not None and not last.complete and not _parts_due(turn):
-        ledger, unsafe = turn.federation.ledger, tuple(sorted(turn.federation.unsafe))
-        facts = (ledger.charges, ledger.releases, unsafe)
-        turn.step.effects.append(Work(WriteManifest(last.number, last.versions, *facts)))
-
-
-def checkpoint_complete(turn: Turn, number: int) -> None:
-    """What was included is durable: outboxes and spools may forget it."""
-    ids = turn.federation.covered(number)
-    turn.write(CheckpointComplete(number))
-    _tell_fates(turn, ids)
-    if ids:
-        _discard(turn, ids)
-
-
-def _finish(turn: Turn) -> None:
-    federation, versions = turn.federation, turn.plan.section.versions
-    if any(group.version < versions for group in federation.groups.values()):
-        return
-    last = federation.checkpoints[-1] if federation.checkpoints else None
-    if last is None or not last.complete or any(gv.version < versions for gv in last.versions):
-        return
-    turn.write(Finished(f"all {versions} versions are made"))
-    for party in sorted(turn.watchers):
-        turn.order(party, Finish(federation.incarnation, federation.finished))
 
 
 # --- for those who subscribe again ------------------------------------------------
@@ -392,12 +327,12 @@ def repeat(turn: Turn, party: str, unsettled: tuple[SubmissionId, ...]) -> None:
     else:
         for id in unsettled:
             if id in federation.fates:
-                _tell_fates(turn, (id,))
+                turn.tell_fates((id,))
             elif not federation.known(id):
                 turn.order(party, SendAgain(federation.incarnation, id))
         for group in federation.groups.values():
             _repeat_to_client(turn, group, party)
-    if party in _parts_due(turn):
+    if party in checkpointing.parts_due(turn):
         last = federation.checkpoints[-1]
         turn.order(party, WriteCheckpoint(federation.incarnation, last.number, last.versions))
     if federation.finished:

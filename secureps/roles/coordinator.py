@@ -12,24 +12,19 @@ from typing import Any
 
 from secureps.errors import (
     ConfigError,
-    Conflict,
     Malformed,
     NotReady,
     Refused,
     UnknownParty,
     WrongRun,
     WrongShape,
-    WrongVersion,
 )
-from secureps.messages.encoding import DIGEST_BYTES, canonical, digest
-from secureps.messages.orders import Configure
+from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.records import (
     CheckpointPart,
     FounderChosen,
     Incarnated,
     MemberJoined,
-    Received,
-    RunPinned,
     ShardLocated,
 )
 from secureps.messages.requests import (
@@ -51,14 +46,12 @@ from secureps.messages.requests import (
     Telemetry,
     Welcome,
 )
-from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
+from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema
-from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
 from secureps.model.layout import Layout
-from secureps.model.placement import place_group
 from secureps.policy.plan import Plan
-from secureps.roles import commit
-from secureps.roles.admission import check_prepared, check_receipt
+from secureps.roles import checkpointing, commit, founding, reception
+from secureps.roles.admission import check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.machine import HANDS, Answer, Halt, Step, Tick, Unwatched, WorkFailed
@@ -92,6 +85,7 @@ class Coordinator:
             charter.plan.layout(charter.initial)  # refused now, not when the shards are up
         self._federation = Federation({name: GroupState(name) for name in charter.plan.groups})
         self._presence = Presence()
+        self._clients = frozenset(c.name for c in charter.roster.clients())
         self._layout: Layout | None = None
         self._telemetry = Window()
         self._until: float | None = None
@@ -112,7 +106,7 @@ class Coordinator:
                     "given; start a new run in an empty folder"
                 )
         turn.write(Incarnated(turn.federation.incarnation + 1))
-        commit.manifest_again(turn)
+        checkpointing.manifest_again(turn)
         for client in turn.federation.members:
             self._renew(now, client)
         return self._close_turn(self._turn(now, turn))
@@ -185,7 +179,8 @@ class Coordinator:
             case Heartbeat(party):
                 self._same(sender, party)
             case Submit(receipt):
-                self._submit(turn, sender, receipt)
+                self._same(sender, receipt.id.client)
+                reception.submit(turn, self._charter.roster, receipt)
             case Held(shard, group, cohort, sums):
                 self._held(turn, self._shard(sender, shard), group, cohort, sums)
             case Missing(shard, group, cohort, _):
@@ -214,7 +209,7 @@ class Coordinator:
             case AskRun():
                 return self._welcome(turn)
             case AskStatus():
-                return status(turn, self._layout, self._telemetry.newest)
+                return status(turn, self._telemetry.newest)
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return Noted()
@@ -243,7 +238,7 @@ class Coordinator:
         own = turn.federation.incarnation
         if event.seen > own or (event.seen == own and sender not in self._presence.told):
             turn.write(Incarnated(event.seen + 1))  # somebody ruled after our journal's end
-        self._found_from_file(turn)
+        founding.found_from_file(turn, self._charter, self._presence.holders)
         return Noted()
 
     def _join(self, turn: Turn, client: str, schema: Schema) -> Welcome:
@@ -251,7 +246,7 @@ class Coordinator:
             raise UnknownParty(f"{client} is on the roster, but not as a client")
         federation = turn.federation
         if federation.pinned is None:
-            self._found_run(turn, schema)
+            founding.found(turn, self._charter, self._presence.holders, schema)
         assert federation.pinned is not None
         ours = federation.pinned.run.schema
         if schema.digest != ours.digest:
@@ -272,46 +267,6 @@ class Coordinator:
             raise NotReady("the run is not founded yet")
         shards = tuple(turn.federation.shards[name] for name in pinned.placement.shards)
         return Welcome(pinned.run, pinned.placement, shards, turn.federation.next_of(client))
-
-    def _submit(self, turn: Turn, sender: str, receipt: Receipt) -> None:
-        id = receipt.id
-        self._same(sender, id.client)
-        self._charter.roster.find(id.client).identity.verify(
-            *signing_bytes(receipt), receipt.signature
-        )
-        group = self._group(turn, receipt)
-        if turn.federation.known(id):
-            if turn.federation.receipts[id] != digest("secureps-receipt-known", canonical(receipt)):
-                raise Conflict(f"{id} is known with another receipt; begin a new sequence")
-            if id in group.receipts:
-                commit.came_again(turn, group, receipt)
-            return
-        assert self._layout is not None
-        check_receipt(self._plan, self._layout.group(group.name), receipt)
-        if receipt.purpose == FOUNDING:
-            if group.phase is not Phase.FOUNDING or sender != turn.federation.founder:
-                raise WrongVersion(f"the founding model of {group.name} is not asked from {sender}")
-            if group.receipts:
-                raise WrongVersion(f"the founding model of {group.name} is here already")
-            turn.write(Received(receipt))
-            commit.found(turn, group, receipt)
-            return
-        if group.phase is not Phase.COLLECTING:
-            raise WrongVersion(
-                f"{group.name} takes no updates now ({group.reason}); pull and wait to be invited"
-            )
-        if receipt.version != group.version or receipt.base != group.digest:
-            raise WrongVersion(
-                f"{id} was trained on version {receipt.version}, the open base is "
-                f"{group.version}; pull and train again"
-            )
-        if sender not in group.invited:
-            raise WrongVersion(f"{sender} is not invited to version {group.version + 1}")
-        if any(other.client == sender for other in group.receipts):
-            raise Conflict(f"{sender} has contributed to version {group.version + 1} already")
-        turn.write(Received(receipt))
-        if receipt.fact is not None:
-            turn.write(receipt.fact)
 
     # --- the steps ----------------------------------------------------------------
 
@@ -353,8 +308,9 @@ class Coordinator:
 
     def _prepared(self, turn: Turn, shard: str, event: Prepared) -> None:
         state = turn.federation.groups.get(event.group)
-        making = (Phase.PREPARING, Phase.FOUNDING)
-        if state is None or state.phase not in making or event.version != state.version + 1:
+        if state is None or event.version != state.version + 1:
+            return
+        if state.phase not in (Phase.PREPARING, Phase.FOUNDING):
             return
         self._digests(turn, shard, event.group, event.blocks)
         check_prepared(self._plan, event, turn.federation.last_owner(event.group))
@@ -366,7 +322,7 @@ class Coordinator:
             return
         if shard not in checkpoints[-1].parts:
             turn.write(CheckpointPart(number, shard, event.file, event.size, event.digest))
-            commit.manifest_again(turn)
+            checkpointing.manifest_again(turn)
 
     def _manifest_written(self, now: float, event: Any) -> Step:
         turn = self._turn(now)
@@ -374,52 +330,10 @@ class Coordinator:
             checkpoints = turn.federation.checkpoints
             last = checkpoints[-1] if checkpoints else None
             if last is not None and last.number == event.number and not last.complete:
-                commit.checkpoint_complete(turn, event.number)
+                checkpointing.complete(turn, event.number)
         return self._close_turn(turn)
 
-    # --- founding -----------------------------------------------------------------
-
-    def _found_run(self, turn: Turn, schema: Schema) -> None:
-        federation, wanted = turn.federation, self._plan.section.shards
-        if len(federation.shards) < wanted:
-            raise NotReady(f"the run waits for shards: {len(federation.shards)} of {wanted} are up")
-        if len(self._presence.holders) < self._plan.holders:
-            raise NotReady(
-                f"the run waits for key holders: {len(self._presence.holders)} of "
-                f"{self._plan.holders} are up"
-            )
-        layout = self._plan.layout(schema)
-        shards = {name: s.weight for name, s in sorted(federation.shards.items())}
-        groups = tuple(
-            GroupPlacement(g.name, place_group(g.name, g.blocks, shards)) for g in layout.groups
-        )
-        charter = self._charter
-        run = RunInfo(
-            self._plan.text,
-            schema,
-            layout.digest,
-            charter.holders,
-            charter.roster.digest,
-            charter.nonce,
-        )
-        placement = Placement(1, tuple(shards), groups)
-        addresses = tuple(federation.shards[name] for name in shards)
-        turn.write(RunPinned(run, placement, addresses))
-        self._lay_out()
-        for party in sorted(self._presence.watchers):
-            if party in shards or party in self._presence.holders:
-                turn.order(party, Configure(federation.incarnation, run, placement, addresses))
-
-    def _found_from_file(self, turn: Turn) -> None:
-        initial, federation = self._charter.initial, turn.federation
-        if initial is None or federation.pinned is not None:
-            return
-        if len(federation.shards) < self._plan.section.shards:
-            return
-        if len(self._presence.holders) >= self._plan.holders:
-            self._found_run(turn, initial)
-            for group in federation.groups.values():
-                commit.found(turn, group, None)
+    # --- small things -------------------------------------------------------------
 
     def _lay_out(self) -> None:
         pinned = self._federation.pinned
@@ -431,6 +345,8 @@ class Coordinator:
             now=now,
             plan=self._plan,
             federation=self._federation,
+            layout=self._layout,
+            clients=self._clients,
             holders=tuple(c.name for c in self._charter.roster.holders()),
             live=self._presence.live(now),
             watchers=frozenset(self._presence.watchers),
@@ -440,6 +356,8 @@ class Coordinator:
         return turn
 
     def _close_turn(self, turn: Turn) -> Step:
+        self._lay_out()
+        turn.layout = self._layout
         self._until = commit.advance(turn)
         self._telemetry.measure(turn)
         return turn.step
@@ -473,15 +391,6 @@ class Coordinator:
 
     def _holder(self, sender: str, claimed: str) -> str:
         return self._role(sender, claimed, "holder")
-
-    def _group(self, turn: Turn, receipt: Receipt) -> GroupState:
-        pinned = turn.federation.pinned
-        if pinned is None or receipt.run != pinned.run.id:
-            raise WrongRun(f"{receipt.id} was made for another run; join this one first")
-        group = turn.federation.groups.get(receipt.id.group)
-        if group is None:
-            raise Malformed(f"no group is called {receipt.id.group!r}")
-        return group
 
     def _at(self, group: str, phase: Phase, cohort: int) -> GroupState | None:
         """The group, if it is at this step of this cohort; None if the message is late."""

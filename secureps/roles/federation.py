@@ -24,6 +24,7 @@ from secureps.messages.records import (
     CohortClosed,
     CohortOpened,
     CohortReopened,
+    Ending,
     Finished,
     FounderChosen,
     Incarnated,
@@ -138,6 +139,7 @@ class Federation:
         fates: what became of submissions; undurable: those of them that are included in a
             version and in no checkpoint yet.
         included: how many updates of a client are part of versions.
+        ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
         holders_used: whether a key holder was ever asked to open a cohort and answered.
     """
 
@@ -156,6 +158,7 @@ class Federation:
     ledger: Ledger = field(default_factory=Ledger)
     holders_used: bool = False
     unsafe: set[str] = field(default_factory=set)
+    ending: str = ""
     finished: str = ""
 
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
@@ -214,6 +217,8 @@ class Federation:
                 self._complete(number)
             case Charge() | Release():
                 self.ledger.append(record)
+            case Ending(reason):
+                self.ending = reason
             case Finished(reason):
                 self.finished = reason
                 for group in self.groups.values():

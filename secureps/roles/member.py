@@ -46,7 +46,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.schema import Schema
 from secureps.messages.submission import FOUNDING, SubmissionId
-from secureps.policy.spending import Fact, fact, facts_of, spent
+from secureps.policy.spending import Fact, after, fact
 from secureps.privacy.ledger import Ledger
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.machine import (
@@ -316,17 +316,16 @@ class Member:
 
     def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
         """Whether these exceed the plan's budget, or this client's own at its own delta."""
-        plan, ahead = self.pinned.plan, [each for each in facts if self._ledger.new(each)]
-        if plan.section.privacy is None or not ahead:
+        plan = self.pinned.plan
+        if plan.section.privacy is None or not any(self._ledger.new(each) for each in facts):
             return False
-        together = (*facts_of(self._ledger, self._kit.name), *ahead)
         limits = [(plan.section.privacy.budget, 1.0)]
         if self._kit.budget is not None:
             limits.append((self._kit.budget, OWN_DELTA))
         for budget, most_delta in limits:
-            after = spent(plan, together, most_delta)
-            if after > budget:
-                text = f"another version would bring epsilon to {after:.2f}, the budget is "
+            epsilon = after(plan, self._ledger, self._kit.name, facts, most_delta)
+            if epsilon > budget:
+                text = f"another version would bring epsilon to {epsilon:.2f}, the budget is "
                 step.effects.append(Halt(f"{text}{budget:g}: this client stops"))
                 return True
         return False

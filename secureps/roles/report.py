@@ -12,7 +12,7 @@ from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.turn import Turn
 
 
-def status(turn: Turn, layout: Layout | None, telemetry: tuple[Telemetry, ...]) -> Status:
+def status(turn: Turn, telemetry: tuple[Telemetry, ...]) -> Status:
     """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
     federation = turn.federation
     pinned = federation.pinned
@@ -24,7 +24,7 @@ def status(turn: Turn, layout: Layout | None, telemetry: tuple[Telemetry, ...]) 
         members=tuple(_member(turn, name) for name in sorted(federation.members)),
         shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
         telemetry=telemetry,
-        holdings=() if layout is None else tuple(_holdings(federation, layout)),
+        holdings=() if turn.layout is None else tuple(_holdings(federation, turn.layout)),
     )
 
 

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from secureps.messages.orders import Discard, Settled
+from secureps.messages.submission import SubmissionId
+from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.roles.federation import Federation
 from secureps.roles.machine import Order, Step
@@ -17,11 +20,19 @@ from secureps.roles.machine import Order, Step
 
 @dataclass(slots=True)
 class Turn:
-    """Args: `live` are the clients whose lease runs at `now`, `watchers` who can be told."""
+    """One turn.
+
+    Args:
+        layout: the run's, None before it is founded.
+        clients, holders: everybody on the roster in these roles.
+        live: clients whose lease runs at `now`; watchers: who can be told.
+    """
 
     now: float
     plan: Plan
     federation: Federation
+    layout: Layout | None
+    clients: frozenset[str]
     holders: tuple[str, ...]
     live: frozenset[str]
     watchers: frozenset[str]
@@ -36,6 +47,19 @@ class Turn:
         """Tells one party, if it watches."""
         if to in self.watchers:
             self.step.effects.append(Order(to, message))
+
+    def tell_fates(self, ids: tuple[SubmissionId, ...]) -> None:
+        """Tells clients what became of their submissions."""
+        number = self.federation.incarnation
+        for id in ids:
+            fate = self.federation.fates[id]
+            self.order(id.client, Settled(number, id, fate.outcome, fate.version, fate.reason))
+
+    def discard(self, ids: tuple[SubmissionId, ...]) -> None:
+        """Tells every shard that nobody needs the blocks of these any more."""
+        assert self.federation.pinned is not None
+        for shard in self.federation.pinned.placement.shards:
+            self.order(shard, Discard(self.federation.incarnation, ids))
 
     def tell_clients(self, message: Any) -> None:
         """Tells every member that watches, in the order of joining."""

@@ -45,7 +45,7 @@ def told(record: Any) -> str | None:
             return f"{group}: cohort {number}: opened sums of {len(blocks)} blocks are lost"
         case records.CohortGranted(cohort):
             return f"{cohort.group}: opens cohort {cohort.number} of {len(cohort.members)} members"
-        case records.Finished(reason):
+        case records.Ending(reason) | records.Finished(reason):
             return reason
     return None
 

@@ -1,0 +1,61 @@
+"""Checkpoints, as the coordinator orders them: when, whose parts, and what they make durable.
+
+What must not live here: files (`store.checkpoint`), and the steps of a version (`roles.commit`).
+"""
+
+from __future__ import annotations
+
+from secureps.messages.orders import GroupVersion, WriteCheckpoint
+from secureps.messages.records import CheckpointComplete, CheckpointOrdered
+from secureps.roles.ending import over
+from secureps.roles.machine import Work
+from secureps.roles.tasks import WriteManifest
+from secureps.roles.turn import Turn
+
+
+def order(turn: Turn) -> None:
+    """Begins the next checkpoint, if one is due: as often as the plan says, and of the end."""
+    federation, every = turn.federation, turn.plan.section.checkpoint_every
+    groups = federation.groups.values()
+    last = federation.checkpoints[-1] if federation.checkpoints else None
+    if any(group.version < 0 for group in groups) or (last and not last.complete):
+        return
+    for group in groups:
+        before = last.version_of(group.name) if last else -1
+        final = over(turn, group) and before < group.version
+        if group.version // every > before // every or final:
+            break
+    else:
+        return
+    versions = tuple(GroupVersion(group.name, group.version) for group in groups)
+    number = last.number + 1 if last else 0
+    turn.write(CheckpointOrdered(number, versions))
+    for shard in parts_due(turn):
+        turn.order(shard, WriteCheckpoint(federation.incarnation, number, versions))
+
+
+def parts_due(turn: Turn) -> tuple[str, ...]:
+    """Shards that owe their part of the checkpoint in the making."""
+    assert turn.federation.pinned is not None
+    last = turn.federation.checkpoints[-1] if turn.federation.checkpoints else None
+    if last is None or last.complete:
+        return ()
+    return tuple(s for s in turn.federation.pinned.placement.shards if s not in last.parts)
+
+
+def manifest_again(turn: Turn) -> None:
+    """When all parts of a checkpoint have arrived, its manifest makes it complete."""
+    last = turn.federation.checkpoints[-1] if turn.federation.checkpoints else None
+    if last is not None and not last.complete and not parts_due(turn):
+        ledger, unsafe = turn.federation.ledger, tuple(sorted(turn.federation.unsafe))
+        facts = (ledger.charges, ledger.releases, unsafe)
+        turn.step.effects.append(Work(WriteManifest(last.number, last.versions, *facts)))
+
+
+def complete(turn: Turn, number: int) -> None:
+    """What was included is durable: outboxes and spools may forget it."""
+    ids = turn.federation.covered(number)
+    turn.write(CheckpointComplete(number))
+    turn.tell_fates(ids)
+    if ids:
+        turn.discard(ids)

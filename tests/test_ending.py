@@ -1,0 +1,159 @@
+"""Runs that end before their last version: at the budget, in order, with everything kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from secureps.messages import orders, records
+from secureps.policy.plan import Plan
+from secureps.policy.spending import fact, facts_of, spent
+from secureps.run.simulation import Simulation
+from tests.federations import same, small_federation, small_plan
+from tests.roles_kit import (
+    CLIENTS,
+    PRIVACY,
+    SCHEMA,
+    SPARE,
+    STEPS,
+    World,
+    make_plan,
+    orders_of,
+    state_of,
+)
+
+RULE = {"quorum": 2, "minimum": 2, "start": 2, "most": 4, "deadline": 10.0, "extensions": 1}
+
+
+def budgeted(plan: Plan, versions: int, groups: tuple[str, ...] = ("all",)) -> Plan:
+    """The same with a budget that lasts for so many versions, and a bit."""
+    layout = plan.layout(SCHEMA)
+    facts = [
+        fact(plan, "c0", group, layout.group(group).size, version)
+        for group in groups
+        for version in range(versions)
+    ]
+    assert plan.section.privacy is not None
+    budget = 1.0001 * spent(plan, [each for each in facts if each is not None])
+    privacy = plan.section.privacy.model_copy(update={"budget": budget})
+    return Plan(plan.section.model_copy(update={"privacy": privacy}))
+
+
+def private(rule: dict[str, int | float] | None = None, **changes: Any) -> Plan:
+    return make_plan(
+        "bfv", rule, privacy=PRIVACY, training={"local_steps": STEPS}, versions=5, **changes
+    )
+
+
+def ended(plan: Plan, clients: tuple[str, ...] = CLIENTS) -> World:
+    world = World(plan, clients)
+    world.start()
+    world.pump()
+    return world
+
+
+def test_a_run_ends_before_the_step_that_would_exceed_the_budget() -> None:
+    world = ended(budgeted(private(checkpoint_every=4), 3))
+    assert world.group().version == 3
+    assert world.federation.finished.startswith(
+        "the privacy budget is spent: after version 3 of all, another would bring 3 clients "
+        "above epsilon "
+    )
+    budget = world.plan.section.privacy.budget  # type: ignore[union-attr]
+    for client in CLIENTS:
+        facts = facts_of(world.federation.ledger, client)
+        assert len(facts) == 3
+        assert spent(world.plan, facts) <= budget
+        one_more = fact(world.plan, client, "all", 60, 3)
+        assert one_more is not None
+        assert spent(world.plan, (*facts, one_more)) > budget
+    invited = [o.version for to, o in world.told if to == "c0" and isinstance(o, orders.Invite)]
+    assert max(invited) == 2
+    last = world.federation.checkpoints[-1]
+    assert last.complete
+    assert last.version_of("all") == 3  # the fourth would have been its turn
+    finish = orders.Finish(1, world.federation.finished)
+    assert {to for to, o in world.told if o == finish} >= set(CLIENTS)
+
+
+def test_a_budget_that_lasts_changes_nothing() -> None:
+    plain, lasting = ended(private()), ended(budgeted(private(), 5))
+    assert lasting.federation.finished == "all 5 versions are made"
+    assert state_of(lasting.federation).ledger == state_of(plain.federation).ledger
+
+
+def test_a_budget_that_even_the_first_version_exceeds_ends_the_run_at_version_0() -> None:
+    section = private().section
+    assert section.privacy is not None
+    poor = section.privacy.model_copy(update={"budget": 1e-6})
+    world = ended(Plan(section.model_copy(update={"privacy": poor})))
+    assert world.group().version == 0
+    assert "would bring 4 clients" in world.federation.finished
+    assert not world.federation.ledger.charges
+
+
+def test_a_coordinator_restarted_at_any_moment_ends_alike() -> None:
+    plan = budgeted(private(), 2)
+    straight = ended(plan)
+    for cut in range(len(straight.journal) + 1):
+        again = World(plan, journal=tuple(straight.journal[:cut]))
+        again.servers(seen=again.federation.incarnation - 1)
+        for client in CLIENTS:
+            again.enter(client)
+        again.pump()
+        assert again.federation.finished == straight.federation.finished
+        assert again.group().version == 2
+        assert again.federation.ledger == straight.federation.ledger
+
+
+def test_those_who_have_spent_theirs_are_left_out_while_others_suffice() -> None:
+    world = ended(budgeted(private(RULE), 1), ("c0", "c1"))
+    assert world.group().version == 1
+    assert not world.federation.finished
+    assert world.group().reason == "2 live members have spent their budget; no member is live"
+    world.enter("c2")
+    assert world.group().reason == (
+        "2 live members have spent their budget; waits for members: 1 of 2 are live"
+    )
+    step = world.enter(SPARE)
+    invited = [to for to, o in world.told if isinstance(o, orders.Invite) and o.version == 1]
+    assert set(invited) == {"c2", SPARE}
+    assert orders_of(step, "c0") == []
+    world.pump()
+    assert world.group().version == 2
+    assert "would bring 4 clients above epsilon" in world.federation.finished
+
+
+def test_groups_end_together_and_an_open_round_comes_to_its_end() -> None:
+    rule = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0, "extensions": 1}
+    groups = [
+        {"name": "a", "pattern": "bias", "rule": rule},
+        {"name": "b", "pattern": "*", "rule": rule},
+    ]
+    world = ended(budgeted(private(group=groups), 2, ("a", "b")))
+    assert [g.version for g in world.federation.groups.values()] == [2, 2]
+    assert "the privacy budget is spent" in world.federation.finished
+    last = world.federation.checkpoints[-1]
+    assert [last.version_of(name) for name in ("a", "b")] == [2, 2]
+    endings = [r for r in world.records() if isinstance(r, records.Ending)]
+    assert len(endings) == 1
+
+
+def test_real_clients_are_sent_home_with_the_same_model_under_every_cipher(tmp_path: Path) -> None:
+    whole = {"unit": "client", "placement": "local", "noise_multiplier": 1.0, "delta": 1e-5}
+    group = small_plan().section.group[0].model_dump() | {"weighting": "uniform", "range": None}
+
+    def played(cipher: str, budget: float) -> Simulation:
+        plan = small_plan(cipher, group=[group], privacy=whole | {"budget": budget})
+        run = small_federation(plan, tmp_path / f"{cipher} {budget}")
+        run.run()
+        return run
+
+    facts = facts_of(played("plain", 1e6).coordinator.federation.ledger, "client-00")
+    plan = small_plan(group=[group], privacy=whole | {"budget": 1e6})
+    assert len(facts) == 4
+    budget = spent(plan, facts[:3])
+    plain, bfv = played("plain", budget), played("bfv", budget)
+    assert plain.versions() == bfv.versions() == {"all": 3}
+    assert plain.coordinator.federation.finished.startswith("the privacy budget is spent: ")
+    assert same(plain.model(), bfv.model())
