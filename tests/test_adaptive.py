@@ -231,6 +231,9 @@ def test_a_scale_that_no_clip_has_is_refused(scale: float | None) -> None:
     "changes",
     [
         {"clip": 0.0},
+        {"clip": math.nan},
+        {"clip": 2.0**95},
+        {"clip": 2.0**-95},
         {"quantile": 0.0},
         {"quantile": 1.0},
         {"rate": -0.1},

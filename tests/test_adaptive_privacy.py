@@ -120,6 +120,25 @@ def test_a_lost_version_is_made_again_at_its_scale(shard: str, tmp_path: Path) -
     assert scales(play) == scales(unharmed)
 
 
+def test_groups_have_clips_of_their_own(tmp_path: Path) -> None:
+    """The second follows its updates, the first stays; blocks of both lie on both shards."""
+    groups = [
+        group(name="body", pattern="body.*", adaptive=None),
+        group(name="head", pattern="*", clip=0.01, adaptive={"rate": 0.5}),
+    ]
+    models = []
+    for name in ("plain", "bfv"):
+        simulation = federation(
+            adaptive_plan("local", name, group=groups, block_size=16), tmp_path / name
+        )
+        simulation.run()
+        models.append(simulation.model())
+        states = simulation.coordinator.federation.groups
+        assert states["body"].scale is None
+        assert states["head"].scale not in (None, 1.0)
+    assert same(*models)
+
+
 def test_the_scale_is_in_the_last_block_and_in_no_model(tmp_path: Path) -> None:
     simulation = federation(adaptive_plan("local"), tmp_path)
     simulation.run()

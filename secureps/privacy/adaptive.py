@@ -46,7 +46,7 @@ class AdaptiveClip:
     """How the clip of one group moves: the same object from the same numbers, at every party.
 
     Args:
-        clip: C_0, the clip of version 0, 2^-100 to 2^100.
+        clip: C_0, the clip of version 0; like every later one within 2^-100 to 2^100.
         quantile: gamma in (0, 1), the share of updates that shall pass whole.
         rate: eta_C >= 0 of the geometric steps; 0 leaves the clip where it is.
         weight: how far apart the indicator's two values are, in units of C_0; > 0.
@@ -63,8 +63,6 @@ class AdaptiveClip:
     most: float
 
     def __post_init__(self) -> None:
-        if not 2.0**-100 <= self.clip <= 2.0**100:
-            raise PlanRefused(f"a clip of {self.clip}: 2^-100 to 2^100 can be put on a grid")
         if not 0 < self.quantile < 1:
             raise PlanRefused(f"a quantile of {self.quantile}: it must lie between 0 and 1")
         if not 0 <= self.rate < math.inf:
@@ -75,6 +73,11 @@ class AdaptiveClip:
             raise PlanRefused(
                 f"a clip between {self.least} and {self.most} times the first: the bounds must "
                 f"lie within 2^-40 to 2^40, on either side of 1"
+            )
+        if not (self.clip * self.least >= 2.0**-100 and self.clip * self.most <= 2.0**100):
+            raise PlanRefused(
+                f"a clip of {self.clip * self.least:g} to {self.clip * self.most:g}: it must stay "
+                f"within 2^-100 to 2^100"
             )
 
     # --- what a client sends ------------------------------------------------------
