@@ -22,7 +22,6 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.schema import Schema
 from secureps.messages.submission import FOUNDING
 from secureps.model.layout import SCALE
-from secureps.policy.explanation import explain
 from secureps.policy.plan import Plan
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.mechanism import clip_l2
@@ -40,6 +39,7 @@ from tests.roles_kit import SCHEMA, SHARDS, World, make_cohort, make_plan, refus
 from tests.shard_kit import Desk
 from tests.shard_kit import refused as refused_by_shard
 from tests.test_client_privacy import PRIVACY, SIGMAS, Still, federation, private_plan
+from tests.test_explanation import explain
 
 PLACEMENTS = ["local", "distributed", "aggregator"]
 VALUES = 217

@@ -68,7 +68,7 @@ class GroupLayout:
     @property
     def scaled(self) -> bool:
         """Whether its last value is the scale of an adaptive clip."""
-        return self.tensors[-1] == SCALE
+        return self.tensors[-1:] == (SCALE,)
 
     def flatten(self, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """The group's values in one new vector; tensors of other groups are passed over.
