@@ -37,6 +37,22 @@ def write(folder: Path, text: str = PLAN) -> Path:
     return path
 
 
+def test_the_place_of_an_indicator_counts_as_a_value(tmp_path: Path) -> None:
+    private = """
+weighting = "uniform"
+adaptive = {}
+[privacy]
+unit = "client"
+placement = "local"
+noise_multiplier = 1.0
+delta = 1e-5
+budget = 100.0
+"""
+    explained = check(write(tmp_path, PLAN + private), 1000)
+    assert explained.groups[0].values == 1001
+    assert any("the clip begins at 1 " in remark for remark in explained.remarks)
+
+
 def test_the_models_size_comes_from_the_option_the_file_or_the_script(tmp_path: Path) -> None:
     assert check(write(tmp_path), 1000).groups[0].values == 1000
     save_file({"a": np.zeros((3, 4), np.float32)}, tmp_path / "start.safetensors")

@@ -156,13 +156,14 @@ class CohortBurnt:
 
 @dataclass(frozen=True, slots=True)
 class ShardPrepared:
-    """Step 4, of one shard."""
+    """Step 4, of one shard; `scale` as it reported it (see `Prepared`)."""
 
     group: str
     version: int
     shard: str
     blocks: tuple[bytes, ...]
     state: bytes
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,8 @@ class SumsMade:
 class StatePrepared:
     """The state file of a version is durable; digests of own blocks, ascending, and of the file.
 
-    `mean` are the values themselves, of the metrics' group alone.
+    `scale` is the version's, if this shard holds it (see `Prepared`); `mean` are the values
+    themselves, of the metrics' group alone.
     """
 
     group: str
@@ -243,6 +245,7 @@ class StatePrepared:
     cohort: int
     blocks: tuple[bytes, ...]
     state: bytes
+    scale: float | None = None
     mean: tuple[float, ...] = ()
 
 

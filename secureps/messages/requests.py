@@ -124,6 +124,7 @@ class Spoilt:
 class Prepared:
     """A shard's blocks of a new version are durable; digests ascending, and of its state file.
 
+    `scale` comes from the shard that holds the group's last block, under adaptive clipping.
     `mean` are the opened means of the metrics' group, sorted by name, in units of their largest
     magnitudes; empty of every other group.
     """
@@ -133,6 +134,7 @@ class Prepared:
     version: int
     blocks: tuple[bytes, ...]
     state: bytes
+    scale: float | None = None
     mean: tuple[float, ...] = ()
 
 
@@ -218,13 +220,17 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """One group: its version, the step of the commit it is in, and what it waits for."""
+    """One group: its version, the step of the commit it is in, and what it waits for.
+
+    `clip` is that of the version under adaptive clipping; None elsewhere.
+    """
 
     name: str
     version: int
     step: str
     reason: str
     late: tuple[str, ...]
+    clip: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,7 +262,8 @@ def _client_noise(plan: Plan, name: str, values: int) -> float:
     """Standard deviation of the noise on a coordinate of the smallest cohort's mean.
 
     sigma^2 is one party's share times the parties that add one: each member (local,
-    distributed), or the shards alone.
+    distributed), or the shards alone. In the units in which updates travel: the model's, as long
+    as an adaptive clip has not moved.
     """
     mechanism = plan.mechanism(name, values)
     assert mechanism is not None
@@ -270,6 +271,20 @@ def _client_noise(plan: Plan, name: str, values: int) -> float:
     parties = 1 if plan.noisy_shards else members
     total = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step
     return total / members
+
+
+def _following(plan: Plan, name: str, values: int) -> str:
+    """What an adaptive clip does and costs."""
+    section, adaptive = plan.group(name), plan.adaptive(name)
+    assert adaptive is not None
+    error = _client_noise(plan, name, values) / (2 * adaptive.indicator)
+    return (
+        f"group {name}: the clip begins at {section.clip:g} and moves until {adaptive.quantile:g} "
+        f"of the updates are shorter; that they are counted makes the noise "
+        f"{adaptive.cost - 1:.1%} larger than a fixed clip's, and noise on the count of the "
+        f"smallest cohort has a standard deviation of {error:.2f} of it; the noise above is that "
+        f"of the first clip, and in proportion to it"
+    )
 
 
 def _record_noise(plan: Plan, name: str, _: int) -> float:
@@ -336,6 +351,8 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
                 f"members of every cohort, the smallest of which has {rule.minimum}, add their "
                 "share of the noise"
             )
+        if plan.adaptive(group.name):
+            remarks.append(_following(plan, group.name, group.size))
     if section.privacy is not None and section.training.get("momentum"):
         remarks.append("momentum adds to the noise, which is stated without it")
     blocks = [group.blocks for group in layout if group.name != EVALUATION]

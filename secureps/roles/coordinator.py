@@ -54,6 +54,7 @@ from secureps.model.layout import Layout
 from secureps.policy.evaluation import from_vector
 from secureps.policy.plan import Plan
 from secureps.roles import checkpointing, commit, ending, founding, reception
+from secureps.roles.admission import check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.machine import HANDS, Answer, Halt, Step, Tick, Unwatched, WorkFailed
@@ -323,13 +324,14 @@ class Coordinator:
         if state.phase not in (Phase.PREPARING, Phase.FOUNDING):
             return
         self._digests(turn, shard, event.group, event.blocks)
+        check_prepared(self._plan, event, turn.federation.last_owner(event.group))
         section, result = self._plan.section.evaluation, None
         if section is not None and event.group == EVALUATION and event.version > 0:
             metrics = from_vector(section, event.mean)
             result = VersionEvaluated(turn.federation.evaluations.subject, metrics)
         elif event.mean:
             raise Malformed(f"{shard}: version {event.version} of {event.group} has no metrics")
-        if commit.prepared(turn, state, shard, event.blocks, event.state) and result is not None:
+        if commit.prepared(turn, state, event) and result is not None:
             ending.judged(turn, result)
 
     def _checkpointed(self, turn: Turn, shard: str, event: Checkpointed) -> None:

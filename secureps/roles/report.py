@@ -29,7 +29,7 @@ def status(turn: Turn, telemetry: tuple[Telemetry, ...]) -> Status:
         run=pinned.run.id if pinned is not None else b"",
         incarnation=federation.incarnation,
         finished=federation.finished,
-        groups=tuple(_group(group) for group in federation.model_groups),
+        groups=tuple(_group(turn, group) for group in federation.model_groups),
         members=tuple(_member(turn, name) for name in sorted(federation.members)),
         shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
         telemetry=telemetry,
@@ -45,7 +45,7 @@ def _evaluation(turn: Turn) -> EvaluationStatus | None:
     late: tuple[str, ...] = ()
     step, reason = "waiting", "between evaluations"
     if own is not None:
-        under_way = _group(own)
+        under_way = _group(turn, own)
         step, reason, late = under_way.step, under_way.reason, under_way.late
     elif at := judging.due(turn):
         step, reason, late = "judging", f"evaluates version {at}", (turn.plan.evaluator,)
@@ -67,11 +67,17 @@ def _holdings(federation: Federation, layout: Layout) -> Iterator[Holding]:
         yield Holding(shard, len(spans), 4 * values)
 
 
-def _group(group: GroupState) -> GroupStatus:
+def clip_of(turn: Turn, group: GroupState) -> float | None:
+    """The clip of the committed version under adaptive clipping; None elsewhere."""
+    return None if group.scale is None else group.scale * turn.plan.group(group.name).clip
+
+
+def _group(turn: Turn, group: GroupState) -> GroupStatus:
     late = sorted(group.invited - {id.client for id in group.receipts})
     if group.phase is not Phase.COLLECTING:
         late = []
-    return GroupStatus(group.name, group.version, group.phase.value, group.reason, tuple(late))
+    phase, clip = group.phase.value, clip_of(turn, group)
+    return GroupStatus(group.name, group.version, phase, group.reason, tuple(late), clip)
 
 
 def _member(turn: Turn, name: str) -> MemberStatus:

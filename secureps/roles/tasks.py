@@ -80,7 +80,10 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True)
 class StateReady:
-    """A state file is durable; `cohort` is -1 for version 0, `mean` as in `StatePrepared`."""
+    """A state file is durable; `cohort` is -1 for version 0.
+
+    `scale` and `mean` are as in `StatePrepared`.
+    """
 
     group: str
     version: int
@@ -88,6 +91,7 @@ class StateReady:
     blocks: tuple[bytes, ...]
     state: bytes
     telemetry: Telemetry | None
+    scale: float | None = None
     mean: tuple[float, ...] = ()
 
 

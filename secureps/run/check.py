@@ -95,7 +95,8 @@ def _sizes(plan: Plan, path: Path, cast: _Cast | None, values: int | None) -> di
     if values is not None:
         if len(plan.groups) != 1:
             raise ConfigError(f"--values: {path} has {len(plan.groups)} groups; name a script")
-        return {plan.groups[0]: values}
+        (group,) = plan.groups
+        return {group: values + (plan.adaptive(group) is not None)}
     return {group.name: group.size for group in plan.layout(_schema(plan, path, cast)).groups}
 
 
