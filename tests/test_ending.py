@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from secureps.messages import orders, records
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact, facts_of, spent
 from secureps.run.simulation import Simulation
+from tests.evaluations import evaluated_plan, examined, metrics_of
 from tests.federations import same, small_federation, small_plan
 from tests.roles_kit import (
     CLIENTS,
@@ -157,3 +160,28 @@ def test_real_clients_are_sent_home_with_the_same_model_under_every_cipher(tmp_p
     assert plain.versions() == bfv.versions() == {"all": 3}
     assert plain.coordinator.federation.finished.startswith("the privacy budget is spent: ")
     assert same(plain.model(), bfv.model())
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_an_evaluation_under_way_is_paid_for_before_the_next_version(
+    every: int, tmp_path: Path
+) -> None:
+    whole = {"unit": "client", "placement": "local", "noise_multiplier": 1.0, "delta": 1e-5}
+    group = small_plan().section.group[0].model_dump() | {"weighting": "uniform", "range": None}
+
+    def played(budget: float) -> Simulation:
+        privacy = whole | {"budget": budget}
+        plan = evaluated_plan("plain", every, versions=4, group=[group], privacy=privacy)
+        run = examined(plan, tmp_path / f"{budget}")
+        run.run()
+        return run
+
+    straight = played(1e6)
+    facts = facts_of(straight.coordinator.federation.ledger, "client-00")
+    for count in range(2, len(facts)):
+        run = played(1.0001 * spent(straight.coordinator.plan, facts[:count]))
+        federation, made = run.coordinator.federation, run.versions()["all"]
+        assert federation.finished.startswith("the privacy budget is spent: ")
+        assert run.loop.now() < 5.0, "a round waited for clients that had stopped"
+        assert sorted(metrics_of(run)) == [v for v in range(1, made + 1) if v % every == 0]
+        assert federation.evaluations.skipped == {}

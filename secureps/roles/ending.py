@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.messages.records import Ending, Finished
-from secureps.policy.spending import after, fact
+from secureps.policy.spending import Fact, after, fact, facts_of
 from secureps.policy.stopping import stop
 from secureps.roles import judging
 from secureps.roles.federation import GroupState, Phase
@@ -48,19 +48,35 @@ def exhausted(turn: Turn, groups: Iterable[GroupState]) -> frozenset[str]:
     """Clients whom the next version of each of these groups would bring above the plan's budget.
 
     The same sum that each client makes for itself (`roles.member`), from the ledger of what
-    arrived; a client that spent on updates that never arrived stops by itself.
+    arrived and the evaluation that it still owes; a client that spent on updates that never
+    arrived stops by itself.
     """
-    privacy, layout = turn.plan.section.privacy, turn.layout
-    if privacy is None or layout is None:
+    privacy, ahead = turn.plan.section.privacy, list(groups)
+    if privacy is None or turn.layout is None:
         return frozenset()
-    ahead = [(group.name, layout.group(group.name).size, max(0, group.version)) for group in groups]
     return frozenset(c for c in turn.clients if _next(turn, c, ahead) > privacy.budget)
 
 
-def _next(turn: Turn, client: str, ahead: list[tuple[str, int, int]]) -> float:
-    """A client's epsilon after these: groups, their values and base versions."""
-    facts = (fact(turn.plan, client, *each) for each in ahead)
-    return after(turn.plan, turn.federation.ledger, client, (f for f in facts if f is not None))
+def _next(turn: Turn, client: str, ahead: list[GroupState]) -> float:
+    """A client's epsilon after the evaluation that it owes, and one version more of these."""
+    own = turn.federation.groups.get(EVALUATION)
+    bases = [(group, max(0, group.version)) for group in ahead if group is not own]
+    if own is not None and judging.owes(own, client):
+        bases.append((own, own.version))
+    if own is not None and own in ahead:
+        bases.append((own, own.version + (own.phase is not Phase.WAITING)))
+    facts = [_fact(turn, client, group, base) for group, base in bases]
+    return after(turn.plan, turn.federation.ledger, client, [f for f in facts if f is not None])
+
+
+def _fact(turn: Turn, client: str, group: GroupState, base: int) -> Fact | None:
+    """What it spends from this base version: after an evaluation that was lost, once more."""
+    assert turn.layout is not None
+    size, attempt = turn.layout.group(group.name).size, 0
+    if group.name == EVALUATION:
+        known = facts_of(turn.federation.ledger, client)
+        attempt = sum((each.group, each.version) == (group.name, base) for each in known)
+    return fact(turn.plan, client, group.name, size, base, attempt)
 
 
 def next_version(turn: Turn) -> list[GroupState]:

@@ -49,9 +49,13 @@ def asked(turn: Turn, group: GroupState, member: str) -> int:
     own, subject = turn.federation.groups.get(EVALUATION), turn.federation.evaluations.subject
     if own is None or group is own:
         return subject
-    owes = own.phase is Phase.COLLECTING and member in own.invited
+    return subject if owes(own, member) and group.version == subject else 0
+
+
+def owes(own: GroupState, member: str) -> bool:
+    """Whether a member was asked for the evaluation under way, and has not answered yet."""
     arrived = any(id.client == member for id in own.receipts)
-    return subject if owes and not arrived and group.version == subject else 0
+    return own.phase is Phase.COLLECTING and member in own.invited and not arrived
 
 
 def over(turn: Turn, model_over: bool) -> bool:
