@@ -18,7 +18,7 @@ from secureps.policy.spending import fact, spent
 from secureps.roles.federation import Phase
 from secureps.roles.keyholder import KeyHolder
 from secureps.roles.member import Member
-from secureps.roles.tasks import Aim
+from secureps.roles.tasks import Aim, Contribute, Evaluate
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.store.spool import MemorySpool
@@ -210,6 +210,25 @@ def test_another_update_of_one_version_is_another_release_with_noise_of_its_own(
     first, same_again, other = (hands._on_grid(aim, a, update, 1) for a in (0, 0, 1))
     assert np.array_equal(first, same_again)
     assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("kind", [Contribute, Evaluate])
+def test_that_two_models_came_to_the_same_is_told_to_nobody(
+    kind: type[Contribute] | type[Evaluate], tmp_path: Path
+) -> None:
+    """Whoever publishes two models for one version would learn it from `attempt`, exactly."""
+    simulation = federation(private_plan("local"), tmp_path)
+    simulation.run()
+    hands = simulation.parties["client-00"].hands
+    assert isinstance(hands, MemberHands)
+    update = np.zeros(217, dtype=np.float32)
+    known: tuple[bytes, ...] = ()
+    for model, attempt in ((b"one", 0), (b"other", 1), (b"one", 0), (b"third", 2)):
+        task, aim = kind((), (model,), ()), Aim("all", 2, 100, known)
+        made = hands._contribution(task, aim, bytes(32), update, 1)
+        assert made.receipt.release is not None
+        assert made.receipt.release.attempt == attempt
+        known += () if made.content in known else (made.content,)
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ class MemberHands:
             clipped = self._clip(aim.group, delta, scale)
             weight = self._weight(aim.group, layout.size, result.examples)
         self._check_steps(aim, result)
-        return self._contribution(aim, model, clipped, weight)
+        return self._contribution(task, aim, model, clipped, weight)
 
     def _check_steps(self, aim: Aim, result: FitResult) -> None:
         """Malformed unless the trainer took as many private steps as are charged."""
@@ -248,18 +248,28 @@ class MemberHands:
             )
 
     def _contribution(
-        self, aim: Aim, base: bytes, clipped: NDArray[np.float32], weight: int
+        self,
+        task: Contribute | Evaluate,
+        aim: Aim,
+        base: bytes,
+        clipped: NDArray[np.float32],
+        weight: int,
     ) -> SealedUpdate:
-        """Rounds, adds noise where the plan wants it, seals, and puts it into the outbox."""
+        """Rounds, adds noise where the plan wants it, seals, and puts it into the outbox.
+
+        What comes of another model is another release even if it is the same: that it is the
+        same would be told without noise.
+        """
         holdings, plan = self._holdings, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
-        content = digest("secureps-update", weight.to_bytes(8, "little"), clipped.tobytes())
+        values = (weight.to_bytes(8, "little"), clipped.tobytes())
+        content = digest("secureps-update", *values, *task.blocks)
         known = aim.known
         attempt = known.index(content) if content in known else len(known)
         spends = fact(plan, holdings.name, aim.group, layout.size, aim.version, attempt)
-        values = self._on_grid(aim, attempt, clipped, weight)
+        sent = self._on_grid(aim, attempt, clipped, weight)
         id = SubmissionId(holdings.name, aim.group, aim.sequence)
-        payloads = (self._sealed_block(layout, values, weight, b) for b in range(layout.blocks))
+        payloads = (self._sealed_block(layout, sent, weight, b) for b in range(layout.blocks))
         sealed = self._seal_up(id, UPDATE, payloads, aim.version, base, spends)
         return dataclasses.replace(sealed, content=content)
 
@@ -308,7 +318,7 @@ class MemberHands:
             weight = self._weight(aim.group, judgement.vector.size, judgement.examples)
         clipped, _ = clip_l2(judgement.vector, pinned.plan.group(aim.group).clip)
         base = evaluated_digest(task.own, task.digests)
-        return Contributed((self._contribution(aim, base, clipped, weight),), ())
+        return Contributed((self._contribution(task, aim, base, clipped, weight),), ())
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
         """Words for one purpose; a secret seed gives other ones in every run."""

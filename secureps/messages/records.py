@@ -299,7 +299,8 @@ class CohortGranted:
 class Sealed:
     """The outbox holds all blocks of a submission; the charge in the receipt is spent.
 
-    `content` is a digest of the update before noise; it never leaves its client.
+    `content` is a digest of the update before noise and of the model that it came of; it never
+    leaves its client.
     """
 
     receipt: Receipt

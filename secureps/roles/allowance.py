@@ -64,7 +64,7 @@ class Allowance:
     def planned(self, layout: Layout, aims: tuple[Aim, ...]) -> list[Fact]:
         """What these will spend.
 
-        The same update of one version again is free; an evaluation after others of the same
+        The same update of one model again is free; an evaluation after others of the same
         base was asked of another model, and is another release.
         """
         facts = []
