@@ -23,15 +23,22 @@ class Readiness(Enum):
     READY = "every group of the model is at the version"
     LATE = "a group of the model has gone on"
     PAST = "the evaluation is over"
+    UNPLANNED = "the plan has no such evaluation"
 
 
 def readiness(plan: Plan, published: Mapping[str, Published], invite: Invite | None) -> Readiness:
-    """How a client that knows these published versions stands to an invitation, if it has one."""
+    """How a client that knows these published versions stands to an invitation, if it has one.
+
+    As many evaluations as the plan has, and of its versions: held-out records that no epsilon
+    covers are asked about no more often, whatever the coordinator wants.
+    """
     own = published.get(EVALUATION)
     if own is None or invite is None or own.version < invite.version:
         return Readiness.EARLY
     if own.version > invite.version:
         return Readiness.PAST
+    if invite.evaluates not in plan.evaluated or invite.version >= len(plan.evaluated):
+        return Readiness.UNPLANNED
     versions = [published[g].version if g in published else -1 for g in plan.groups]
     if max(versions) > invite.evaluates:
         return Readiness.LATE

@@ -1,0 +1,45 @@
+"""A client evaluates what the plan says, when it is there, and nothing more often."""
+
+from __future__ import annotations
+
+import pytest
+
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.orders import Invite, Published
+from secureps.roles.appraisal import Readiness, readiness
+from tests.evaluations import evaluated_plan
+
+
+@pytest.mark.parametrize(
+    ("own", "model", "base", "evaluates", "expected"),
+    [
+        (0, 2, 0, 2, Readiness.READY),
+        (1, 4, 1, 4, Readiness.READY),
+        (2, 5, 2, 5, Readiness.READY),
+        (0, 2, 1, 4, Readiness.EARLY),
+        (0, 1, 0, 2, Readiness.EARLY),
+        (0, 3, 0, 2, Readiness.LATE),
+        (1, 2, 0, 2, Readiness.PAST),
+        (0, 1, 0, 1, Readiness.UNPLANNED),
+        (0, 3, 0, 3, Readiness.UNPLANNED),
+        (3, 5, 3, 5, Readiness.UNPLANNED),  # three evaluations were made already
+    ],
+)
+def test_how_a_client_stands_to_an_invitation(
+    own: int, model: int, base: int, evaluates: int, expected: Readiness
+) -> None:
+    plan = evaluated_plan()
+    assert plan.evaluated == (2, 4, 5)
+    published = {
+        EVALUATION: Published(1, EVALUATION, own, ()),
+        "all": Published(1, "all", model, ()),
+    }
+    invite = Invite(1, EVALUATION, 1, base, 10.0, evaluates)
+    assert readiness(plan, published, invite) is expected
+
+
+def test_without_an_invitation_it_is_early() -> None:
+    published = {EVALUATION: Published(1, EVALUATION, 0, ())}
+    assert readiness(evaluated_plan(), published, None) is Readiness.EARLY
+    invite = Invite(1, EVALUATION, 1, 0, 10.0, 2)
+    assert readiness(evaluated_plan(), {}, invite) is Readiness.EARLY
