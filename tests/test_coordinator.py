@@ -19,6 +19,7 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages import orders, records, requests
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
@@ -40,6 +41,7 @@ from tests.roles_kit import (
     holding,
     make_charter,
     make_plan,
+    make_receipt,
     orders_of,
     refused,
     take,
@@ -195,6 +197,15 @@ def test_one_founding_model_of_a_group() -> None:
     world.pump(1)
     second = requests.Submit(world.receipt("c0", 1, -1))
     refused(world, "c0", second, WrongVersion, "is here already")
+
+
+def test_nobody_founds_the_metrics() -> None:
+    world = World(make_plan(evaluation={"every": 1, "metrics": {"loss": 1.0}}))
+    world.start()
+    id = SubmissionId("c0", EVALUATION, 0)
+    run = world.federation.pinned.run.id  # type: ignore[union-attr]
+    receipt = make_receipt(world.plan, run, id, -1, b"")
+    refused(world, "c0", requests.Submit(receipt), WrongVersion, "is not asked from c0")
 
 
 def test_a_founder_is_asked_only_for_groups_that_lack_a_model() -> None:

@@ -113,8 +113,8 @@ def _group(turn: Turn, receipt: Receipt) -> GroupState:
 
 
 def _demand_founder(turn: Turn, group: GroupState, receipt: Receipt) -> None:
-    client = receipt.id.client
-    if group.phase is not Phase.FOUNDING or client != turn.federation.founder:
+    client, given = receipt.id.client, turn.plan.given(group.name)
+    if given or group.phase is not Phase.FOUNDING or client != turn.federation.founder:
         raise WrongVersion(f"the founding model of {group.name} is not asked from {client}")
     if group.receipts:
         raise WrongVersion(f"the founding model of {group.name} is here already")
