@@ -248,6 +248,13 @@ def test_a_file_that_does_not_fit_the_plan_is_refused_before_anything_is_served(
         Coordinator(make_charter(plan, Schema((TensorSpec("x", (2,), "complex64"),))))
 
 
+@pytest.mark.parametrize("name", ["c9", "shard-a"])
+def test_an_evaluator_that_is_no_client_of_the_roster_is_refused(name: str) -> None:
+    evaluation = {"every": 1, "metrics": {"loss": 1.0}, "evaluator": name}
+    with pytest.raises(PlanRefused, match=f"no client on the roster is called {name}"):
+        Coordinator(make_charter(make_plan(evaluation=evaluation)))
+
+
 def test_another_plan_or_roster_does_not_resume_a_run() -> None:
     world = World(make_plan())
     world.start()

@@ -14,6 +14,7 @@ from secureps.errors import (
     ConfigError,
     Malformed,
     NotReady,
+    PlanRefused,
     Refused,
     UnknownParty,
     WrongRun,
@@ -89,6 +90,10 @@ class Coordinator:
         self._federation = Federation({name: GroupState(name) for name in charter.plan.all_groups})
         self._presence = Presence()
         clients = frozenset(c.name for c in charter.roster.clients())
+        if charter.plan.evaluator and charter.plan.evaluator not in clients:
+            raise PlanRefused(
+                f"evaluation.evaluator: no client on the roster is called {charter.plan.evaluator}"
+            )
         self._clients = clients - {charter.plan.evaluator}
         self._layout: Layout | None = None
         self._telemetry = Window()
