@@ -28,6 +28,7 @@ from secureps.messages.evaluation import EVALUATION, Evaluated, Metric, evaluate
 from secureps.messages.requests import AskStatus, Decline, Noted
 from secureps.policy.evaluation import evaluated_versions, from_vector, to_vector
 from secureps.policy.plan import Plan
+from secureps.policy.spending import facts_of, spent
 from secureps.roles.machine import Answer
 from secureps.roles.member import Member
 from secureps.run.export import export
@@ -215,12 +216,12 @@ def test_status_shows_the_newest_and_the_best(tmp_path: Path) -> None:
 # --- who takes no part ------------------------------------------------------------
 
 
-def budgeted(simulation: Simulation, names: tuple[str, ...]) -> None:
+def budgeted(simulation: Simulation, names: tuple[str, ...], budget: float = 100.0) -> None:
     """Gives clients a budget of their own, as `--budget` does."""
     for name in names:
         machine = simulation.parties[name].machine
         assert isinstance(machine, Member)
-        machine._kit = replace(machine._kit, budget=100.0)
+        machine._kit = replace(machine._kit, budget=budget)
 
 
 RECORD: dict[str, Any] = {
@@ -291,6 +292,22 @@ def test_held_out_records_are_charged_under_client_level_privacy(tmp_path: Path)
         (EVALUATION, 0),
     ]
     assert list(metrics_of(simulation)) == [2]
+
+
+def test_metrics_that_are_paid_for_arrive_before_their_client_stops(tmp_path: Path) -> None:
+    privacy = {"unit": "client", "placement": "local", "noise_multiplier": 1.0, "delta": 1e-5}
+    group = {"clip": 1.0, "bits": 20, "weighting": "uniform", "rule": {"quorum": 5}}
+    plan = evaluated_plan(versions=3, group=[group], privacy=privacy | {"budget": 1e6})
+    straight = examined(plan, tmp_path / "straight")
+    straight.run()
+    facts = facts_of(straight.coordinator.federation.ledger, "client-02")
+    assert [each.group for each in facts[:3]] == ["all", "all", EVALUATION]
+    simulation = examined(plan, tmp_path / "poor")
+    budgeted(simulation, ("client-02",), 1.0001 * spent(plan, facts[:3]))
+    simulation.run()
+    assert "this client stops" in simulation.parties["client-02"].halted.result().reason
+    assert list(metrics_of(simulation)) == [2, 3]
+    assert metrics_of(simulation)[2] == metrics_of(straight)[2]
 
 
 def test_only_evaluations_can_be_declined(tmp_path: Path) -> None:

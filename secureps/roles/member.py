@@ -25,13 +25,7 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated
-from secureps.messages.orders import (
-    Finish,
-    Invite,
-    Published,
-    SendAgain,
-    Settled,
-)
+from secureps.messages.orders import Finish, Invite, Published, SendAgain, Settled
 from secureps.messages.records import RunPinned, Sealed, SubmissionSettled
 from secureps.messages.requests import (
     Decline,
@@ -279,12 +273,15 @@ class Member:
         return not self._library.lacking(self.pinned, step)
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
-        """Whether training for these would spend too much; the same update again is free."""
+        """Whether training for these would spend too much; metrics that are paid for go first."""
         objection = self._allowance.objection()
         if objection:
             step.effects.append(Halt(objection, PlanRefused))
             return True
-        return self._unaffordable(step, self._allowance.planned(self.pinned.layout, aims))
+        facts = self._allowance.planned(self.pinned.layout, aims)
+        if any(id.group == EVALUATION for id in self._transfers):
+            return bool(self._allowance.excess(self._ledger, facts))
+        return self._unaffordable(step, facts)
 
     def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
         """Whether these exceed the plan's budget, or this client's own at its own delta."""
