@@ -156,7 +156,7 @@ class EvaluationSection(Section):
 
     `metrics` has the largest magnitude of each: values are clipped to it, and travel as
     integers of `bits` bits (default: the most of any group) of that range. `most_examples` is
-    as in a group (default: the first group's), and so is `rule`.
+    as in a group (default: 4096), and so is `rule` (default: the first group's).
     """
 
     every: int = Field(ge=1)

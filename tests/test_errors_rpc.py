@@ -18,8 +18,10 @@ from secureps.crypto.bfv import DATA_PRIME
 from secureps.crypto.identity import Identity
 from secureps.errors import SecurepsError
 from secureps.messages.charge import Charge
+from secureps.messages.evaluation import EVALUATION, Evaluated, Metric
 from secureps.messages.requests import (
     AskStatus,
+    Decline,
     Figure,
     GetBlock,
     GetSum,
@@ -324,6 +326,19 @@ CASES: dict[str, tuple[Send, str]] = {
     "a sequence below 0": (
         put(sequence=-1),
         "a block's header needs a 32-byte digest and a sequence >= 0",
+    ),
+    # --- about evaluations --------------------------------------------------------
+    "a round of the model declined": (
+        ask(Decline(NAME, "all", 1, "no time")),
+        "only evaluations can be declined, not rounds of ...",
+    ),
+    "declined for another": (
+        ask(Decline("client-00", EVALUATION, 1, "no time")),
+        "... speaks as ...; everyone speaks for themselves",
+    ),
+    "an evaluation by nobody's evaluator": (
+        ask(Evaluated(RUN, NAME, 1, (), (Metric("loss", 0.5),), 9)),
+        "... is not the evaluator that the plan names",
     ),
     # --- what it would like to have -----------------------------------------------
     "an old block": (get(0), "version ... of ... is gone; pull the newest"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from secureps.messages.evaluation import EVALUATION
+from secureps.policy.evaluation import MOST_HELD_OUT
 from secureps.run.names import client_names
 from secureps.run.simulation import Conditions, Simulation
 from secureps.wire.transport import Cut, Delay, Drop, DropReply, Duplicate, Fault, Faults
@@ -93,7 +94,7 @@ def test_a_metric_is_the_weighted_mean_of_integers_computed_here(tmp_path: Path)
         for number, (name, examiner) in enumerate(cast.items()):
             result = judged(number, examiner.shown[version])
             values = {"loss": result.loss, **result.metrics}
-            weight = round(result.examples * 2 * most / 32)
+            weight = round(result.examples * 2 * most / MOST_HELD_OUT)
             words = UnsafeSeed(3).derive("round", name, EVALUATION, base, 0).words(len(names))
             for i, metric in enumerate(names):
                 scaled = np.float64(np.float32(values[metric] / METRICS[metric]))

@@ -24,6 +24,10 @@ from secureps.config import (
 from secureps.errors import Malformed, NotFinite, PlanRefused
 from secureps.messages.evaluation import EVALUATION, Metric
 
+MOST_HELD_OUT = 4096
+"""n_max of a mean metric: who has more held-out examples counts as much. The grid rounds a value
+times its weight, so that this keeps the metrics of small held-out sets sharp."""
+
 
 def evaluated_versions(section: PlanSection) -> tuple[int, ...]:
     """The versions that are evaluated: every k-th and the last one."""
@@ -50,7 +54,7 @@ def evaluation_group(section: PlanSection) -> GroupSection:
         bits=bits if bits is not None else max(group.bits for group in section.group),
         range=None if private else 1.0,
         weighting="uniform" if private else "examples",
-        most_examples=most if most is not None else first.most_examples,
+        most_examples=most if most is not None else MOST_HELD_OUT,
         rule=own.rule if own.rule is not None else first.rule,
         optimizer=OptimizerSection(name="replace"),
     )

@@ -24,9 +24,10 @@ def best(evaluations: Sequence[VersionEvaluated], section: BestSection) -> Versi
 def stop(evaluations: Sequence[VersionEvaluated], section: EvaluationSection) -> str | None:
     """Why the run ends now, in words an operator understands; None if it goes on.
 
-    With patience p it ends when each of the last p evaluations was better than the best
-    before it by no more than `least` (Prechelt 1998, "Early Stopping - But When?", UP with
-    a least gain); with a target, when an evaluation has reached it.
+    With patience p it ends when the last p evaluations were better by no more than `least` than
+    the mark: the newest evaluation that was better than the mark before it by more than that, at
+    first the first one (after Prechelt 1998, "Early Stopping - But When?", UP). With a target,
+    when an evaluation has reached it.
     """
     if section.stop is None or section.best is None or not evaluations:
         return None

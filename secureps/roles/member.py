@@ -65,6 +65,9 @@ from secureps.roles.machine import (
 )
 from secureps.roles.tasks import Aim, Contribute, Contributed, Evaluate, Judged, Offer, Prune, Sweep
 
+DECLINES = "this client sends no evaluation"
+"""All that the coordinator hears of a refusal: why is the client's own matter."""
+
 
 @dataclass(slots=True)
 class Transfer:
@@ -309,7 +312,7 @@ class Member:
         if ready is not Readiness.READY or refusal:
             del self._invites[EVALUATION]
             if ready is not Readiness.PAST:
-                self._decline(step, invite, refusal or ready.value)
+                self._decline(step, invite, DECLINES if refusal else ready.value)
             return False
         if self._pulled(step):
             self._followed[EVALUATION] = self._invites.pop(EVALUATION)

@@ -66,7 +66,8 @@ def decline(turn: Turn, message: Decline) -> None:
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     arrived = any(id.client == message.party for id in group.receipts)
     if open_now and message.party in group.invited and not arrived:
-        commit.declined(turn, group, message.party, message.reason[:REASON_LIMIT])
+        said = "".join(c if c.isprintable() else "?" for c in message.reason[:REASON_LIMIT])
+        commit.declined(turn, group, message.party, said)
 
 
 def evaluated(turn: Turn, roster: Roster, message: Evaluated) -> None:
