@@ -8,7 +8,7 @@ from typing import Any
 from secureps.messages import orders, requests
 from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_digest
 from secureps.policy.plan import Plan
-from secureps.roles.machine import COORDINATOR, HANDS, Answered, Call, Halt, Step, Work
+from secureps.roles.machine import COORDINATOR, HANDS, Answered, Call, Halt, Step, WatchLost, Work
 from secureps.roles.member import Member, MemberKit
 from secureps.roles.tasks import Contributed, SealedUpdate
 from tests.roles_kit import (
@@ -146,3 +146,15 @@ def said(step: Step, kind: type[Any]) -> list[Any]:
 
 def halts(step: Step) -> list[Halt]:
     return [e for e in step.effects if isinstance(e, Halt)]
+
+
+def leaves(client: Client, step: Step) -> Halt:
+    """The client tells the coordinator that it takes part no more, and then stops."""
+    (call,) = [
+        e for e in step.effects if isinstance(e, Call) and isinstance(e.message, requests.Retire)
+    ]
+    assert halts(step) == []
+    lost = client.give(COORDINATOR, WatchLost())
+    assert lost.effects == [], "it would join again"
+    (halt,) = halts(client.give(COORDINATOR, Answered(call.message, requests.Noted())))
+    return halt

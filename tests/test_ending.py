@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from secureps.messages import orders, records
+from secureps.errors import UnknownParty
+from secureps.messages import orders, records, requests
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact, facts_of, spent
+from secureps.roles.federation import Phase
 from secureps.run.simulation import Simulation
 from tests.evaluations import evaluated_plan, examined, metrics_of
 from tests.federations import same, small_federation, small_plan
@@ -20,9 +22,11 @@ from tests.roles_kit import (
     SPARE,
     STEPS,
     World,
+    answers,
     make_plan,
     orders_of,
     state_of,
+    take,
 )
 
 RULE = {"quorum": 2, "minimum": 2, "start": 2, "most": 4, "deadline": 10.0, "extensions": 1}
@@ -113,10 +117,10 @@ def test_those_who_have_spent_theirs_are_left_out_while_others_suffice() -> None
     world = ended(budgeted(private(RULE), 1), ("c0", "c1"))
     assert world.group().version == 1
     assert not world.federation.finished
-    assert world.group().reason == "2 live members have spent their budget; no member is live"
+    assert world.group().reason == "their budget is spent: c0, c1; no member is live"
     world.enter("c2")
     assert world.group().reason == (
-        "2 live members have spent their budget; waits for members: 1 of 2 are live"
+        "their budget is spent: c0, c1; waits for members: 1 of 2 are live"
     )
     step = world.enter(SPARE)
     invited = [to for to, o in world.told if isinstance(o, orders.Invite) and o.version == 1]
@@ -125,6 +129,54 @@ def test_those_who_have_spent_theirs_are_left_out_while_others_suffice() -> None
     world.pump()
     assert world.group().version == 2
     assert "would bring 4 clients above epsilon" in world.federation.finished
+
+
+def test_a_round_does_not_wait_for_who_has_retired() -> None:
+    world = World(make_plan("bfv", RULE, versions=2))
+    world.found()
+    for client in ("c0", "c1"):
+        world.give(*take(world, client))
+    step = world.give("c2", requests.Retire("c2"))
+    assert records.MemberRetired("c2") in step.records
+    assert world.group().phase is Phase.HOLDING
+    world.due = [due for due in world.due if due.to != "c2"]
+    world.pump()
+    assert world.federation.finished == "all 2 versions are made"
+    (status,) = answers(world.give("c0", requests.AskStatus()))
+    assert {m.name: m.state for m in status.members}["c2"] == "stopped"
+
+
+def test_too_few_who_could_still_come_end_the_run() -> None:
+    world = World(make_plan("bfv", versions=3))  # a round waits for 3 of the 4 on the roster
+    world.found()
+    world.give("c2", requests.Retire("c2"))
+    world.due = [due for due in world.due if due.to != "c2"]
+    while world.group().version < 1:
+        world.pump(1)
+    assert world.group().reason == ("their budget is spent: c2; waits for members: 2 of 3 are live")
+    world.give("c1", requests.Retire("c1"))
+    world.pump()
+    assert world.federation.finished == (
+        "the privacy budget is spent: after version 1 of all, 2 clients have stopped at budgets "
+        "of their own"
+    )
+    assert world.federation.checkpoints[-1].version_of("all") == 1
+
+
+def test_who_joins_again_is_back() -> None:
+    world = World(make_plan("bfv", versions=3))
+    world.found()
+    world.give("c2", requests.Retire("c2"))
+    world.give("c2", requests.Retire("c2"))
+    assert world.federation.retired == {"c2"}
+    again = World(world.plan, journal=tuple(world.journal))
+    assert again.federation.retired == {"c2"}
+    world.enter("c2")
+    assert world.federation.retired == set()
+    with pytest.raises(UnknownParty, match="c1 speaks as c2"):
+        world.give("c1", requests.Retire("c2"))
+    with pytest.raises(UnknownParty, match="has not joined"):
+        world.give(SPARE, requests.Retire(SPARE))
 
 
 def test_groups_end_together_and_an_open_round_comes_to_its_end() -> None:

@@ -49,6 +49,13 @@ class MemberJoined:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberRetired:
+    """A client takes part no more, until it joins again."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
 class FounderChosen:
     """The client whose parameters become version 0."""
 

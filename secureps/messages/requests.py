@@ -71,6 +71,13 @@ class Decline:
 
 
 @dataclass(frozen=True, slots=True)
+class Retire:
+    """A client takes part no more: what it may spend is spent. Joining again takes that back."""
+
+    party: str
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """A shard holds the ciphertext sums of a cohort; digests of its own blocks, ascending."""
 

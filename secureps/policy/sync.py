@@ -66,7 +66,7 @@ class Sync:
             return self._close(arrivals, f"all {len(here)} invited have arrived")
         if now < until:
             if late:
-                return Wait(until, f"{count} have arrived; waits for {_names(late)}")
+                return Wait(until, f"{count} have arrived; waits for {named(late)}")
             return Wait(until, f"{count} have arrived, the minimum cohort is {self.minimum}")
         if len(here) >= max(self.quorum, self.minimum):
             return self._close(arrivals, f"deadline: {count} have arrived, quorum {self.quorum}")
@@ -93,6 +93,7 @@ class Sync:
         return Close(tuple(Member(a.id, 1) for a in sorted(arrivals, key=lambda a: a.id)), reason)
 
 
-def _names(names: list[str], shown: int = 3) -> str:
+def named(names: list[str], shown: int = 3) -> str:
+    """The first of some names, and how many more."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more

@@ -15,6 +15,9 @@ from secureps.messages.orders import Invite, Published
 from secureps.messages.submission import model_digest
 from secureps.policy.plan import Plan
 
+DECLINES = "this client sends no evaluation"
+"""All that the coordinator hears of a refusal: why is the client's own matter."""
+
 
 class Readiness(Enum):
     """How a client stands to an invitation to evaluate."""

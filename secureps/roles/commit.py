@@ -50,6 +50,7 @@ from secureps.messages.records import (
 from secureps.messages.requests import Prepared
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend
+from secureps.policy.sync import named
 from secureps.roles import checkpointing, ending, judging
 from secureps.roles.federation import GroupState, Phase
 from secureps.roles.turn import Turn
@@ -106,19 +107,15 @@ def found(turn: Turn, group: GroupState, receipt: Receipt | None) -> None:
 
 
 def _open_round(turn: Turn, group: GroupState) -> float | None:
-    live = turn.trainers
+    live, retired = turn.trainers, frozenset(turn.federation.retired)
     invited, reason = _admitted(turn, group, live)
-    if invited and (spent := ending.exhausted(turn, ending.next_version(turn))):
+    if invited or retired:
+        spent = ending.exhausted(turn, ending.next_version(turn))
         invited, reason = _admitted(turn, group, live - spent)
-        reason = f"{len(live & spent)} live members have spent their budget; {reason}"
-        if not invited and not _admitted(turn, group, turn.clients - spent)[0]:
-            assert turn.plan.section.privacy is not None
-            budget = turn.plan.section.privacy.budget
-            ending.end(
-                turn,
-                f"the privacy budget is spent: after version {group.version} of {group.name}, "
-                f"another would bring {len(spent)} clients above epsilon {budget:g}",
-            )
+        if out := (live & spent) | retired:
+            reason = f"their budget is spent: {named(sorted(out))}; {reason}"
+        if not invited and not _admitted(turn, group, turn.clients - spent - retired)[0]:
+            ending.end(turn, ending.budget_spent(turn, group, spent, retired))
     if not invited:
         group.reason = turn.federation.ending or reason
         return None

@@ -43,6 +43,7 @@ from secureps.messages.requests import (
     OpenRefused,
     Prepared,
     Register,
+    Retire,
     Spoilt,
     Submit,
     Subscribe,
@@ -190,6 +191,11 @@ class Coordinator:
             case Submit(receipt):
                 self._same(sender, receipt.id.client)
                 reception.submit(turn, self._charter.roster, receipt)
+            case Retire(party):
+                self._same(sender, party)
+                self._presence.leases.pop(party, None)
+                turn.live -= {party}
+                reception.retire(turn, party)
             case Decline(party):
                 self._same(sender, party)
                 reception.decline(turn, event)
@@ -267,7 +273,7 @@ class Coordinator:
         if schema.digest != ours.digest:
             text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
             raise WrongShape(f"{text}; train the run's model")
-        if client not in federation.members:
+        if client not in federation.members or client in federation.retired:
             turn.write(MemberJoined(client))
             trains = client != self._plan.evaluator
             if trains and not federation.founder and self._charter.initial is None:

@@ -57,6 +57,20 @@ def exhausted(turn: Turn, groups: Iterable[GroupState]) -> frozenset[str]:
     return frozenset(c for c in turn.clients if _next(turn, c, ahead) > privacy.budget)
 
 
+def budget_spent(
+    turn: Turn, group: GroupState, spent: frozenset[str], retired: frozenset[str]
+) -> str:
+    """Why no round of a group can open any more, whoever comes."""
+    privacy = turn.plan.section.privacy
+    parts = [f"the privacy budget is spent: after version {group.version} of {group.name}"]
+    if spent and privacy is not None:
+        budget = f"{privacy.budget:g}"
+        parts.append(f"another would bring {len(spent)} clients above epsilon {budget}")
+    if stopped := retired - spent:
+        parts.append(f"{len(stopped)} clients have stopped at budgets of their own")
+    return ", ".join(parts)
+
+
 def _next(turn: Turn, client: str, ahead: list[GroupState]) -> float:
     """A client's epsilon after the evaluation that it owes, and one version more of these."""
     own = turn.federation.groups.get(EVALUATION)

@@ -32,6 +32,7 @@ from secureps.messages.records import (
     Incarnated,
     MemberDeclined,
     MemberJoined,
+    MemberRetired,
     Received,
     RoundExtended,
     RoundGivenUp,
@@ -181,6 +182,7 @@ class Federation:
             version and in no checkpoint yet.
         included: how many updates of a client are part of versions of the model.
         ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
+        retired: members that take part no more, by their own word.
         holders_used: whether a key holder was ever asked to open a cohort and answered.
     """
 
@@ -199,6 +201,7 @@ class Federation:
     ledger: Ledger = field(default_factory=Ledger)
     holders_used: bool = False
     unsafe: set[str] = field(default_factory=set)
+    retired: set[str] = field(default_factory=set)
     evaluations: Evaluations = field(default_factory=Evaluations)
     ending: str = ""
     finished: str = ""
@@ -260,6 +263,9 @@ class Federation:
                 self.shards[shard.name] = shard
             case MemberJoined(client):
                 self.members[client] = None
+                self.retired.discard(client)
+            case MemberRetired(client):
+                self.retired.add(client)
             case FounderChosen(client):
                 self.founder = client
             case CheckpointOrdered(number, versions):

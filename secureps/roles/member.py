@@ -34,6 +34,7 @@ from secureps.messages.requests import (
     Heartbeat,
     Join,
     PutBlock,
+    Retire,
     Submit,
     Subscribe,
     Telemetry,
@@ -44,7 +45,7 @@ from secureps.messages.submission import FOUNDING, SubmissionId, model_digest
 from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
 from secureps.roles.allowance import Allowance
-from secureps.roles.appraisal import Readiness, digests, readiness, to_judge
+from secureps.roles.appraisal import DECLINES, Readiness, digests, readiness, to_judge
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.library import Library
 from secureps.roles.machine import (
@@ -64,9 +65,6 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.tasks import Aim, Contribute, Contributed, Evaluate, Judged, Offer, Prune, Sweep
-
-DECLINES = "this client sends no evaluation"
-"""All that the coordinator hears of a refusal: why is the client's own matter."""
 
 
 @dataclass(slots=True)
@@ -107,6 +105,7 @@ class Member:
         self._followed: dict[str, Invite] = {}
         self._transfers: dict[SubmissionId, Transfer] = {}
         self._working = False
+        self._leaving = ""
         self._evaluated = 0
         self._refuses_to_evaluate = False
         self._beat: float | None = None
@@ -157,7 +156,9 @@ class Member:
             case Tick():
                 self._tick(now, step)
             case WatchLost():
-                return self._greet()
+                return Step() if self._leaving else self._greet()
+            case Answered(Retire()) | Failed(Retire()):
+                step.effects.append(Halt(self._leaving))
             case Answered(request, reply):
                 self._answered(now, step, request, reply)
             case Failed(request, error):
@@ -223,7 +224,7 @@ class Member:
 
     def _go(self, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
-        if self._pinned is None or self._working:
+        if self._pinned is None or self._working or self._leaving:
             return
         for group, invite in list(self._invites.items()):
             if invite.version == -1 and not self._pending(group, -1):
@@ -277,8 +278,7 @@ class Member:
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
         """Whether training for these would spend too much; metrics that are paid for go first."""
-        objection = self._allowance.objection()
-        if objection:
+        if objection := self._allowance.objection():
             step.effects.append(Halt(objection, PlanRefused))
             return True
         facts = self._allowance.planned(self.pinned.layout, aims)
@@ -288,9 +288,9 @@ class Member:
 
     def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
         """Whether these exceed the plan's budget, or this client's own at its own delta."""
-        excess = self._allowance.excess(self._ledger, facts)
-        if excess:
-            step.effects.append(Halt(f"another version {excess}: this client stops"))
+        if excess := self._allowance.excess(self._ledger, facts):
+            self._leaving = f"another version {excess}: this client stops"
+            step.effects.append(Call(COORDINATOR, Retire(self._kit.name)))
         return bool(excess)
 
     # --- evaluate -----------------------------------------------------------------

@@ -10,7 +10,7 @@ from secureps.crypto.identity import Roster
 from secureps.errors import Conflict, Malformed, UnknownParty, WrongRun, WrongVersion
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
-from secureps.messages.records import Received
+from secureps.messages.records import MemberRetired, Received
 from secureps.messages.requests import Decline
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
 from secureps.policy.evaluation import check_metrics
@@ -68,6 +68,23 @@ def decline(turn: Turn, message: Decline) -> None:
     if open_now and message.party in group.invited and not arrived:
         said = "".join(c if c.isprintable() else "?" for c in message.reason[:REASON_LIMIT])
         commit.declined(turn, group, message.party, said)
+
+
+def retire(turn: Turn, client: str) -> None:
+    """A member takes part no more; open rounds go on without what it has not sent.
+
+    Raises:
+        UnknownParty: it never joined.
+    """
+    if client not in turn.federation.members:
+        raise UnknownParty(f"{client} has not joined, and cannot retire")
+    if client in turn.federation.retired:
+        return
+    turn.write(MemberRetired(client))
+    for group in turn.federation.groups.values():
+        arrived = any(id.client == client for id in group.receipts)
+        if group.phase is Phase.COLLECTING and client in group.invited and not arrived:
+            commit.declined(turn, group, client, "takes part no more")
 
 
 def evaluated(turn: Turn, roster: Roster, message: Evaluated) -> None:

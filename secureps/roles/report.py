@@ -87,7 +87,7 @@ def _member(turn: Turn, name: str) -> MemberStatus:
     return MemberStatus(
         name=name,
         live=live,
-        state=state if live else "gone",
+        state=state if live else "stopped" if name in federation.retired else "gone",
         submissions=federation.included[name],
         charges=len(facts_of(federation.ledger, name)),
         epsilon=_epsilon(turn, name),

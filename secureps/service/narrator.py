@@ -32,6 +32,8 @@ def told(record: Any) -> str | None:
             return f"{record.group}: {record.reason}"
         case records.EvaluationSkipped(version, reason):
             return f"version {version} is not evaluated: {reason}"
+        case records.MemberRetired(client):
+            return f"{client} takes part no more: what it may spend is spent"
         case records.MemberDeclined(group, _, client, reason):
             return f"{group}: {client} takes no part: {reason}"
         case VersionEvaluated(version, metrics):
