@@ -15,7 +15,6 @@ from secureps.errors import InternalError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import EVALUATION
 from secureps.policy.plan import Plan
-from secureps.privacy.accountant import client_epsilon, epsilon
 from secureps.privacy.ledger import Ledger
 
 Fact = Charge | Release
@@ -52,6 +51,8 @@ def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
     Raises:
         InternalError: the plan protects nothing, or a fact is of the other unit.
     """
+    from secureps.privacy.accountant import client_epsilon, epsilon  # 80 MB that a shard saves
+
     privacy = plan.section.privacy
     if privacy is None:
         raise InternalError("nothing is spent under a plan without privacy")
