@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.crypto.compiled import kernel, ones
-from secureps.crypto.ntt import U32, backward, forward, once, shoup
+from secureps.crypto.ntt import U32, forward, once, shoup
 from secureps.crypto.ring import ETA
 
 U64 = NDArray[np.uint64]
