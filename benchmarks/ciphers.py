@@ -1,148 +1,114 @@
 """What each step of an update costs, on one core: ours beside TenSEAL's vectors.
 
-Blocks of 2^18 values, 16 bits, capacity 32. "/ copy" is the ratio to a float32 copy of
-as many values in the same run, which is what to compare between machines.
+Blocks of 2^18 values, 16 bits, capacity 32. "to a copy" is the ratio to a float32 copy of as
+many values in the same run, which is what to compare between machines; "to fp32" is that of
+bytes. Of the steps before the cipher, a client takes `clip` and then either `grid`, which rounds
+too, or, protected as a whole, `round` and one of the two noises; `seal` packs by itself.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import assert_never
 
 import numpy as np
-import tenseal as ts
+from numpy.typing import NDArray
 
 from benchmarks.report import Row, report
+from benchmarks.stopwatch import Stopwatch
+from benchmarks.vectors import BITS, time_vectors
 from secureps.codec.grid import Grid
+from secureps.codec.pack import Packing, capacity_base
 from secureps.crypto.bfv_seal import generate
-from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.crypto.suite import cipher
+from secureps.crypto.secret import Secret
+from secureps.crypto.suite import CIPHERS, cipher
+from secureps.policy.plan import load_plan
 from secureps.privacy.mechanism import clip_l2
+from secureps.privacy.rounding import round_to_norm
+from secureps.privacy.skellam import Skellam
 
 VALUES = 1 << 18
-BITS = 16
 CAPACITY = 32
-TRIES = 3
-"""Of which the fastest counts: the machine does other things too."""
+DIGITS = 2
+"""Values in a coefficient: of every cipher that packs."""
+PRIVATE = Path(__file__).parent.parent / "policies" / "digits_client.toml"
+"""Whose clip and noise multiplier the private steps take, for as many values as are timed."""
 
 
-class Bench:
-    """Times steps on VALUES values; the first row is the copy that all are compared with."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self._copy = 0.0
-
-    def time(self, who: str, step: str, action: Callable[[], Any], size: int = 0) -> Any:
-        """Adds a row; returns what `action` did. `size` is bytes of what it made, if sent."""
-        fastest, made = float("inf"), None
-        for _ in range(TRIES):
-            began = time.perf_counter()
-            made = action()
-            fastest = min(fastest, time.perf_counter() - began)
-        nanoseconds = 1e9 * fastest / VALUES
-        self._copy = self._copy or nanoseconds
-        if isinstance(made, bytes):
-            size = len(made)
-        self.rows.append(
-            {
-                "who": who,
-                "step": step,
-                "ns/value": nanoseconds,
-                "/ copy": nanoseconds / self._copy,
-                "bytes/value": size / VALUES,
-            }
-        )
-        return made
+def measure(values: int = VALUES, tries: int = 5) -> Sequence[Row]:
+    """All rows; `values` in whole vectors of TenSEAL."""
+    watch = Stopwatch(values, tries)
+    integers = _before_the_cipher(watch)
+    for name in CIPHERS:
+        _cipher(watch, name, integers)
+    time_vectors(watch)
+    return watch.rows
 
 
-def _float32(bench: Bench) -> None:
-    x = np.random.default_rng(1).standard_normal(VALUES).astype(np.float32)
-    total = np.zeros_like(x)
-    bench.time("float32", "copy", lambda: np.copyto(total, x), x.nbytes)
-    bench.time("float32", "add", lambda: np.add(total, x, out=total))
-
-
-def _ours(bench: Bench) -> None:
+def _before_the_cipher(watch: Stopwatch) -> NDArray[np.int64]:
+    """Times what all ciphers have in common; returns integers to seal."""
+    plan, stream = load_plan(PRIVATE), UnsafeSeed(3)
+    clip = plan.group("all").clip
+    delta = np.random.default_rng(2).standard_normal(watch.values).astype(np.float32)
+    clipped, _ = watch.time("all", "clip", lambda: clip_l2(delta, clip))
     grid = Grid(BITS, 0.1)
-    delta = np.random.default_rng(2).standard_normal(VALUES).astype(np.float32)
-    clipped, _ = bench.time("all", "clip", lambda: clip_l2(delta, 3.0))
-    stream = UnsafeSeed(3)
-
-    def to_grid() -> Any:
-        return grid.encode(clipped, stream.derive("round").words(VALUES))
-
-    values = bench.time("all", "round and grid", to_grid)
-    secret, public = generate()
-    for name, key in (("plain", None), ("bfv", public.to_bytes())):
-        kind = cipher(CipherParameters(name, CAPACITY, grid.levels))
-        sealer, adder = kind.sealer(key), kind.adder()
-        opener = kind.opener(secret if name == "bfv" else None)
-        sealed = bench.time(name, "seal", lambda s=sealer: s.seal(values))  # type: ignore[misc]
-        bench.time(name, "check", lambda a=adder, b=sealed: a.check(VALUES, b))  # type: ignore[misc]
-        sums = adder.zero(VALUES)
-        bench.time(name, "add", lambda a=adder, s=sums, b=sealed: a.add(s, b, 1))  # type: ignore[misc]
-        total = bench.time(name, "total", lambda a=adder, s=sums: a.total(s))  # type: ignore[misc]
-        opened = bench.time(name, "open", lambda o=opener, t=total: o.open(t, VALUES))  # type: ignore[misc]
-        assert np.array_equal(opened, TRIES * values)
-
-
-def _tenseal(bench: Bench) -> None:
-    ckks = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40], n_threads=1)
-    ckks.global_scale = 2**40
-    x = np.random.default_rng(4).standard_normal(VALUES)
-    _vectors(bench, "tenseal ckks", ckks, ts.ckks_vector, ts.ckks_vector_from, x, 4096)
-    bfv = ts.context(
-        ts.SCHEME_TYPE.BFV,
-        4096,
-        plain_modulus=_BATCHING_PRIME,
-        coeff_mod_bit_sizes=[60, 49],
-        n_threads=1,
+    integers = watch.time(
+        "all", "grid", lambda: grid.encode(clipped, stream.derive("grid").words(watch.values))
     )
-    u = np.random.default_rng(5).integers(0, 1 << BITS, VALUES)
-    _vectors(bench, "tenseal bfv", bfv, ts.bfv_vector, ts.bfv_vector_from, u, 4096)
+    distributed = plan.mechanism("all", watch.values)
+    assert distributed is not None
+    made, words = distributed.calibration, stream.derive("round").words
+    steps = clipped / np.float64(made.step)
+    watch.time("client", "round", lambda: round_to_norm(steps, made.bound, made.limit, words))
+    local = replace(distributed, placement="local", honest=1)
+    for mechanism in (local, distributed):
+        sampler, noise = Skellam(mechanism.share_variance), stream.derive("noise").words
+        sampler.sample(1, noise)  # its table is made once in a run
+        watch.time(
+            "client",
+            f"noise, {mechanism.placement}",
+            lambda s=sampler, w=noise: s.sample(watch.values, w),  # type: ignore[misc]
+        )
+    packing = Packing(capacity_base(CAPACITY, grid.levels), DIGITS)
+    packed = watch.time("all", "pack", lambda: packing.pack(integers))
+    unpacked = watch.time("all", "unpack", lambda: packing.unpack(packed, watch.values))
+    assert np.array_equal(unpacked, integers)
+    return integers
 
 
-_BATCHING_PRIME = 4294991873
-"""= 1 mod 8192, above 2^32: the sums of 32 values of 16 bits, one to a slot."""
+def _cipher(watch: Stopwatch, name: str, integers: NDArray[np.int64]) -> None:
+    kind = cipher(CipherParameters(name, CAPACITY, int(Grid(BITS, 0.1).levels)))
+    public, secret = _keys(kind.opening)
+    sealer, adder, opener = kind.sealer(public), kind.adder(), kind.opener(secret)
+    sealed = watch.time(name, "seal", lambda: sealer.seal(integers))
+    watch.time(name, "check", lambda: adder.check(watch.values, sealed))
+    sums = adder.zero(watch.values)
+    watch.time(name, "add", lambda: adder.add(sums, sealed, 1))
+    total = watch.time(name, "total", lambda: adder.total(sums))
+    opened = watch.time(name, "open", lambda: opener.open(total, watch.values))
+    assert np.array_equal(opened, watch.tries * integers)
 
 
-def _vectors(
-    bench: Bench, who: str, context: Any, make: Any, load: Any, values: Any, slots: int
-) -> None:
-    parts = [part.tolist() for part in np.split(values, VALUES // slots)]
-
-    def seal() -> list[bytes]:
-        return [make(context, part).serialize() for part in parts]
-
-    sealed = seal()
-    size = sum(map(len, sealed))
-    bench.time(who, "seal", seal, size)
-    loaded = [load(context, data) for data in sealed]
-    bench.time(who, "check", lambda: [load(context, data) for data in sealed])
-    sums = [load(context, data) for data in sealed]
-
-    def add() -> None:
-        for total, part in zip(sums, loaded, strict=True):
-            total.add_(part)
-
-    bench.time(who, "add", add)
-    bench.time(who, "total", lambda: [total.serialize() for total in sums], size)
-    bench.time(who, "open", lambda: [total.decrypt() for total in sums])
-    opened = np.concatenate([total.decrypt() for total in sums])
-    assert np.abs(opened - (TRIES + 1) * values).max() < 1e-4
+def _keys(opening: Opening) -> tuple[bytes | None, Secret | None]:
+    """What a sealer and an opener need, fresh; mypy names an opening that is missing here."""
+    match opening:
+        case Opening.NOTHING:
+            return None, None
+        case Opening.HOLDER:
+            secret, public = generate()
+            return public.to_bytes(), secret
+    assert_never(opening)
 
 
 def main() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    bench = Bench()
-    _float32(bench)
-    _ours(bench)
-    _tenseal(bench)
-    report("ciphers", f"Steps of an update, {VALUES} values of {BITS} bits, one core", bench.rows)
+    title = f"Steps of an update, {VALUES} values of {BITS} bits, capacity {CAPACITY}, one core"
+    report("ciphers", title, measure())
 
 
 if __name__ == "__main__":

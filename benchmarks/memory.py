@@ -1,31 +1,49 @@
-"""Does a shard's memory grow with the number of clients? Its peak at 5, 20 and 50 of them.
+"""How much memory does a shard need, and does `secureps check` say so? Measured and predicted.
 
-A shard takes blocks one at a time, spools them to disk and adds them one at a time, so
-what it holds besides its model is what its threads are taking in: at most
-`run.serve.IN_FLIGHT_BYTES`, whoever sends it. `tests/test_memory.py` asserts it.
+Of runs with 5, 20 and 50 clients of a million parameters, with a model that is next to nothing and
+with one of four million: what grows with the clients, and what with the model. A shard takes
+blocks one at a time, spools them to disk and adds them one at a time, so what it holds besides its
+model is what its threads are taking in: at most `run.serve.IN_FLIGHT_BYTES`, whoever sends it.
+`tests/test_memory.py` asserts both, the bound and the prediction.
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.crowd import Crowd, memory, million_plan, start_servers
-from benchmarks.report import report
+from benchmarks.crowd import SHAPE, Crowd, memory, million_plan, start_servers
+from benchmarks.report import Row, report
+from secureps.model.layout import GroupLayout
+from secureps.policy.footprint import Footprint, footprint
+from secureps.policy.plan import Plan
+from secureps.run.check import service
 from tests.processes import Processes
 
-CLIENTS = (5, 20, 50)
+Shape = tuple[int, ...]
+
 CIPHER = "bfv"
+CASES: tuple[tuple[int, Shape, str], ...] = (
+    (5, SHAPE, CIPHER),
+    (20, SHAPE, CIPHER),
+    (50, SHAPE, CIPHER),
+    (5, (30, 7), CIPHER),
+    (5, (4000, 1000), CIPHER),
+    (5, SHAPE, "plain"),
+)
+"""Clients, the model's shape, and the cipher; the first is what the others are compared with."""
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """Bytes of resident memory: of shards when the model is founded, and at most."""
+    """Bytes of a run's shards: resident before there is a model, at most, and predicted."""
 
-    founded: dict[str, int]
+    idle: dict[str, int]
     most: dict[str, int]
+    predicted: Footprint
     seconds: float
 
     @property
@@ -33,17 +51,32 @@ class Peaks:
         """Of the shard that needed most."""
         return max(self.most.values())
 
+    @property
+    def ratio(self) -> float:
+        """Of the prediction to what was measured."""
+        return self.predicted.memory / self.highest
 
-def shard_peaks(folder: Path, clients: int, versions: int, cipher: str) -> Peaks:
-    """Plays a run of a million parameters in `folder` and looks at its two shards."""
-    with Processes(folder, cipher, clients, versions, plan=million_plan(clients)) as processes:
+
+def shard_peaks(
+    folder: Path, clients: int, versions: int, cipher: str, shape: Shape = SHAPE
+) -> Peaks:
+    """Plays a run in `folder` and looks at its two shards."""
+    plan = million_plan(clients)
+    with Processes(folder, cipher, clients, versions, plan=plan) as processes:
         start_servers(processes)
-        with Crowd(processes) as crowd:
+        idle = _of(processes, "VmHWM")
+        with Crowd(processes, shape) as crowd:
             processes.wait(lambda: processes.reached(0), "version 0")
             began = time.monotonic()
-            founded = _of(processes, "VmHWM")
             processes.wait(crowd.finished, "the end")
-        return Peaks(founded, _of(processes, "VmHWM"), time.monotonic() - began)
+        predicted = predict(processes.plan, clients, math.prod(shape))
+        return Peaks(idle, _of(processes, "VmHWM"), predicted, time.monotonic() - began)
+
+
+def predict(plan: Plan, clients: int, values: int) -> Footprint:
+    """What `secureps check` would say with so many clients."""
+    group = GroupLayout(plan.groups[0], (), values, plan.section.block_size - 1)
+    return footprint(plan, (group,), service(plan, clients))
 
 
 def _of(processes: Processes, what: str) -> dict[str, int]:
@@ -51,22 +84,26 @@ def _of(processes: Processes, what: str) -> dict[str, int]:
 
 
 def main() -> None:
-    rows: list[dict[str, str | int | float]] = []
-    for clients in CLIENTS:
+    rows: list[Row] = []
+    first = 0
+    for clients, shape, cipher in CASES:
         with tempfile.TemporaryDirectory(prefix="secureps-memory-") as folder:
-            peaks = shard_peaks(Path(folder), clients, versions=1, cipher=CIPHER)
-        first = rows[0]["peak MB"] if rows else peaks.highest / 1e6
+            peaks = shard_peaks(Path(folder), clients, 2, cipher, shape)
+        first = first or peaks.highest
         rows.append(
             {
                 "clients": clients,
-                "cipher": CIPHER,
-                "founded MB": max(peaks.founded.values()) / 1e6,
+                "values": math.prod(shape),
+                "cipher": cipher,
+                "idle MB": max(peaks.idle.values()) / 1e6,
                 "peak MB": peaks.highest / 1e6,
-                "ratio": peaks.highest / 1e6 / float(first),
+                "to the first": peaks.highest / first,
+                "predicted MB": peaks.predicted.memory / 1e6,
+                "predicted / peak": peaks.ratio,
                 "seconds": peaks.seconds,
             }
         )
-    report("memory", "Resident memory of the larger of two shards, 1M parameters", rows)
+    report("memory", "Resident memory of the larger of two shards, measured and predicted", rows)
 
 
 if __name__ == "__main__":

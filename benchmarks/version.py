@@ -1,24 +1,40 @@
-"""What one version costs, from pull to publication: bfv against plain, in real processes.
+"""What one version costs, from pull to publication: every cipher, and float32 without us.
 
-A coordinator, two shards, a holder (bfv) and five clients on loopback, each a process of
-its own, with a model of a million parameters. The founding version is not counted.
+A coordinator, two shards, the holders that a cipher needs and five clients on loopback, each a
+process of its own, with a model of a million parameters. The founding version is not counted.
+"to fp32" compares with `benchmarks.floor`, played in the same run.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from benchmarks import floor
 from benchmarks.crowd import SHAPE, million_plan
-from benchmarks.report import report
+from benchmarks.report import Row, report
+from benchmarks.stopwatch import FLOAT_BYTES
+from secureps.crypto.suite import CIPHERS
 from tests.processes import ROOT, Processes
 
 CLIENTS = 5
 VERSIONS = 2
 """Measured together, after version 1, with which everything is warm."""
+VALUES = SHAPE[0] * SHAPE[1]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one version: seconds of the clock, of all CPUs, of the servers' CPUs; bytes a value up."""
+
+    wall: float
+    cpu: float
+    served: float
+    sent: float
 
 
 class _Federation(Processes):
@@ -35,7 +51,7 @@ def _cpu_seconds(processes: Processes, names: tuple[str, ...]) -> float:
     return float(sum(t.user + t.system for t in times))
 
 
-def _measure(folder: Path, cipher: str) -> dict[str, str | int | float]:
+def _measure(folder: Path, cipher: str) -> Cost:
     plan = million_plan(CLIENTS)
     with _Federation(folder, cipher, CLIENTS, VERSIONS + 2, plan=plan) as processes:
         processes.start_all()
@@ -51,24 +67,30 @@ def _measure(folder: Path, cipher: str) -> dict[str, str | int | float]:
         status = processes.status()
         assert status is not None
         up = [f.value for t in status.telemetry for f in t.figures if f.name == "bytes_up"]
-    values = SHAPE[0] * SHAPE[1]
+    return Cost(wall / VERSIONS, cpu / VERSIONS, served / VERSIONS, sum(up) / len(up) / VALUES)
+
+
+def _row(name: str, cost: Cost, least: Cost) -> Row:
     return {
-        "cipher": cipher,
-        "wall s": wall / VERSIONS,
-        "CPU s": cpu / VERSIONS,
-        "of servers": served / VERSIONS,
-        "bytes/value up": sum(up) / len(up) / values,
+        "cipher": name,
+        "wall s": cost.wall,
+        "wall to fp32": cost.wall / least.wall,
+        "CPU s": cost.cpu,
+        "CPU to fp32": cost.cpu / least.cpu,
+        "of servers": cost.served,
+        "bytes/value up": cost.sent,
+        "bytes to fp32": cost.sent / least.sent,
     }
 
 
 def main() -> None:
-    rows = []
-    for cipher in ("plain", "bfv"):
+    with tempfile.TemporaryDirectory(prefix="secureps-floor-") as folder:
+        wall, cpu = floor.measure(Path(folder), CLIENTS, VALUES, versions=20)
+    least = Cost(wall, cpu, 0.0, float(FLOAT_BYTES))
+    rows = [_row("none: fp32, gloo", least, least)]
+    for cipher in CIPHERS:
         with tempfile.TemporaryDirectory(prefix="secureps-version-") as folder:
-            rows.append(_measure(Path(folder), cipher))
-    plain, bfv = rows
-    ratios = {key: float(bfv[key]) / float(plain[key]) for key in plain if key != "cipher"}
-    rows.append({"cipher": "bfv / plain", **ratios})
+            rows.append(_row(cipher, _measure(Path(folder), cipher), least))
     report("version", f"One version of 1M parameters, {CLIENTS} clients", rows)
 
 

@@ -71,6 +71,22 @@ class OptimizerSection(Section):
     tau: float = Field(default=1e-3, gt=0)
 
 
+class AdaptiveSection(Section):
+    """A clip that follows the updates' norms (`privacy.adaptive`); the group's `clip` is the first.
+
+    `quantile` is the share of updates that shall be shorter than the clip; `rate` how fast the
+    clip follows, 0 for never; `weight` how large the count of short updates is in the sum, in
+    clips: more counts more exactly, and costs noise; `least` and `most` bound the clip, in
+    units of the first.
+    """
+
+    quantile: float = Field(default=0.5, gt=0, lt=1)
+    rate: float = Field(default=0.2, ge=0, le=10)
+    weight: float = Field(default=0.5, ge=0.01, le=10)
+    least: float = Field(default=2.0**-10, ge=2.0**-40, le=1)
+    most: float = Field(default=2.0**10, ge=1, le=2.0**40)
+
+
 class GroupSection(Section):
     """Parameters that share one rule, grid and clip.
 
@@ -81,6 +97,7 @@ class GroupSection(Section):
     name: str = Field(default="all", pattern=NAME)
     pattern: str = "*"
     clip: float = Field(default=1.0, gt=0)
+    adaptive: AdaptiveSection | None = None
     bits: int = Field(default=16, ge=2, le=24)
     range: float | None = Field(default=None, gt=0)
     weighting: Literal["examples", "uniform"] = "examples"

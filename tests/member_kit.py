@@ -8,15 +8,7 @@ from typing import Any
 from secureps.messages import orders, requests
 from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_digest
 from secureps.policy.plan import Plan
-from secureps.roles.machine import (
-    COORDINATOR,
-    HANDS,
-    Answered,
-    Call,
-    Halt,
-    Step,
-    Work,
-)
+from secureps.roles.machine import COORDINATOR, HANDS, Answered, Call, Halt, Step, Work
 from secureps.roles.member import Member, MemberKit
 from secureps.roles.tasks import Contributed, SealedUpdate
 from tests.roles_kit import (

@@ -412,7 +412,7 @@ def outstanding(due: list[Due]) -> Counter[Any]:
     return Counter((d.to, order) for d, order in zip(due, plain))
 
 
-# --- worlds at a step
+# --- worlds at a step -------------------------------------------------------------
 
 
 def collecting(cipher: str = "bfv", **changes: Any) -> World:

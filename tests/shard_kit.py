@@ -7,30 +7,14 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import (
-    SecurepsError,
-)
+from secureps.errors import SecurepsError
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.orders import MemberBlocks
-from secureps.messages.submission import (
-    FOUNDING,
-    UPDATE,
-    Cohort,
-    SubmissionId,
-)
-from secureps.roles.machine import (
-    COORDINATOR,
-    HANDS,
-    Call,
-    Step,
-    Work,
-)
+from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
+from secureps.roles.machine import COORDINATOR, HANDS, Call, Step, Work
 from secureps.roles.shard import Shard
-from secureps.roles.tasks import (
-    StateReady,
-    SumsReady,
-)
+from secureps.roles.tasks import StateReady, SumsReady
 from tests.roles_kit import (
     HOLDER,
     HOLDERS,
@@ -96,7 +80,7 @@ class Desk:
                 header = self.header(id, block, **changes)
                 self.give(header.author, requests.PutBlock(header))
 
-    # --- orders, answered by rote ---
+    # --- orders, answered by rote -------------------------------------------------
 
     def founded(self) -> Desk:
         """Version 0 is committed."""

@@ -115,7 +115,7 @@ def test_what_is_unsound_is_refused() -> None:
         epsilon([replace(ONE, noise_multiplier=math.nan)], DELTA)
 
 
-# --- the client unit ------------------------------------------------------------------
+# --- the client unit --------------------------------------------------------------
 
 RELEASE = Release("alice", "rest", 0, 100.0, 5000.0, 400.0, 1, 0.0)
 

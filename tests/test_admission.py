@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import (
-    Conflict,
-    Malformed,
-    SecurepsError,
-    Unsigned,
-    WrongRun,
-    WrongVersion,
-)
+from secureps.errors import Conflict, Malformed, SecurepsError, Unsigned, WrongRun, WrongVersion
 from secureps.messages import requests
 from secureps.messages.charge import Charge
 from secureps.messages.submission import Receipt, SubmissionId, signing_bytes

@@ -14,9 +14,12 @@ from rich.console import Console
 from safetensors.numpy import save_file
 
 from secureps.errors import ConfigError, PlanRefused
+from secureps.policy.plan import load_plan
 from secureps.run.check import check, record, tables
+from secureps.run.simulate import load_scenario
 
 ROOT = Path(__file__).parent.parent
+SCENARIOS = sorted((ROOT / "simulations").glob("*.toml"))
 PLAN = """
 name = "small"
 versions = 3
@@ -32,6 +35,22 @@ def write(folder: Path, text: str = PLAN) -> Path:
     path = folder / "plan.toml"
     path.write_text(text)
     return path
+
+
+def test_the_place_of_an_indicator_counts_as_a_value(tmp_path: Path) -> None:
+    private = """
+weighting = "uniform"
+adaptive = {}
+[privacy]
+unit = "client"
+placement = "local"
+noise_multiplier = 1.0
+delta = 1e-5
+budget = 100.0
+"""
+    explained = check(write(tmp_path, PLAN + private), 1000)
+    assert explained.groups[0].values == 1001
+    assert any("the clip begins at 1 " in remark for remark in explained.remarks)
 
 
 def test_the_models_size_comes_from_the_option_the_file_or_the_script(tmp_path: Path) -> None:
@@ -69,11 +88,29 @@ def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
     page = console.export_text()
     assert "digits: sound. 15 versions under bfv, 2 shards." in page
     assert explanation.price is not None
-    for said in ("key holder", "7.875", "5.11 x", "enough for 15 versions", explanation.collusion):
+    for said in ("key holder", "7.875", "5.11 x", "enough for 15 versions", *explanation.collusion):
         assert said in page
-    assert json.loads(json.dumps(record(explanation)))["price"]["epsilon_run"] == (
-        explanation.price.epsilon_run
-    )
+    for said in (explanation.price.against, explanation.opened, "6 clients connected"):
+        assert said in page
+    read = json.loads(json.dumps(record(explanation)))
+    assert read["price"]["epsilon_run"] == explanation.price.epsilon_run
+    assert read["price"]["deviation"] == explanation.price.deviation
+    assert read["shard"]["memory"] == explanation.shard.memory
+    assert read["collusion"] == list(explanation.collusion)
+    assert read["opened"] == explanation.opened
+
+
+def test_every_preset_is_explained() -> None:
+    """A plan with a script by itself, one without by the scenario that plays it."""
+    played = {load_scenario(path).plan.section.name for path in SCENARIOS}
+    for path in sorted((ROOT / "policies").glob("*.toml")):
+        plan = load_plan(path)
+        assert plan.section.federation is not None or plan.section.name in played, path
+        explanation = check(path, 1000)
+        for part in tables(explanation):
+            Console(width=100, file=io.StringIO()).print(part)
+    fifty = check(ROOT / "simulations" / "digits.toml")
+    assert (fifty.name, fifty.groups[0].values, fifty.shard.clients) == ("digits-50", 9610, 50)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-# --- the numbers ----------------------------------------------------------------------
+# --- the numbers ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -144,7 +144,7 @@ def test_a_release_states_the_facts_and_has_an_epsilon() -> None:
         assert spent == pytest.approx(4.7527, abs=2e-4)
 
 
-# --- what is sent ---------------------------------------------------------------------
+# --- what is sent -----------------------------------------------------------------
 
 
 def update(kind: str, size: int, clip: float, seed: int = 0) -> NDArray[np.float32]:
@@ -310,7 +310,7 @@ def test_a_cohort_adds_up_to_its_mean_with_the_promised_error(case: dict[str, An
     assert abs(float(np.mean(error))) < SURE * deviation / math.sqrt(mechanism.dimension)
 
 
-# --- refusals -------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ import dataclasses
 
 import pytest
 
-from secureps.errors import (
-    WrongVersion,
-)
+from secureps.errors import WrongVersion
 from secureps.messages import orders, records, requests
 from secureps.messages.submission import Member, SubmissionId
 from secureps.roles.federation import Phase

@@ -329,7 +329,7 @@ def test_status_says_what_is_waited_for() -> None:
     assert status.finished == ""
 
 
-# --- who may say what ------------------------------------------------------------
+# --- who may say what -------------------------------------------------------------
 
 
 def test_nobody_speaks_for_another() -> None:

@@ -68,7 +68,7 @@ class Ward:
         """On disk for those that are damaged: it takes its time."""
         return DiskSpool(self.folder / "spool" / name) if name in self.disks else MemorySpool()
 
-    # --- moments ---
+    # --- moments ------------------------------------------------------------------
 
     @property
     def group(self) -> GroupState:
@@ -81,7 +81,7 @@ class Ward:
         """
         self.play.run(lambda: (self.group.phase, self.group.version) == (phase, version))
 
-    # --- shard-0 ---
+    # --- shard-0 ------------------------------------------------------------------
 
     @property
     def shelves(self) -> Shelves:
@@ -123,7 +123,7 @@ class Ward:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True, exist_ok=True)
 
-    # --- the end ---
+    # --- the end ------------------------------------------------------------------
 
     def ends_as_unharmed(self) -> None:
         self.play.run()

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from secureps.codec.grid import Grid
 from secureps.crypto.suite import cipher
 from secureps.messages.charge import Charge
-from secureps.policy.explanation import explain
-from secureps.policy.plan import load_plan
+from secureps.policy import explanation
+from secureps.policy.explanation import Explanation
+from secureps.policy.footprint import Service
+from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.accountant import epsilon
 from tests.roles_kit import SCHEMA, make_plan, private_plan
 
 DIGITS = load_plan(Path(__file__).parent.parent / "policies" / "digits.toml")
 VALUES = 9610
+SERVICE = Service(
+    shards=("shard-0", "shard-1"),
+    clients=4,
+    program=1000,
+    connection=500,
+    stream=100,
+    threads=12,
+    streams=8,
+    piece=1 << 20,
+    in_flight=64 << 20,
+)
+
+
+def explain(plan: Plan, sizes: Mapping[str, int]) -> Explanation:
+    return explanation.explain(plan, sizes, SERVICE)
 
 
 @pytest.mark.parametrize("name", ["plain", "bfv"])
@@ -62,6 +81,7 @@ def test_the_noise_is_that_of_dp_sgd_on_the_mean() -> None:
     step = 4.0 * 3.66 * 0.3 / (0.5 * 512)
     expected = step * math.sqrt(8) / math.sqrt(5) / (16.0 / math.sqrt(VALUES))
     assert price.noise["all"] == pytest.approx(expected, rel=1e-12)
+    assert price.deviation["all"] == pytest.approx(step * math.sqrt(8 / 5), rel=1e-12)
 
 
 def test_groups_compose() -> None:
@@ -79,8 +99,10 @@ def test_who_sees_what_depends_on_the_cipher() -> None:
     assert [s.role for s in sealed.sights] == ["client", "coordinator", "shard", "key holder"]
     assert "a single update" in sealed.sights[2].never
     assert "every client's update" in plain.sights[2].sees
-    assert "at least 1" in sealed.collusion
-    assert plain.collusion == "nobody needs help: shards read every update"
+    assert any("at least 1" in who for who in sealed.collusion)
+    assert plain.collusion == ("any shard alone: it reads every update",)
+    assert any("no encryption" in remark for remark in plain.remarks)
+    assert not any("no encryption" in remark for remark in sealed.remarks)
 
 
 def test_remarks_tell_what_costs_more_than_it_need() -> None:
@@ -93,12 +115,59 @@ def test_remarks_tell_what_costs_more_than_it_need() -> None:
     assert any("fewer blocks than shards" in remark for remark in few.remarks)
 
 
-def test_memory_counts_the_optimizer() -> None:
-    rule = {"quorum": 3, "minimum": 2, "most": 4}
-    state = {
-        name: explain(
-            make_plan("plain", group=[{"rule": rule, "optimizer": {"name": name}}]), {"all": 1000}
-        ).shard_state
-        for name in ("sgd", "momentum", "adam", "yogi")
-    }
-    assert state == {"sgd": 4000, "momentum": 8000, "adam": 12000, "yogi": 12000}
+def client_plan(placement: str, minimum: int = 5, **privacy: Any) -> Plan:
+    rule = {"quorum": 6, "minimum": minimum, "most": 6}
+    unit = {"unit": "client", "placement": placement, "noise_multiplier": 1.0}
+    return make_plan(
+        "bfv",
+        group=[{"rule": rule, "weighting": "uniform"}],
+        privacy=unit | {"delta": 1e-5, "budget": 8.0} | privacy,
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "against", "opened"),
+    [
+        (private_plan(), "whoever colludes", "protects each record"),
+        (client_plan("local"), "whoever colludes", "own noise protects it"),
+        (
+            client_plan("distributed", honest=4),
+            "(4 in all)",
+            "1/3 of the noise's variance",
+        ),
+        (client_plan("aggregator"), "everybody but the shards", "the whole update, without noise"),
+    ],
+    ids=["record", "local", "distributed", "aggregator"],
+)
+def test_against_whom_noise_protects(plan: Plan, against: str, opened: str) -> None:
+    made = explain(plan, {"all": 60})
+    assert made.price is not None
+    assert against in made.price.against
+    assert opened in made.opened
+
+
+def test_nothing_private_is_opened_whole() -> None:
+    assert explain(make_plan("bfv"), {"all": 60}).opened.startswith("the whole update: nothing")
+
+
+def test_shards_know_the_noise_that_they_add() -> None:
+    told = [
+        any("which knows its noise" in who for who in explain(plan, {"all": 60}).collusion)
+        for plan in (client_plan("aggregator"), client_plan("local"))
+    ]
+    assert told == [True, False]
+
+
+def test_a_cohort_that_a_holder_would_not_open_is_remarked() -> None:
+    told = [
+        any("a key holder opens none of fewer than 5" in r for r in explain(p, {"all": 60}).remarks)
+        for p in (client_plan("local", minimum=4), client_plan("local"), make_plan("plain"))
+    ]
+    assert told == [True, False, False]
+
+
+def test_a_small_model_cannot_fill_a_ciphertext() -> None:
+    small = explain(make_plan("bfv", block_size=1024), {"all": 650})
+    assert any("650 values do not fill a ciphertext" in remark for remark in small.remarks)
+    assert not any("raise block_size" in remark for remark in small.remarks)
+    assert small.groups[0].bytes_value == 65536 / 650

@@ -15,13 +15,7 @@ from secureps.crypto.identity import Identity, Role, certify, sign_roster
 from secureps.errors import KitError
 from secureps.messages.encoding import payload_digest
 from secureps.store import keyring
-from secureps.store.keyring import (
-    create_kit,
-    issue,
-    load_holder_secret,
-    load_private,
-    load_public,
-)
+from secureps.store.keyring import create_kit, issue, load_holder_secret, load_private, load_public
 
 BFV = CipherParameters("bfv", 32, 100)
 PLAIN = CipherParameters("plain", 32, 100)

@@ -67,6 +67,23 @@ def test_groups_keep_schema_order_and_local_stays_out() -> None:
     assert (layout.group("words").size, layout.group("rest").size) == (15, 14)
 
 
+def test_a_scale_is_the_last_value_of_its_group_and_no_tensor() -> None:
+    plain, scaled = build(), build(scaled=["words"])
+    assert plain.digest != scaled.digest == build(scaled=["words"]).digest
+    assert plain.digest == build(scaled=[]).digest
+    words, rest = scaled.group("words"), scaled.group("rest")
+    assert (words.size, words.scaled, rest.scaled) == (16, True, False)
+    assert rest == plain.group("rest")
+    flat = words.flatten(tensors())
+    assert flat[-1] == 1
+    np.testing.assert_array_equal(flat[:-1], plain.group("words").flatten(tensors()))
+    flat[-1] = 0.5
+    assert list(words.unflatten(flat)) == ["embedding.weight"]
+    flat[-1] = np.nan
+    with pytest.raises(NotFinite):
+        words.unflatten(flat)
+
+
 def test_the_first_matching_group_wins_in_the_order_given() -> None:
     layout = build(groups=[("rest", "body.*"), ("words", "*")])
     assert [t.name for t in layout.group("words").tensors] == ["embedding.weight", "norm.running"]

@@ -310,7 +310,7 @@ def test_a_foreign_journal() -> None:
         Client(journal=(records.MemberJoined("c0"),))
 
 
-# --- the end ---------------------------------------------------------------------
+# --- the end ----------------------------------------------------------------------
 
 
 def test_failures_that_do_not_matter() -> None:

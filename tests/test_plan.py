@@ -25,6 +25,13 @@ PRIVACY = {
     "delta": 1e-5,
     "budget": 8.0,
 }
+CLIENT = {
+    "unit": "client",
+    "placement": "distributed",
+    "noise_multiplier": 1.0,
+    "delta": 1e-5,
+    "budget": 8.0,
+}
 TOML = """
 name = "demo"
 versions = 3
@@ -175,6 +182,10 @@ def test_the_optimizer_is_the_sections() -> None:
             {"cipher": {"name": "bfv", "holders": 2}},
             "bfv has one holder of the whole secret key; 2",
         ),
+        (
+            {"privacy": CLIENT, "group": [group(weighting="examples")]},
+            'group all: weighting = "examples" makes a client\'s influence depend on its number',
+        ),
         ({"privacy": PRIVACY}, "training.local_steps: a private plan states how many steps"),
         ({"privacy": PRIVACY, "training": {"local_steps": 0}}, "training.local_steps"),
         ({"privacy": PRIVACY, "training": {"local_steps": True}}, "training.local_steps"),
@@ -205,6 +216,14 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
             "sample_rate: Input should be",
         ),
         ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.client.placement: Field required"),
+        (  # arrivals are no random sample: nothing is amplified by them
+            {"privacy": CLIENT | {"sample_rate": 0.1}},
+            r"privacy\.client\.sample_rate: unknown key",
+        ),
+        (  # what a client alone leaves out, encrypted sums cannot
+            {"group": [group(support="topk")]},
+            r"group\.0\.support: unknown key",
+        ),
         ({"training": {"x": [1]}}, "training.x"),
         ({"shards": 0}, "shards: Input should be"),
     ],

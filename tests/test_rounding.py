@@ -27,7 +27,7 @@ def bound_of(x: NDArray[np.float64]) -> Fraction:
     return Fraction(math.sqrt(float(exact_square(x)))) * (1 + Fraction(1, 2**50))
 
 
-# --- the limit ------------------------------------------------------------------------
+# --- the limit --------------------------------------------------------------------
 
 
 @given(
@@ -63,7 +63,7 @@ def test_what_has_no_limit(bound: Fraction, dimension: int, reason: str) -> None
         norm_limit(bound, dimension)
 
 
-# --- rounding -------------------------------------------------------------------------
+# --- rounding ---------------------------------------------------------------------
 
 vectors = hnp.arrays(
     np.float64,

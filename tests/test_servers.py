@@ -21,16 +21,7 @@ from secureps.messages.requests import GetBlock, Heartbeat, Subscribe
 from secureps.wire import framing, servers
 from secureps.wire.codec import encode
 from secureps.wire.rpc import CoordinatorServer, ShardServer
-from tests.transport_kit import (
-    BLOCK_LIMIT,
-    PATIENCE,
-    Echo,
-    ask,
-    authenticate,
-    get,
-    put,
-    sign_as,
-)
+from tests.transport_kit import BLOCK_LIMIT, PATIENCE, Echo, ask, authenticate, get, put, sign_as
 
 GRACE = 0.3
 CLOSED = 5.0

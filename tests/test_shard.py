@@ -21,12 +21,7 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages import orders, records, requests
-from secureps.messages.submission import (
-    FOUNDING,
-    Member,
-    SubmissionId,
-    signing_bytes,
-)
+from secureps.messages.submission import FOUNDING, Member, SubmissionId, signing_bytes
 from secureps.roles.machine import (
     COORDINATOR,
     Answer,
@@ -41,29 +36,9 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.roles.shard import model_key, sum_key
-from secureps.roles.tasks import (
-    Sweep,
-)
-from tests.roles_kit import (
-    HOLDER,
-    IDENTITIES,
-    SHARDS,
-    STRANGER,
-    make_cohort,
-    opened_header,
-    sign,
-)
-from tests.shard_kit import (
-    FOUND_ID,
-    ID,
-    PLANS,
-    SUMS,
-    Desk,
-    blocks,
-    refused,
-    shelved,
-    works,
-)
+from secureps.roles.tasks import Sweep
+from tests.roles_kit import HOLDER, IDENTITIES, SHARDS, STRANGER, make_cohort, opened_header, sign
+from tests.shard_kit import FOUND_ID, ID, PLANS, SUMS, Desk, blocks, refused, shelved, works
 
 # --- greeting ---------------------------------------------------------------------
 

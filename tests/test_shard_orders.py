@@ -7,29 +7,11 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import (
-    DamagedStore,
-    Fenced,
-    Malformed,
-    Refused,
-    SecurepsError,
-    WrongRun,
-)
+from secureps.errors import DamagedStore, Fenced, Malformed, Refused, SecurepsError, WrongRun
 from secureps.messages import orders, records, requests
 from secureps.messages.orders import GroupVersion, MemberBlocks
-from secureps.messages.submission import (
-    FOUNDING,
-    SubmissionId,
-)
-from secureps.roles.machine import (
-    COORDINATOR,
-    HANDS,
-    Call,
-    Halt,
-    Step,
-    Work,
-    WorkFailed,
-)
+from secureps.messages.submission import FOUNDING, SubmissionId
+from secureps.roles.machine import COORDINATOR, HANDS, Call, Halt, Step, Work, WorkFailed
 from secureps.roles.shard import sum_key
 from secureps.roles.tasks import (
     Damaged,

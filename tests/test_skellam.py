@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 from secureps.errors import InternalError, PlanRefused
 from secureps.privacy.series import TABLE_BITS
-from secureps.privacy.skellam import (
-    LEAST_VARIANCE,
-    MOST_VARIANCE,
-    TAIL_BITS,
-    Skellam,
-    tail,
-)
+from secureps.privacy.skellam import LEAST_VARIANCE, MOST_VARIANCE, TAIL_BITS, Skellam, tail
 from tests.skellam_kit import Replay, law, misfit, pairs, stream, variance_error, within
 
 sampler = cache(Skellam)
@@ -40,7 +34,7 @@ def draw(variance: float, count: int, *labels: str | int) -> NDArray[np.int64]:
     return sampler(variance).sample(count, stream("skellam", *labels).words)
 
 
-# --- exactness ------------------------------------------------------------------------
+# --- exactness --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variance", [*SMALL, 1e6])
@@ -110,7 +104,7 @@ def test_words_that_never_decide_are_not_random() -> None:
         sampler(0.7).sample(1, lambda count: np.full(count, 0xFFFFFFFF, dtype=np.uint32))
 
 
-# --- the stream -----------------------------------------------------------------------
+# --- the stream -------------------------------------------------------------------
 
 
 def test_the_same_words_give_the_same_noise_and_others_do_not() -> None:
@@ -155,7 +149,7 @@ def test_nothing_takes_no_words() -> None:
     assert sampler(2.5).sample(0, Replay(np.empty(0, dtype=np.uint32))).size == 0
 
 
-# --- the law, from outside ------------------------------------------------------------
+# --- the law, from outside --------------------------------------------------------
 
 # The seeds are fixed: these pass or fail for ever. A right sampler passes 5 deviations but for
 # six of ten million seeds; a variance that is wrong by 3% fails by more than 8.
@@ -198,7 +192,7 @@ def test_the_shares_of_many_clients_are_one_law(variance: float, clients: int) -
     assert misfit(np.zeros_like(total), variance) > 10 * SURE
 
 
-# --- tails ----------------------------------------------------------------------------
+# --- tails ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variance", [*SMALL, 1e6])

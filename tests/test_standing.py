@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -41,6 +42,20 @@ def test_tables_say_who_holds_what_and_what_a_group_waits_for() -> None:
     lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
     assert ["shard-0", "here:1", "1", "3", "768", "B"] in lines
     assert ["shard-1", "here:2", "0.5", "-", "-"] in lines
+
+
+def test_an_adaptive_clip_is_a_column_of_the_groups() -> None:
+    screen, told = console()
+    show(STATUS, screen)
+    assert "clip" not in told.getvalue()
+    groups = (
+        GroupStatus("all", 3, "collecting", "waits", (), 0.123456),
+        GroupStatus("still", 3, "collecting", "waits", ()),
+    )
+    show(dataclasses.replace(STATUS, groups=groups), screen)
+    lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
+    assert ["all", "3", "collecting", "waits", "0.1235"] in lines
+    assert ["still", "3", "collecting", "waits", "-"] in lines
 
 
 def test_json_says_the_same_in_one_line() -> None:

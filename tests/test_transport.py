@@ -35,7 +35,7 @@ class TestInProcessWithDelays(TransportContract):
         world.close()
 
 
-# --- faults of the in-process network ----------------------------------------------
+# --- faults of the in-process network ---------------------------------------------
 
 
 def faulty(name: str, fault: Fault, nth: int = 1, sender: str = "a", to: str = "shard-0") -> Any:

@@ -27,21 +27,8 @@ from secureps.client.flower_records import FlowerModel, States
 from secureps.client.flower_server import RUN, first_message, message
 from secureps.client.flower_settings import NODE, Settings
 from secureps.client.generators import seeded
-from secureps.client.trainer import (
-    SEED_BITS,
-    Array,
-    EvaluateResult,
-    FitConfig,
-    FitResult,
-    Setting,
-)
-from secureps.errors import (
-    ConfigError,
-    NotFinite,
-    PlanRefused,
-    SecurepsError,
-    WrongShape,
-)
+from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
+from secureps.errors import ConfigError, NotFinite, PlanRefused, SecurepsError, WrongShape
 
 NO_RECORD_PRIVACY = (
     "the plan's record privacy is a promise about every training step, and a Flower app takes "

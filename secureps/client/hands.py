@@ -215,9 +215,10 @@ class MemberHands:
         layout = self._layout().group(aim.group)
         at = sum(g.blocks for g in self._layout().groups[: plan.groups.index(aim.group)])
         model = model_digest(aim.group, aim.version, task.blocks[at : at + layout.blocks])
+        scale = self._scale(aim.group, task.blocks[at + layout.blocks - 1])
         with blamed("what fit returned"):
             delta = layout.flatten(result.parameters) - layout.flatten(base)
-            clipped, _ = clip_l2(delta, plan.group(aim.group).clip)
+            clipped = self._clip(aim.group, delta, scale)
             weight = self._weight(aim.group, layout.size, result.examples)
         content = digest("secureps-update", weight.to_bytes(8, "little"), clipped.tobytes())
         known = aim.known
@@ -232,6 +233,27 @@ class MemberHands:
         payloads = (self._sealed_block(layout, values, weight, b) for b in range(layout.blocks))
         sealed = self._seal_up(id, UPDATE, payloads, aim.version, model, spends)
         return dataclasses.replace(sealed, content=content)
+
+    def _scale(self, group: str, last: bytes) -> float | None:
+        """The scale of an adaptive clip, which ends the last pulled block; None where it stays.
+
+        Raises:
+            Malformed: no clip of the plan has it.
+        """
+        adaptive = self._machine.pinned.plan.adaptive(group)
+        if adaptive is None:
+            return None
+        return adaptive.check(float(self._cache[block_key(last)][-1]))
+
+    def _clip(
+        self, group: str, delta: NDArray[np.float32], scale: float | None
+    ) -> NDArray[np.float32]:
+        """The update as it is rounded."""
+        plan = self._machine.pinned.plan
+        adaptive = plan.adaptive(group)
+        if adaptive is None or scale is None:
+            return clip_l2(delta, plan.group(group).clip)[0]
+        return adaptive.clipped(delta, scale)
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
         """Words for one purpose; a secret seed gives other ones in every run."""

@@ -38,9 +38,14 @@ def payload_digest(payload: bytes | memoryview) -> bytes:
 
 
 def to_plain(value: Any) -> Any:
-    """A record as dicts, lists, strings and numbers; bytes become hexadecimal text."""
+    """A record as dicts, lists, strings and numbers; bytes become hexadecimal text.
+
+    A field that is None by default is left out where it is None: what a record says without
+    it stays the same bytes, and the same digest, as before there was such a field.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        given = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return {f.name: to_plain(v) for f, v in given if v is not None or f.default is not None}
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, (tuple, list)):
@@ -57,6 +62,12 @@ def field_types(kind: type) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
 
+@functools.cache
+def _omissible(kind: type) -> frozenset[str]:
+    """Fields that `to_plain` leaves out where they are None."""
+    return frozenset(f.name for f in dataclasses.fields(kind) if f.default is None)
+
+
 def from_plain(kind: type[T], plain: Any) -> T:
     """The record of class `kind` that `to_plain` made; Malformed if it does not fit exactly."""
     return typing.cast(T, _read(kind, plain, kind.__name__))
@@ -66,9 +77,13 @@ def _read(kind: Any, plain: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
         fields = field_types(kind)
-        if not isinstance(plain, dict) or set(plain) != set(fields):
+        if not isinstance(plain, dict):
             raise Malformed(f"{where}: expected exactly the fields {sorted(fields)}")
-        return kind(**{n: _read(t, plain[n], f"{where}.{n}") for n, t in fields.items()})
+        absent = {n for n in _omissible(kind) if n not in plain}
+        given = {n: t for n, t in fields.items() if n not in absent}
+        if set(plain) != set(given) or any(plain[n] is None for n in _omissible(kind) - absent):
+            raise Malformed(f"{where}: expected exactly the fields {sorted(fields)}")
+        return kind(**{n: _read(t, plain[n], f"{where}.{n}") for n, t in given.items()})
     origin = typing.get_origin(kind)
     if origin is tuple:
         if not isinstance(plain, list):

@@ -138,13 +138,14 @@ class CohortBurnt:
 
 @dataclass(frozen=True, slots=True)
 class ShardPrepared:
-    """Step 4, of one shard."""
+    """Step 4, of one shard; `scale` as it reported it (see `Prepared`)."""
 
     group: str
     version: int
     shard: str
     blocks: tuple[bytes, ...]
     state: bytes
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +216,17 @@ class SumsMade:
 
 @dataclass(frozen=True, slots=True)
 class StatePrepared:
-    """The state file of a version is durable; digests of own blocks, ascending, and of the file."""
+    """The state file of a version is durable; digests of own blocks, ascending, and of the file.
+
+    `scale` is the version's, if this shard holds it (see `Prepared`).
+    """
 
     group: str
     version: int
     cohort: int
     blocks: tuple[bytes, ...]
     state: bytes
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

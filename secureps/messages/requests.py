@@ -111,13 +111,17 @@ class Spoilt:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A shard's blocks of a new version are durable; digests ascending, and of its state file."""
+    """A shard's blocks of a new version are durable; digests ascending, and of its state file.
+
+    `scale` comes from the shard that holds the group's last block, under adaptive clipping.
+    """
 
     shard: str
     group: str
     version: int
     blocks: tuple[bytes, ...]
     state: bytes
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +206,17 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """One group: its version, the step of the commit it is in, and what it waits for."""
+    """One group: its version, the step of the commit it is in, and what it waits for.
+
+    `clip` is that of the version under adaptive clipping; None elsewhere.
+    """
 
     name: str
     version: int
     step: str
     reason: str
     late: tuple[str, ...]
+    clip: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,8 @@ class Cohort:
         version: the version it will make (its predecessor is version - 1).
         epoch: the placement epoch it was closed under.
         members: sorted by id.
+        scale: under adaptive clipping, that of the base version: the unit of the members'
+            updates; None elsewhere.
     """
 
     group: str
@@ -129,6 +131,7 @@ class Cohort:
     version: int
     epoch: int
     members: tuple[Member, ...]
+    scale: float | None = None
 
     @property
     def weight(self) -> int:

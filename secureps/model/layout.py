@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -25,6 +25,10 @@ from secureps.messages.schema import Schema, TensorSpec
 MOST_VALUES = 1 << 36
 """Values of the largest tensor."""
 
+SCALE = TensorSpec("secureps:scale", (), "float32")
+"""The last value of a group under adaptive clipping: the scale of its clip
+(`privacy.adaptive`). It is no tensor of the model, and no model may have one of this name."""
+
 
 @dataclass(frozen=True)
 class GroupLayout:
@@ -32,7 +36,7 @@ class GroupLayout:
 
     Args:
         name: the group's name in the plan.
-        tensors: the tensors of the group, in schema order.
+        tensors: the tensors of the group, in schema order; SCALE after them, where it has one.
         size: how many values they have together.
         block_values: values per block; the last block may have fewer.
     """
@@ -61,8 +65,15 @@ class GroupLayout:
         start, stop = self.span(block)
         return 1 + stop - start
 
+    @property
+    def scaled(self) -> bool:
+        """Whether its last value is the scale of an adaptive clip."""
+        return self.tensors[-1:] == (SCALE,)
+
     def flatten(self, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """The group's values in one new vector; tensors of other groups are passed over.
+
+        A scale is that of version 0, which is 1.
 
         Args:
             tensors: by name, each with exactly the shape and dtype of its spec.
@@ -75,6 +86,9 @@ class GroupLayout:
         flat = np.empty(self.size, dtype=np.float32)
         start = 0
         for spec in self.tensors:
+            if spec == SCALE:
+                flat[start] = 1
+                continue
             if spec.name not in tensors:
                 raise WrongShape(f"tensor {spec.name!r} of group {self.name!r} is missing")
             tensor = np.asarray(tensors[spec.name])
@@ -91,7 +105,7 @@ class GroupLayout:
         return flat
 
     def unflatten(self, values: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        """The group's tensors, new arrays with the shape and dtype of their specs.
+        """The group's tensors, new arrays with the shape and dtype of their specs; no scale.
 
         Integers are rounded half to even and kept within their dtype's range; a boolean is
         true above 0.5.
@@ -112,6 +126,8 @@ class GroupLayout:
             stop = start + math.prod(spec.shape)
             part = values[start:stop]
             _demand_finite(part, spec.name)
+            if spec == SCALE:
+                continue
             tensors[spec.name] = _cast(part, spec).reshape(spec.shape)
             start = stop
         return tensors
@@ -132,6 +148,7 @@ class Layout:
         groups: Sequence[tuple[str, str]],
         block_size: int,
         local: Sequence[str] = (),
+        scaled: Collection[str] = (),
     ) -> Layout:
         """Sort the tensors of a schema into groups.
 
@@ -141,13 +158,17 @@ class Layout:
                 those of `fnmatch`, case-sensitive.
             block_size: slots per block, slot 0 included.
             local: patterns of tensors that stay out, tried before all groups.
+            scaled: groups with an adaptive clip, whose scale is their last value.
         Raises:
-            PlanRefused: a tensor fits no group, a group gets no values, a name occurs twice,
+            PlanRefused: a tensor fits no group, a group gets no values, a name occurs twice or
+                is reserved,
                 a dtype cannot be carried, or a block would have no room for a value.
         """
         for spec in schema.tensors:
             if min(spec.shape, default=1) < 0 or math.prod(spec.shape) > MOST_VALUES:
                 raise PlanRefused(f"tensor {spec.name!r} has an impossible shape {spec.shape}")
+            if spec.name == SCALE.name:
+                raise PlanRefused(f"a tensor's name is {spec.name!r}, which is reserved: rename it")
         if block_size < 2:
             raise PlanRefused(f"a block of {block_size} slots has no room for a value: at least 2")
         _refuse_repeats("group", [name for name, _ in groups])
@@ -175,6 +196,8 @@ class Layout:
             size = sum(math.prod(spec.shape) for spec in specs)
             if size == 0:
                 raise PlanRefused(f"group {name!r} has no tensors: no value of the model is its")
+            if name in scaled:
+                specs, size = [*specs, SCALE], size + 1
             built.append(GroupLayout(name, tuple(specs), size, block_size - 1))
         return cls(tuple(built), tuple(kept), block_size)
 

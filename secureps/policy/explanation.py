@@ -7,16 +7,19 @@ parties run. What must not live here: how it looks (`run.check`), and any measur
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from secureps.config import ClientPrivacySection, RecordPrivacySection
+from secureps.config import ClientPrivacySection, RecordPrivacySection, ServeSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
+from secureps.model.layout import GroupLayout
+from secureps.policy.footprint import FLOAT_BYTES, Footprint, Service, footprint
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact, spent
 
-FLOAT_BYTES = 4
+POSSIBLE_BLOCK = 1 << 18
+"""Values of a block that wastes nothing under any cipher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class GroupCost:
     Args:
         values: of the model in this group; blocks: how many they are cut into.
         bits: of one integer; step: distance of two of them, in the model's units.
+        bytes_value: of one value on the wire.
         cohort: members of the smallest and of the largest cohort that is opened.
         bytes_up: of one client's update; ratio: to the same values as plain fp32.
         bytes_down: of a version that a client pulls, at most.
@@ -45,6 +49,7 @@ class GroupCost:
     blocks: int
     bits: int
     step: float
+    bytes_value: float
     cohort: tuple[int, int]
     bytes_up: int
     ratio: float
@@ -56,20 +61,23 @@ class Price:
     """What privacy spends and what its noise costs.
 
     Args:
-        unit: what is protected, in words.
+        unit: what is protected; against: from whom, and what that rests on; in words.
         epsilon_version, epsilon_run: of one client, at `delta`; infinite without noise.
         budget: the epsilon at which a client stops.
         versions: how many the budget allows, at most the plan's.
-        noise: standard deviation of the noise on one value of the mean update, in the model's
-            units, over that value's share of a clipped update (clip / sqrt(values)); by group.
+        deviation: standard deviation of the noise on one coordinate of the smallest cohort's
+            mean update, in the model's units; by group.
+        noise: the same over what a clipped update has in a coordinate, clip / sqrt(values).
     """
 
     unit: str
+    against: str
     epsilon_version: float
     epsilon_run: float
     delta: float
     budget: float
     versions: int
+    deviation: Mapping[str, float]
     noise: Mapping[str, float]
 
 
@@ -78,11 +86,12 @@ class Explanation:
     """A sound plan, explained.
 
     Args:
-        sights: by role; collusion: who must work together to open a single update.
+        sights: by role.
+        collusion: everybody who can open a single update: one, or several who work together.
+        opened: what whoever opens one learns from it.
         price: None if nothing is private.
         groups: costs, in the plan's order.
-        shard_state: bytes of model and optimizer that each of the shards keeps, on average;
-            shard_spool: bytes of updates on its disk while a cohort is open.
+        shard: memory and disk of the shard that needs most.
         remarks: what else to know before this plan is run.
     """
 
@@ -91,59 +100,54 @@ class Explanation:
     cipher: str
     shards: int
     sights: tuple[Sight, ...]
-    collusion: str
+    collusion: tuple[str, ...]
+    opened: str
     price: Price | None
     groups: tuple[GroupCost, ...]
-    shard_state: int
-    shard_spool: int
+    shard: Footprint
     remarks: tuple[str, ...]
 
 
-def explain(plan: Plan, sizes: Mapping[str, int]) -> Explanation:
+def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanation:
     """Explains a plan for a model with `sizes` values in each group (see `Layout`)."""
-    groups = tuple(_cost(plan, name, sizes[name]) for name in plan.groups)
-    values = sum(sizes[name] for name in plan.groups)
-    most = {group.name: group.cohort[1] for group in groups}
-    shards = plan.section.shards
+    block_values = plan.section.block_size - 1
+    layout = tuple(GroupLayout(name, (), sizes[name], block_values) for name in plan.groups)
     return Explanation(
         name=plan.section.name,
         versions=plan.section.versions,
         cipher=plan.section.cipher.name,
-        shards=shards,
+        shards=plan.section.shards,
         sights=_sights(plan),
         collusion=_collusion(plan),
+        opened=_opened(plan),
         price=_price(plan, sizes),
-        groups=groups,
-        shard_state=sum(_state_bytes(plan, name, sizes[name]) for name in plan.groups) // shards,
-        shard_spool=sum(most[g.name] * g.bytes_up for g in groups) // shards,
-        remarks=_remarks(plan, values),
+        groups=tuple(_cost(plan, group) for group in layout),
+        shard=footprint(plan, layout, service),
+        remarks=_remarks(plan, layout),
     )
 
 
-def _cost(plan: Plan, name: str, values: int) -> GroupCost:
-    section, grid, rule = plan.group(name), plan.grid(name, values), plan.rule(name)
-    block_values = plan.section.block_size - 1
-    blocks = -(-values // block_values)
-    adder = cipher(plan.cipher_parameters).adder()
-    last = values - (blocks - 1) * block_values
-    up = (blocks - 1) * adder.block_bytes(block_values + 1) + adder.block_bytes(last + 1)
+def _cost(plan: Plan, group: GroupLayout) -> GroupCost:
+    section, rule = plan.group(group.name), plan.rule(group.name)
+    up = _bytes_up(plan, group)
     return GroupCost(
-        name=name,
-        values=values,
-        blocks=blocks,
+        name=group.name,
+        values=group.size,
+        blocks=group.blocks,
         bits=section.bits,
-        step=grid.step,
+        step=plan.grid(group.name, group.size).step,
+        bytes_value=up / group.size,
         cohort=(rule.minimum, rule.most),
         bytes_up=up,
-        ratio=up / (FLOAT_BYTES * values),
-        bytes_down=FLOAT_BYTES * values,
+        ratio=up / (FLOAT_BYTES * group.size),
+        bytes_down=FLOAT_BYTES * group.size,
     )
 
 
-def _state_bytes(plan: Plan, name: str, values: int) -> int:
-    """Two versions of the model and of what the optimizer remembers."""
-    slots = {"sgd": 0, "momentum": 1, "adam": 2, "yogi": 2}[plan.group(name).optimizer.name]
-    return 2 * FLOAT_BYTES * values * (1 + slots)
+def _bytes_up(plan: Plan, group: GroupLayout) -> int:
+    adder = cipher(plan.cipher_parameters).adder()
+    full, last = adder.block_bytes(1 + group.block_values), group.slots(group.blocks - 1)
+    return (group.blocks - 1) * full + adder.block_bytes(last)
 
 
 def _sights(plan: Plan) -> tuple[Sight, ...]:
@@ -164,15 +168,32 @@ def _sights(plan: Plan) -> tuple[Sight, ...]:
     )
 
 
-def _collusion(plan: Plan) -> str:
+def _collusion(plan: Plan) -> tuple[str, ...]:
     if cipher(plan.cipher_parameters).opening is Opening.NOTHING:
-        return "nobody needs help: shards read every update"
+        return ("any shard alone: it reads every update",)
     least = min(plan.rule(name).minimum for name in plan.groups)
+    seen = "a shard, which knows its noise" if plan.noisy_shards else "whoever sees sums or models"
     return (
-        "the aggregator together with the key holder; a malicious shard alone, if it gives the "
-        "holder one ciphertext in place of a sum and reads what comes back; or all but one of a "
-        f"cohort's clients (at least {least - 1}) and whoever reads the model"
+        "the aggregator (a shard suffices) together with the key holder",
+        "a malicious shard alone, if it gives the holder one ciphertext in place of a sum and "
+        "reads what comes back",
+        f"all but one of a cohort's clients (at least {least - 1}) together with {seen}",
+        "whoever issued the keys and kept the holder's, together with a shard",
     )
+
+
+def _opened(plan: Plan) -> str:
+    privacy = plan.section.privacy
+    if privacy is None:
+        return "the whole update: nothing protects it but the cipher"
+    if isinstance(privacy, RecordPrivacySection):
+        return "an update whose noise protects each record to the epsilon below, and nothing else"
+    if privacy.placement == "local":
+        return "an update whose own noise protects it to the epsilon below"
+    if privacy.placement == "aggregator":
+        return "the whole update, without noise: the shards add theirs to sums"
+    shares = max(plan.honest(name) for name in plan.groups) - 1
+    return f"an update with 1/{shares} of the noise's variance: hardly protected by itself"
 
 
 def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
@@ -189,15 +210,24 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
         return spent(plan, (each for each in facts if each is not None))
 
     allowed = next((v for v in range(section.versions, 0, -1) if spends(v) <= privacy.budget), 0)
-    noise = _client_noise if isinstance(privacy, ClientPrivacySection) else _record_noise
+    client = isinstance(privacy, ClientPrivacySection)
+    deviation = {
+        name: (_client_noise if client else _record_noise)(plan, name, sizes[name])
+        for name in plan.groups
+    }
     return Price(
         unit=UNITS[privacy.unit],
+        against=_against(plan),
         epsilon_version=spends(1),
         epsilon_run=spends(section.versions),
         delta=privacy.delta,
         budget=privacy.budget,
         versions=allowed,
-        noise={name: noise(plan, name, sizes[name]) for name in plan.groups},
+        deviation=deviation,
+        noise={
+            name: sigma / (plan.group(name).clip / math.sqrt(sizes[name]))
+            for name, sigma in deviation.items()
+        },
     )
 
 
@@ -207,22 +237,50 @@ UNITS = {
 }
 
 
+def _against(plan: Plan) -> str:
+    privacy = plan.section.privacy
+    if not isinstance(privacy, ClientPrivacySection) or privacy.placement == "local":
+        return "everybody, whoever colludes: the noise is added at the client"
+    if privacy.placement == "aggregator":
+        return "everybody but the shards, which add the noise and know it"
+    least = ", ".join(f"{plan.honest(name)} in {name}" for name in plan.groups)
+    return (
+        "whoever sees sums and models, while enough members of every cohort add their share of "
+        f"the noise and keep it to themselves ({least})"
+    )
+
+
 def _client_noise(plan: Plan, name: str, values: int) -> float:
-    """The noise on the mean of the smallest cohort, over clip / sqrt(values).
+    """Standard deviation of the noise on a coordinate of the smallest cohort's mean.
 
     sigma^2 is one party's share times the parties that add one: each member (local,
-    distributed), or the shards alone.
+    distributed), or the shards alone. In the units in which updates travel: the model's, as long
+    as an adaptive clip has not moved.
     """
-    section, mechanism = plan.group(name), plan.mechanism(name, values)
+    mechanism = plan.mechanism(name, values)
     assert mechanism is not None
     members = plan.rule(name).minimum
     parties = 1 if plan.noisy_shards else members
     total = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step
-    return total / members / (section.clip / math.sqrt(values))
+    return total / members
 
 
-def _record_noise(plan: Plan, name: str, values: int) -> float:
-    """DP-SGD's noise on the mean of the smallest cohort, over clip / sqrt(values).
+def _following(plan: Plan, name: str, values: int) -> str:
+    """What an adaptive clip does and costs."""
+    section, adaptive = plan.group(name), plan.adaptive(name)
+    assert adaptive is not None
+    error = _client_noise(plan, name, values) / (2 * adaptive.indicator)
+    return (
+        f"group {name}: the clip begins at {section.clip:g} and moves until {adaptive.quantile:g} "
+        f"of the updates are shorter; that they are counted makes the noise "
+        f"{adaptive.cost - 1:.1%} larger than a fixed clip's, and noise on the count of the "
+        f"smallest cohort has a standard deviation of {error:.2f} of it; the noise above is that "
+        f"of the first clip, and in proportion to it"
+    )
+
+
+def _record_noise(plan: Plan, name: str, _: int) -> float:
+    """Standard deviation of DP-SGD's noise on a coordinate of the smallest cohort's mean.
 
     Each step moves a value by lr sigma C N(0, 1) / (q n) (Abadi et al. 2016, Algorithm 1), n
     records at each client: `most_examples`, since more count no more. Steps and clients are
@@ -234,33 +292,56 @@ def _record_noise(plan: Plan, name: str, values: int) -> float:
     rate = float(plan.section.training.get("lr", math.nan))
     batch = privacy.sample_rate * section.most_examples
     one = rate * privacy.noise_multiplier * privacy.max_grad_norm * math.sqrt(steps) / batch
-    mean = one / math.sqrt(plan.rule(name).minimum)
-    return mean / (section.clip / math.sqrt(values))
+    return one / math.sqrt(plan.rule(name).minimum)
 
 
-def _remarks(plan: Plan, values: int) -> tuple[str, ...]:
-    section = plan.section
+def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
+    section, sealed = plan.section, plan.holders > 0
     remarks = []
     if section.privacy is None:
         remarks.append("no privacy: sums and models may give records away; add a [privacy] section")
-    for name in plan.groups:
-        size = section.block_size
-        full = cipher(plan.cipher_parameters).adder().block_bytes(size) / size
-        best = cipher(plan.cipher_parameters).adder().block_bytes(1 << 18) / (1 << 18)
-        if full > 1.5 * best:
+    if not sealed:
+        remarks.append("no encryption: only for runs whose shards may read every update")
+    for group in layout:
+        remarks += _wasted(plan, group)
+        rule = plan.rule(group.name)
+        if sealed and rule.minimum < OPENED:
             remarks.append(
-                f"group {name}: blocks of {size} values half fill a ciphertext "
-                f"({full:.1f} bytes a value, {best:.1f} are possible): raise block_size"
+                f"group {group.name}: a cohort may have {rule.minimum} members, and a key holder "
+                f"opens none of fewer than {OPENED} unless its operator sets its own minimum lower"
             )
-    remarks += [
-        f"group {name}: epsilon holds while at least {plan.honest(name)} members of every cohort, "
-        f"the smallest of which has {plan.rule(name).minimum}, add their share of the noise"
-        for name in plan.groups
-        if plan.honest(name) > 1
-    ]
-    price = section.privacy
-    if price is not None and section.training.get("momentum"):
-        remarks.append("momentum adds to the noise below, which is stated without it")
-    if section.shards > 1 and values < section.shards * section.block_size:
+        if plan.honest(group.name) > 1:
+            remarks.append(
+                f"group {group.name}: epsilon holds while at least {plan.honest(group.name)} "
+                f"members of every cohort, the smallest of which has {rule.minimum}, add their "
+                "share of the noise"
+            )
+        if plan.adaptive(group.name):
+            remarks.append(_following(plan, group.name, group.size))
+    if section.privacy is not None and section.training.get("momentum"):
+        remarks.append("momentum adds to the noise, which is stated without it")
+    if section.shards > 1 and sum(group.blocks for group in layout) < section.shards:
         remarks.append("the model has fewer blocks than shards: some shards will have no work")
     return tuple(remarks)
+
+
+OPENED = ServeSection.model_fields["minimum"].default
+"""Members of the smallest cohort that a holder opens where its operator says nothing."""
+
+
+def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
+    """Says where ciphertexts are sent that are far from full."""
+    adder = cipher(plan.cipher_parameters).adder()
+    up = _bytes_up(plan, group)
+    larger = _bytes_up(plan, replace(group, block_values=POSSIBLE_BLOCK - 1))
+    best = adder.block_bytes(POSSIBLE_BLOCK) / POSSIBLE_BLOCK
+    if up > 1.2 * larger:
+        yield (
+            f"group {group.name}: blocks of {plan.section.block_size} values leave ciphertexts "
+            f"partly empty, {up:,} bytes an update where {larger:,} would do: raise block_size"
+        )
+    elif up > 1.5 * best * group.size:
+        yield (
+            f"group {group.name}: {group.size:,} values do not fill a ciphertext: "
+            f"{up / group.size:.0f} bytes a value, where large models need {best:.0f}"
+        )

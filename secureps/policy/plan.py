@@ -31,6 +31,7 @@ from secureps.model.layout import Layout
 from secureps.model.optimizer import Optimizer, OptimizerSettings, ScheduleSettings, build_optimizer
 from secureps.policy.rule import Rule
 from secureps.policy.sync import Sync
+from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
 
 
@@ -48,6 +49,9 @@ class Plan:
     def text(self) -> str:
         """Canonical JSON: what the run id binds. Leaves out who takes part on this machine."""
         body = self.section.model_dump(mode="json", exclude={"federation"})
+        for group in body["group"]:  # without it, the text is that of before it was known
+            if group["adaptive"] is None:
+                del group["adaptive"]
         return json.dumps(
             {"plan": body, "initial_digest": self.initial_digest},
             sort_keys=True,
@@ -76,19 +80,29 @@ class Plan:
         return tuple(group.name for group in self.section.group)
 
     def mechanism(self, group: str, values: int) -> ClientMechanism | None:
-        """What protects whole updates of a group of so many values; None in another unit."""
+        """What protects whole updates of a group of so many values; None in another unit.
+
+        Under adaptive clipping the indicator is one of the values, and within the norm.
+        """
         privacy = self.section.privacy
         if not isinstance(privacy, ClientPrivacySection):
             return None
-        section = self.group(group)
+        section, adaptive = self.group(group), self.adaptive(group)
         return _mechanism(
-            section.clip,
+            section.clip if adaptive is None else adaptive.norm,
             values,
             section.bits,
             privacy.noise_multiplier,
             privacy.placement,
             self.honest(group),
         )
+
+    def adaptive(self, group: str) -> AdaptiveClip | None:
+        """How the group's clip moves; None where it stays."""
+        section = self.group(group)
+        if section.adaptive is None:
+            return None
+        return AdaptiveClip(clip=section.clip, **section.adaptive.model_dump())
 
     def honest(self, group: str) -> int:
         """How many members of a cohort are trusted to have added noise; 1 if nobody need."""
@@ -166,7 +180,8 @@ class Plan:
         """
         section = self.section
         patterns = tuple((group.name, group.pattern) for group in section.group)
-        layout = Layout.build(schema, patterns, section.block_size, section.local)
+        scaled = [group.name for group in section.group if group.adaptive is not None]
+        layout = Layout.build(schema, patterns, section.block_size, section.local, scaled)
         for group in layout.groups:
             self.grid(group.name, group.size)
         return layout
@@ -229,6 +244,11 @@ def _refuse_unsound(plan: Plan) -> None:
     for name in names:
         _refuse_rule(plan, name)
         plan.optimizer(name)
+        if plan.adaptive(name) and not isinstance(section.privacy, ClientPrivacySection):
+            raise PlanRefused(
+                f"group {name}: adaptive: how many updates are short is counted under client-level "
+                f'privacy alone: remove it, or add [privacy] with unit = "client"'
+            )
         if isinstance(section.privacy, ClientPrivacySection):
             _refuse_client_privacy(plan, name, section.privacy)
         else:

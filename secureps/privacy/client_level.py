@@ -169,13 +169,13 @@ class ClientMechanism:
     @property
     def l2_sensitivity(self) -> float:
         """In grid steps, rounded up."""
-        return _root_above(Fraction(self.calibration.limit))
+        return root_above(Fraction(self.calibration.limit))
 
     @property
     def l1_sensitivity(self) -> float:
         """In grid steps, rounded up: min(sqrt(d) L2, L2^2), the vectors being whole."""
         squared = self.calibration.limit
-        return _root_above(Fraction(min(self.dimension * squared, squared * squared)))
+        return root_above(Fraction(min(self.dimension * squared, squared * squared)))
 
     @property
     def share_variance(self) -> float:
@@ -343,7 +343,7 @@ def _above(x: Fraction) -> float:
     return nearest if Fraction(nearest) >= x else math.nextafter(nearest, math.inf)
 
 
-def _root_above(x: Fraction) -> float:
+def root_above(x: Fraction) -> float:
     """A float that is not below the square root of x, and hardly above."""
     root = math.sqrt(float(x))
     while Fraction(root) ** 2 < x:

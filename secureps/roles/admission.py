@@ -9,10 +9,12 @@ from __future__ import annotations
 from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, Oversized, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.requests import Prepared
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, BlockHeader, Receipt
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact
+from secureps.privacy.adaptive import FIRST
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}
 """What a role may send blocks for."""
@@ -67,6 +69,32 @@ def check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
         raise Malformed(f"{id}: the privacy charge is missing or for another submission")
     if given != planned or (receipt.charge is not None and receipt.release is not None):
         raise Malformed(f"{id}: the privacy charge differs from the plan")
+
+
+def check_scale(plan: Plan, group: str, scale: float | None) -> None:
+    """Malformed unless it is a scale that this group's clip may have; None where that stays."""
+    adaptive = plan.adaptive(group)
+    if adaptive is not None:
+        adaptive.check(scale)
+    elif scale is not None:
+        raise Malformed(f"{group} has a clip that stays, and a scale of {scale} was given")
+
+
+def check_prepared(plan: Plan, prepared: Prepared, owner: str) -> None:
+    """The scale of a clip comes from the shard that has it, and from no other.
+
+    Args:
+        owner: the shard that holds the group's last block.
+    Raises:
+        Malformed: a scale that the plan does not allow, or that this shard cannot know.
+    """
+    name, scale = prepared.shard, prepared.scale
+    if name == owner:
+        check_scale(plan, prepared.group, scale)
+    elif scale is not None:
+        raise Malformed(f"{name}: {owner} has the scale of {prepared.group}")
+    if prepared.version == 0 and scale not in (None, FIRST):
+        raise Malformed(f"{name}: {prepared.group} begins with a scale of {FIRST:g}, not {scale}")
 
 
 def check_header(plan: Plan, layout: GroupLayout, header: BlockHeader, role: str) -> None:

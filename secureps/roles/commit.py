@@ -45,6 +45,7 @@ from secureps.messages.records import (
     SumsHeld,
     VersionCommitted,
 )
+from secureps.messages.requests import Prepared
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend
 from secureps.roles import checkpointing, ending
@@ -148,6 +149,7 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
                 group.version + 1,
                 epoch,
                 tuple(sorted(members, key=lambda m: m.id)),
+                group.scale,
             )
             turn.write(CohortClosed(cohort, reason))
             turn.tell_shards(group.name, lambda shard, blocks: _hold(turn, group, blocks))
@@ -267,13 +269,12 @@ def prepare_again(turn: Turn, group: GroupState) -> None:
             turn.order(shard, _prepare(turn, group, blocks))
 
 
-def prepared(
-    turn: Turn, group: GroupState, shard: str, blocks: tuple[bytes, ...], state: bytes
-) -> None:
+def prepared(turn: Turn, group: GroupState, by: Prepared) -> None:
     """A shard is prepared; when all are, the version is committed and published."""
     version = group.version + 1
-    if shard not in group.prepared:
-        turn.write(ShardPrepared(group.name, version, shard, blocks, state))
+    if by.shard not in group.prepared:
+        made = ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
+        turn.write(made)
     if len(group.prepared) < len(turn.federation.owners(group.name)):
         return
     ids = tuple(group.receipts)

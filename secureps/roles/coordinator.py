@@ -51,6 +51,7 @@ from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.roles import checkpointing, commit, founding, reception
+from secureps.roles.admission import check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.machine import HANDS, Answer, Halt, Step, Tick, Unwatched, WorkFailed
@@ -312,7 +313,8 @@ class Coordinator:
         if state.phase not in (Phase.PREPARING, Phase.FOUNDING):
             return
         self._digests(turn, shard, event.group, event.blocks)
-        commit.prepared(turn, state, shard, event.blocks, event.state)
+        check_prepared(self._plan, event, turn.federation.last_owner(event.group))
+        commit.prepared(turn, state, event)
 
     def _checkpointed(self, turn: Turn, shard: str, event: Checkpointed) -> None:
         number, checkpoints = event.number, turn.federation.checkpoints

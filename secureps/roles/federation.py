@@ -68,7 +68,11 @@ class Fate:
 
 @dataclass(slots=True)
 class GroupState:
-    """One group's life."""
+    """One group's life.
+
+    `scale` is the committed version's, under adaptive clipping; `coming` that of the version
+    in the making, once its shard is prepared.
+    """
 
     name: str
     version: int = -1
@@ -85,6 +89,8 @@ class GroupState:
     held: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     opened: tuple[bytes, ...] = ()
     prepared: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    scale: float | None = None
+    coming: float | None = None
 
     @property
     def digest(self) -> bytes:
@@ -105,6 +111,7 @@ class GroupState:
         self.held = {}
         self.opened = ()
         self.prepared = {}
+        self.coming = None
 
 
 @dataclass(slots=True)
@@ -160,6 +167,11 @@ class Federation:
         placed = self.pinned.placement.of(group)
         owned = {s: placed.blocks_of(s) for s in self.pinned.placement.shards}
         return {s: blocks for s, blocks in owned.items() if blocks}
+
+    def last_owner(self, group: str) -> str:
+        """Which shard holds a group's last block, and the scale of an adaptive clip with it."""
+        assert self.pinned is not None
+        return self.pinned.placement.of(group).owners[-1]
 
     def by_block(self, group: str, parts: dict[str, tuple[bytes, ...]]) -> tuple[bytes, ...]:
         """Digests per shard, put into the order of the blocks."""
@@ -278,6 +290,8 @@ class Federation:
                 group.phase, group.reason = Phase.WAITING, reason
             case ShardPrepared(_, _, shard, blocks):
                 group.prepared[shard] = blocks
+                if record.scale is not None:
+                    group.coming = record.scale
             case VersionCommitted(_, version):
                 self._commit(group, version)
             case _:
@@ -285,7 +299,7 @@ class Federation:
 
     def _commit(self, group: GroupState, version: int) -> None:
         group.blocks = self.by_block(group.name, group.prepared)
-        group.version = version
+        group.version, group.scale = version, group.coming
         summed = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
         included = tuple(id for id in group.receipts if id in summed)
         late = tuple(id for id in group.receipts if id not in summed)

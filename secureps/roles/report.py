@@ -20,7 +20,7 @@ def status(turn: Turn, telemetry: tuple[Telemetry, ...]) -> Status:
         run=pinned.run.id if pinned is not None else b"",
         incarnation=federation.incarnation,
         finished=federation.finished,
-        groups=tuple(_group(group) for group in federation.groups.values()),
+        groups=tuple(_group(turn, group) for group in federation.groups.values()),
         members=tuple(_member(turn, name) for name in sorted(federation.members)),
         shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
         telemetry=telemetry,
@@ -42,11 +42,17 @@ def _holdings(federation: Federation, layout: Layout) -> Iterator[Holding]:
         yield Holding(shard, len(spans), 4 * values)
 
 
-def _group(group: GroupState) -> GroupStatus:
+def clip_of(turn: Turn, group: GroupState) -> float | None:
+    """The clip of the committed version under adaptive clipping; None elsewhere."""
+    return None if group.scale is None else group.scale * turn.plan.group(group.name).clip
+
+
+def _group(turn: Turn, group: GroupState) -> GroupStatus:
     late = sorted(group.invited - {id.client for id in group.receipts})
     if group.phase is not Phase.COLLECTING:
         late = []
-    return GroupStatus(group.name, group.version, group.phase.value, group.reason, tuple(late))
+    phase, clip = group.phase.value, clip_of(turn, group)
+    return GroupStatus(group.name, group.version, phase, group.reason, tuple(late), clip)
 
 
 def _member(turn: Turn, name: str) -> MemberStatus:

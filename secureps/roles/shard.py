@@ -65,7 +65,7 @@ from secureps.messages.submission import (
     SubmissionId,
     signing_bytes,
 )
-from secureps.roles.admission import check_header
+from secureps.roles.admission import check_header, check_scale
 from secureps.roles.charter import check_run
 from secureps.roles.machine import (
     COORDINATOR,
@@ -305,6 +305,7 @@ class Shard:
     def _hold(self, step: Step, order: Hold) -> None:
         cohort = order.cohort
         made = self.shelves.shelf(cohort.group).sums.get(cohort.number)
+        check_scale(self.shelves.pinned.plan, cohort.group, cohort.scale)
         if made is not None:
             if made.cohort != cohort:
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
@@ -372,9 +373,9 @@ class Shard:
                 step.effects += [self._held(made), Call(COORDINATOR, telemetry)]
             case Damaged(task, keys):
                 self._ask_again(step, task, keys)
-            case StateReady(group, version, cohort, blocks, digest, report):
+            case StateReady(group, version, cohort, blocks, digest, report, scale):
                 self._busy.discard(("state", group, version))
-                state = StatePrepared(group, version, cohort, blocks, digest)
+                state = StatePrepared(group, version, cohort, blocks, digest, scale)
                 self._write(step, state)
                 step.effects.append(self._prepared(state))
                 if report is not None:
@@ -439,7 +440,9 @@ class Shard:
     def _prepared(self, state: StatePrepared) -> Call:
         return Call(
             COORDINATOR,
-            Prepared(self._name, state.group, state.version, state.blocks, state.state),
+            Prepared(
+                self._name, state.group, state.version, state.blocks, state.state, state.scale
+            ),
         )
 
     def _check_run(self, run: bytes) -> None:

@@ -22,14 +22,7 @@ from secureps.messages.records import (
     StatePrepared,
     SumsMade,
 )
-from secureps.messages.submission import (
-    FOUNDING,
-    OPENED,
-    UPDATE,
-    BlockHeader,
-    Cohort,
-    SubmissionId,
-)
+from secureps.messages.submission import FOUNDING, OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
 from secureps.roles.charter import Pinned, founded
 from secureps.roles.tasks import MakeState, StepState
 

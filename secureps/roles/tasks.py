@@ -78,7 +78,7 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True)
 class StateReady:
-    """A state file is durable; `cohort` is -1 for version 0."""
+    """A state file is durable; `cohort` is -1 for version 0, `scale` as in `StatePrepared`."""
 
     group: str
     version: int
@@ -86,6 +86,7 @@ class StateReady:
     blocks: tuple[bytes, ...]
     state: bytes
     telemetry: Telemetry | None
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """The newest reports of what a version costs, and how long each client was waited for.
 
 Parties report seconds and bytes of their own. The coordinator adds when it published a
-version, and of every client that was invited to its round how long after the opening its
-update arrived, or how long it was waited for in vain. All of it is for people: nothing is
-decided on it, none of it is journalled, and a restart forgets it. What must not live here:
-the status (`roles.report`).
+version and with which clip, and of every client that was invited to its round how long after
+the opening its update arrived, or how long it was waited for in vain. All of it is for people:
+nothing is decided on it, none of it is journalled, and a restart forgets it. What must not live
+here: the status (`roles.report`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from secureps.errors import Malformed
 from secureps.messages.records import CohortClosed, Received, VersionCommitted
 from secureps.messages.requests import Figure, Telemetry
 from secureps.roles.machine import COORDINATOR
+from secureps.roles.report import clip_of
 from secureps.roles.turn import Turn
 
 KEPT = 4096
@@ -27,6 +28,9 @@ WAITED, ARRIVED = "waited_seconds", "arrived"
 
 PUBLISHED = "published_seconds"
 """What it says as itself of a version: seconds of the run's clock."""
+
+CLIP = "clip"
+"""The same: the clip of those who train from it, where that is adaptive."""
 
 
 class Window:
@@ -68,8 +72,10 @@ class Window:
                     late = sorted(group.invited - {id.client for id in group.receipts})
                     self._waited(turn, cohort.group, late, arrived=False)
                 case VersionCommitted(name, version):
-                    now = (Figure(PUBLISHED, turn.now),)
-                    self._reports.append(Telemetry(COORDINATOR, name, version, now))
+                    clip = clip_of(turn, turn.federation.groups[name])
+                    adaptive = () if clip is None else (Figure(CLIP, clip),)
+                    figures = (Figure(PUBLISHED, turn.now), *adaptive)
+                    self._reports.append(Telemetry(COORDINATOR, name, version, figures))
 
     def _waited(self, turn: Turn, name: str, clients: Iterable[str], arrived: bool) -> None:
         group = turn.federation.groups[name]

@@ -7,8 +7,8 @@ refused (`policy.plan`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,53 +17,101 @@ from rich.text import Text
 
 from secureps.client.hands import schema_of
 from secureps.client.script import Script, refuse_privacy
+from secureps.config import read_toml
 from secureps.errors import ConfigError
 from secureps.messages.schema import Schema
 from secureps.policy.explanation import Explanation, Price, explain
+from secureps.policy.footprint import Footprint, Service
 from secureps.policy.plan import Plan, load_plan
+from secureps.run.names import shard_names
 from secureps.run.progress import size
-from secureps.run.serve import initial_schema
+from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
+from secureps.run.simulate import load_scenario
+from secureps.wire import rpc, servers
+from secureps.wire.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
+
+PROGRAM_BYTES = 162_000_000
+"""Resident in a shard that has no model yet: Python 3.11, numpy, SciPy, gRPC (`benchmarks.memory`,
+"idle")."""
 
 
 def check(path: Path, values: int | None = None) -> Explanation:
     """Reads a plan, refuses it or explains it.
 
     Args:
-        path: the plan's file.
+        path: the plan's file, or that of a scenario, whose plan, script and clients count then.
         values: of the model, where the plan has one group; default: of the plan's `initial`
-            file, or of the model that its [federation] script makes.
+            file, or of the model that the script makes.
 
     Raises:
         ConfigError, PlanRefused: the plan is unsound; or nothing says how large the model is.
     """
+    plan, cast = _read(path)
+    return explain(
+        plan, _sizes(plan, path, cast, values), service(plan, cast.clients if cast else None)
+    )
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """Who plays a plan, as a [federation] or a scenario says."""
+
+    script: Path
+    clients: int
+    settings: Mapping[str, Any]
+
+
+def service(plan: Plan, clients: int | None = None) -> Service:
+    """How `secureps serve` serves a plan; without a number, the largest cohort is connected."""
+    return Service(
+        shards=shard_names(plan.section.shards),
+        clients=clients or max(plan.rule(name).most for name in plan.groups),
+        program=PROGRAM_BYTES,
+        connection=CONNECTION_BUFFER,
+        stream=STREAM_BUFFER,
+        threads=servers.THREADS,
+        streams=rpc.THREADS,
+        piece=PIECE,
+        in_flight=IN_FLIGHT_BYTES,
+    )
+
+
+def _read(path: Path) -> tuple[Plan, _Cast | None]:
+    if "plan" in read_toml(path):
+        scenario = load_scenario(path)
+        section = scenario.section
+        script = path.parent / section.script
+        return scenario.plan, _Cast(script, section.clients, section.settings)
     plan = load_plan(path)
     federation = plan.section.federation
-    if federation is not None:
-        refuse_privacy(path.parent / federation.script, plan)
-    return explain(plan, _sizes(plan, path, values))
+    if federation is None:
+        return plan, None
+    script = path.parent / federation.script
+    refuse_privacy(script, plan)
+    return plan, _Cast(script, federation.clients, federation.settings)
 
 
-def _sizes(plan: Plan, path: Path, values: int | None) -> dict[str, int]:
+def _sizes(plan: Plan, path: Path, cast: _Cast | None, values: int | None) -> dict[str, int]:
     if values is not None:
         if len(plan.groups) != 1:
             raise ConfigError(f"--values: {path} has {len(plan.groups)} groups; name a script")
-        return {plan.groups[0]: values}
-    return {group.name: group.size for group in plan.layout(_schema(plan, path)).groups}
+        (group,) = plan.groups
+        return {group: values + (plan.adaptive(group) is not None)}
+    return {group.name: group.size for group in plan.layout(_schema(plan, path, cast)).groups}
 
 
-def _schema(plan: Plan, path: Path) -> Schema:
+def _schema(plan: Plan, path: Path, cast: _Cast | None) -> Schema:
     initial = initial_schema(plan)
     if initial is not None:
         return initial
-    federation = plan.section.federation
-    if federation is None:
+    if cast is None:
         raise ConfigError(
-            f"{path} names neither an initial file nor a script: give the model's size by --values"
+            f"{path} names neither an initial file nor a script: give the model's size by "
+            "--values, or the scenario that plays it in place of the plan"
         )
-    script = Script(path.parent / federation.script)
-    own = {"partition": 0, "partitions": federation.clients}
-    settings = {key: str(value) for key, value in {**federation.settings, **own}.items()}
-    return schema_of(script.make(settings).parameters(0))
+    own = {"partition": 0, "partitions": cast.clients}
+    settings = {key: str(value) for key, value in {**cast.settings, **own}.items()}
+    return schema_of(Script(cast.script).make(settings).parameters(0))
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
@@ -83,8 +131,8 @@ def record(explanation: Explanation) -> dict[str, Any]:
 def tables(explanation: Explanation) -> Iterable[Table | Text]:
     """The page."""
     yield Text(
-        f"{explanation.name}: sound. {explanation.versions} versions under {explanation.cipher}, "
-        f"{explanation.shards} shards.",
+        f"{explanation.name}: sound. {_count(explanation.versions, 'version')} under "
+        f"{explanation.cipher}, {_count(explanation.shards, 'shard')}.",
         "bold",
     )
     yield _table(
@@ -92,49 +140,95 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
         ("role", "sees", "never sees"),
         [(s.role, s.sees, s.never) for s in explanation.sights],
     )
-    yield Text(f"Who can open a single update: {explanation.collusion}.")
-    yield Text()
+    yield Text("Who can open a single update:")
+    for who in explanation.collusion:
+        yield Text(f"- {who}")
+    yield Text(f"What they find: {explanation.opened}.\n")
     yield _price(explanation.price)
     yield _table(
         "what it costs",
-        ("group", "values", "blocks", "bits", "cohort", "up per update", "to fp32", "down at most"),
+        (
+            "group",
+            "values",
+            "blocks",
+            "bits",
+            "step",
+            "cohort",
+            "up per update",
+            "bytes a value",
+            "to fp32",
+            "down at most",
+        ),
         [
             (
                 group.name,
                 f"{group.values:,}",
                 str(group.blocks),
                 str(group.bits),
+                f"{group.step:.2g}",
                 f"{group.cohort[0]} to {group.cohort[1]}",
                 size(group.bytes_up),
+                f"{group.bytes_value:.1f}",
                 f"{group.ratio:.2f} x",
                 size(group.bytes_down),
             )
             for group in explanation.groups
         ],
     )
-    yield Text(
-        f"Each shard keeps {size(explanation.shard_state)} of model and optimizer in memory, and "
-        f"up to {size(explanation.shard_spool)} of updates on disk while a cohort is open."
-    )
+    yield _shard(explanation.shard)
     for remark in explanation.remarks:
         yield Text(f"note: {remark}", "yellow")
 
 
 def _price(price: Price | None) -> Table | Text:
     if price is None:
-        return Text("privacy: none")
-    noise = ", ".join(f"{value:.3g} in {name}" for name, value in price.noise.items())
+        return Text("what privacy spends: nothing is private")
     return _table(
         "what privacy spends",
         ("what", "how much"),
         [
             ("protected", price.unit),
-            ("epsilon of one version", f"{price.epsilon_version:.3f} (delta {price.delta:g})"),
-            ("epsilon of the run", f"{price.epsilon_run:.3f}"),
-            ("budget", f"{price.budget:g}: enough for {price.versions} versions"),
-            ("noise on a mean value, smallest cohort", f"{noise} (in clip / sqrt(values))"),
+            ("against", price.against),
+            ("epsilon of one version", f"{price.epsilon_version:.3f} at delta {price.delta:g}"),
+            ("epsilon of the run", f"{price.epsilon_run:.3f} at delta {price.delta:g}"),
+            ("budget", f"{price.budget:g}: enough for {_count(price.versions, 'version')}"),
+            *(
+                (
+                    f"noise on a coordinate of {name}",
+                    f"standard deviation {price.deviation[name]:.3g} in the smallest cohort's "
+                    f"mean: {noise:.3g} of what a fully clipped update has there",
+                )
+                for name, noise in price.noise.items()
+            ),
         ],
     )
+
+
+def _shard(need: Footprint) -> Table:
+    return _table(
+        f"what a shard needs at its peak, about, {_count(need.clients, 'client')} connected",
+        ("memory", "program", "3 versions", "one block's work", "uploads", "connections", "disk"),
+        [
+            tuple(
+                map(
+                    size,
+                    (
+                        need.memory,
+                        need.program,
+                        need.state,
+                        need.work,
+                        need.uploads,
+                        need.connections,
+                        need.disk,
+                    ),
+                )
+            )
+        ],
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:

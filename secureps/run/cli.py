@@ -149,7 +149,7 @@ def runs(
 
 @app.command()
 def check(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
     values: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Size of the model, where the plan does not tell."),

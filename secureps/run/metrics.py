@@ -12,6 +12,7 @@ from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import Telemetry
+from secureps.roles.telemetry import CLIP
 from secureps.run.tally import FIGURES, At, Known, Tally, Wait, finite
 
 
@@ -24,7 +25,7 @@ class Line:
         epsilon: the largest of all clients when it was seen, with what they had charged for
             the next one; infinite without privacy, None if a later one was seen with it.
         scores: `loss` and the script's metrics, of the first model that it was part of.
-        figures: seconds and bytes, summed over the parties, by name.
+        figures: seconds and bytes, summed over the parties, by name; and the clip, if adaptive.
         waits: how long its round waited for each client.
         unsafe: the run has an unsafe seed.
     """
@@ -188,11 +189,12 @@ class Metrics:
     def _complete(self, line: Line) -> Line:
         sums = self.tally.of_version(*line.at)
         reported = {name: sums[name] for name in self._figures if name in sums}
-        published = self.tally.published(*line.at)
+        published, clip = self.tally.published(*line.at), self.tally.clip(*line.at)
+        adaptive = {} if clip is None else {CLIP: clip}
         return replace(
             line,
             elapsed=line.elapsed if published is None else published,
             scores=self._scores.get(line.at, {}),
-            figures={**line.figures, **reported},
+            figures={**line.figures, **reported, **adaptive},
             waits=self.tally.waits(*line.at),
         )

@@ -31,13 +31,7 @@ from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.process import Authenticate, Party, Server, run_process, settle
 from secureps.service.surroundings import Stores, Surroundings
-from secureps.store.keyring import (
-    PublicKit,
-    load_holder_secret,
-    load_private,
-    load_public,
-    seed_of,
-)
+from secureps.store.keyring import PublicKit, load_holder_secret, load_private, load_public, seed_of
 from secureps.wire.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import Endpoint
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import PeerError
-from secureps.messages.requests import Holding, MemberStatus, Status
+from secureps.messages.requests import GroupStatus, Holding, MemberStatus, Status
 from secureps.run.progress import size
 from secureps.run.tally import finite
 
@@ -82,11 +82,7 @@ def tables(status: Status) -> Iterable[Table | Text]:
     else:
         started = f"started {status.incarnation} times" if status.incarnation > 1 else "running"
         yield Text(f"run {status.run.hex()[:16]}: {status.finished or started}")
-    yield _table(
-        "groups",
-        ("group", "version", "step", "why", "late"),
-        [(g.name, str(g.version), g.step, g.reason, ", ".join(g.late)) for g in status.groups],
-    )
+    yield _groups(status.groups)
     yield _table(
         "clients",
         ("client", "state", "updates", "charges", "epsilon"),
@@ -101,6 +97,17 @@ def tables(status: Status) -> Iterable[Table | Text]:
             for s in status.shards
         ],
     )
+
+
+def _groups(groups: tuple[GroupStatus, ...]) -> Table:
+    columns: tuple[str, ...] = ("group", "version", "step", "why", "late")
+    rows: list[tuple[str, ...]] = [
+        (g.name, str(g.version), g.step, g.reason, ", ".join(g.late)) for g in groups
+    ]
+    if any(g.clip is not None for g in groups):  # a clip that stays is in the plan
+        clips = ["-" if g.clip is None else f"{g.clip:.4g}" for g in groups]
+        columns, rows = (*columns, "clip"), [(*row, clip) for row, clip in zip(rows, clips)]
+    return _table("groups", columns, rows)
 
 
 def spent(member: MemberStatus) -> str:

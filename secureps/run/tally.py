@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from secureps.messages.requests import Telemetry
 from secureps.roles.machine import COORDINATOR
-from secureps.roles.telemetry import ARRIVED, PUBLISHED, WAITED
+from secureps.roles.telemetry import ARRIVED, CLIP, PUBLISHED, WAITED
 
 SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
 """Where a version's time goes, in the order of an update; figures are NAME_seconds."""
@@ -96,6 +96,10 @@ class Tally:
     def published(self, group: str, version: int) -> float | None:
         """When a version was, by the run's clock; None if a restarted coordinator forgot."""
         return self._figures.get((group, version), {}).get((COORDINATOR, PUBLISHED))
+
+    def clip(self, group: str, version: int) -> float | None:
+        """The adaptive clip of a version; None if it stays, or a restarted coordinator forgot."""
+        return self._figures.get((group, version), {}).get((COORDINATOR, CLIP))
 
     def waits(self, group: str, version: int) -> dict[str, Wait]:
         """How long the round of a version waited for each client that it invited, by name.

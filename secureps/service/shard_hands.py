@@ -24,6 +24,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Figure, PutBlock, Telemetry
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort
 from secureps.model.optimizer import OptimizerState
+from secureps.privacy.adaptive import FIRST
 from secureps.roles.shard import noise_key, sum_key
 from secureps.roles.shelf import Shelves
 from secureps.roles.tasks import (
@@ -78,8 +79,11 @@ class ShardHands:
         if header.purpose == UPDATE:
             self._cipher().adder().check(slots, payload)
         elif header.purpose == FOUNDING:
-            if not np.isfinite(np.frombuffer(payload, dtype="<f4")).all():
+            values = np.frombuffer(payload, dtype="<f4")
+            if not np.isfinite(values).all():
                 raise Malformed("the founding model has a value that is not finite")
+            if self._has_scale(header.group, header.block) and values[-1] != FIRST:
+                raise Malformed(f"the founding model's last value is the clip's scale: {FIRST:g}")
         else:
             sums = np.frombuffer(payload, dtype="<i8")
             if sums.min() < 0:
@@ -310,6 +314,7 @@ class ShardHands:
         cohort, group = task.cohort, task.cohort.group
         plan, size = self._shelves.pinned.plan, self._shelves.pinned.layout.group(group).size
         grid, apply = plan.grid(group, size), plan.optimizer(group).apply
+        adaptive = plan.adaptive(group)
         terms = cohort.weight + plan.noisy_shards
         values: dict[int, Values] = {}
         states: dict[int, OptimizerState] = {}
@@ -317,10 +322,27 @@ class ShardHands:
             sums = self._opened(task, place, block)
             plan.check_weight(group, cohort.weight, int(sums[0]))
             mean = grid.weighted_mean(sums[1:], int(sums[0]), terms)
+            measured = float(mean[-1])
+            if adaptive is not None:
+                mean *= np.float32(adaptive.check(cohort.scale))
+            if self._has_scale(group, block):
+                mean[-1] = 0  # no step of the optimizer's
             values[block], states[block] = apply(
                 mean, before.values[block], before.optimizer[block]
             )
+            if adaptive is not None and self._has_scale(group, block):
+                values[block][-1] = adaptive.after(float(before.values[block][-1]), measured)
         return GroupValues(cohort.version, values, states)
+
+    def _has_scale(self, group: str, block: int) -> bool:
+        """Whether the last value of a block is the scale of an adaptive clip."""
+        layout = self._shelves.pinned.layout.group(group)
+        return layout.scaled and block == layout.blocks - 1
+
+    def _scale(self, made: GroupValues, group: str) -> float | None:
+        """A version's scale, if it is in a block of this shard."""
+        at = next((block for block in made.values if self._has_scale(group, block)), None)
+        return None if at is None else float(made.values[at][-1])
 
     def _opened(self, task: StepState, place: int, block: int) -> NDArray[np.int64]:
         group = task.cohort.group
@@ -337,7 +359,8 @@ class ShardHands:
         digests = tuple(
             payload_digest(made.values[b].astype("<f4").tobytes()) for b in self._shelves.own(group)
         )
-        return StateReady(group, made.version, cohort, digests, state, report)
+        scale = self._scale(made, group)
+        return StateReady(group, made.version, cohort, digests, state, report, scale)
 
     # --- small things -------------------------------------------------------------
 

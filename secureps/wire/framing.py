@@ -48,7 +48,10 @@ NOT_TOLD = (PutBlock, GetBlock, GetSum, Subscribe)
 """Requests that have a method of their own."""
 
 PIECE = 1 << 20
-"""Bytes of one gRPC message of a frame: measured best (peers.md)."""
+"""Bytes of one gRPC message of a frame: measured best, of 64 KiB to 4 MiB."""
+STREAM_BUFFER = 256 << 10
+CONNECTION_BUFFER = 256 << 10
+"""Bytes that a server's gRPC holds of an upload that waits for a thread, and of its connection."""
 HEADER_LIMIT = 64 << 10
 """Bytes of the envelope of a frame."""
 TEXT_LIMIT = 1000
@@ -91,8 +94,8 @@ SERVER_OPTIONS = (
     # Left alone both grow to megabytes, with the clients. The price is an upload's speed on
     # long ways: 14 MB/s a stream instead of 38 at a round trip of 40 ms.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 256 << 10),
-    ("grpc.experimental.tcp_max_read_chunk_size", 256 << 10),
+    ("grpc.http2.lookahead_bytes", STREAM_BUFFER),
+    ("grpc.experimental.tcp_max_read_chunk_size", CONNECTION_BUFFER),
     ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a coin toss
 )
 

@@ -134,18 +134,20 @@ class Member(_message.Message):
     def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ...) -> None: ...
 
 class Cohort(_message.Message):
-    __slots__ = ("group", "number", "version", "epoch", "members")
+    __slots__ = ("group", "number", "version", "epoch", "members", "scale")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
     group: str
     number: int
     version: int
     epoch: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    scale: float
+    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class RunInfo(_message.Message):
     __slots__ = ("plan", "schema", "layout", "holders", "roster", "nonce")
@@ -292,18 +294,20 @@ class Spoilt(_message.Message):
     def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("shard", "group", "version", "blocks", "state")
+    __slots__ = ("shard", "group", "version", "blocks", "state", "scale")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
     shard: str
     group: str
     version: int
     blocks: _containers.RepeatedScalarFieldContainer[bytes]
     state: bytes
-    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ...) -> None: ...
+    scale: float
+    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class Checkpointed(_message.Message):
     __slots__ = ("shard", "number", "file", "size", "digest")
@@ -382,18 +386,20 @@ class MemberStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., live: _Optional[bool] = ..., state: _Optional[str] = ..., submissions: _Optional[int] = ..., charges: _Optional[int] = ..., epsilon: _Optional[float] = ..., unsafe: _Optional[bool] = ...) -> None: ...
 
 class GroupStatus(_message.Message):
-    __slots__ = ("name", "version", "step", "reason", "late")
+    __slots__ = ("name", "version", "step", "reason", "late", "clip")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     step: str
     reason: str
     late: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ...) -> None: ...
+    clip: float
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ..., clip: _Optional[float] = ...) -> None: ...
 
 class Holding(_message.Message):
     __slots__ = ("shard", "blocks", "bytes")

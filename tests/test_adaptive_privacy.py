@@ -1,0 +1,526 @@
+"""Adaptive clipping through the whole protocol: one scale for everybody, whatever breaks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from secureps.client.hands import MemberHands
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.codec.grid import Grid
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.crypto.suite import cipher
+from secureps.errors import Malformed, PlanRefused
+from secureps.messages import orders, records, requests
+from secureps.messages.encoding import payload_digest
+from secureps.messages.schema import Schema
+from secureps.messages.submission import FOUNDING
+from secureps.model.layout import SCALE
+from secureps.policy.plan import Plan
+from secureps.privacy.adaptive import AdaptiveClip
+from secureps.privacy.mechanism import clip_l2
+from secureps.roles.federation import Phase
+from secureps.roles.shard import Shard
+from secureps.roles.tasks import Aim
+from secureps.run.export import newest_model
+from secureps.run.metrics import Metrics
+from secureps.run.simulation import Conditions, Simulation
+from secureps.service.shard_hands import ShardHands
+from secureps.service.shard_noise import ShardNoise
+from secureps.store.spool import MemorySpool
+from tests.federations import Tensors, Walker, same
+from tests.roles_kit import SCHEMA, SHARDS, World, make_cohort, make_plan, refused
+from tests.shard_kit import Desk
+from tests.shard_kit import refused as refused_by_shard
+from tests.test_client_privacy import PRIVACY, SIGMAS, Still, federation, private_plan
+from tests.test_explanation import explain
+
+PLACEMENTS = ["local", "distributed", "aggregator"]
+VALUES = 217
+"""Of the walkers' group; the scale lies behind them."""
+
+
+def group(**changes: Any) -> dict[str, Any]:
+    rule = {"quorum": 6, "minimum": 5, "deadline": 10.0, "extensions": 0}
+    known = {"clip": 1.0, "bits": 16, "weighting": "uniform", "rule": rule, "adaptive": {}}
+    return known | changes
+
+
+def adaptive_plan(placement: str, cipher: str = "bfv", **changes: Any) -> Plan:
+    """Blocks of 64 on two shards: one has the scale, the other is told."""
+    return private_plan(placement, cipher, **({"group": [group()], "block_size": 64} | changes))
+
+
+def scales(simulation: Simulation) -> dict[int, float]:
+    """Those of every version, as the coordinator journalled them."""
+    journal = simulation._stores["coordinator"].journal
+    found = (record for _, record in journal.replay())
+    return {
+        record.version: record.scale
+        for record in found
+        if isinstance(record, records.ShardPrepared) and record.scale is not None
+    }
+
+
+# --- the same everywhere --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", ["local", "aggregator"])
+def test_plain_and_bfv_give_the_same_model_and_clip(placement: str, tmp_path: Path) -> None:
+    models, clips = [], []
+    for name in ("plain", "bfv"):
+        simulation = federation(adaptive_plan(placement, name), tmp_path / name)
+        simulation.run()
+        models.append(simulation.model())
+        clips.append(scales(simulation))
+    assert same(*models)
+    assert clips[0] == clips[1]
+    assert sorted(clips[0]) == [0, 1, 2, 3, 4]
+    assert clips[0][0] == 1.0
+    assert len(set(clips[0].values())) == 5
+
+
+@pytest.mark.parametrize("party", ["coordinator", "shard-0", "shard-1", "holder-0", "client-03"])
+@pytest.mark.parametrize("placement", ["distributed", "aggregator"])
+def test_a_kill_changes_neither_model_nor_clip(placement: str, party: str, tmp_path: Path) -> None:
+    unharmed = federation(adaptive_plan(placement), tmp_path / "unharmed")
+    unharmed.run()
+    killed = federation(adaptive_plan(placement), tmp_path / "killed")
+    state = killed.coordinator.federation.groups["all"]
+    killed.run(lambda: (state.phase, state.version) == (Phase.PREPARING, 2))
+    killed.kill(party)
+    killed.start(party)
+    killed.run()
+    assert same(killed.model(), unharmed.model())
+    assert scales(killed) == scales(unharmed)
+
+
+@pytest.mark.parametrize("shard", ["shard-0", "shard-1"])
+def test_a_lost_version_is_made_again_at_its_scale(shard: str, tmp_path: Path) -> None:
+    """Also by the shard that was only told the scale."""
+    plan = adaptive_plan("distributed", checkpoint_every=4)
+    unharmed = federation(plan, tmp_path / "unharmed")
+    unharmed.run()
+    play = federation(plan, tmp_path / "harmed")
+    play.run(lambda: play.versions() == {"all": 3})
+    play.kill(shard)
+    lost = list((tmp_path / "harmed" / shard).rglob("*-00000[23].safetensors"))
+    assert lost
+    for path in lost:
+        path.unlink()
+    play.start(shard)
+    play.run()
+    assert same(play.model(), unharmed.model())
+    assert scales(play) == scales(unharmed)
+
+
+def test_groups_have_clips_of_their_own(tmp_path: Path) -> None:
+    """The second follows its updates, the first stays; blocks of both lie on both shards."""
+    groups = [
+        group(name="body", pattern="body.*", adaptive=None),
+        group(name="head", pattern="*", clip=0.01, adaptive={"rate": 0.5}),
+    ]
+    models = []
+    for name in ("plain", "bfv"):
+        simulation = federation(
+            adaptive_plan("local", name, group=groups, block_size=16), tmp_path / name
+        )
+        simulation.run()
+        models.append(simulation.model())
+        states = simulation.coordinator.federation.groups
+        assert states["body"].scale is None
+        assert states["head"].scale not in (None, 1.0)
+    assert same(*models)
+
+
+def test_the_scale_is_in_the_last_block_and_in_no_model(tmp_path: Path) -> None:
+    simulation = federation(adaptive_plan("local"), tmp_path)
+    simulation.run()
+    state = simulation.coordinator.federation.groups["all"]
+    saved = newest_model(simulation.checkpoints)
+    assert set(saved.tensors) == {"body.weight", "head.bias"} == set(simulation.model())
+    layout = saved.layout.group("all")
+    assert layout.scaled
+    assert layout.size == VALUES + 1
+    owner = simulation.coordinator.federation.last_owner("all")
+    machine, hands = simulation.parties[owner].machine, simulation.parties[owner].hands
+    assert isinstance(machine, Shard)
+    assert isinstance(hands, ShardHands)
+    values = hands._states.values("all", 4).values
+    assert float(values[layout.blocks - 1][-1]) == state.scale != 1.0
+    assert {s.version: s.scale for s in machine.shelves.shelf("all").states.values()}[4] == (
+        state.scale
+    )
+
+
+# --- what is sent and what comes of it ------------------------------------------------
+
+
+class Rescaled(Walker):
+    """Its updates have an L2 norm of exactly 8: a clip of 1 is far too short."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        result = super().fit(parameters, config)
+        names = [name for name in parameters if name != "body.count"]
+        moved = {name: result.parameters[name] - parameters[name] for name in names}
+        norm = math.sqrt(sum(float(np.sum(np.square(m, dtype=float))) for m in moved.values()))
+        for name in names:
+            result.parameters[name] = parameters[name] + np.float32(8 / norm) * moved[name]
+        return result
+
+
+def test_the_clip_grows_until_updates_pass_and_they_arrive_unscaled(tmp_path: Path) -> None:
+    """Little noise: the mean update of the last version is the mean of what was trained."""
+    privacy = PRIVACY | {"placement": "local", "noise_multiplier": 1e-3, "budget": 1e12}
+    adaptive = {"rate": 1.0, "quantile": 0.7}
+    plan = adaptive_plan(
+        "local", "plain", group=[group(adaptive=adaptive)], privacy=privacy, versions=7
+    )
+    simulation = federation(plan, tmp_path, kind=Rescaled)
+    simulation.run()
+    found = scales(simulation)
+    for version in range(3):  # nobody passes: exp(0.7) times more
+        assert found[version + 1] / found[version] == pytest.approx(math.exp(0.7), rel=1e-2)
+    assert found[3] > 8
+    assert found[4] / found[3] == pytest.approx(math.exp(-0.3), rel=1e-2)  # everybody passes
+
+
+def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
+    """Wherever the clip is, an update that passes whole moves the model by itself."""
+    sent: dict[tuple[str, int], NDArray[np.float32]] = {}
+    adaptive = {"least": 2.0**-10, "rate": 1.0}
+    optimizer = {"name": "sgd", "learning_rate": 1.0}
+    privacy = PRIVACY | {"placement": "local", "noise_multiplier": 1e-5, "budget": 1e15}
+    wanted = group(adaptive=adaptive, clip=10.0, optimizer=optimizer, bits=24)
+    plan = adaptive_plan("local", "plain", group=[wanted], privacy=privacy, versions=3)
+    simulation = federation(plan, tmp_path)
+    keep = MemberHands._clip
+
+    def kept(self: MemberHands, name: str, delta: NDArray[np.float32], scale: Any) -> Any:
+        sent[self._holdings.name, round(math.log(scale) * -2)] = delta
+        return keep(self, name, delta, scale)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemberHands, "_clip", kept)
+        models = []
+        for version in range(4):
+            simulation.run(lambda v=version: simulation.versions() == {"all": v})  # type: ignore[misc]
+            models.append(simulation.model())
+    found = scales(simulation)
+    assert found[2] == pytest.approx(math.exp(-1), rel=1e-2)
+    for version in (1, 2):
+        deltas = [delta for (_, at), delta in sent.items() if at == version]
+        assert len(deltas) == 6
+        mean = np.mean([d[:-1].astype(float) for d in deltas], axis=0)
+        after, before = models[version + 1], models[version]
+        moved = np.concatenate([(after[n].astype(float) - before[n]).ravel() for n in before])
+        assert moved == pytest.approx(mean, abs=3e-4)
+
+
+def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) -> None:
+    """Rate 0: what is sealed is the fixed clip's update with an indicator behind, under noise of
+    zeta times the enlarged norm, bit for bit; and what is made of it is the plain mean."""
+    plan = adaptive_plan(
+        "local",
+        "plain",
+        group=[group(adaptive={"rate": 0.0}, optimizer={"name": "sgd", "learning_rate": 1.0})],
+        versions=1,
+    )
+    updates: dict[str, NDArray[np.float32]] = {}
+    keep = MemberHands._clip
+
+    def kept(self: MemberHands, name: str, delta: NDArray[np.float32], scale: Any) -> Any:
+        updates[self._holdings.name] = delta[:-1]
+        return keep(self, name, delta, scale)
+
+    simulation = federation(plan, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemberHands, "_clip", kept)
+        simulation.run(lambda: simulation.versions() == {"all": 0})
+        before = simulation.model()
+        simulation.run()
+    assert set(scales(simulation).values()) == {1.0}
+    enlarged = plan.mechanism("all", VALUES + 1)
+    assert enlarged is not None
+    assert enlarged.clip == pytest.approx(math.sqrt(1 + 0.25**2), rel=1e-7)
+    total = np.zeros(VALUES + 1, dtype=np.int64)
+    for name, update in updates.items():
+        clipped, norm = clip_l2(update, 1.0)
+        joint = np.append(clipped, np.float32(0.25 if norm <= 1.0 else -0.25))
+        hands = simulation.parties[name].hands
+        assert isinstance(hands, MemberHands)
+        total += hands._on_grid(Aim("all", 0, 1), 0, joint, 1)
+    mean = Grid(16, enlarged.range).weighted_mean(total, 6 * 2 * enlarged.most, 6)
+    layout = plan.layout(simulation.coordinator.federation.pinned.run.schema)  # type: ignore[union-attr]
+    flat = np.concatenate([before[n].ravel() for n in ("body.weight", "head.bias")])
+    expected = layout.group("all").unflatten(np.append(flat + mean[:-1], np.float32(1)))
+    assert same(simulation.model(), expected)
+
+
+# --- what it spends -------------------------------------------------------------------
+
+
+def test_the_ledger_charges_the_enlarged_clip(tmp_path: Path) -> None:
+    plan = adaptive_plan("distributed")
+    simulation = federation(plan, tmp_path)
+    simulation.run()
+    released = simulation.coordinator.federation.ledger.releases_of("client-00")
+    assert [r.version for r in released] == [0, 1, 2, 3]
+    mechanism = plan.mechanism("all", VALUES + 1)
+    assert mechanism is not None
+    bound = math.sqrt(1 + (0.5 / 2) ** 2) / mechanism.calibration.step
+    d = VALUES + 1
+    limit = math.floor(bound**2 + d / 4 + bound + math.sqrt(d) / 2)
+    for release in released:
+        assert release.l2 == pytest.approx(math.sqrt(limit), rel=1e-9)
+        assert release.stddev == pytest.approx(math.sqrt(limit), rel=1e-6)
+    fixed = private_plan("distributed", group=[group(adaptive=None)]).mechanism("all", VALUES)
+    assert fixed is not None
+    cost = (mechanism.stddev * mechanism.calibration.step) / (fixed.stddev * fixed.calibration.step)
+    assert cost == pytest.approx(math.sqrt(1 + 0.25**2), rel=1e-2)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_count_is_published_under_noise_and_never_without(
+    placement: str, tmp_path: Path
+) -> None:
+    """Everybody stands still, so all pass: what is seen of the count is the noise on it."""
+    plan = adaptive_plan(placement, "bfv", group=[group(adaptive={"rate": 1.0})], versions=12)
+    simulation = federation(plan, tmp_path, kind=Still)
+    simulation.run()
+    found, clip = scales(simulation), plan.adaptive("all")
+    assert clip is not None
+    steps = [math.log(found[v + 1] / found[v]) for v in range(12)]
+    seen = np.array([clip.quantile - step for step in steps])  # shares of 6 who all passed
+    mechanism = plan.mechanism("all", VALUES + 1)
+    assert mechanism is not None
+    parties = 1 if placement == "aggregator" else 6
+    noise = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step / 6
+    noise /= 2 * clip.indicator
+    assert abs(seen.mean() - 1) < SIGMAS * noise / math.sqrt(12)
+    assert abs(seen.var() / noise**2 - 1) < SIGMAS * math.sqrt(2 / 12)
+
+
+def test_the_shards_noise_covers_the_indicator() -> None:
+    plan = make_plan(
+        "plain",
+        group=[group(rule={"quorum": 3, "minimum": 2})],
+        privacy=PRIVACY | {"placement": "aggregator"},
+    )
+    layout, drawn = plan.layout(SCHEMA).group("all"), []
+    last, tools = layout.blocks - 1, cipher(plan.cipher_parameters)
+    for number in range(400):
+        cohort = make_cohort(number=number)
+        sealed = ShardNoise(UnsafeSeed(1), {}).sealed(plan, layout, cohort, last)
+        total = tools.adder().zero(layout.slots(last))
+        tools.adder().add(total, sealed, 1)
+        opened = tools.opener(None).open(tools.adder().total(total), layout.slots(last))
+        drawn.append(int(opened[-1]))
+    mechanism = plan.mechanism("all", layout.size)
+    assert mechanism is not None
+    noise = np.array(drawn) - mechanism.most
+    assert abs(noise.var() / mechanism.share_variance - 1) < SIGMAS * math.sqrt(2 / 400)
+
+
+# --- who may say what -----------------------------------------------------------------
+
+
+class Scaled(World):
+    """Parties by rote that know of scales: the shard of the last block says `scale`."""
+
+    scale = 1.0
+
+    def reply(self, to: str, order: Any) -> Any:
+        made = super().reply(to, order)
+        if isinstance(made, requests.Prepared) and to == self.federation.last_owner(made.group):
+            return dataclasses.replace(made, scale=self.scale if made.version else 1.0)
+        return made
+
+
+def scaled_world() -> Scaled:
+    rule = {"quorum": 3, "minimum": 2, "most": 4}
+    privacy = PRIVACY | {"placement": "local"}
+    world = Scaled(make_plan("plain", group=[group(rule=rule)], privacy=privacy))
+    world.found()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("scale", "reason"),
+    [
+        (math.nan, "the plan keeps it between"),
+        (math.inf, "the plan keeps it between"),
+        (0.0, "the plan keeps it between"),
+        (-1.0, "the plan keeps it between"),
+        (2000.0, "the plan keeps it between"),
+        (None, "the plan keeps it between"),
+    ],
+)
+def test_a_scale_out_of_bounds_is_refused(scale: float | None, reason: str) -> None:
+    world = scaled_world()
+    while world.group().phase is not Phase.PREPARING:
+        world.pump(1)
+    owner = world.federation.last_owner("all")
+    due = next(d for d in world.due if d.to == owner and isinstance(d.order, orders.Prepare))
+    refused(world, owner, dataclasses.replace(due.reply, scale=scale), Malformed, reason)
+
+
+def test_a_scale_of_another_shard_is_refused() -> None:
+    world = scaled_world()
+    while world.group().phase is not Phase.PREPARING:
+        world.pump(1)
+    (other,) = set(SHARDS) - {world.federation.last_owner("all")}
+    due = next(d for d in world.due if d.to == other and isinstance(d.order, orders.Prepare))
+    claim = dataclasses.replace(due.reply, scale=1.0)
+    refused(world, other, claim, Malformed, "has the scale of all")
+
+
+def test_a_scale_where_the_clip_stays_is_refused() -> None:
+    world = World(make_plan("plain"))
+    world.found()
+    while world.group().phase is not Phase.PREPARING:
+        world.pump(1)
+    owner = world.federation.last_owner("all")
+    due = next(d for d in world.due if d.to == owner and isinstance(d.order, orders.Prepare))
+    claim = dataclasses.replace(due.reply, scale=1.0)
+    refused(world, owner, claim, Malformed, "has a clip that stays")
+
+
+def test_a_run_begins_with_the_plans_clip() -> None:
+    world = Scaled(scaled_world().plan)
+    world.start()
+    while not any(isinstance(d.order, orders.Found) for d in world.due):
+        world.pump(1)
+    owner = world.federation.last_owner("all")
+    due = next(d for d in world.due if d.to == owner and isinstance(d.order, orders.Found))
+    claim = dataclasses.replace(due.reply, scale=2.0)
+    refused(world, owner, claim, Malformed, "begins with a scale of 1, not 2")
+
+
+def test_the_scale_goes_with_the_cohort_and_survives_a_restart() -> None:
+    world = scaled_world()
+    world.scale = 0.75
+    while world.group().version < 1:
+        world.pump(1)
+    assert world.group().scale == 0.75
+    again = Scaled(world.plan, journal=tuple(world.journal))
+    assert again.group().scale == 0.75
+    while world.group().phase is not Phase.HOLDING:
+        world.pump(1)
+    held = {o.cohort.scale for _, o in world.told if isinstance(o, orders.Hold)}
+    assert held == {1.0, 0.75}
+
+
+def test_a_shard_sums_no_cohort_of_a_scale_that_the_plan_has_not() -> None:
+    desk = Desk().founded()
+    cohort = dataclasses.replace(make_cohort(), scale=3.0)
+    refused_by_shard(desk, "coordinator", desk.hold(cohort), Malformed, "a clip that stays")
+
+
+def test_a_founder_cannot_choose_the_scale(tmp_path: Path) -> None:
+    """Its blocks are in the clear and it signs them: a shard looks at the last value."""
+    spools: dict[str, MemorySpool] = {}
+    conditions = Conditions(spool=lambda name: spools.setdefault(name, MemorySpool()))
+    simulation = federation(adaptive_plan("local", "plain"), tmp_path, conditions=conditions)
+    simulation.run(lambda: simulation.versions() == {"all": 0})
+    owner = simulation.coordinator.federation.last_owner("all")
+    shard, hands = simulation.parties[owner].machine, simulation.parties[owner].hands
+    assert isinstance(shard, Shard)
+    header = next(
+        h
+        for h in shard.shelves.spooled.values()
+        if h.purpose == FOUNDING and h.block == shard.shelves.own("all")[-1]
+    )
+    values = np.frombuffer(spools[owner].get(header.key), dtype="<f4").copy()
+    assert values[-1] == 1
+    values[-1] = 2
+    forged = dataclasses.replace(header, digest=payload_digest(values.tobytes()))
+    with pytest.raises(Malformed, match="the founding model's last value is the clip's scale"):
+        hands.keep(requests.PutBlock(forged), values.tobytes())
+
+
+# --- plans, and what is told ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"privacy": None, "group": [group()]}, "under client-level privacy alone"),
+        (
+            {
+                "privacy": {
+                    "noise_multiplier": 1.0,
+                    "max_grad_norm": 1.0,
+                    "sample_rate": 0.1,
+                    "delta": 1e-5,
+                    "budget": 8.0,
+                },
+                "training": {"local_steps": 4},
+                "group": [group()],
+            },
+            "under client-level privacy alone",
+        ),
+        ({"group": [group(weighting="examples")]}, 'client-level privacy needs "uniform"'),
+        ({"group": [group(range=2.0)]}, "it follows from clip, bits and noise"),
+    ],
+)
+def test_unsound_plans_are_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PlanRefused, match=reason):
+        adaptive_plan("local", "plain", **changes)
+
+
+def test_a_model_may_not_use_the_reserved_name() -> None:
+    with pytest.raises(PlanRefused, match="which is reserved: rename it"):
+        adaptive_plan("local").layout(Schema((SCALE,)))
+
+
+def test_a_plan_without_it_has_the_text_and_layout_it_always_had() -> None:
+    plan = private_plan("local")
+    assert "adaptive" not in plan.text
+    assert "adaptive" in adaptive_plan("local").text
+    for each in (plan, adaptive_plan("local")):
+        assert Plan.from_text(each.text).text == each.text
+    assert not plan.layout(SCHEMA).group("all").scaled
+
+
+def test_check_explains_what_it_does_and_costs() -> None:
+    plan = adaptive_plan("local")
+    told = explain(plan, {"all": VALUES + 1})
+    (remark,) = [r for r in told.remarks if "the clip begins at 1 " in r]
+    assert "until 0.5 of the updates are shorter" in remark
+    assert "the noise 3.1% larger than a fixed clip's" in remark
+    mechanism = plan.mechanism("all", VALUES + 1)
+    assert mechanism is not None
+    noise = math.sqrt(5 * mechanism.share_variance) * mechanism.calibration.step / 5 / 0.5
+    assert f"standard deviation of {noise:.2f} of it" in remark
+    fixed = explain(private_plan("local"), {"all": VALUES})
+    assert not any("clip begins" in remark for remark in fixed.remarks)
+
+
+def test_status_and_metrics_show_the_clip_of_every_version(tmp_path: Path) -> None:
+    simulation = federation(adaptive_plan("local", "plain", group=[group(clip=2.0)]), tmp_path)
+    metrics = Metrics(lambda line: None, True)
+    simulation.run()
+    metrics.take(simulation.coordinator.telemetry)
+    for version in range(5):
+        metrics.publish("all", version, 0.0, None)
+    clips = {version: 2.0 * scale for version, scale in scales(simulation).items()}
+    assert {line.version: line.record()["clip"] for line in metrics.lines} == clips
+    now = simulation.loop.now()
+    step = simulation.coordinator.handle(now, "client-00", requests.AskStatus())
+    (status,) = [
+        e.message for e in step.effects if isinstance(getattr(e, "message", None), requests.Status)
+    ]
+    assert status.groups[0].clip == clips[4]
+
+
+def test_the_clip_is_built_from_the_plan() -> None:
+    wanted = {"quantile": 0.8, "rate": 0.1, "weight": 1.0, "least": 0.5, "most": 4.0}
+    plan = adaptive_plan("local", group=[group(clip=3.0, adaptive=wanted)])
+    assert plan.adaptive("all") == AdaptiveClip(3.0, 0.8, 0.1, 1.0, 0.5, 4.0)

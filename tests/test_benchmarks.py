@@ -1,0 +1,32 @@
+"""The benchmarks run, and leave no cipher and no step out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import floor
+from benchmarks.ciphers import measure
+from secureps.crypto.suite import CIPHERS
+
+FEW = 1 << 13
+
+
+def test_every_step_under_every_cipher_is_measured() -> None:
+    rows = {(row["who"], row["step"]): row for row in measure(FEW, tries=1)}
+    for name in CIPHERS:
+        for step in ("seal", "check", "add", "total", "open"):
+            assert float(rows[name, step]["ns/value"]) > 0
+    for step in ("clip", "grid", "pack", "unpack"):
+        assert ("all", step) in rows
+    for step in ("round", "noise, local", "noise, distributed"):
+        assert ("client", step) in rows
+    copy, sealed = rows["float32", "copy"], rows["bfv", "seal"]
+    assert (copy["to a copy"], copy["to fp32"]) == (1.0, 1.0)
+    assert sealed["bytes/value"] == 8.0
+    assert sealed["to fp32"] == 2.0
+
+
+def test_the_float32_floor_adds_up_and_takes_time(tmp_path: Path) -> None:
+    wall, cpu = floor.measure(tmp_path, clients=2, values=1000, versions=2)
+    assert wall > 0
+    assert cpu > 0
