@@ -105,14 +105,14 @@ def tables(degree: int, prime: int) -> Tables:
 
 
 @inlined
-def shoup(y, w, w2, p):  # type: ignore[no-untyped-def]
+def shoup(y: np.uint32, w: np.uint32, w2: np.uint32, p: np.uint32) -> np.uint32:
     """w y mod p, in [0, 2p), for any 32-bit y."""
     high = _u32((_u64(w2) * _u64(y)) >> _HALF)
     return _u32(_u32(w * y) - _u32(high * p))
 
 
 @inlined
-def once(y, p):  # type: ignore[no-untyped-def]
+def once(y: np.uint32, p: np.uint32) -> np.uint32:
     """y mod p for y < 2p: the smaller of y and y - p modulo 2^32."""
     return min(y, _u32(y - p))
 
@@ -126,12 +126,13 @@ def forward(a: U32, out: U32, head: U32, tail: U32, p: np.uint32) -> None:
     step, blocks = size >> 1, 1
     while step >= WIDTH:
         for block in range(blocks):
-            w, w2, first = head[0, blocks + block], head[1, blocks + block], 2 * block * step
-            for k in range(first, first + step):
-                z = shoup(a[step + k], w, w2, p)
-                x = a[k]
-                a[k] = _u32(x + z)
-                a[step + k] = _u32(_u32(x + twice) - z)
+            w, w2, top = head[0, blocks + block], head[1, blocks + block], 2 * block * step
+            x_row, y_row = a[top : top + step], a[top + step : top + 2 * step]
+            for k in range(step):
+                z = shoup(y_row[k], w, w2, p)
+                x = x_row[k]
+                x_row[k] = _u32(x + z)
+                y_row[k] = _u32(_u32(x + twice) - z)
         step >>= 1
         blocks <<= 1
     for row in range(rows):
@@ -180,11 +181,12 @@ def backward(a: U32, out: U32, head: U32, tail: U32, last: U32, p: np.uint32) ->
     blocks = rows >> 1
     while blocks >= 1:
         for block in range(blocks):
-            w, w2, first = head[0, blocks + block], head[1, blocks + block], 2 * block * step
-            for k in range(first, first + step):
-                x, y = out[k], out[step + k]
-                out[k] = once(_u32(x + y), twice)
-                out[step + k] = shoup(_u32(_u32(x + twice) - y), w, w2, p)
+            w, w2, top = head[0, blocks + block], head[1, blocks + block], 2 * block * step
+            x_row, y_row = out[top : top + step], out[top + step : top + 2 * step]
+            for k in range(step):
+                x, y = x_row[k], y_row[k]
+                x_row[k] = once(_u32(x + y), twice)
+                y_row[k] = shoup(_u32(_u32(x + twice) - y), w, w2, p)
         step <<= 1
         blocks >>= 1
     for k in range(size):

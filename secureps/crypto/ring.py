@@ -29,6 +29,12 @@ ETA = 41
 SIGMA = math.sqrt(ETA / 2)
 MARGIN_SIGMAS = 10
 """How many standard deviations of a cohort's error fit below the bound of decoding."""
+MOST_CAPACITY = 1 << 21
+"""Sums of keys, up to ETA W, are below every prime."""
+MOST_LEVELS = 1 << 32
+"""Values are taken as 32-bit words."""
+MOST_BASE = 1 << 48
+"""Digits are estimated in float64."""
 WORD_BITS = 53
 """Of one word on the wire."""
 SECURITY_BITS = 128
@@ -135,9 +141,14 @@ def choose(capacity: int, levels: int, most_weight: int = 1) -> Encoding:
         levels: 2Z, the greatest integer of one member.
         most_weight: w_max, the greatest weight of one member.
     Raises:
-        PlanRefused: not one value fits a coefficient of any ring.
+        PlanRefused: not one value fits a coefficient of any ring, or the kernels' integers.
     """
     base, bound = capacity_base(capacity, levels), error_bound(capacity, most_weight)
+    if capacity >= MOST_CAPACITY or levels >= MOST_LEVELS or base >= MOST_BASE:
+        raise PlanRefused(
+            f"rlwe sums weights below {MOST_CAPACITY} and values below {MOST_LEVELS}, with a "
+            f"product below {MOST_BASE}; {capacity} and {levels} are beyond that"
+        )
     found = [Encoding(r, base, d) for r in RINGS if (d := most_digits(r, base, bound)) > 0]
     if not found:
         raise PlanRefused(

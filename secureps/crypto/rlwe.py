@@ -27,6 +27,7 @@ import math
 import os
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +42,12 @@ from secureps.crypto.cipher import (
     check_length,
     check_values,
 )
-from secureps.crypto.ntt import companion, tables
+from secureps.crypto.compiled import load_kernels
 from secureps.crypto.public import Place, PublicPolynomials
-from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, Ring, choose
+from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, choose
 from secureps.crypto.rlwe_kernels import binomial, seal_elements, transform_small
-from secureps.crypto.rlwe_open import decode_narrow, decode_wide, remove_key
+from secureps.crypto.rlwe_open import open_narrow, open_wide
+from secureps.crypto.rlwe_tables import constants, scale
 from secureps.crypto.secret import Secret
 from secureps.crypto.words import add_words, greatest_word, pack_words, reduce_words
 from secureps.errors import InternalError, Malformed, Refused
@@ -64,42 +66,6 @@ _ZEROS = bytes(1 << 16)
 def encoding(parameters: CipherParameters) -> Encoding:
     """Ring and digits of a plan; PlanRefused if nothing fits."""
     return choose(parameters.capacity, parameters.levels, parameters.most_weight)
-
-
-@dataclass(frozen=True, eq=False)
-class Constants:
-    """What the kernels need of a ring: tables of all primes, stacked."""
-
-    primes: npt.NDArray[np.uint32]
-    head: npt.NDArray[np.uint32]
-    tail: npt.NDArray[np.uint32]
-    back_head: npt.NDArray[np.uint32]
-    back_tail: npt.NDArray[np.uint32]
-    last: npt.NDArray[np.uint32]
-    garner: npt.NDArray[np.uint32]
-    mixed: npt.NDArray[np.uint32]
-
-
-@lru_cache(maxsize=4)
-def constants(ring: Ring) -> Constants:
-    """The constants of a ring, found once."""
-    each = [tables(ring.degree, prime) for prime in ring.primes]
-
-    def inverse(of: int, modulus: int) -> tuple[int, int]:
-        found = pow(of, -1, modulus)
-        return found, companion(found, modulus)
-
-    pairs = [(i, j) for j in range(len(ring.primes)) for i in range(j)]
-    return Constants(
-        primes=np.array(ring.primes, np.uint32),
-        head=np.stack([t.head for t in each]),
-        tail=np.stack([t.tail for t in each]),
-        back_head=np.stack([t.back_head for t in each]),
-        back_tail=np.stack([t.back_tail for t in each]),
-        last=np.stack([t.last for t in each]),
-        garner=np.array([inverse(low, high) for low, high in ring.words], np.uint32),
-        mixed=np.array([inverse(ring.primes[i], ring.primes[j]) for i, j in pairs], np.uint32),
-    )
 
 
 class _Noise(Secret):
@@ -135,9 +101,14 @@ class OneTimeKey(Secret):
 
 
 class RlweAdder:
-    """Adds ciphertexts, word by word; no key."""
+    """Adds ciphertexts, word by word; no key.
+
+    Raises:
+        PlanRefused: no ring holds these parameters.
+    """
 
     def __init__(self, parameters: CipherParameters) -> None:
+        load_kernels()
         self._capacity = parameters.capacity
         self._encoding = encoding(parameters)
         self._degree = self._encoding.ring.degree
@@ -151,13 +122,13 @@ class RlweAdder:
 
     def check(self, slots: int, payload: Payload) -> None:
         check_length("an rlwe block", payload, self.block_bytes(slots))
-        for packed, modulus in self._rows(np.frombuffer(payload, _WORD), self._packed):
+        for packed, modulus in self._rows(_frozen(payload), self._packed):
             if int(greatest_word(packed)) >= modulus:
                 raise Malformed("a coefficient of an rlwe block is not below its modulus")
 
     def check_total(self, slots: int, total: Payload) -> None:
         check_length("an rlwe total", total, self.total_bytes(slots))
-        for words, modulus in self._rows(np.frombuffer(total, _WORD), self._degree):
+        for words, modulus in self._rows(_frozen(total), self._degree):
             if int(words.max()) >= modulus:
                 raise Malformed("a coefficient of an rlwe total is not below its modulus")
 
@@ -170,7 +141,7 @@ class RlweAdder:
         if accumulator.units + weight > _MOST_UNITS:
             self._reduce(accumulator)
         sums = accumulator.sums.view(np.uint64)
-        add_words(np.frombuffer(payload, _WORD), np.uint64(weight), sums)
+        add_words(_frozen(payload), np.uint64(weight), sums)
         accumulator.units += weight
         accumulator.weight = after
 
@@ -198,63 +169,73 @@ class RlweAdder:
 
 
 class RlweSealing:
-    """One submission: a fresh key, and every block of a group at most once.
+    """One submission: a fresh key, and every block of a group at most once; one thread at a time.
 
     Raises:
         PlanRefused: no ring holds these parameters.
     """
 
     def __init__(self, parameters: CipherParameters, place: Place) -> None:
+        load_kernels()
         self._levels = parameters.levels
+        self._slots = place.slots
         self._encoding = encoding(parameters)
-        self._elements = self._encoding.elements(place.slots)
         self._public = PublicPolynomials(self._encoding.ring, place)
         self._noise = _Noise()
         self._sealed: set[int] = set()
-        made = constants(self._encoding.ring)
-        small = np.empty(self._encoding.ring.degree, np.int32)
-        binomial(self._noise.words((3, small.size)), small)
+        ring, primes = self._encoding.ring, len(self._encoding.ring.primes)
+        small = np.empty(ring.degree, np.int32)
+        binomial(self._noise.words((3, ring.degree)), small)
         self.key = OneTimeKey(small)
-        self._key = np.empty((made.primes.size, 2, small.size), np.uint32)
-        transform_small(small, made.head, made.tail, made.primes, self._key)
+        self._small, self._work = np.empty_like(small), np.empty((3, ring.degree), np.uint32)
+        self._key = np.empty((primes, 2, ring.degree), np.uint32)
+        transform_small(small, constants(ring), self._work, self._key)
+
+    def __repr__(self) -> str:
+        return "<RlweSealing: hidden>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an RlweSealing holds a one-time key and is never pickled or copied")
 
     def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
         """Seals a block of the group.
 
         Args:
             block: its number; each is sealed once.
-            values: int64 (slots,), each in [0, levels].
+            values: int64 (slots,), each in [0, levels]; at most the place's slots.
         Raises:
-            InternalError: the block was sealed before under this key.
+            InternalError: the block was sealed before under this key, or would reach into the
+                polynomials of another.
             Malformed: another dtype or shape, or a value out of range.
         """
+        check_values(values, self._levels)
+        _check_block(block, values.size, self._slots)
         if block in self._sealed:
             raise InternalError(f"block {block} was sealed under this one-time key before")
-        check_values(values, self._levels)
         self._sealed.add(block)
-        enc, made = self._encoding, constants(self._encoding.ring)
-        elements, degree, words = enc.elements(values.size), enc.ring.degree, len(enc.ring.words)
-        out = np.empty((elements, words * degree * WORD_BITS // 64), _WORD)
+        enc, degree = self._encoding, self._encoding.ring.degree
+        elements, words = enc.elements(values.size), len(enc.ring.words)
+        start = block * enc.elements(self._slots)
+        out = np.empty((elements, words * degree * WORD_BITS // 64), np.uint64)
+        sealed = np.empty((min(BATCH, elements), words, degree), np.uint64)
         for first in range(0, elements, BATCH):
             count = min(BATCH, elements - first)
             part = values[first * enc.values : (first + count) * enc.values]
             if part.size < count * enc.values:
                 part = np.pad(part, (0, count * enc.values - part.size))
-            sealed = np.empty((count, words, degree), np.uint64)
             seal_elements(
-                part.reshape(count, enc.digits, degree),
-                self._public.transformed(block * self._elements + first, count),
+                np.ascontiguousarray(part).reshape(count, enc.digits, degree),
+                self._public.transformed(start + first, count),
                 self._noise.words((count, 3, degree)),
                 self._key,
-                _digit_constants(enc),
-                made.head,
-                made.tail,
-                made.primes,
-                made.garner,
-                sealed,
+                scale(enc).digits,
+                constants(enc.ring),
+                self._small,
+                self._work,
+                sealed[:count],
             )
-            pack_words(sealed.reshape(-1), out[first : first + count].reshape(-1))
-        return out.tobytes()
+            pack_words(sealed[:count].reshape(-1), out[first : first + count].reshape(-1))
+        return out.astype(_WORD, copy=False).tobytes()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -275,55 +256,60 @@ class KeySum:
 
 
 class RlweOpener:
-    """Opens the totals of one cohort of one group.
+    """Opens the totals of one cohort of one group; one thread at a time.
 
     Raises:
-        Malformed: the key sum has another length than the ring's degree.
+        PlanRefused: no ring holds these parameters.
+        Malformed: a key sum of another ring, or of coefficients that no cohort's has.
     """
 
     def __init__(self, parameters: CipherParameters, place: Place, key: KeySum) -> None:
+        load_kernels()
+        self._slots = place.slots
         self._encoding = encoding(parameters)
         self._adder = RlweAdder(parameters)
-        self._elements = self._encoding.elements(place.slots)
         self._public = PublicPolynomials(self._encoding.ring, place)
         self._most = MOST_RESIDUAL * SIGMA * math.sqrt(key.squares)
-        made = constants(self._encoding.ring)
-        if key.coefficients.shape != (self._encoding.ring.degree,):
-            raise Malformed(f"a key sum of shape {key.coefficients.shape} is of another ring")
-        self._key = np.empty((made.primes.size, 2, self._encoding.ring.degree), np.uint32)
+        ring, primes = self._encoding.ring, len(self._encoding.ring.primes)
+        if key.coefficients.shape != (ring.degree,) or not key.plausible(parameters.capacity):
+            raise Malformed(
+                f"a key sum of shape {key.coefficients.shape} up to "
+                f"{np.abs(key.coefficients).max(initial=0)} is none of {ring.name} and capacity "
+                f"{parameters.capacity}"
+            )
+        self._work = np.empty((primes + 1, ring.degree), np.uint32)
+        self._key = np.empty((primes, 2, ring.degree), np.uint32)
         small = key.coefficients.astype(np.int32)
-        transform_small(small, made.head, made.tail, made.primes, self._key)
+        transform_small(small, constants(ring), self._work[:2], self._key)
 
     def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
         """The integer sums of a total, int64 (slots,), each in [0, capacity * levels].
 
         Raises:
             Malformed, Oversized: not a total of so many slots.
+            InternalError: no block of this place.
             Refused: the residual is that of another key sum.
         """
+        _check_block(block, slots, self._slots)
         self._adder.check_total(slots, total)
-        enc, made = self._encoding, constants(self._encoding.ring)
-        degree, elements = enc.ring.degree, enc.elements(slots)
-        words = np.frombuffer(total, _WORD).reshape(elements, len(enc.ring.words), degree)
+        enc, degree = self._encoding, self._encoding.ring.degree
+        elements, start = enc.elements(slots), block * enc.elements(self._slots)
+        words = _frozen(total).reshape(elements, len(enc.ring.words), degree)
         out = np.empty((elements, enc.digits, degree), np.int64)
-        residues = np.empty((made.primes.size, degree), np.uint32)
+        open_elements = open_narrow if len(enc.ring.words) == 1 else open_wide
         squares, sound = 0.0, True
         for first in range(0, elements, BATCH):
             count = min(BATCH, elements - first)
-            public = self._public.transformed(block * self._elements + first, count)
-            for at in range(count):
-                remove_key(
-                    words[first + at],
-                    public[at],
-                    self._key,
-                    made.back_head,
-                    made.back_tail,
-                    made.last,
-                    made.primes,
-                    residues,
-                )
-                found, whole = self._decode(residues, out[first + at])
-                squares, sound = squares + found, sound and whole
+            found, whole = open_elements(
+                words[first : first + count],
+                self._public.transformed(start + first, count),
+                self._key,
+                constants(enc.ring),
+                scale(enc),
+                self._work,
+                out[first : first + count],
+            )
+            squares, sound = squares + found, sound and whole
         residual = math.sqrt(squares / (elements * degree))
         if not sound or residual > self._most:
             raise Refused(
@@ -332,34 +318,17 @@ class RlweOpener:
             )
         return out.reshape(-1)[:slots]
 
-    def _decode(
-        self, residues: npt.NDArray[np.uint32], out: npt.NDArray[np.int64]
-    ) -> tuple[float, bool]:
-        enc, made = self._encoding, constants(self._encoding.ring)
-        base = np.uint64(enc.base)
-        if len(enc.ring.words) == 1:
-            delta = np.uint64(enc.delta)
-            return decode_narrow(residues, made.primes, made.garner, base, delta, out)
-        places = _places(enc)
-        modulus = _limbs([enc.ring.modulus])[0]
-        return decode_wide(residues, made.primes, made.mixed, places, modulus, base, out)
+
+def _check_block(block: int, size: int, slots: int) -> None:
+    if block < 0 or not 1 <= size <= slots:
+        raise InternalError(
+            f"{size} values of block {block} would use the polynomials of another block: a block "
+            f"of this group has 1 to {slots}"
+        )
 
 
-@lru_cache(maxsize=16)
-def _digit_constants(enc: Encoding) -> npt.NDArray[np.uint32]:
-    """Delta B^k modulo every prime, and its companion: uint32 (primes, 2, d)."""
-    rows = []
-    for prime in enc.ring.primes:
-        scaled = [enc.delta * enc.base**k % prime for k in range(enc.digits)]
-        rows.append([scaled, [companion(each, prime) for each in scaled]])
-    return np.array(rows, np.uint32)
-
-
-@lru_cache(maxsize=16)
-def _places(enc: Encoding) -> npt.NDArray[np.uint64]:
-    """Delta B^k and, last, floor(Delta / 2), in limbs: uint64 (d + 1, 2)."""
-    return _limbs([*(enc.delta * enc.base**k for k in range(enc.digits)), enc.delta // 2])
-
-
-def _limbs(numbers: list[int]) -> npt.NDArray[np.uint64]:
-    return np.array([[n & ((1 << 64) - 1), n >> 64] for n in numbers], np.uint64)
+def _frozen(data: Payload) -> npt.NDArray[np.uint64]:
+    """Words of what came off the wire; never writable, so that a kernel has one signature."""
+    words = np.frombuffer(data, _WORD).astype(np.uint64, copy=False)
+    words.flags.writeable = False
+    return words

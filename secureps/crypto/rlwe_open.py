@@ -15,116 +15,123 @@ from numpy.typing import NDArray
 from secureps.crypto.compiled import inlined, kernel
 from secureps.crypto.ntt import U32, backward, once, shoup
 from secureps.crypto.rlwe_kernels import U64
+from secureps.crypto.rlwe_tables import Constants, Scale
 
 _u32 = np.uint32
 _u64 = np.uint64
 _HALF = np.uint64(32)
+_ONE = np.uint64(1)
+_SIGN = np.uint64(63)
 _LOW = np.uint64(0xFFFFFFFF)
-
-
-@inlined
-def high_product(x, y):  # type: ignore[no-untyped-def]
-    """The upper 64 bits of a product of two 64-bit integers."""
-    x0, x1, y0, y1 = x & _LOW, x >> _HALF, y & _LOW, y >> _HALF
-    middle = x1 * y0 + ((x0 * y0) >> _HALF)
-    lower = x0 * y1 + (middle & _LOW)
-    return x1 * y1 + (middle >> _HALF) + (lower >> _HALF)
+_LIMB = np.float64(1 << 64)
 
 
 @kernel
-def remove_key(
-    words: U64, a: U32, key: U32, head: U32, tail: U32, last: U32, primes: U32, out: U32
-) -> None:
-    """C - a S of one element, modulo every prime, transformed back.
+def open_narrow(
+    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, out: NDArray[np.int64]
+) -> tuple[float, bool]:
+    """Opens `count` elements of a ring with one word.
 
     Args:
-        words: uint64 (words, N), below their word moduli.
-        a: uint32 (primes, N); key: uint32 (primes, 2, N) of `transform_small`.
-        out: uint32 (primes, N).
-    """
-    size = words.shape[1]
-    work = np.empty(size, np.uint32)
-    for index in range(primes.size):
-        p = primes[index]
-        inverse, row, wide = 1.0 / np.float64(p), words[index >> 1], _u64(p)
-        for k in range(size):
-            rest = row[k] - _u64(np.float64(row[k]) * inverse) * wide
-            rest = min(rest, rest + wide)
-            rest = min(rest, rest - wide)
-            z = shoup(a[index, k], key[index, 0, k], key[index, 1, k], p)
-            work[k] = once(_u32(_u32(rest) + _u32(_u32(p + p) - z)), _u32(p + p))
-        backward(work, out[index], head[index], tail[index], last[index], p)
-
-
-@kernel
-def decode_narrow(
-    residues: U32,
-    primes: U32,
-    garner: U32,
-    base: np.uint64,
-    delta: np.uint64,
-    out: NDArray[np.int64],
-) -> tuple[float, bool]:
-    """Digits of one element of a ring with one word, in `out` (d, N).
-
+        words: uint64 (count, words, N), below their word moduli.
+        a: uint32 (count, primes, N); key: uint32 (primes, 2, N) of `transform_small`.
+        work: uint32 (primes + 1, N), spoilt.
+        out: int64 (count, d, N).
     Returns:
         the sum of E^2, and whether every message was below B^d.
     """
-    parts, size = out.shape
-    low, high = primes[0], primes[1]
-    modulus, half = _u64(low) * _u64(high), delta >> _u64(1)
-    by_delta, by_base = 1.0 / np.float64(delta), 1.0 / np.float64(base)
+    low, high, inverse = ring.primes[0, 0], ring.primes[1, 0], ring.garner[0]
+    modulus, delta, half = (
+        scale.modulus[0],
+        scale.places[0, 0],
+        scale.places[scale.digits.shape[2], 0],
+    )
+    by_delta, by_base = 1.0 / np.float64(delta), 1.0 / np.float64(scale.base)
+    first, second = work[0], work[1]
+    total, beyond = 0.0, _u64(0)
+    for element in range(words.shape[0]):
+        remove_key(words[element], a[element], key, ring, work)
+        for k in range(first.size):
+            apart = once(_u32(_u32(second[k] + high) - first[k]), high)
+            upper = once(shoup(apart, inverse[0], inverse[1], high), high)
+            value = _u64(first[k]) + _u64(low) * _u64(upper) + half
+            message, rest = divided(min(value, value - modulus), delta, by_delta)
+            error = np.float64(np.int64(rest) - np.int64(half))
+            total += error * error
+            for part in range(out.shape[1]):
+                message, digit = divided(message, scale.base, by_base)
+                out[element, part, k] = np.int64(digit)
+            beyond |= message
+    return total, beyond == _u64(0)
+
+
+@kernel
+def open_wide(
+    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, out: NDArray[np.int64]
+) -> tuple[float, bool]:
+    """The same for a ring with two words, in two limbs of 64 bits."""
     total, sound = 0.0, True
-    for k in range(size):
-        apart = once(_u32(_u32(residues[1, k] + high) - residues[0, k]), high)
-        upper = once(shoup(apart, garner[0, 0], garner[0, 1], high), high)
-        value = _u64(residues[0, k]) + _u64(low) * _u64(upper) + half
-        value = min(value, value - modulus)
-        message = _u64(np.float64(value) * by_delta)
-        rest = np.int64(value - message * delta)
-        if rest < 0:
-            rest, message = rest + np.int64(delta), message - _u64(1)
-        elif rest >= np.int64(delta):
-            rest, message = rest - np.int64(delta), message + _u64(1)
-        error = np.float64(rest - np.int64(half))
-        total += error * error
-        for part in range(parts):
-            above = _u64(np.float64(message) * by_base)
-            digit = np.int64(message - above * base)
-            if digit < 0:
-                digit, above = digit + np.int64(base), above - _u64(1)
-            elif digit >= np.int64(base):
-                digit, above = digit - np.int64(base), above + _u64(1)
-            out[part, k] = digit
-            message = above
-        sound &= message == _u64(0)
+    for element in range(words.shape[0]):
+        remove_key(words[element], a[element], key, ring, work)
+        squares, whole = decode_wide(work, ring, scale, out[element])
+        total += squares
+        sound &= whole
     return total, sound
 
 
 @kernel
-def decode_wide(
-    residues: U32,
-    primes: U32,
-    mixed: U32,
-    places: U64,
-    modulus: U64,
-    base: np.uint64,
-    out: NDArray[np.int64],
-) -> tuple[float, bool]:
-    """The same for a ring with two words, in two limbs of 64 bits.
+def remove_key(words: U64, a: U32, key: U32, ring: Constants, out: U32) -> None:
+    """C - a S of one element, modulo every prime, transformed back.
 
     Args:
-        mixed: uint32 (6, 2): inverses of p_i modulo p_j and their companions, for (i, j) =
-            (0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3).
-        places: uint64 (d + 1, 2): Delta B^k, low and high limb, and last Delta / 2.
-        modulus: uint64 (2,): q.
+        words: uint64 (words, N); a: uint32 (primes, N).
+        out: uint32 (primes + 1, N), the last row spoilt.
     """
+    count = ring.inverses.size
+    work = out[count]
+    for index in range(count):
+        p, row_a, s, s2 = ring.primes[index, 0], a[index], key[index, 0], key[index, 1]
+        inverse, row, wide, twice = 1.0 / np.float64(p), words[index >> 1], _u64(p), _u32(p + p)
+        for k in range(work.size):
+            _, rest = divided(row[k], wide, inverse)
+            z = shoup(row_a[k], s[k], s2[k], p)
+            work[k] = once(_u32(_u32(_u32(rest) + twice) - z), twice)
+        backward(
+            work, out[index], ring.back_head[index], ring.back_tail[index], ring.last[index], p
+        )
+
+
+@inlined
+def divided(value: np.uint64, by: np.uint64, inverse: np.float64) -> tuple[np.uint64, np.uint64]:
+    """Quotient and rest of value < 2^54, by a float64 reciprocal that is off by one at most."""
+    quotient = _u64(np.float64(value) * inverse)
+    rest = _u64(value - quotient * by)
+    less = _u64(rest >> _SIGN)
+    rest, quotient = _u64(rest + less * by), _u64(quotient - less)
+    more = _u64(_ONE - ((rest - by) >> _SIGN))
+    return _u64(quotient + more), _u64(rest - more * by)
+
+
+@inlined
+def high_product(x: np.uint64, y: np.uint64) -> np.uint64:
+    """The upper 64 bits of a product of two 64-bit integers."""
+    x0, x1, y0, y1 = x & _LOW, x >> _HALF, y & _LOW, y >> _HALF
+    middle = x1 * y0 + ((x0 * y0) >> _HALF)
+    lower = x0 * y1 + (middle & _LOW)
+    return _u64(x1 * y1 + (middle >> _HALF) + (lower >> _HALF))
+
+
+@kernel
+def decode_wide(
+    residues: U32, ring: Constants, scale: Scale, out: NDArray[np.int64]
+) -> tuple[float, bool]:
+    """Digits of one element of a ring with two words, in `out` (d, N); returns as `open_narrow`."""
     parts, size = out.shape
-    p0, p1, p2, p3 = primes[0], primes[1], primes[2], primes[3]
+    mixed, places, modulus = ring.mixed, scale.places, scale.modulus
+    p0, p1, p2, p3 = ring.primes[0, 0], ring.primes[1, 0], ring.primes[2, 0], ring.primes[3, 0]
     first, second = _u64(p0) * _u64(p1), _u64(p2)
-    scale = np.float64(1 << 32) * np.float64(1 << 32)
     half_low, half_high = places[parts, 0], places[parts, 1]
-    total, sound = 0.0, True
+    total, beyond = 0.0, False
     for k in range(size):
         # Garner: v = r0 + p0 (m1 + p1 (m2 + p2 m3))
         r0 = residues[0, k]
@@ -145,8 +152,8 @@ def decode_wide(
             low -= modulus[0]
         for part in range(parts - 1, -1, -1):
             d_low, d_high = places[part, 0], places[part, 1]
-            place = np.float64(d_high) * scale + np.float64(d_low)
-            digit = _u64((np.float64(high) * scale + np.float64(low)) / place)
+            place = np.float64(d_high) * _LIMB + np.float64(d_low)
+            digit = _u64((np.float64(high) * _LIMB + np.float64(low)) / place)
             t_low = digit * d_low
             t_high = digit * d_high + high_product(digit, d_low)
             high -= t_high + (_u64(1) if low < t_low else _u64(0))
@@ -160,15 +167,15 @@ def decode_wide(
                 high -= d_high + (_u64(1) if low < d_low else _u64(0))
                 low -= d_low
             out[part, k] = np.int64(digit)
-            sound &= digit < base
-        error = np.float64(low) + np.float64(high) * scale
-        error -= np.float64(half_low) + np.float64(half_high) * scale
+            beyond |= bool(digit >= scale.base)
+        error = np.float64(low) + np.float64(high) * _LIMB
+        error -= np.float64(half_low) + np.float64(half_high) * _LIMB
         total += error * error
-    return total, sound
+    return total, not beyond
 
 
 @inlined
-def _apart(x, y, inverse, p):  # type: ignore[no-untyped-def]
+def _apart(x: np.uint32, y: np.uint32, inverse: U32, p: np.uint32) -> np.uint32:
     """(x - y) / w modulo p, for x below p and y below 2p (another prime's residue)."""
     difference = _u32(_u32(x + _u32(p + p)) - y)
     return once(shoup(difference, inverse[0], inverse[1], p), p)
