@@ -43,6 +43,7 @@ class CipherParameters:
         name: which cipher, see `secureps.crypto.suite`.
         capacity: W, the greatest total weight of a cohort.
         levels: 2Z, the greatest value in a slot of one block.
+        most_weight: w_max, the greatest weight of one member.
 
     Raises:
         PlanRefused: capacity or levels below 1, or sums that do not fit 62 bits.
@@ -51,6 +52,7 @@ class CipherParameters:
     name: str
     capacity: int
     levels: int
+    most_weight: int = 1
 
     def __post_init__(self) -> None:
         if self.capacity < 1 or self.levels < 1:
