@@ -84,13 +84,13 @@ def _before_the_cipher(watch: Stopwatch) -> NDArray[np.int64]:
 def _cipher(watch: Stopwatch, name: str, integers: NDArray[np.int64]) -> None:
     kind = cipher(CipherParameters(name, CAPACITY, int(Grid(BITS, 0.1).levels)))
     public, secret = _keys(kind.opening)
-    sealer, adder, opener = kind.sealer(public), kind.adder(), kind.opener(secret)
-    sealed = watch.time(name, "seal", lambda: sealer.seal(integers))
+    sealer, adder, opener = kind.sealer(PLACE, public), kind.adder(), kind.opener(PLACE, secret)
+    sealed = watch.time(name, "seal", lambda: sealer.seal(0, integers))
     watch.time(name, "check", lambda: adder.check(watch.values, sealed))
     sums = adder.zero(watch.values)
     watch.time(name, "add", lambda: adder.add(sums, sealed, 1))
     total = watch.time(name, "total", lambda: adder.total(sums))
-    opened = watch.time(name, "open", lambda: opener.open(total, watch.values))
+    opened = watch.time(name, "open", lambda: opener.open(0, total, watch.values))
     assert np.array_equal(opened, watch.tries * integers)
 
 

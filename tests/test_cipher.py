@@ -14,6 +14,7 @@ from secureps.crypto.bfv import most_levels
 from secureps.crypto.cipher import Adder, CipherParameters, Opener, Opening, Sealer
 from secureps.crypto.suite import CIPHERS, cipher
 from secureps.errors import Malformed, Oversized, PlanRefused
+from tests.cipher_kit import PLACE
 
 Values = npt.NDArray[np.int64]
 
@@ -41,11 +42,18 @@ def build(parameters: CipherParameters) -> Sides:
     built = cipher(parameters)
     assert built.parameters == parameters
     if built.opening is Opening.NOTHING:
-        return Sides(parameters, built.adder(), built.sealer(None), built.opener(None))
+        return Sides(
+            parameters, built.adder(), built.sealer(PLACE, None), built.opener(PLACE, None)
+        )
     from secureps.crypto.bfv_seal import generate
 
     secret, public = generate()
-    return Sides(parameters, built.adder(), built.sealer(public.to_bytes()), built.opener(secret))
+    return Sides(
+        parameters,
+        built.adder(),
+        built.sealer(PLACE, public.to_bytes()),
+        built.opener(PLACE, secret),
+    )
 
 
 @pytest.fixture(
@@ -65,7 +73,7 @@ def total_of(sides: Sides, members: list[tuple[Values, int]]) -> bytes:
     slots = members[0][0].size
     accumulator = sides.adder.zero(slots)
     for values, weight in members:
-        payload = sides.sealer.seal(values)
+        payload = sides.sealer.seal(0, values)
         sides.adder.check(slots, payload)
         sides.adder.add(accumulator, payload, weight)
     return sides.adder.total(accumulator)
@@ -78,12 +86,12 @@ def test_every_cipher_is_under_this_contract() -> None:
 @pytest.mark.parametrize("slots", SLOTS)
 def test_sealed_blocks_have_exactly_their_size_and_open(sides: Sides, slots: int) -> None:
     values = random_values(sides, slots)
-    payload = sides.sealer.seal(values)
+    payload = sides.sealer.seal(0, values)
     assert len(payload) == sides.adder.block_bytes(slots)
     total = total_of(sides, [(values, 1)])
     assert len(total) == sides.adder.total_bytes(slots)
     sides.adder.check_total(slots, total)
-    opened = sides.opener.open(total, slots)
+    opened = sides.opener.open(0, total, slots)
     assert opened.dtype == np.int64
     assert np.array_equal(opened, values)
 
@@ -94,7 +102,7 @@ def test_a_full_cohort_of_extremes_is_exact(sides: Sides) -> None:
     for extreme in (0, parameters.levels):
         values = np.full(8192, extreme, np.int64)
         total = total_of(sides, [(values, 1)] * parameters.capacity)
-        assert np.array_equal(sides.opener.open(total, 8192), values * parameters.capacity)
+        assert np.array_equal(sides.opener.open(0, total, 8192), values * parameters.capacity)
 
 
 def test_a_full_cohort_of_the_heaviest_members_is_exact(sides: Sides) -> None:
@@ -102,7 +110,7 @@ def test_a_full_cohort_of_the_heaviest_members_is_exact(sides: Sides) -> None:
     weights = [4] * count + [1] * rest
     members = [(random_values(sides, 9000, seed), w) for seed, w in enumerate(weights)]
     expected = sum((values * w for values, w in members), np.zeros(9000, np.int64))
-    assert np.array_equal(sides.opener.open(total_of(sides, members), 9000), expected)
+    assert np.array_equal(sides.opener.open(0, total_of(sides, members), 9000), expected)
 
 
 @settings(max_examples=15, deadline=None)
@@ -116,14 +124,14 @@ def test_weighted_sums_open_exactly(sides: Sides, data: st.DataObject) -> None:
     members = [(random_values(sides, 17, seed), w) for seed, w in enumerate(weights)]
     accumulator = sides.adder.zero(17)
     for values, weight in members:
-        sides.adder.add(accumulator, sides.sealer.seal(values), weight)
+        sides.adder.add(accumulator, sides.sealer.seal(0, values), weight)
     expected = sum((values * w for values, w in members), np.zeros(17, np.int64))
-    assert np.array_equal(sides.opener.open(sides.adder.total(accumulator), 17), expected)
+    assert np.array_equal(sides.opener.open(0, sides.adder.total(accumulator), 17), expected)
 
 
 def test_the_order_of_adding_does_not_show(sides: Sides) -> None:
     count = min(sides.parameters.capacity, 20)
-    payloads = [sides.sealer.seal(random_values(sides, 300, seed)) for seed in range(count)]
+    payloads = [sides.sealer.seal(0, random_values(sides, 300, seed)) for seed in range(count)]
     totals = set()
     for order in (payloads, payloads[::-1]):
         accumulator = sides.adder.zero(300)
@@ -136,23 +144,23 @@ def test_the_order_of_adding_does_not_show(sides: Sides) -> None:
 
 def test_memoryviews_will_do(sides: Sides) -> None:
     values = random_values(sides, 100)
-    payload = memoryview(bytearray(b"?" + sides.sealer.seal(values)))[1:]
+    payload = memoryview(bytearray(b"?" + sides.sealer.seal(0, values)))[1:]
     sides.adder.check(100, payload)
     accumulator = sides.adder.zero(100)
     sides.adder.add(accumulator, payload, 1)
     total = memoryview(bytearray(b"?" + sides.adder.total(accumulator)))[1:]
-    assert np.array_equal(sides.opener.open(total, 100), values)
+    assert np.array_equal(sides.opener.open(0, total, 100), values)
 
 
 def test_the_capacity_is_not_exceeded(sides: Sides) -> None:
     capacity = sides.parameters.capacity
     accumulator = sides.adder.zero(3)
     for _ in range(capacity):
-        payload = sides.sealer.seal(np.ones(3, np.int64))
+        payload = sides.sealer.seal(0, np.ones(3, np.int64))
         sides.adder.add(accumulator, payload, 1)
     with pytest.raises(Malformed, match=f"above the plan's capacity of {capacity}"):
         sides.adder.add(accumulator, payload, 1)
-    opened = sides.opener.open(sides.adder.total(accumulator), 3)
+    opened = sides.opener.open(0, sides.adder.total(accumulator), 3)
     assert opened.tolist() == [capacity] * 3
 
 
@@ -160,12 +168,12 @@ def test_the_capacity_is_not_exceeded(sides: Sides) -> None:
 def test_other_weights_are_refused(sides: Sides, weight: int) -> None:
     accumulator = sides.adder.zero(3)
     with pytest.raises(Malformed, match="is not one of"):
-        sides.adder.add(accumulator, sides.sealer.seal(np.zeros(3, np.int64)), weight)
+        sides.adder.add(accumulator, sides.sealer.seal(0, np.zeros(3, np.int64)), weight)
     assert accumulator.weight == 0
 
 
 def test_wrong_lengths_and_ranges_are_refused(sides: Sides) -> None:
-    payload = sides.sealer.seal(random_values(sides, 100))
+    payload = sides.sealer.seal(0, random_values(sides, 100))
     total = total_of(sides, [(random_values(sides, 100), 1)])
     for data, check in ((payload, sides.adder.check), (total, sides.adder.check_total)):
         for short in (b"", data[:-1]):
@@ -179,7 +187,7 @@ def test_wrong_lengths_and_ranges_are_refused(sides: Sides) -> None:
             sides.adder.check(100, high)
     for wrong in (b"\xff" * len(total), total[:-1], total + b"\0"):
         with pytest.raises((Malformed, Oversized)):
-            sides.opener.open(wrong, 100)
+            sides.opener.open(0, wrong, 100)
     for wrong in (payload[:-1], payload + b"\0"):
         accumulator = sides.adder.zero(100)
         with pytest.raises((Malformed, Oversized)):
@@ -190,11 +198,11 @@ def test_wrong_lengths_and_ranges_are_refused(sides: Sides) -> None:
 def test_values_that_are_none_are_refused(sides: Sides) -> None:
     for wrong in (-1, sides.parameters.levels + 1):
         with pytest.raises(Malformed, match="outside"):
-            sides.sealer.seal(np.array([0, wrong], np.int64))
+            sides.sealer.seal(0, np.array([0, wrong], np.int64))
     with pytest.raises(Malformed, match="not int64"):
-        sides.sealer.seal(np.zeros((2, 2), np.int64))
+        sides.sealer.seal(0, np.zeros((2, 2), np.int64))
     with pytest.raises(Malformed, match="not int64"):
-        sides.sealer.seal(np.zeros(2))  # type: ignore[arg-type]
+        sides.sealer.seal(0, np.zeros(2))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("capacity", "levels"), [(0, 1), (1, 0), (-1, 5), (1 << 31, 1 << 31)])

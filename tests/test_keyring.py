@@ -16,6 +16,7 @@ from secureps.errors import KitError
 from secureps.messages.encoding import payload_digest
 from secureps.store import keyring
 from secureps.store.keyring import create_kit, issue, load_holder_secret, load_private, load_public
+from tests.cipher_kit import PLACE
 
 BFV = CipherParameters("bfv", 32, 100)
 PLAIN = CipherParameters("plain", 32, 100)
@@ -63,8 +64,8 @@ def test_the_holders_key_pair_is_one(kit: Path) -> None:
     from secureps.crypto.suite import cipher
 
     built = cipher(BFV)
-    total = built.sealer(load_public(kit).holder_keys["keys"]).seal(np.arange(10))
-    opened = built.opener(load_holder_secret(kit, "keys")).open(total, 10)
+    total = built.sealer(PLACE, load_public(kit).holder_keys["keys"]).seal(0, np.arange(10))
+    opened = built.opener(PLACE, load_holder_secret(kit, "keys")).open(0, total, 10)
     assert opened.tolist() == list(range(10))
 
 

@@ -11,12 +11,11 @@ versions add up. What must not live here: anything secret; there are branches on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
+from secureps.crypto.cipher import Place
 from secureps.crypto.compiled import kernel
 from secureps.crypto.ntt import U32, once, shoup
 from secureps.crypto.ring import Ring
@@ -31,23 +30,6 @@ RUN = 16
 """Words that are tried together."""
 _CHACHA_BLOCK = 64
 _ZEROS = bytes(1 << 16)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What the polynomials of a group are bound to.
-
-    Args:
-        run: the run's id, 32 bytes.
-        group: its name.
-        layout: digest of the run's layout, 32 bytes.
-        slots: integers of a full block; it decides where each block's elements begin.
-    """
-
-    run: bytes
-    group: str
-    layout: bytes
-    slots: int
 
 
 class PublicPolynomials:

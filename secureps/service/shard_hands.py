@@ -353,7 +353,8 @@ class ShardHands:
             opened = self._block(task.opened[place])
             return np.frombuffer(opened, dtype="<i8").astype(np.int64)
         total = self._held(group, task.cohort.number, block)
-        return self._cipher().opener(None).open(total, self._slots(group, block))
+        opener = self._cipher().opener(self._shelves.pinned.place(group), None)
+        return opener.open(block, total, self._slots(group, block))
 
     def _ready(
         self, group: str, made: GroupValues, cohort: int, report: Telemetry | None
