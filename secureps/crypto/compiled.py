@@ -110,7 +110,7 @@ def _keep(made: Any, folder: Path) -> None:
 
 def inlined(function: F) -> F:
     """A part of kernels: compiled with each that calls it."""
-    return cast(F, numba.njit(inline="always", error_model="numpy")(function))
+    return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
 
 
 def _ones(typing_context: Any, word: Any) -> Any:

@@ -27,7 +27,7 @@ SPARE_WORDS = 128
 """Of a window, beyond N: about 0.6% of the words are rejected, and the chance that 128 do not
 suffice is below 2^-160."""
 RUN = 16
-"""Words that are tried together."""
+"""Words that are tried together; a window has whole runs."""
 _CHACHA_BLOCK = 64
 _ZEROS = bytes(1 << 16)
 
@@ -40,6 +40,7 @@ class PublicPolynomials:
         name, group = ring.name.encode(), place.group.encode()
         self._key = digest("secureps-a", place.run, name, group, place.layout)
         self._window = 4 * (ring.degree + SPARE_WORDS)
+        self._spare = np.empty(ring.degree + SPARE_WORDS, np.uint32)
         self._room = np.empty(0, np.uint8)
 
     def transformed(self, first: int, count: int) -> NDArray[np.uint32]:
@@ -64,13 +65,15 @@ class PublicPolynomials:
         windows = words.view("<u4").reshape(count, len(self._ring.primes), -1)
         out = np.empty((*windows.shape[:2], self._ring.degree), np.uint32)
         made = constants(self._ring)
-        if not _reduce_accepted(windows.astype(np.uint32, copy=False), made.primes, out):
+        if not _reduce_accepted(
+            windows.astype(np.uint32, copy=False), made.primes, self._spare, out
+        ):
             raise InternalError("a window of public words ran out, which has a chance of 2^-160")
         return out
 
 
 @kernel
-def _reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
+def _reduce_accepted(windows: U32, primes: U32, spare: U32, out: U32) -> bool:
     """Fills `out` with the words below the limit modulo their primes; False if a window runs out.
 
     A run of RUN words is taken at once if all are below the limit, as most are.
@@ -81,27 +84,22 @@ def _reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
             prime, whole = primes[index, 0], primes[index, 1]
             limit = np.uint32(whole * prime)
             window, row = windows[element, index], out[element, index]
-            taken, at = 0, 0
-            while taken + RUN <= size and at + RUN <= end:
-                run, to = window[at : at + RUN], row[taken : taken + RUN]
+            for k in range(end):
+                spare[k] = once(shoup(window[k], np.uint32(1), whole, prime), prime)
+            taken = 0
+            for at in range(0, end, RUN):
                 most = np.uint32(0)
                 for k in range(RUN):
-                    most = max(most, run[k])
-                if most < limit:
+                    most = max(most, window[at + k])
+                if most < limit and taken + RUN <= size:
                     for k in range(RUN):
-                        to[k] = once(shoup(run[k], np.uint32(1), whole, prime), prime)
+                        row[taken + k] = spare[at + k]
                     taken += RUN
                 else:
-                    for k in range(RUN):
-                        if run[k] < limit:
-                            row[taken] = once(shoup(run[k], np.uint32(1), whole, prime), prime)
+                    for k in range(at, at + RUN):
+                        if window[k] < limit and taken < size:
+                            row[taken] = spare[k]
                             taken += 1
-                at += RUN
-            while taken < size and at < end:
-                if window[at] < limit:
-                    row[taken] = once(shoup(window[at], np.uint32(1), whole, prime), prime)
-                    taken += 1
-                at += 1
             if taken < size:
                 return False
     return True

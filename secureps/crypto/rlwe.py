@@ -278,6 +278,7 @@ class RlweOpener:
                 f"{parameters.capacity}"
             )
         self._work = np.empty((primes + 1, ring.degree), np.uint32)
+        self._room = np.empty((2, ring.degree), np.uint64)
         self._key = np.empty((primes, 2, ring.degree), np.uint32)
         small = key.coefficients.astype(np.int32)
         transform_small(small, constants(ring), self._work[:2], self._key)
@@ -307,6 +308,7 @@ class RlweOpener:
                 constants(enc.ring),
                 scale(enc),
                 self._work,
+                self._room,
                 out[first : first + count],
             )
             squares, sound = squares + found, sound and whole

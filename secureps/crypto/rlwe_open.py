@@ -17,6 +17,8 @@ from secureps.crypto.ntt import U32, backward, once, shoup
 from secureps.crypto.rlwe_kernels import U64
 from secureps.crypto.rlwe_tables import Constants, Scale
 
+I64 = NDArray[np.int64]
+
 _u32 = np.uint32
 _u64 = np.uint64
 _HALF = np.uint64(32)
@@ -28,46 +30,65 @@ _LIMB = np.float64(1 << 64)
 
 @kernel
 def open_narrow(
-    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, out: NDArray[np.int64]
+    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, room: U64, out: I64
 ) -> tuple[float, bool]:
     """Opens `count` elements of a ring with one word.
 
     Args:
         words: uint64 (count, words, N), below their word moduli.
         a: uint32 (count, primes, N); key: uint32 (primes, 2, N) of `transform_small`.
-        work: uint32 (primes + 1, N), spoilt.
+        work, room: uint32 (primes + 1, N) and uint64 (2, N), spoilt.
         out: int64 (count, d, N).
     Returns:
         the sum of E^2, and whether every message was below B^d.
     """
-    low, high, inverse = ring.primes[0, 0], ring.primes[1, 0], ring.garner[0]
-    modulus, delta, half = (
-        scale.modulus[0],
-        scale.places[0, 0],
-        scale.places[scale.digits.shape[2], 0],
-    )
-    by_delta, by_base = 1.0 / np.float64(delta), 1.0 / np.float64(scale.base)
-    first, second = work[0], work[1]
     total, beyond = 0.0, _u64(0)
+    messages, rests = room[0], room[1]
     for element in range(words.shape[0]):
         remove_key(words[element], a[element], key, ring, work)
-        for k in range(first.size):
-            apart = once(_u32(_u32(second[k] + high) - first[k]), high)
-            upper = once(shoup(apart, inverse[0], inverse[1], high), high)
-            value = _u64(first[k]) + _u64(low) * _u64(upper) + half
-            message, rest = divided(min(value, value - modulus), delta, by_delta)
-            error = np.float64(np.int64(rest) - np.int64(half))
-            total += error * error
-            for part in range(out.shape[1]):
-                message, digit = divided(message, scale.base, by_base)
-                out[element, part, k] = np.int64(digit)
-            beyond |= message
+        decode_narrow(work, ring, scale, messages, rests)
+        total += squared_errors(rests, scale.places[out.shape[1], 0])
+        by_base = 1.0 / np.float64(scale.base)
+        for part in range(out.shape[1]):
+            row = out[element, part]
+            for k in range(row.size):
+                messages[k], digit = divided(messages[k], scale.base, by_base)
+                row[k] = np.int64(digit)
+        for k in range(messages.size):
+            beyond |= messages[k]
     return total, beyond == _u64(0)
 
 
 @kernel
+def decode_narrow(residues: U32, ring: Constants, scale: Scale, messages: U64, rests: U64) -> None:
+    """M and E + Delta / 2 of one element, both uint64 (N,)."""
+    low, high = ring.primes[0, 0], ring.primes[1, 0]
+    inverse, inverse2 = ring.garner[0, 0], ring.garner[0, 1]
+    modulus, delta = scale.modulus[0], scale.places[0, 0]
+    half, by_delta = delta >> _ONE, 1.0 / np.float64(delta)
+    first, second = residues[0], residues[1]
+    for k in range(messages.size):
+        apart = once(_u32(_u32(second[k] + high) - first[k]), high)
+        upper = once(shoup(apart, inverse, inverse2, high), high)
+        value = _u64(_u64(first[k]) + _u64(low) * _u64(upper) + half)
+        messages[k], rests[k] = divided(min(value, _u64(value - modulus)), delta, by_delta)
+
+
+@kernel
+def squared_errors(rests: U64, half: np.uint64) -> float:
+    """Sum of (rest - half)^2, in four sums that do not wait for one another."""
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    for k in range(0, rests.size, 4):
+        a += np.float64(np.int64(rests[k] - half)) ** 2
+        b += np.float64(np.int64(rests[k + 1] - half)) ** 2
+        c += np.float64(np.int64(rests[k + 2] - half)) ** 2
+        d += np.float64(np.int64(rests[k + 3] - half)) ** 2
+    return (a + b) + (c + d)
+
+
+@kernel
 def open_wide(
-    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, out: NDArray[np.int64]
+    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, room: U64, out: I64
 ) -> tuple[float, bool]:
     """The same for a ring with two words, in two limbs of 64 bits."""
     total, sound = 0.0, True
@@ -122,9 +143,7 @@ def high_product(x: np.uint64, y: np.uint64) -> np.uint64:
 
 
 @kernel
-def decode_wide(
-    residues: U32, ring: Constants, scale: Scale, out: NDArray[np.int64]
-) -> tuple[float, bool]:
+def decode_wide(residues: U32, ring: Constants, scale: Scale, out: I64) -> tuple[float, bool]:
     """Digits of one element of a ring with two words, in `out` (d, N); returns as `open_narrow`."""
     parts, size = out.shape
     mixed, places, modulus = ring.mixed, scale.places, scale.modulus
