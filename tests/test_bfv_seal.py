@@ -137,7 +137,7 @@ def test_another_key_does_not_open(keys: Keys) -> None:
         parameters = CipherParameters("bfv", 32, levels)
         total = BfvSealer(parameters, keys[1]).seal(0, random_values(parameters, 10, 0))
         with pytest.raises(Malformed, match="another holder"):
-            BfvOpener(parameters, generate()[0]).open(total, 10)
+            BfvOpener(parameters, generate()[0]).open(0, total, 10)
         with pytest.raises(Malformed, match="a ciphertext that is none"):
             BfvOpener(parameters, keys[0]).open(0, b"\x01" * len(total), 10)
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
@@ -38,12 +39,13 @@ from secureps.crypto.cipher import (
     Accumulator,
     CipherParameters,
     Payload,
+    Place,
     added_weight,
     check_length,
     check_values,
 )
 from secureps.crypto.compiled import load_kernels
-from secureps.crypto.public import Place, PublicPolynomials
+from secureps.crypto.public import PublicPolynomials
 from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, choose
 from secureps.crypto.rlwe_kernels import binomial, seal_elements, transform_small
 from secureps.crypto.rlwe_open import open_narrow, open_wide
@@ -187,9 +189,8 @@ class RlweSealing:
         small = np.empty(ring.degree, np.int32)
         binomial(self._noise.words((3, ring.degree)), small)
         self.key = OneTimeKey(small)
-        self._small, self._work = np.empty_like(small), np.empty((3, ring.degree), np.uint32)
         self._key = np.empty((primes, 2, ring.degree), np.uint32)
-        transform_small(small, constants(ring), self._work, self._key)
+        transform_small(small, constants(ring), np.empty((3, ring.degree), np.uint32), self._key)
 
     def __repr__(self) -> str:
         return "<RlweSealing: hidden>"
@@ -213,29 +214,78 @@ class RlweSealing:
         if block in self._sealed:
             raise InternalError(f"block {block} was sealed under this one-time key before")
         self._sealed.add(block)
-        enc, degree = self._encoding, self._encoding.ring.degree
-        elements, words = enc.elements(values.size), len(enc.ring.words)
-        start = block * enc.elements(self._slots)
-        out = np.empty((elements, words * degree * WORD_BITS // 64), np.uint64)
-        sealed = np.empty((min(BATCH, elements), words, degree), np.uint64)
-        for first in range(0, elements, BATCH):
-            count = min(BATCH, elements - first)
-            part = values[first * enc.values : (first + count) * enc.values]
-            if part.size < count * enc.values:
-                part = np.pad(part, (0, count * enc.values - part.size))
-            seal_elements(
-                np.ascontiguousarray(part).reshape(count, enc.digits, degree),
-                self._public.transformed(start + first, count),
-                self._noise.words((count, 3, degree)),
-                self._key,
-                scale(enc).digits,
-                constants(enc.ring),
-                self._small,
-                self._work,
-                sealed[:count],
-            )
-            pack_words(sealed[:count].reshape(-1), out[first : first + count].reshape(-1))
-        return out.astype(_WORD, copy=False).tobytes()
+        start = block * self._encoding.elements(self._slots)
+        return _sealed(
+            self._encoding,
+            values,
+            self._key,
+            lambda first, count: self._public.transformed(start + first, count),
+            self._noise.words,
+        )
+
+
+class RlweClear:
+    """Elements without key and errors, Delta m: what a shard adds, and hides from nobody.
+
+    Whoever may open the sum that they are added to sees them as part of it; alone they are
+    in the clear.
+    """
+
+    def __init__(self, parameters: CipherParameters) -> None:
+        load_kernels()
+        self._levels = parameters.levels
+        self._encoding = encoding(parameters)
+
+    def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
+        """A block as `RlweSealing.seal` gives it; raises as it does for values."""
+        check_values(values, self._levels)
+        ring = self._encoding.ring
+        primes, degree = len(ring.primes), ring.degree
+        return _sealed(
+            self._encoding,
+            values,
+            np.zeros((primes, 2, degree), np.uint32),
+            lambda first, count: np.zeros((count, primes, degree), np.uint32),
+            lambda shape: np.zeros(shape, np.uint32),
+        )
+
+
+def _sealed(
+    enc: Encoding,
+    values: npt.NDArray[np.int64],
+    key: npt.NDArray[np.uint32],
+    public: Callable[[int, int], npt.NDArray[np.uint32]],
+    noise: Callable[[tuple[int, ...]], npt.NDArray[np.uint32]],
+) -> bytes:
+    """A block, batch by batch.
+
+    Args:
+        key: as `transform_small` leaves it.
+        public: (first, count) -> uint32 (count, primes, N), counted from the block's beginning.
+        noise: shape -> uniform words, of which errors are made; zeros make none.
+    """
+    degree, words, elements = enc.ring.degree, len(enc.ring.words), enc.elements(values.size)
+    small, work = np.empty(degree, np.int32), np.empty((3, degree), np.uint32)
+    out = np.empty((elements, words * degree * WORD_BITS // 64), np.uint64)
+    sealed = np.empty((min(BATCH, elements), words, degree), np.uint64)
+    for first in range(0, elements, BATCH):
+        count = min(BATCH, elements - first)
+        part = values[first * enc.values : (first + count) * enc.values]
+        if part.size < count * enc.values:
+            part = np.pad(part, (0, count * enc.values - part.size))
+        seal_elements(
+            np.ascontiguousarray(part).reshape(count, enc.digits, degree),
+            public(first, count),
+            noise((count, 3, degree)),
+            key,
+            scale(enc).digits,
+            constants(enc.ring),
+            small,
+            work,
+            sealed[:count],
+        )
+        pack_words(sealed[:count].reshape(-1), out[first : first + count].reshape(-1))
+    return out.astype(_WORD, copy=False).tobytes()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
