@@ -22,7 +22,11 @@ def test_unknown_names_list_the_known_ones() -> None:
 
 def test_what_opens_each() -> None:
     openings = {name: cipher(CipherParameters(name, 4, 100)).opening for name in CIPHERS}
-    assert openings == {"bfv": Opening.HOLDER, "plain": Opening.NOTHING}
+    assert openings == {
+        "bfv": Opening.HOLDER,
+        "plain": Opening.NOTHING,
+        "rlwe": Opening.COMMITTEE,
+    }
 
 
 def test_bfv_names_the_missing_key() -> None:
