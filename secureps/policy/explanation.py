@@ -153,7 +153,7 @@ def _bytes_up(plan: Plan, group: GroupLayout) -> int:
 
 
 def _sights(plan: Plan) -> tuple[Sight, ...]:
-    sealed = cipher(plan.cipher_parameters).opening is not Opening.NOTHING
+    sealed = plan.opening is not Opening.NOTHING
     noise = ", its own noise" if plan.noisy_shards else ""
     client = Sight("client", "its own records, published models", "another client's update")
     coordinator = Sight(
@@ -171,7 +171,7 @@ def _sights(plan: Plan) -> tuple[Sight, ...]:
 
 
 def _collusion(plan: Plan) -> tuple[str, ...]:
-    if cipher(plan.cipher_parameters).opening is Opening.NOTHING:
+    if plan.opening is Opening.NOTHING:
         return ("any shard alone: it reads every update",)
     least = min(plan.rule(name).minimum for name in plan.all_groups)
     seen = "a shard, which knows its noise" if plan.noisy_shards else "whoever sees sums or models"
@@ -321,7 +321,7 @@ def _evaluation_remarks(plan: Plan) -> list[str]:
     )
     if isinstance(privacy, ClientPrivacySection):
         return [f"{seen}; each evaluation has noise and is charged like another update"]
-    sealed = cipher(plan.cipher_parameters).opening is not Opening.NOTHING
+    sealed = plan.opening is not Opening.NOTHING
     protection = "the encrypted sum" if sealed else "nothing, in the clear,"
     return [
         f"{seen}, exact: {protection} protects a single client's, and no epsilon covers held-out "

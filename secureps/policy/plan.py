@@ -197,10 +197,10 @@ class Plan:
     @property
     def holders(self) -> int:
         """How many key holders the run has."""
-        if self._opening is Opening.NOTHING:
+        if self.opening is Opening.NOTHING:
             return 0
         asked = self.section.cipher.holders
-        return _HOLDERS[self._opening] if asked is None else asked
+        return _HOLDERS[self.opening] if asked is None else asked
 
     @property
     def threshold(self) -> int:
@@ -222,7 +222,8 @@ class Plan:
         return Committee(tuple(sorted(names)), self.threshold)
 
     @property
-    def _opening(self) -> Opening:
+    def opening(self) -> Opening:
+        """What turns a cohort's sum into numbers."""
         return cipher(self.cipher_parameters).opening
 
     def rule(self, group: str) -> Rule:
@@ -342,7 +343,7 @@ def _refuse_unsound(plan: Plan) -> None:
 
 
 def _refuse_holders(plan: Plan) -> None:
-    section, opening = plan.section.cipher, cipher(plan.cipher_parameters).opening
+    section, opening = plan.section.cipher, plan.opening
     if opening is Opening.HOLDER and section.holders not in (None, 1):
         raise PlanRefused(
             f"cipher.holders: {section.name} has one holder of the whole secret key; "
@@ -358,7 +359,7 @@ def _refuse_holders(plan: Plan) -> None:
 
 def _refuse_client_privacy(plan: Plan, name: str, privacy: ClientPrivacySection) -> None:
     section, where = plan.group(name), f"group {name}"
-    sealed = cipher(plan.cipher_parameters).opening is not Opening.NOTHING
+    sealed = plan.opening is not Opening.NOTHING
     if section.weighting != "uniform":
         raise PlanRefused(
             f'{where}: weighting = "{section.weighting}" makes a client\'s influence depend on its '

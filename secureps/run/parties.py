@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
@@ -74,7 +75,10 @@ def make_shard(
 
 @dataclass(frozen=True)
 class HolderSecrets:
-    """What only a key holder has; `minimum` is the smallest cohort that it opens."""
+    """What only a key holder has; `minimum` is the smallest cohort that it opens.
+
+    `secret` is of the kind that the kit was made for: `BfvSecretKey`, or `EnvelopeKey`.
+    """
 
     name: str
     identity: Identity
@@ -85,7 +89,30 @@ class HolderSecrets:
 def make_holder(
     kit: PublicKit, own: HolderSecrets, stores: Stores, around: Surroundings
 ) -> Executor:
-    """A key holder."""
-    machine = KeyHolder(own.name, kit.roster, HolderRules(own.minimum, kit.holders_digest))
+    """A key holder: which one its key says, and so the kit's cipher.
+
+    A plan of another cipher does not get past `check_run`: a run is bound to the holders' keys.
+    """
+    rules = HolderRules(own.minimum, kit.holders_digest)
+    if isinstance(own.secret, EnvelopeKey):
+        return _make_committee_holder(kit, own, rules, stores, around)
+    machine = KeyHolder(own.name, kit.roster, rules)
     hands = HolderHands(machine, own.identity, own.name, own.secret, stores.spool)
+    return Executor(own.name, machine, stores.journal, around, hands)
+
+
+def _make_committee_holder(
+    kit: PublicKit, own: HolderSecrets, rules: HolderRules, stores: Stores, around: Surroundings
+) -> Executor:
+    """One of a committee."""
+    # TO MERGE: move these imports to the top once the modules are there.
+    from secureps.roles.committee_holder import (  # type: ignore[import-not-found]
+        CommitteeHolder,
+    )
+    from secureps.service.committee_hands import (  # type: ignore[import-not-found]
+        CommitteeHands,
+    )
+
+    machine = CommitteeHolder(own.name, kit.roster, rules)
+    hands = CommitteeHands(machine, own.secret)
     return Executor(own.name, machine, stores.journal, around, hands)
