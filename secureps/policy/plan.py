@@ -264,6 +264,9 @@ class Plan:
 
 RULES = {"sync": Sync}
 
+LEAST_COHORT = 2
+"""Members whose sum may be opened under a committee, whatever its holders ask for besides."""
+
 _HOLDERS = {Opening.HOLDER: 1, Opening.COMMITTEE: 4}
 """How many key holders a run has if its plan does not say."""
 
@@ -355,6 +358,12 @@ def _refuse_holders(plan: Plan) -> None:
         )
     if opening is Opening.COMMITTEE:
         plan.committee([f"holder-{number:02d}" for number in range(plan.holders)])
+        for name in plan.all_groups:
+            if plan.group(name).rule.minimum < LEAST_COHORT:
+                raise PlanRefused(
+                    f"group {name}: a minimum cohort of {plan.group(name).rule.minimum}: the sum "
+                    "of one update is that update, and no key holder opens it; raise rule.minimum"
+                )
 
 
 def _refuse_client_privacy(plan: Plan, name: str, privacy: ClientPrivacySection) -> None:
