@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import tomllib
@@ -13,14 +14,16 @@ import pytest
 from typer.main import get_command
 
 from secureps.config import ServeSection, parse, read_toml
+from secureps.crypto.ring import ETA, GUIDELINES_LOG_Q, RINGS, SIGMA
 from secureps.policy.plan import load_plan
+from secureps.policy.sights import withstood
 from secureps.run.cli import app
 from secureps.run.keys import keys
 from secureps.run.simulate import load_scenario
 
 ROOT = Path(__file__).parent.parent
 
-PAGES = ("README.md", "docs/operations.md", "docs/protocol.md")
+PAGES = ("README.md", "docs/operations.md", "docs/protocol.md", "docs/threat-model.md")
 FOLDERS = ("aggregator", "clients", "policies", "simulations")
 PLACES = (*FOLDERS, "secureps", "docs", "tests", "benchmarks")
 
@@ -118,6 +121,18 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_every_make_target_exists(page: Path) -> None:
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert set(_MAKE.findall(page.read_text())) <= set(targets)
+
+
+def test_the_threat_models_parameters_are_the_codes() -> None:
+    page = " ".join((ROOT / "docs" / "threat-model.md").read_text().split())
+    for ring in RINGS:
+        bits = ring.modulus.bit_length()
+        assert f"N = {ring.degree} with q < 2^{bits}" in page
+        assert bits <= GUIDELINES_LOG_Q[ring.degree]
+    assert f"eta = {ETA}, sigma = {SIGMA:.2f}" in page
+    assert f"sigma / sqrt(2) = {SIGMA / math.sqrt(2):.1f}" in page
+    assert "3 of 4, which withstands a malicious aggregator with one corrupt" in page
+    assert (withstood(3, 4), withstood(2, 3), withstood(4, 5)) == (1, 0, 2)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
