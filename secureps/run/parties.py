@@ -17,7 +17,8 @@ from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan
 from secureps.roles.charter import Charter
 from secureps.roles.coordinator import Coordinator
-from secureps.roles.keyholder import HolderRules, KeyHolder
+from secureps.roles.grants import HolderRules
+from secureps.roles.keyholder import KeyHolder
 from secureps.roles.machine import COORDINATOR
 from secureps.roles.shard import Shard
 from secureps.service.coordinator_hands import CoordinatorHands
