@@ -26,6 +26,9 @@ PARAMETERS = [
     CipherParameters("bfv", 32, most_levels(32)),
     CipherParameters("bfv", 128, 65_534),
     CipherParameters("bfv", 1, 1),
+    CipherParameters("rlwe", 32, 65_536, 4),
+    CipherParameters("rlwe", 128, 65_534, 4),
+    CipherParameters("rlwe", 1, 1, 4),
 ]
 SLOTS = [1, 4096, 8192, 8193]
 
