@@ -2,4 +2,4 @@
 
 from secureps.crypto.cipher import Place
 
-PLACE = Place(bytes(32), "all", bytes(32), 1 << 13)
+PLACE = Place(bytes(32), "all", bytes(32), 1 << 14)

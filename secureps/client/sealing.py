@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.crypto import envelope
 from secureps.crypto.cipher import Opening, Sealer
+from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
+from secureps.crypto.sharing import share
 from secureps.crypto.suite import cipher
 from secureps.errors import KitError
 from secureps.messages.charge import Charge, Release
@@ -24,12 +28,17 @@ from secureps.messages.submission import (
     BlockHeader,
     Receipt,
     SubmissionId,
+    enveloped_part,
+    sharing_id,
     signing_bytes,
 )
 from secureps.policy.spending import Fact
 from secureps.roles.charter import Pinned
 from secureps.roles.tasks import SealedUpdate
 from secureps.store.spool import Spool
+
+if TYPE_CHECKING:
+    from secureps.crypto.rlwe import OneTimeKey
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +107,8 @@ class OutboxSealer:
             slots[1:] = values[slice(*layout.span(block))]
             return sealer.seal(block, slots)
 
-        return self._put(pinned, id, UPDATE, map(sealed, range(layout.blocks)), origin)
+        blocks, key = map(sealed, range(layout.blocks)), getattr(sealer, "key", None)
+        return self._put(pinned, id, UPDATE, blocks, origin, key)
 
     def _sealer(self, pinned: Pinned, group: str) -> Sealer:
         kind, key = cipher(pinned.plan.cipher_parameters), None
@@ -115,6 +125,7 @@ class OutboxSealer:
         purpose: str,
         payloads: Iterable[bytes],
         origin: Origin,
+        key: OneTimeKey | None = None,
     ) -> SealedUpdate:
         """Every block into the outbox, durably; headers and receipt are signed."""
         run, headers = pinned.run.id, []
@@ -147,8 +158,32 @@ class OutboxSealer:
             release=spends if isinstance(spends, Release) else None,
             unsafe=origin.unsafe,
         )
+        if key is not None:
+            receipt = self._shared(pinned, receipt, key)
         receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
         return SealedUpdate(receipt, tuple(headers))
+
+    def _shared(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
+        """The receipt with the one-time key shared among the committee: it is complete but signed.
+
+        Raises:
+            PlanRefused: the kit has not as many key holders as the plan says.
+        """
+        committee = pinned.plan.committee(tuple(self._holder_keys))
+        shared = share(sharing_id(receipt.run, receipt.id), key.coefficients(), committee)
+        receipt = dataclasses.replace(
+            receipt, commitments=shared.commitments, correction=vector_bytes(shared.correction)
+        )
+        bound = enveloped_part(receipt)
+        return dataclasses.replace(
+            receipt,
+            envelopes=tuple(
+                envelope.seal(
+                    envelope.EnvelopePublicKey(self._holder_keys[name]), shared.seeds_of(k), bound
+                )
+                for k, name in enumerate(committee.holders)
+            ),
+        )
 
     def _sign(self, record: BlockHeader | Receipt) -> bytes:
         return self._identity.sign(*signing_bytes(record))

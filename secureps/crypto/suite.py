@@ -112,6 +112,12 @@ class RlweCipher(Cipher):
         return RlweOpener(self._parameters, place, key)
 
 
+@lru_cache(maxsize=16)
+def key_length(parameters: CipherParameters) -> int:
+    """N, the coefficients of a one-time key of `rlwe`; PlanRefused if no ring has room."""
+    return choose(parameters.capacity, parameters.levels, parameters.most_weight).ring.degree
+
+
 CIPHERS: dict[str, Callable[[CipherParameters], Cipher]] = {
     "bfv": BfvCipher,
     "plain": PlainCipher,

@@ -17,10 +17,13 @@ from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan
 from secureps.roles.charter import Charter
+from secureps.roles.committee_holder import CommitteeHolder
 from secureps.roles.coordinator import Coordinator
-from secureps.roles.keyholder import HolderRules, KeyHolder
+from secureps.roles.grants import HolderRules
+from secureps.roles.keyholder import KeyHolder
 from secureps.roles.machine import COORDINATOR
 from secureps.roles.shard import Shard
+from secureps.service.committee_hands import CommitteeHands
 from secureps.service.coordinator_hands import CoordinatorHands
 from secureps.service.executor import Executor
 from secureps.service.holder_hands import HolderHands
@@ -75,10 +78,7 @@ def make_shard(
 
 @dataclass(frozen=True)
 class HolderSecrets:
-    """What only a key holder has; `minimum` is the smallest cohort that it opens.
-
-    `secret` is of the kind that the kit was made for: `BfvSecretKey`, or `EnvelopeKey`.
-    """
+    """What only a key holder has; `minimum` is the smallest cohort that it opens."""
 
     name: str
     identity: Identity
@@ -89,30 +89,13 @@ class HolderSecrets:
 def make_holder(
     kit: PublicKit, own: HolderSecrets, stores: Stores, around: Surroundings
 ) -> Executor:
-    """A key holder: which one its key says, and so the kit's cipher.
-
-    A plan of another cipher does not get past `check_run`: a run is bound to the holders' keys.
-    """
+    """A key holder: what its secret is for says of which cipher."""
     rules = HolderRules(own.minimum, kit.holders_digest)
     if isinstance(own.secret, EnvelopeKey):
-        return _make_committee_holder(kit, own, rules, stores, around)
+        member = CommitteeHolder(own.name, kit.roster, rules)
+        names = tuple(certificate.name for certificate in kit.roster.holders())
+        committee_hands = CommitteeHands(member, own.name, names, own.secret)
+        return Executor(own.name, member, stores.journal, around, committee_hands)
     machine = KeyHolder(own.name, kit.roster, rules)
     hands = HolderHands(machine, own.identity, own.name, own.secret, stores.spool)
-    return Executor(own.name, machine, stores.journal, around, hands)
-
-
-def _make_committee_holder(
-    kit: PublicKit, own: HolderSecrets, rules: HolderRules, stores: Stores, around: Surroundings
-) -> Executor:
-    """One of a committee."""
-    # TO MERGE: move these imports to the top once the modules are there.
-    from secureps.roles.committee_holder import (  # type: ignore[import-not-found]
-        CommitteeHolder,
-    )
-    from secureps.service.committee_hands import (  # type: ignore[import-not-found]
-        CommitteeHands,
-    )
-
-    machine = CommitteeHolder(own.name, kit.roster, rules)
-    hands = CommitteeHands(machine, own.secret)
     return Executor(own.name, machine, stores.journal, around, hands)
