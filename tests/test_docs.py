@@ -197,8 +197,16 @@ def test_the_servers_fit_the_plan_that_operations_give_them() -> None:
         *(f"shard-{i}" for i in range(plan.section.shards)),
         *(f"holder-{i}" for i in range(plan.holders)),
     }
-    holder = parse(ServeSection, read_toml(ROOT / "aggregator" / "holder-0.toml"), "holder-0.toml")
-    assert all(holder.minimum <= plan.rule(group).minimum for group in plan.groups)
+    for path in (ROOT / "aggregator").glob("holder-*.toml"):
+        holder = parse(ServeSection, read_toml(path), path.name)
+        assert all(holder.minimum <= plan.rule(group).minimum for group in plan.groups)
+
+
+def test_holders_open_no_port_and_share_nothing() -> None:
+    """Each on a machine of its own: it dials out, and has a state of its own."""
+    files = [read_toml(path) for path in sorted((ROOT / "aggregator").glob("holder-*.toml"))]
+    assert len({holder["state"] for holder in files}) == len(files) == 4
+    assert all({"listen", "advertise", "checkpoints"}.isdisjoint(holder) for holder in files)
 
 
 def test_the_image_has_the_versions_of_the_package() -> None:
