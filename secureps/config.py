@@ -27,11 +27,16 @@ class Section(BaseModel):
 
 
 class CipherSection(Section):
-    """How updates are sealed. `capacity` is W, the largest total weight of a cohort."""
+    """How updates are sealed. `capacity` is W, the largest total weight of a cohort.
+
+    `holders` are the key holders of the run (default: 4 under rlwe, 1 under bfv), of whom
+    `threshold` must agree (rlwe alone; default: more than half of them, 3 of 4).
+    """
 
     name: str = "bfv"
     capacity: int = Field(default=32, ge=1, le=4096)
-    holders: int = Field(default=1, ge=1, le=64)
+    holders: int | None = Field(default=None, ge=1, le=64)
+    threshold: int | None = Field(default=None, ge=1, le=64)
 
 
 class RuleSection(Section):

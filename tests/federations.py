@@ -50,6 +50,16 @@ class Walker:
         raise AssertionError("nobody evaluates here")
 
 
+CIPHERS: dict[str, dict[str, Any]] = {
+    "plain": {"name": "plain"},
+    "bfv": {"name": "bfv"},
+    "rlwe": {"name": "rlwe", "holders": 4, "threshold": 3},
+    "rlwe-alone": {"name": "rlwe", "holders": 1, "threshold": 1},
+    "rlwe-2-of-3": {"name": "rlwe", "holders": 3, "threshold": 2},
+}
+"""Ciphers, and committees of them."""
+
+
 def small_plan(cipher: str = "plain", **changes: Any) -> Plan:
     """Four versions of a model of four blocks on two shards; six clients, all waited for."""
     data: dict[str, Any] = {
@@ -58,7 +68,7 @@ def small_plan(cipher: str = "plain", **changes: Any) -> Plan:
         "shards": 2,
         "block_size": 64,
         "local": ["*.count"],
-        "cipher": {"name": cipher, "capacity": 8},
+        "cipher": {**CIPHERS[cipher], "capacity": 8},
         "group": [
             {
                 "clip": 3.0,

@@ -34,6 +34,7 @@ from secureps.run.simulation import Conditions, Simulation
 from secureps.service.shard_hands import ShardHands
 from secureps.service.shard_noise import ShardNoise
 from secureps.store.spool import MemorySpool
+from tests.cipher_kit import PLACE
 from tests.federations import Tensors, Walker, same
 from tests.roles_kit import SCHEMA, SHARDS, World, make_cohort, make_plan, refused
 from tests.shard_kit import Desk
@@ -320,7 +321,7 @@ def test_the_shards_noise_covers_the_indicator() -> None:
         sealed = ShardNoise(UnsafeSeed(1), {}).sealed(plan, layout, cohort, last)
         total = tools.adder().zero(layout.slots(last))
         tools.adder().add(total, sealed, 1)
-        opened = tools.opener(None).open(tools.adder().total(total), layout.slots(last))
+        opened = tools.opener(PLACE, None).open(0, tools.adder().total(total), layout.slots(last))
         drawn.append(int(opened[-1]))
     mechanism = plan.mechanism("all", layout.size)
     assert mechanism is not None

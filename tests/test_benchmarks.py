@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import floor
+from benchmarks import committee, floor
 from benchmarks.ciphers import measure
 from secureps.crypto.suite import CIPHERS
 
@@ -24,6 +24,22 @@ def test_every_step_under_every_cipher_is_measured() -> None:
     assert (copy["to a copy"], copy["to fp32"]) == (1.0, 1.0)
     assert sealed["bytes/value"] == 8.0
     assert sealed["to fp32"] == 2.0
+
+
+def test_every_party_of_every_committee_is_measured() -> None:
+    rows = committee.measure(degree=64, tries=1)
+    steps = {
+        "client": {"share", "seal"},
+        "holder": {"open", "check", "derive", "add", "answer"},
+        "shard": {"parse", "interpolate", "judge all"},
+    }
+    for t, n in committee.COMMITTEES:
+        for who, expected in steps.items():
+            of = [r for r in rows if (r["committee"], r["who"]) == (f"{t} of {n}", who)]
+            assert {row["step"] for row in of} == expected
+            assert all(float(row["ms"]) > 0 for row in of)
+    (sealed,) = (r for r in rows if (r["committee"], r["step"]) == ("3 of 4", "seal"))
+    assert sealed["bytes"] == 4 * (3 * 32 + 48)
 
 
 def test_the_float32_floor_adds_up_and_takes_time(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_our_sum_is_seals_sum_in_every_coefficient(keys: Keys, weights: list[int
     evaluator = sealapi.Evaluator(ring.context)
     accumulator, oracle = adder.zero(8192), None
     for seed, weight in enumerate(weights):
-        payload = sealer.seal(random_values(parameters, 8192, seed))
+        payload = sealer.seal(0, random_values(parameters, 8192, seed))
         adder.add(accumulator, payload, weight)
         for _ in range(weight):
             if oracle is None:
@@ -107,7 +107,7 @@ def test_the_noise_is_what_the_formula_foretells(keys: Keys) -> None:
     accumulator = adder.zero(8192)
     fresh = []
     for seed in range(32):
-        payload = sealer.seal(random_values(parameters, 8192, seed))
+        payload = sealer.seal(0, random_values(parameters, 8192, seed))
         adder.add(accumulator, payload, 4)
         fresh.append(noise(payload, s, t))
     assert float(np.var(fresh)) == pytest.approx(variance, rel=0.03)
@@ -135,24 +135,24 @@ def test_seal_itself_says_128_bits(keys: Keys) -> None:
 def test_another_key_does_not_open(keys: Keys) -> None:
     for levels in (100, most_levels(32)):
         parameters = CipherParameters("bfv", 32, levels)
-        total = BfvSealer(parameters, keys[1]).seal(random_values(parameters, 10, 0))
+        total = BfvSealer(parameters, keys[1]).seal(0, random_values(parameters, 10, 0))
         with pytest.raises(Malformed, match="another holder"):
-            BfvOpener(parameters, generate()[0]).open(total, 10)
+            BfvOpener(parameters, generate()[0]).open(0, total, 10)
         with pytest.raises(Malformed, match="a ciphertext that is none"):
-            BfvOpener(parameters, keys[0]).open(b"\x01" * len(total), 10)
+            BfvOpener(parameters, keys[0]).open(0, b"\x01" * len(total), 10)
 
 
 def test_nothing_added_opens_to_zeros(keys: Keys) -> None:
     parameters = CipherParameters("bfv", 32, 100)
     adder = BfvAdder(parameters)
-    opened = BfvOpener(parameters, keys[0]).open(adder.total(adder.zero(9000)), 9000)
+    opened = BfvOpener(parameters, keys[0]).open(0, adder.total(adder.zero(9000)), 9000)
     assert not opened.any()
 
 
 def test_sealing_twice_gives_other_bytes(keys: Keys) -> None:
     sealer = BfvSealer(CipherParameters("bfv", 32, 100), keys[1])
     values = np.zeros(10, np.int64)
-    one, other = sealer.seal(values), sealer.seal(values)
+    one, other = sealer.seal(0, values), sealer.seal(0, values)
     assert np.mean(np.frombuffer(one, "<u8") == np.frombuffer(other, "<u8")) < 0.01
 
 
@@ -162,8 +162,8 @@ def test_keys_survive_their_bytes_and_serve_every_capacity(keys: Keys) -> None:
     for capacity in (1, 128):
         parameters = CipherParameters("bfv", capacity, 1000)
         values = random_values(parameters, 5000, capacity)
-        total = BfvSealer(parameters, public).seal(values)
-        assert np.array_equal(BfvOpener(parameters, secret).open(total, 5000), values)
+        total = BfvSealer(parameters, public).seal(0, values)
+        assert np.array_equal(BfvOpener(parameters, secret).open(0, total, 5000), values)
 
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
@@ -230,6 +230,6 @@ def test_tenseal_takes_the_public_key_and_finds_nothing_secret(keys: Keys) -> No
     accumulator = adder.zero(8192)
     ours = random_values(parameters, 8192, 2)
     adder.add(accumulator, payload, 2)
-    adder.add(accumulator, BfvSealer(parameters, keys[1]).seal(ours), 1)
-    opened = BfvOpener(parameters, keys[0]).open(adder.total(accumulator), 8192)
+    adder.add(accumulator, BfvSealer(parameters, keys[1]).seal(0, ours), 1)
+    opened = BfvOpener(parameters, keys[0]).open(0, adder.total(accumulator), 8192)
     assert np.array_equal(opened, 2 * values + ours)

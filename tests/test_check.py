@@ -86,9 +86,9 @@ def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
     for part in tables(explanation):
         console.print(part)
     page = console.export_text()
-    assert "digits: sound. 15 versions under bfv, 2 shards." in page
+    assert "digits: sound. 15 versions under rlwe, 2 shards." in page
     assert explanation.price is not None
-    for said in ("key holder", "7.875", "5.11 x", "enough for 15 versions", *explanation.collusion):
+    for said in ("key holder", "7.875", "1.06 x", "enough for 15 versions", *explanation.collusion):
         assert said in page
     for said in (explanation.price.against, explanation.opened, "6 clients connected"):
         assert said in page
@@ -98,6 +98,32 @@ def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
     assert read["shard"]["memory"] == explanation.shard.memory
     assert read["collusion"] == list(explanation.collusion)
     assert read["opened"] == explanation.opened
+
+
+def test_the_page_of_a_committee(tmp_path: Path) -> None:
+    explanation = check(write(tmp_path, PLAN.replace("bfv", "rlwe")), 100_000)
+    console = Console(width=400, record=True, file=io.StringIO())
+    for part in tables(explanation):
+        console.print(part)
+    page = console.export_text()
+    cost = explanation.committee
+    assert cost is not None
+    for said in (
+        "3 of 4",
+        "a malicious aggregator with 1 corrupt key holder",
+        f"N = {cost.degree}, q of {cost.modulus_bits} bits",
+        "128 bits, classical",
+        "table 5.2",
+        f"bits up to {cost.bits}, or capacity {cost.capacity}",
+        "key holder, each of 4",
+        *explanation.collusion,
+    ):
+        assert said in page, said
+    read = json.loads(json.dumps(record(explanation)))
+    assert read["committee"]["down"] == cost.down
+    bfv = check(write(tmp_path), 100_000)
+    assert json.loads(json.dumps(record(bfv)))["committee"] is None
+    assert explanation.shard.program > bfv.shard.program
 
 
 def test_every_preset_is_explained() -> None:

@@ -173,11 +173,11 @@ def test_a_holder_opens_no_cohort_with_too_few_honest_members(tmp_path: Path) ->
     simulation.run(lambda: simulation.versions() == {"all": 1})
     holder = simulation.parties["holder-0"].machine
     assert isinstance(holder, KeyHolder)
-    object.__setattr__(holder._rules, "minimum", 1)
+    object.__setattr__(holder._grants._rules, "minimum", 1)
     cohort = holder.granted("all", 0)
     few = Cohort("all", 99, 2, 1, cohort.members[:4])
     with pytest.raises(Refused, match="4 members, this holder opens 5 or more"):
-        holder._check_cohort(few, (), ())
+        holder._grants.check(few, (), ())
 
 
 class Restless(Walker):

@@ -76,7 +76,7 @@ def test_a_version_in_six_steps() -> None:
     # 4 prepare
     step = world.give(*take(world, HOLDER))
     sums = world.opened("all", 0).sums
-    assert step.records == [records.CohortOpened("all", 0, sums)]
+    assert step.records == [records.CohortOpened("all", 0, sums, holders=(HOLDER,))]
     for shard in SHARDS:
         owned = world.federation.owners("all")[shard]
         wanted = tuple(sums[b] for b in owned)

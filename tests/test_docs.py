@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import tomllib
@@ -13,14 +14,16 @@ import pytest
 from typer.main import get_command
 
 from secureps.config import ServeSection, parse, read_toml
+from secureps.crypto.ring import ETA, GUIDELINES_LOG_Q, RINGS, SIGMA
 from secureps.policy.plan import load_plan
+from secureps.policy.sights import withstood
 from secureps.run.cli import app
 from secureps.run.keys import keys
 from secureps.run.simulate import load_scenario
 
 ROOT = Path(__file__).parent.parent
 
-PAGES = ("README.md", "docs/operations.md", "docs/protocol.md")
+PAGES = ("README.md", "docs/operations.md", "docs/protocol.md", "docs/threat-model.md")
 FOLDERS = ("aggregator", "clients", "policies", "simulations")
 PLACES = (*FOLDERS, "secureps", "docs", "tests", "benchmarks")
 
@@ -120,6 +123,18 @@ def test_every_make_target_exists(page: Path) -> None:
     assert set(_MAKE.findall(page.read_text())) <= set(targets)
 
 
+def test_the_threat_models_parameters_are_the_codes() -> None:
+    page = " ".join((ROOT / "docs" / "threat-model.md").read_text().split())
+    for ring in RINGS:
+        bits = ring.modulus.bit_length()
+        assert f"N = {ring.degree} with q < 2^{bits}" in page
+        assert bits <= GUIDELINES_LOG_Q[ring.degree]
+    assert f"eta = {ETA}, sigma = {SIGMA:.2f}" in page
+    assert f"sigma / sqrt(2) = {SIGMA / math.sqrt(2):.1f}" in page
+    assert "3 of 4, which withstands a malicious aggregator with one corrupt" in page
+    assert (withstood(3, 4), withstood(2, 3), withstood(4, 5)) == (1, 0, 2)
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_file_of_a_folder_is_in_its_table(folder: str) -> None:
     text = (ROOT / folder / "README.md").read_text()
@@ -182,8 +197,16 @@ def test_the_servers_fit_the_plan_that_operations_give_them() -> None:
         *(f"shard-{i}" for i in range(plan.section.shards)),
         *(f"holder-{i}" for i in range(plan.holders)),
     }
-    holder = parse(ServeSection, read_toml(ROOT / "aggregator" / "holder-0.toml"), "holder-0.toml")
-    assert all(holder.minimum <= plan.rule(group).minimum for group in plan.groups)
+    for path in (ROOT / "aggregator").glob("holder-*.toml"):
+        holder = parse(ServeSection, read_toml(path), path.name)
+        assert all(holder.minimum <= plan.rule(group).minimum for group in plan.groups)
+
+
+def test_holders_open_no_port_and_share_nothing() -> None:
+    """Each on a machine of its own: it dials out, and has a state of its own."""
+    files = [read_toml(path) for path in sorted((ROOT / "aggregator").glob("holder-*.toml"))]
+    assert len({holder["state"] for holder in files}) == len(files) == 4
+    assert all({"listen", "advertise", "checkpoints"}.isdisjoint(holder) for holder in files)
 
 
 def test_the_image_has_the_versions_of_the_package() -> None:

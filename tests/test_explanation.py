@@ -17,6 +17,7 @@ from secureps.policy.explanation import Explanation
 from secureps.policy.footprint import Service
 from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.accountant import epsilon
+from tests.committee_plans import committee_plan
 from tests.roles_kit import SCHEMA, make_plan, private_plan
 
 DIGITS = load_plan(Path(__file__).parent.parent / "policies" / "digits.toml")
@@ -38,7 +39,7 @@ def explain(plan: Plan, sizes: Mapping[str, int]) -> Explanation:
     return explanation.explain(plan, sizes, SERVICE)
 
 
-@pytest.mark.parametrize("name", ["plain", "bfv"])
+@pytest.mark.parametrize("name", ["plain", "bfv", "rlwe"])
 def test_bytes_are_those_of_the_sealed_blocks(name: str) -> None:
     plan = make_plan(name)
     layout = plan.layout(SCHEMA).group("all")
@@ -103,6 +104,22 @@ def test_who_sees_what_depends_on_the_cipher() -> None:
     assert plain.collusion == ("any shard alone: it reads every update",)
     assert any("no encryption" in remark for remark in plain.remarks)
     assert not any("no encryption" in remark for remark in sealed.remarks)
+
+
+def test_a_committee_is_explained_where_there_is_one() -> None:
+    made = explain(make_plan("rlwe"), {"all": 60})
+    assert made.committee is not None
+    assert (made.committee.holders, made.committee.threshold, made.committee.withstood) == (4, 3, 1)
+    assert not any("no encryption" in remark for remark in made.remarks)
+    assert explain(make_plan("bfv"), {"all": 60}).committee is None
+    weak = committee_plan(3, 2)
+    told = [
+        any(
+            "none that is malicious together with one" in r for r in explain(p, {"all": 60}).remarks
+        )
+        for p in (weak, make_plan("rlwe"), make_plan("bfv"))
+    ]
+    assert told == [True, False, False]
 
 
 def test_remarks_tell_what_costs_more_than_it_need() -> None:

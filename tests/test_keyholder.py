@@ -21,7 +21,8 @@ from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId
 from secureps.roles.charter import Pinned
-from secureps.roles.keyholder import HolderRules, KeyHolder, received_key
+from secureps.roles.grants import HolderRules
+from secureps.roles.keyholder import KeyHolder, received_key
 from secureps.roles.machine import (
     COORDINATOR,
     HANDS,

@@ -10,15 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.identity import Identity, Role, certify, sign_roster
+from secureps.crypto import envelope
+from secureps.crypto.bfv import BfvSecretKey
+from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.envelope import EnvelopeKey, EnvelopePublicKey
+from secureps.crypto.identity import Identity, Role, Roster, certify, sign_roster
 from secureps.errors import KitError
 from secureps.messages.encoding import payload_digest
 from secureps.store import keyring
-from secureps.store.keyring import create_kit, issue, load_holder_secret, load_private, load_public
+from secureps.store.keyring import (
+    check_fits,
+    create_kit,
+    issue,
+    load_holder_secret,
+    load_private,
+    load_public,
+)
+from tests.cipher_kit import PLACE
 
 BFV = CipherParameters("bfv", 32, 100)
 PLAIN = CipherParameters("plain", 32, 100)
+RLWE = CipherParameters("rlwe", 32, 100)
 PARTIES: list[tuple[Role, str]] = [
     ("coordinator", "coordinator"),
     ("shard", "shard-0"),
@@ -26,6 +38,7 @@ PARTIES: list[tuple[Role, str]] = [
     ("client", "hospital-1"),
     ("holder", "keys"),
 ]
+COMMITTEE = ("keys-0", "keys-1", "keys-2", "keys-3")
 LOADS: dict[str, Callable[[Path, str], object]] = {
     "identity.key": load_private,
     "bfv.key": load_holder_secret,
@@ -39,6 +52,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for role, name in PARTIES:
         issue(directory, role, name)
     return directory
+
+
+@pytest.fixture(scope="module")
+def made_for_a_committee(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("committee") / "kit"
+    create_kit(directory, RLWE)
+    for name in COMMITTEE:
+        issue(directory, "holder", name)
+    issue(directory, "client", "hospital-1")
+    return directory
+
+
+@pytest.fixture
+def committee(made_for_a_committee: Path, tmp_path: Path) -> Path:
+    """A kit of four holders under rlwe."""
+    return Path(shutil.copytree(made_for_a_committee, tmp_path / "committee"))
 
 
 @pytest.fixture
@@ -63,8 +92,11 @@ def test_the_holders_key_pair_is_one(kit: Path) -> None:
     from secureps.crypto.suite import cipher
 
     built = cipher(BFV)
-    total = built.sealer(load_public(kit).holder_keys["keys"]).seal(np.arange(10))
-    opened = built.opener(load_holder_secret(kit, "keys")).open(total, 10)
+    total = built.sealer(PLACE, load_public(kit).holder_keys["keys"]).seal(0, np.arange(10))
+    secret = load_holder_secret(kit, "keys")
+    assert isinstance(secret, BfvSecretKey)
+    assert load_public(kit).opening is Opening.HOLDER
+    opened = built.opener(PLACE, secret).open(0, total, 10)
     assert opened.tolist() == list(range(10))
 
 
@@ -96,7 +128,8 @@ def test_plain_kits_have_no_cipher_keys(tmp_path: Path) -> None:
     create_kit(tmp_path / "kit", PLAIN)
     issue(tmp_path / "kit", "holder", "keys")
     assert not load_public(tmp_path / "kit").holder_keys
-    with pytest.raises(KitError, match=r"bfv.key is missing"):
+    assert load_public(tmp_path / "kit").opening is Opening.NOTHING
+    with pytest.raises(KitError, match="has no cipher key of a holder called keys"):
         load_holder_secret(tmp_path / "kit", "keys")
 
 
@@ -221,3 +254,141 @@ def test_where_nothing_is(tmp_path: Path) -> None:
     with pytest.raises(KitError, match="cannot write the kit"):
         create_kit(tmp_path / "file" / "kit", PLAIN)
     assert os.listdir(tmp_path) == ["file"]
+
+
+# --- a committee's kit ------------------------------------------------------------
+
+
+def test_every_holder_of_a_committee_has_an_envelope_key_pair(committee: Path) -> None:
+    public = load_public(committee)
+    assert sorted(public.holder_keys) == list(COMMITTEE)
+    assert public.opening is Opening.COMMITTEE
+    for name in COMMITTEE:
+        secret = load_holder_secret(committee, name)
+        assert isinstance(secret, EnvelopeKey)
+        sealed = envelope.seal(EnvelopePublicKey(public.holder_keys[name]), b"seeds", b"receipt")
+        assert envelope.open(secret, sealed, b"receipt", 5) == b"seeds"
+        file = committee / "public" / "holders" / f"{name}.envelope.pub"
+        assert public.roster.find(name).cipher_key_digest == payload_digest(file.read_bytes())
+    assert len({bytes(key) for key in public.holder_keys.values()}) == 4
+
+
+def test_modes_of_a_committees_files(committee: Path) -> None:
+    for name in COMMITTEE:
+        secret = committee / "private" / name / "envelope.key"
+        public = committee / "public" / "holders" / f"{name}.envelope.pub"
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        assert stat.S_IMODE(public.stat().st_mode) == 0o644
+    assert not list(committee.rglob("*bfv*"))
+
+
+def secret_file(kit: Path, name: str = "keys-0") -> Path:
+    return kit / "private" / name / "envelope.key"
+
+
+def public_file(kit: Path, name: str = "keys-0") -> Path:
+    return kit / "public" / "holders" / f"{name}.envelope.pub"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+def test_an_envelope_key_that_others_may_open(committee: Path, mode: int) -> None:
+    secret_file(committee).chmod(mode)
+    with pytest.raises(KitError, match=f"chmod 600 {secret_file(committee)}"):
+        load_holder_secret(committee, "keys-0")
+
+
+def test_an_envelope_key_that_is_missing_or_damaged(committee: Path) -> None:
+    path = secret_file(committee)
+    data = path.read_bytes()
+    for wrong in (b"", data[:-1], data + b"x", b"x" + data[1:]):
+        path.write_bytes(wrong)
+        with pytest.raises(KitError, match=r"envelope\.key is damaged"):
+            load_holder_secret(committee, "keys-0")
+    path.unlink()
+    with pytest.raises(KitError, match=r"missing; `secureps keys issue .* --name keys-0`"):
+        load_holder_secret(committee, "keys-0")
+
+
+def test_another_holders_secret_key(committee: Path) -> None:
+    shutil.copy(secret_file(committee, "keys-1"), secret_file(committee))
+    with pytest.raises(KitError, match="not the key that the CA certified for keys-0"):
+        load_holder_secret(committee, "keys-0")
+
+
+def test_another_holders_public_key(committee: Path) -> None:
+    shutil.copy(public_file(committee, "keys-1"), public_file(committee))
+    with pytest.raises(KitError, match="is not the key that the CA certified"):
+        load_public(committee)
+
+
+def test_public_envelope_keys_that_are_missing_damaged_or_writable(committee: Path) -> None:
+    path = public_file(committee)
+    data = path.read_bytes()
+    path.chmod(0o664)
+    with pytest.raises(KitError, match=f"chmod 644 {path}"):
+        load_public(committee)
+    path.chmod(0o644)
+    for wrong in (b"", data[:-1], data + b"x", data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]):
+        path.write_bytes(wrong)
+        with pytest.raises(KitError):
+            load_public(committee)
+    path.unlink()
+    with pytest.raises(KitError, match=r"missing; `secureps keys issue .* --name keys-0`"):
+        load_public(committee)
+
+
+def test_keys_of_one_kind_are_never_taken_for_another(kit: Path, committee: Path) -> None:
+    """Secret for public, public for secret, and either cipher's for the other's."""
+    bfv = kit / "public" / "holders" / "keys.bfv.pub"
+    secrets = [secret_file(committee).read_bytes(), (kit / "private/keys/bfv.key").read_bytes()]
+    publics = [public_file(committee).read_bytes(), bfv.read_bytes()]
+    for data in (secrets[1], *publics):
+        secret_file(committee).write_bytes(data)
+        with pytest.raises(KitError, match=r"envelope\.key is damaged"):
+            load_holder_secret(committee, "keys-0")
+    for data in (secrets[0], *publics):
+        (kit / "private/keys/bfv.key").write_bytes(data)
+        with pytest.raises(KitError, match=r"bfv\.key is damaged"):
+            load_holder_secret(kit, "keys")
+    certify_anew(committee, "keys-0", secrets[0])
+    with pytest.raises(KitError, match="is not an envelope public key"):
+        load_public(committee)
+    certify_anew(committee, "keys-0", publics[0])
+    assert load_public(committee).opening is Opening.COMMITTEE
+
+
+def certify_anew(kit: Path, name: str, data: bytes) -> None:
+    """What a careless CA might do: certifies whatever lies in the holder's public file."""
+    public_file(kit, name).write_bytes(data)
+    ca = Identity.from_bytes((kit / "ca" / "ca.key").read_bytes())
+    roster = Roster.from_bytes((kit / "public" / "roster.json").read_bytes())
+    others = [c for c in roster.certificates if c.name != name]
+    own = certify(ca, name, "holder", roster.find(name).identity.key, payload_digest(data))
+    (kit / "public" / "roster.json").write_bytes(sign_roster(ca, (*others, own)).to_bytes())
+
+
+def test_a_holder_with_two_public_keys(committee: Path) -> None:
+    (committee / "public" / "holders" / "keys-0.bfv.pub").write_bytes(b"x")
+    with pytest.raises(KitError, match="has two keys of keys-0"):
+        load_public(committee)
+
+
+def test_a_kit_is_for_one_cipher(kit: Path) -> None:
+    text = (kit / "ca" / "cipher.json").read_text()
+    (kit / "ca" / "cipher.json").write_text(text.replace("bfv", "rlwe"))
+    issue(kit, "holder", "keys-2")
+    with pytest.raises(KitError, match="keys of two ciphers, bfv and envelope"):
+        load_public(kit)
+
+
+def test_a_kit_must_fit_the_plan(kit: Path, committee: Path) -> None:
+    check_fits(load_public(committee), Opening.COMMITTEE, 4)
+    check_fits(load_public(kit), Opening.HOLDER, 1)
+    with pytest.raises(KitError, match="the plan has 5 key holders, and the kit keys of 4: issue"):
+        check_fits(load_public(committee), Opening.COMMITTEE, 5)
+    with pytest.raises(KitError, match="another cipher than the plan's: its holders have a bfv"):
+        check_fits(load_public(kit), Opening.COMMITTEE, 4)
+    with pytest.raises(KitError, match="another cipher than the plan's: its holders have rlwe"):
+        check_fits(load_public(committee), Opening.HOLDER, 1)
+    with pytest.raises(KitError, match="another cipher than the plan's: its holders have rlwe"):
+        check_fits(load_public(committee), Opening.NOTHING, 0)

@@ -8,6 +8,7 @@ import pytest
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.plain import PlainCipher
 from secureps.errors import Malformed, PlanRefused
+from tests.cipher_kit import PLACE
 
 VALUES = np.array([1, 2, 258], np.int64)
 
@@ -21,7 +22,7 @@ VALUES = np.array([1, 2, 258], np.int64)
 )
 def test_blocks_are_little_endian_integers(levels: int, expected: str) -> None:
     built = PlainCipher(CipherParameters("plain", 2, levels))
-    payload = built.sealer(None).seal(VALUES)
+    payload = built.sealer(PLACE, None).seal(0, VALUES)
     assert payload == bytes.fromhex(expected)
     adder = built.adder()
     accumulator = adder.zero(3)
@@ -33,7 +34,7 @@ def test_totals_beyond_the_capacity_are_refused() -> None:
     built = PlainCipher(CipherParameters("plain", 2, 10))
     for wrong in (-1, 21):
         with pytest.raises(Malformed, match=r"outside \[0, 20\]"):
-            built.opener(None).open(np.array([0, wrong], "<i8").tobytes(), 2)
+            built.opener(PLACE, None).open(0, np.array([0, wrong], "<i8").tobytes(), 2)
 
 
 def test_more_than_32_bits_are_refused() -> None:

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureps.config import PlanSection, RuleSection, parse, read_toml
+from secureps.crypto.cipher import Opening
+from secureps.crypto.suite import cipher
 from secureps.errors import ConfigError, PlanRefused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.schema import Schema, TensorSpec
@@ -122,6 +124,29 @@ def test_the_grid_is_the_clip_unless_a_range_is_given() -> None:
 def test_holders_are_those_that_the_cipher_needs() -> None:
     assert plan(cipher={"name": "plain", "holders": 3}).holders == 0
     assert plan(cipher={"name": "bfv"}).holders == 1
+    made = plan(cipher={"name": "rlwe"})
+    assert (made.holders, made.threshold, made.opening) == (4, 3, Opening.COMMITTEE)
+    for holders, threshold in ((1, 1), (2, 2), (3, 2), (5, 3), (7, 4)):
+        made = plan(cipher={"name": "rlwe", "holders": holders})
+        assert (made.holders, made.threshold) == (holders, threshold)
+
+
+def test_a_committee_is_that_of_the_roster() -> None:
+    made = plan(cipher={"name": "rlwe", "holders": 4, "threshold": 4})
+    committee = made.committee(["d", "b", "a", "c"])
+    assert (committee.holders, committee.threshold) == (("a", "b", "c", "d"), 4)
+    with pytest.raises(PlanRefused, match="the plan has 4 key holders, and the roster 3: issue"):
+        made.committee(["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("bits", "capacity", "room"), [(16, 32, 3.4), (12, 32, 2.7), (24, 4096, 6.7), (2, 32, 1.0)]
+)
+def test_a_plans_integers_fit_a_ring(bits: int, capacity: int, room: float) -> None:
+    """The most that a plan may ask for is still sound; `test_ring` has what no ring holds."""
+    made = plan(cipher={"name": "rlwe", "capacity": capacity}, group=[group(bits=bits)])
+    slots = 1 << 18
+    assert cipher(made.cipher_parameters).adder().block_bytes(slots) / slots <= room
 
 
 def test_the_layout_follows_the_plan() -> None:
@@ -178,6 +203,30 @@ def test_the_optimizer_is_the_sections() -> None:
         ),
         ({"group": [group(clip=float("inf"))]}, "a grid's range must be finite"),
         ({"group": [group(bits=24)], "cipher": {"capacity": 4096}}, "bits|plain modulus|does not"),
+        ({"cipher": {"name": "rlwe", "holders": 4, "threshold": 2}}, "take at least 3"),
+        ({"cipher": {"name": "rlwe", "holders": 2, "threshold": 1}}, "take at least 2"),
+        (
+            {"cipher": {"name": "rlwe", "holders": 3, "threshold": 4}},
+            "a threshold of 4 among 3 holders: take one from 1 to 3",
+        ),
+        (
+            {"cipher": {"name": "rlwe", "holders": 13, "threshold": 7}},
+            "need 1716 seeds a key, and at most 1000 are allowed: take fewer holders",
+        ),
+        (
+            {"cipher": {"name": "rlwe"}, "group": [group({"most": 33})]},
+            "a cohort of 33 exceeds the cipher's capacity of 32; raise cipher.capacity or lower",
+        ),
+        (
+            {"cipher": {"name": "rlwe"}, "group": [group({"minimum": 1})]},
+            "group all: a minimum cohort of 1: the sum of one update is that update, and no key",
+        ),
+        (
+            {"cipher": {"name": "rlwe"}, "group": [group({"minimum": 6})]},
+            "the quorum 5 is below the minimum cohort 6",
+        ),
+        ({"cipher": {"name": "bfv", "threshold": 1}}, "bfv has no committee; remove it, or take"),
+        ({"cipher": {"name": "plain", "threshold": 1}}, "plain has no committee; remove it"),
         (
             {"cipher": {"name": "bfv", "holders": 2}},
             "bfv has one holder of the whole secret key; 2",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import pickle
 
+import numpy as np
 import pytest
 
 from secureps.crypto.bfv import BfvSecretKey
+from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import SecretSeed, Stream
 from secureps.crypto.secret import Secret
+from secureps.crypto.sharing import Committee, HolderShare, SharedKey
 
 MATERIAL = bytes(range(65, 97))
 SECRETS: list[Secret] = [
@@ -18,6 +21,9 @@ SECRETS: list[Secret] = [
     SecretSeed.from_bytes(MATERIAL),
     Stream(MATERIAL),
     BfvSecretKey(MATERIAL),
+    EnvelopeKey(MATERIAL),
+    SharedKey(Committee(("a",), 1), (MATERIAL,), (bytes(32),), np.zeros(1, np.uint32)),
+    HolderShare(Committee(("a",), 1), 0, b"id", MATERIAL),
 ]
 
 

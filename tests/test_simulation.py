@@ -8,12 +8,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from secureps.client.hands import MemberHands
 from secureps.crypto.bfv_seal import generate
-from secureps.crypto.cipher import Sealer
 from secureps.crypto.suite import cipher
 from secureps.messages.encoding import digest
 from secureps.policy.plan import Plan, load_plan
@@ -214,26 +212,22 @@ def test_lost_repeated_and_late_orders_change_nothing(
     survive(order, fault, tmp_path)
 
 
-class OnceWrong:
-    """Seals the first submission under a key that no holder has, as a malicious client may."""
-
-    def __init__(self, wrong: Sealer, right: Sealer, blocks: int) -> None:
-        self._wrong, self._right, self._left = wrong, right, blocks
-
-    def seal(self, values: NDArray[np.int64]) -> bytes:
-        self._left -= 1
-        return (self._wrong if self._left >= 0 else self._right).seal(values)
-
-
-def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(tmp_path: Path) -> None:
+def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A malicious client seals one submission under a key that no holder has."""
     plan = small_plan("bfv")
     simulation = small_federation(plan, tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     hands = simulation.parties["client-05"].hands
     assert isinstance(hands, MemberHands)
-    kind, layout = cipher(plan.cipher_parameters), hands._layout().group("all")
-    wrong = kind.sealer(generate()[1].to_bytes())
-    hands._sealer = OnceWrong(wrong, hands._tools(), layout.blocks)
+    right = hands._sealer._sealer
+    wrong = [cipher(plan.cipher_parameters).noise_sealer(generate()[1].to_bytes())]
+    monkeypatch.setattr(
+        hands._sealer,
+        "_sealer",
+        lambda pinned, group: wrong.pop() if wrong else right(pinned, group),
+    )
     simulation.run()
     fates = simulation.coordinator.federation.fates.values()
     burnt = [fate for fate in fates if fate.outcome == "dropped"]

@@ -12,6 +12,7 @@ import secureps
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.suite import CIPHERS, cipher
 from secureps.errors import KitError, Malformed, PlanRefused
+from tests.cipher_kit import PLACE
 
 
 def test_unknown_names_list_the_known_ones() -> None:
@@ -21,17 +22,21 @@ def test_unknown_names_list_the_known_ones() -> None:
 
 def test_what_opens_each() -> None:
     openings = {name: cipher(CipherParameters(name, 4, 100)).opening for name in CIPHERS}
-    assert openings == {"bfv": Opening.HOLDER, "plain": Opening.NOTHING}
+    assert openings == {
+        "bfv": Opening.HOLDER,
+        "plain": Opening.NOTHING,
+        "rlwe": Opening.COMMITTEE,
+    }
 
 
 def test_bfv_names_the_missing_key() -> None:
     built = cipher(CipherParameters("bfv", 4, 100))
     with pytest.raises(KitError, match="public key"):
-        built.sealer(None)
+        built.sealer(PLACE, None)
     with pytest.raises(KitError, match="secret key"):
-        built.opener(None)
+        built.opener(PLACE, None)
     with pytest.raises(Malformed):
-        built.sealer(b"no key")
+        built.sealer(PLACE, b"no key")
 
 
 def test_servers_never_import_tenseal() -> None:

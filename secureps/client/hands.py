@@ -22,29 +22,23 @@ from numpy.typing import NDArray
 
 from secureps.client.blame import blamed
 from secureps.client.judge import judge
+from secureps.client.sealing import Origin, OutboxSealer
 from secureps.client.trainer import FitConfig, FitResult, Trainer, record_privacy
-from secureps.crypto.cipher import Opening, Sealer
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Label, Seed, Stream
-from secureps.crypto.suite import cipher
-from secureps.errors import InternalError, KitError, Malformed, WrongShape
-from secureps.messages.charge import Charge, Release
+from secureps.errors import InternalError, Malformed, WrongShape
+from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Figure, GetBlock, Telemetry
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import (
-    FOUNDING,
-    UPDATE,
-    BlockHeader,
-    Receipt,
     SubmissionId,
     model_digest,
-    signing_bytes,
 )
-from secureps.model.layout import GroupLayout, Layout
-from secureps.policy.spending import Fact, fact
+from secureps.model.layout import Layout
+from secureps.policy.spending import fact
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.library import block_key
 from secureps.roles.member import Member
@@ -118,7 +112,7 @@ class MemberHands:
         self._outbox = outbox
         self._cost = cost
         self._cache: dict[str, NDArray[np.float32]] = {}
-        self._sealer: Sealer | None = None
+        self._sealer = OutboxSealer(holdings.identity, holdings.holder_keys, outbox)
 
     def seconds(self, task: object) -> float:
         return self._cost(task)
@@ -163,11 +157,8 @@ class MemberHands:
     def _offer(self, group: str, sequence: int) -> Contributed:
         holdings, layout = self._holdings, self._layout().group(group)
         values = layout.flatten(initial_parameters(holdings.trainer, holdings.seed))
-        payloads = (
-            values[slice(*layout.span(b))].astype("<f4").tobytes() for b in range(layout.blocks)
-        )
-        id = SubmissionId(holdings.name, group, sequence)
-        return Contributed((self._seal_up(id, FOUNDING, payloads, -1, b"", None),), ())
+        id, unsafe = SubmissionId(holdings.name, group, sequence), not holdings.seed.private
+        return Contributed((self._sealer.offer(self._machine.pinned, id, values, unsafe),), ())
 
     # --- training -----------------------------------------------------------------
 
@@ -269,8 +260,8 @@ class MemberHands:
         spends = fact(plan, holdings.name, aim.group, layout.size, aim.version, attempt)
         sent = self._on_grid(aim, attempt, clipped, weight)
         id = SubmissionId(holdings.name, aim.group, aim.sequence)
-        payloads = (self._sealed_block(layout, sent, weight, b) for b in range(layout.blocks))
-        sealed = self._seal_up(id, UPDATE, payloads, aim.version, base, spends)
+        origin = Origin(aim.version, base, spends, not holdings.seed.private)
+        sealed = self._sealer.seal(self._machine.pinned, id, sent, weight, origin)
         return dataclasses.replace(sealed, content=content)
 
     def _scale(self, group: str, last: bytes) -> float | None:
@@ -349,73 +340,6 @@ class MemberHands:
         grid = plan.grid(aim.group, clipped.size)
         scaled = clipped.astype(np.float64) * (weight / grid.levels)
         return grid.encode(scaled, words.words(clipped.size))
-
-    def _sealed_block(
-        self, layout: GroupLayout, values: NDArray[np.int64], weight: int, block: int
-    ) -> bytes:
-        """Slot 0 carries the weight, so that every shard can form the mean by itself."""
-        first, last = layout.span(block)
-        slots = np.concatenate([np.array([weight], dtype=np.int64), values[first:last]])
-        return self._tools().seal(slots)
-
-    # --- the outbox ---------------------------------------------------------------
-
-    def _seal_up(
-        self,
-        id: SubmissionId,
-        purpose: str,
-        payloads: Any,
-        version: int,
-        base: bytes,
-        spends: Fact | None,
-    ) -> SealedUpdate:
-        """Puts every block into the outbox, durably, and signs headers and receipt."""
-        run, headers = self._machine.pinned.run.id, []
-        for block, payload in enumerate(payloads):
-            header = BlockHeader(
-                run=run,
-                author=id.client,
-                purpose=purpose,
-                group=id.group,
-                sequence=id.sequence,
-                block=block,
-                length=len(payload),
-                digest=payload_digest(payload),
-            )
-            header = dataclasses.replace(header, signature=self._sign(header))
-            self._outbox.put(header.key, payload)
-            headers.append(header)
-        receipt = Receipt(
-            run=run,
-            id=id,
-            purpose=purpose,
-            version=version,
-            base=base,
-            blocks=tuple(header.digest for header in headers),
-            envelopes=(),
-            commitments=(),
-            size=sum(header.length for header in headers),
-            charge=spends if isinstance(spends, Charge) else None,
-            release=spends if isinstance(spends, Release) else None,
-            unsafe=not self._holdings.seed.private,
-        )
-        receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
-        return SealedUpdate(receipt, tuple(headers))
-
-    def _sign(self, record: BlockHeader | Receipt) -> bytes:
-        return self._holdings.identity.sign(*signing_bytes(record))
-
-    def _tools(self) -> Sealer:
-        if self._sealer is None:
-            parameters = self._machine.pinned.plan.cipher_parameters
-            kind = cipher(parameters)
-            key = None
-            if kind.opening is Opening.HOLDER:
-                if len(self._holdings.holder_keys) != 1:
-                    raise KitError(f"{parameters.name} needs one holder's key in the kit")
-                (key,) = self._holdings.holder_keys.values()
-            self._sealer = kind.sealer(key)
-        return self._sealer
 
     def _layout(self) -> Layout:
         return self._machine.pinned.layout

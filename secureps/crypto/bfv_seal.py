@@ -160,7 +160,7 @@ class BfvSealer:
         self._encoder = sealapi.BatchEncoder(self._ring.context)
         self._encryptor = sealapi.Encryptor(self._ring.context, public)
 
-    def seal(self, values: npt.NDArray[np.int64]) -> bytes:
+    def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
         check_values(values, self._levels)
         sealed = []
         for start in range(0, values.size, VALUES_PER_CIPHERTEXT):
@@ -186,7 +186,7 @@ class BfvOpener:
         self._encoder = sealapi.BatchEncoder(self._ring.context)
         self._decryptor = sealapi.Decryptor(self._ring.context, secret)
 
-    def open(self, total: Payload, slots: int) -> npt.NDArray[np.int64]:
+    def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
         self._adder.check_total(slots, total)
         sums = np.empty(slots, np.int64)
         view = memoryview(total).cast("B")

@@ -16,7 +16,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, Oversized, PlanRefused
 
 Payload = bytes | memoryview
@@ -33,6 +32,8 @@ class Opening(enum.Enum):
     """The sum lies in the clear."""
     HOLDER = "holder"
     """One key holder decrypts the sum."""
+    COMMITTEE = "committee"
+    """Key holders together give the sum of the members' one-time keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class CipherParameters:
         name: which cipher, see `secureps.crypto.suite`.
         capacity: W, the greatest total weight of a cohort.
         levels: 2Z, the greatest value in a slot of one block.
+        most_weight: w_max, the greatest weight of one member.
 
     Raises:
         PlanRefused: capacity or levels below 1, or sums that do not fit 62 bits.
@@ -51,6 +53,7 @@ class CipherParameters:
     name: str
     capacity: int
     levels: int
+    most_weight: int = 1
 
     def __post_init__(self) -> None:
         if self.capacity < 1 or self.levels < 1:
@@ -62,6 +65,23 @@ class CipherParameters:
                 f"capacity {self.capacity} times levels {self.levels} exceeds 62 bits: "
                 "take a smaller cohort or a coarser grid"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where blocks belong: what a sealed one is bound to, under ciphers that bind it.
+
+    Args:
+        run: the run's id, 32 bytes.
+        group: its name.
+        layout: digest of the run's layout, 32 bytes.
+        slots: integers of a full block of the group.
+    """
+
+    run: bytes
+    group: str
+    layout: bytes
+    slots: int
 
 
 @dataclass(slots=True, eq=False)
@@ -118,24 +138,26 @@ class Adder(Protocol):
 
 
 class Sealer(Protocol):
-    """The client's side: it needs the public key at most."""
+    """The client's side, for one submission: it needs the public key at most."""
 
-    def seal(self, values: npt.NDArray[np.int64]) -> bytes:
-        """Seals a block.
+    def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
+        """Seals a block of the place.
 
         Args:
+            block: its number in the group.
             values: int64 (slots,), each in [0, levels].
 
         Raises:
             Malformed: another dtype or shape, or a value out of range.
+            InternalError: the block was sealed before, under a key that seals once.
         """
 
 
 class Opener(Protocol):
-    """The side that may see sums."""
+    """The side that may see sums, those of one cohort where a key opens no more."""
 
-    def open(self, total: Payload, slots: int) -> npt.NDArray[np.int64]:
-        """The integer sums of a total, int64 (slots,), each in [0, capacity * levels].
+    def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
+        """The integer sums of a block's total, int64 (slots,), each in [0, capacity * levels].
 
         Raises:
             Malformed, Oversized: not a total, or made under another key.
@@ -156,11 +178,14 @@ class Cipher(Protocol):
     def adder(self) -> Adder:
         """The shard's side."""
 
-    def sealer(self, public_key: bytes | None) -> Sealer:
-        """The client's side; KitError without the public key that the cipher needs."""
+    def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
+        """The client's side of one submission; KitError without the key that it needs."""
 
-    def opener(self, secret_key: Secret | None) -> Opener:
-        """The opening side; KitError without the secret key that the cipher needs."""
+    def noise_sealer(self, public_key: bytes | None) -> Sealer:
+        """For what a shard itself adds to a sum, and hides from nobody who may open that."""
+
+    def opener(self, place: Place, key: object) -> Opener:
+        """The opening side; KitError without the secret key, or key sum, that it needs."""
 
 
 def check_length(what: str, data: Payload, expected: int) -> None:

@@ -14,11 +14,11 @@ from secureps.crypto.cipher import (
     CipherParameters,
     Opening,
     Payload,
+    Place,
     added_weight,
     check_length,
     check_values,
 )
-from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, PlanRefused
 
 _SUM = np.dtype("<i8")
@@ -77,7 +77,7 @@ class PlainSealer:
         self._levels = parameters.levels
         self._dtype = _wire_dtype(parameters.levels)
 
-    def seal(self, values: npt.NDArray[np.int64]) -> bytes:
+    def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
         check_values(values, self._levels)
         return values.astype(self._dtype).tobytes()
 
@@ -88,7 +88,7 @@ class PlainOpener:
     def __init__(self, parameters: CipherParameters) -> None:
         self._adder = PlainAdder(parameters)
 
-    def open(self, total: Payload, slots: int) -> npt.NDArray[np.int64]:
+    def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
         self._adder.check_total(slots, total)
         return np.frombuffer(total, _SUM).astype(np.int64)
 
@@ -114,8 +114,11 @@ class PlainCipher(Cipher):
     def adder(self) -> PlainAdder:
         return PlainAdder(self._parameters)
 
-    def sealer(self, public_key: bytes | None) -> PlainSealer:
+    def sealer(self, place: Place, public_key: bytes | None) -> PlainSealer:
         return PlainSealer(self._parameters)
 
-    def opener(self, secret_key: Secret | None) -> PlainOpener:
+    def noise_sealer(self, public_key: bytes | None) -> PlainSealer:
+        return PlainSealer(self._parameters)
+
+    def opener(self, place: Place, key: object) -> PlainOpener:
         return PlainOpener(self._parameters)

@@ -1,18 +1,31 @@
 """Which cipher a name stands for. Servers build adders here and never import tenseal.
 
-What must not live here: arithmetic. `bfv_seal` is imported only when a sealer or an opener
-is asked for.
+What must not live here: arithmetic. `bfv_seal` is imported only when a sealer or an opener is
+asked for, `rlwe` and with it numba when any side is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from secureps.crypto.bfv import BfvAdder, BfvPublicKey, BfvSecretKey, check_parameters
-from secureps.crypto.cipher import Cipher, CipherParameters, Opener, Opening, Sealer
+from secureps.crypto.cipher import (
+    Adder,
+    Cipher,
+    CipherParameters,
+    Opener,
+    Opening,
+    Place,
+    Sealer,
+)
 from secureps.crypto.plain import PlainCipher
-from secureps.crypto.secret import Secret
+from secureps.crypto.ring import choose
 from secureps.errors import KitError, PlanRefused
+
+if TYPE_CHECKING:
+    from secureps.crypto.rlwe import RlweSealing
 
 
 class BfvCipher(Cipher):
@@ -35,23 +48,81 @@ class BfvCipher(Cipher):
     def adder(self) -> BfvAdder:
         return BfvAdder(self._parameters)
 
-    def sealer(self, public_key: bytes | None) -> Sealer:
+    def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
+        return self.noise_sealer(public_key)
+
+    def noise_sealer(self, public_key: bytes | None) -> Sealer:
         if public_key is None:
             raise KitError("bfv seals under the holder's public key, and the kit holds none")
-        key = BfvPublicKey.from_bytes(public_key)
-        from secureps.crypto.bfv_seal import BfvSealer
+        return _bfv_sealer(self._parameters, public_key)
 
-        return BfvSealer(self._parameters, key)
-
-    def opener(self, secret_key: Secret | None) -> Opener:
-        if not isinstance(secret_key, BfvSecretKey):
+    def opener(self, place: Place, key: object) -> Opener:
+        if not isinstance(key, BfvSecretKey):
             raise KitError("bfv opens with the holder's secret key, and this party holds none")
         from secureps.crypto.bfv_seal import BfvOpener
 
-        return BfvOpener(self._parameters, secret_key)
+        return BfvOpener(self._parameters, key)
 
 
-CIPHERS: dict[str, Callable[[CipherParameters], Cipher]] = {"bfv": BfvCipher, "plain": PlainCipher}
+@lru_cache(maxsize=4)
+def _bfv_sealer(parameters: CipherParameters, public_key: bytes) -> Sealer:
+    """One for all submissions under a key: to build it costs as much as a block."""
+    from secureps.crypto.bfv_seal import BfvSealer
+
+    return BfvSealer(parameters, BfvPublicKey.from_bytes(public_key))
+
+
+class RlweCipher(Cipher):
+    """The three sides of `rlwe`: a sealer has a key of its own, a key sum opens one cohort.
+
+    Raises:
+        PlanRefused: no ring has room for the sums of these parameters.
+    """
+
+    opening = Opening.COMMITTEE
+
+    def __init__(self, parameters: CipherParameters) -> None:
+        choose(parameters.capacity, parameters.levels, parameters.most_weight)
+        self._parameters = parameters
+
+    @property
+    def parameters(self) -> CipherParameters:
+        return self._parameters
+
+    def adder(self) -> Adder:
+        from secureps.crypto.rlwe import RlweAdder
+
+        return RlweAdder(self._parameters)
+
+    def sealer(self, place: Place, public_key: bytes | None) -> RlweSealing:
+        from secureps.crypto.rlwe import RlweSealing
+
+        return RlweSealing(self._parameters, place)
+
+    def noise_sealer(self, public_key: bytes | None) -> Sealer:
+        from secureps.crypto.rlwe import RlweClear
+
+        return RlweClear(self._parameters)
+
+    def opener(self, place: Place, key: object) -> Opener:
+        from secureps.crypto.rlwe import KeySum, RlweOpener
+
+        if not isinstance(key, KeySum):
+            raise KitError("rlwe opens a cohort's sums with the sum of its members' keys")
+        return RlweOpener(self._parameters, place, key)
+
+
+@lru_cache(maxsize=16)
+def key_length(parameters: CipherParameters) -> int:
+    """N, the coefficients of a one-time key of `rlwe`; PlanRefused if no ring has room."""
+    return choose(parameters.capacity, parameters.levels, parameters.most_weight).ring.degree
+
+
+CIPHERS: dict[str, Callable[[CipherParameters], Cipher]] = {
+    "bfv": BfvCipher,
+    "plain": PlainCipher,
+    "rlwe": RlweCipher,
+}
 """Every cipher by the name that a plan gives it."""
 
 

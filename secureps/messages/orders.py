@@ -60,6 +60,14 @@ class ShardSums:
 
 
 @dataclass(frozen=True, slots=True)
+class Examine:
+    """To a holder of a committee: does your envelope of this submission open, and fit?"""
+
+    incarnation: int
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
 class Open:
     """Step 3, to a holder: every shard holds; open this cohort."""
 
@@ -71,11 +79,16 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Step 4: average and step; `opened` are digests of the opened sums of this shard's blocks."""
+    """Step 4: average and step.
+
+    `opened` are digests of the opened sums of this shard's blocks, `key` is the sum of the members'
+    one-time keys (int32 little-endian): one or the other, or nothing where sums lie in the clear.
+    """
 
     incarnation: int
     cohort: Cohort
     opened: tuple[bytes, ...]
+    key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

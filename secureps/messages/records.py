@@ -144,12 +144,68 @@ class SumsHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceiptExamined:
+    """A holder of the committee looked into its envelope; with a flaw the submission is dropped."""
+
+    group: str
+    id: SubmissionId
+    holder: str
+    flaw: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareReceived:
+    """A holder's part of the sum of a cohort's one-time keys, as it sent it."""
+
+    group: str
+    number: int
+    holder: str
+    share: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HolderRefused:
+    """A holder of the committee gives nothing for this cohort; the others may suffice."""
+
+    group: str
+    number: int
+    holder: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CohortOpened:
-    """Step 3: the digests of the opened sums of every block; empty when nothing needs opening."""
+    """Step 3: the digests of the opened sums of every block; empty when nothing needs opening.
+
+    Under a committee `key` is the sum of the members' one-time keys, int32 little-endian, as the
+    answers of these `holders` give it.
+    """
 
     group: str
     number: int
     sums: tuple[bytes, ...]
+    key: bytes | None = None
+    holders: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningFailed:
+    """The sum of keys that these holders' answers give does not open what the shards hold."""
+
+    group: str
+    number: int
+    holders: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiarsNamed:
+    """Holders whose answers for a cohort are off the polynomial of all the others."""
+
+    group: str
+    number: int
+    holders: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +337,15 @@ class OpenedForgotten:
     blocks: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class KeySumTaken:
+    """The sum of keys that opens a cohort's sums here, int32 little-endian."""
+
+    group: str
+    number: int
+    key: bytes
+
+
 # --- key holder -------------------------------------------------------------------
 
 
@@ -293,10 +358,16 @@ class CohortReleased:
 
 @dataclass(frozen=True, slots=True)
 class CohortGranted:
-    """The holder's ledger: these submissions are bound to this cohort, and it to these sums."""
+    """The holder's ledger: these submissions are bound to this cohort, and it to these sums.
+
+    Of a committee: and to this digest of the model that all were trained on, and to this one of
+    the receipts.
+    """
 
     cohort: Cohort
     held: tuple[ShardSums, ...]
+    base: bytes | None = None
+    receipts: bytes | None = None
 
 
 # --- member -----------------------------------------------------------------------

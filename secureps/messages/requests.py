@@ -108,6 +108,25 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class Examined:
+    """A holder looked into its envelope of a submission; `flaw` says what is wrong, or nothing."""
+
+    holder: str
+    id: SubmissionId
+    flaw: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyShare:
+    """A holder's part of the sum of a cohort's one-time keys: uint32, little endian."""
+
+    holder: str
+    group: str
+    cohort: int
+    share: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class OpenRefused:
     """A holder will not open a cohort, ever, and says why."""
 
@@ -119,12 +138,17 @@ class OpenRefused:
 
 @dataclass(frozen=True, slots=True)
 class Spoilt:
-    """A shard has no sum that it can use: a member sent what it may not, or it is lost."""
+    """A shard has no sum that it can use: a member sent what it may not, or it is lost.
+
+    `key` is the digest of the sum of keys that does not open the cohort's sums, if that is why:
+    another one may.
+    """
 
     shard: str
     group: str
     cohort: int
     reason: str
+    key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import digest, signed_part
+from secureps.messages.encoding import canonical, digest, signed_part
 
 UPDATE = "update"
 """Purpose of a block or receipt: one client's sealed update."""
@@ -71,13 +72,16 @@ class Receipt:
         purpose: UPDATE or FOUNDING.
         version: the base version trained on, and base: its model digest.
         blocks: digest of every block's payload, in order.
-        envelopes, commitments: sealed key shares and their commitments; empty
-            under ciphers without a committee.
+        envelopes: seeds of the one-time key's shares, sealed for every key holder, in the order
+            of their names; commitments: to every seed (`crypto.sharing`). Both are empty under
+            ciphers without a committee.
         size: payload bytes in all.
         charge: the privacy facts of the training behind it, if it was private (record unit).
         release: those of the update itself, if it is protected as a whole (client unit).
         unsafe: its randomness came from a number that everybody may know: its noise protects
             nobody, whatever the charge says.
+        correction: what makes the shares those of the key: uint32 little-endian, as many as the
+            key has coefficients; None without a committee.
     """
 
     run: bytes
@@ -92,6 +96,7 @@ class Receipt:
     charge: Charge | None
     release: Release | None
     unsafe: bool
+    correction: bytes | None = None
     signature: bytes = b""
 
     @property
@@ -137,6 +142,16 @@ class Cohort:
     def weight(self) -> int:
         """Total integer weight."""
         return sum(member.weight for member in self.members)
+
+
+def sharing_id(run: bytes, id: SubmissionId) -> bytes:
+    """What names a submission where its one-time key is shared: over all runs, 32 bytes."""
+    return digest("secureps-shared-key", run, canonical(id))
+
+
+def enveloped_part(receipt: Receipt) -> bytes:
+    """What an envelope is bound to: the whole receipt but envelopes and signature."""
+    return canonical(dataclasses.replace(receipt, envelopes=(), signature=b""))
 
 
 BLOCK_DOMAIN = b"secureps-block"

@@ -15,21 +15,14 @@ from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
+from secureps.policy.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.footprint import FLOAT_BYTES, Footprint, Service, footprint
 from secureps.policy.plan import Plan
+from secureps.policy.sights import Sight, collusion, sights, withstood
 from secureps.policy.spending import Fact, fact, spent
 
 POSSIBLE_BLOCK = 1 << 18
 """Values of a block that wastes nothing under any cipher."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What one role sees and never sees, as long as it keeps to the protocol."""
-
-    role: str
-    sees: str
-    never: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +85,7 @@ class Explanation:
         opened: what whoever opens one learns from it.
         price: None if nothing is private.
         groups: costs, in the plan's order.
+        committee: what key holders cost; None where there is no committee.
         shard: memory and disk of the shard that needs most.
         remarks: what else to know before this plan is run.
     """
@@ -105,6 +99,7 @@ class Explanation:
     opened: str
     price: Price | None
     groups: tuple[GroupCost, ...]
+    committee: CommitteeCost | None
     shard: Footprint
     remarks: tuple[str, ...]
 
@@ -119,11 +114,12 @@ def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanati
         versions=plan.section.versions,
         cipher=plan.section.cipher.name,
         shards=plan.section.shards,
-        sights=_sights(plan),
-        collusion=_collusion(plan),
+        sights=sights(plan),
+        collusion=collusion(plan),
         opened=_opened(plan),
         price=_price(plan, sizes),
         groups=tuple(_cost(plan, group) for group in layout),
+        committee=committee_cost(plan, layout),
         shard=footprint(plan, layout, service),
         remarks=_remarks(plan, layout),
     )
@@ -150,38 +146,6 @@ def _bytes_up(plan: Plan, group: GroupLayout) -> int:
     adder = cipher(plan.cipher_parameters).adder()
     full, last = adder.block_bytes(1 + group.block_values), group.slots(group.blocks - 1)
     return (group.blocks - 1) * full + adder.block_bytes(last)
-
-
-def _sights(plan: Plan) -> tuple[Sight, ...]:
-    sealed = cipher(plan.cipher_parameters).opening is not Opening.NOTHING
-    noise = ", its own noise" if plan.noisy_shards else ""
-    client = Sight("client", "its own records, published models", "another client's update")
-    coordinator = Sight(
-        "coordinator", "who takes part, when, how large; receipts; charges", "updates, sums, models"
-    )
-    if not sealed:
-        shard = Sight("shard", f"every client's update, sums, the model{noise}", "records")
-        return client, coordinator, shard
-    return (
-        client,
-        coordinator,
-        Sight("shard", f"ciphertexts, the sum of each cohort, the model{noise}", "a single update"),
-        Sight("key holder", "receipts, cohort lists, every opened sum", "ciphertexts, models"),
-    )
-
-
-def _collusion(plan: Plan) -> tuple[str, ...]:
-    if cipher(plan.cipher_parameters).opening is Opening.NOTHING:
-        return ("any shard alone: it reads every update",)
-    least = min(plan.rule(name).minimum for name in plan.all_groups)
-    seen = "a shard, which knows its noise" if plan.noisy_shards else "whoever sees sums or models"
-    return (
-        "the aggregator (a shard suffices) together with the key holder",
-        "a malicious shard alone, if it gives the holder one ciphertext in place of a sum and "
-        "reads what comes back",
-        f"all but one of a cohort's clients (at least {least - 1}) together with {seen}",
-        "whoever issued the keys and kept the holder's, together with a shard",
-    )
 
 
 def _opened(plan: Plan) -> str:
@@ -321,7 +285,7 @@ def _evaluation_remarks(plan: Plan) -> list[str]:
     )
     if isinstance(privacy, ClientPrivacySection):
         return [f"{seen}; each evaluation has noise and is charged like another update"]
-    sealed = cipher(plan.cipher_parameters).opening is not Opening.NOTHING
+    sealed = plan.opening is not Opening.NOTHING
     protection = "the encrypted sum" if sealed else "nothing, in the clear,"
     return [
         f"{seen}, exact: {protection} protects a single client's, and no epsilon covers held-out "
@@ -355,6 +319,12 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
             remarks.append(_following(plan, group.name, group.size))
     if section.privacy is not None and section.training.get("momentum"):
         remarks.append("momentum adds to the noise, which is stated without it")
+    remarks += advice(plan)
+    if plan.opening is Opening.COMMITTEE and withstood(plan.threshold, plan.holders) == 0:
+        remarks.append(
+            f"{plan.threshold} of {plan.holders} key holders withstand an aggregator that keeps "
+            "to the protocol, and none that is malicious together with one of them; 3 of 4 do"
+        )
     blocks = [group.blocks for group in layout if group.name != EVALUATION]
     if section.shards > 1 and sum(blocks) < section.shards:
         remarks.append("the model has fewer blocks than shards: some shards will have no work")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from secureps.config import (
     read_toml,
 )
 from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages.evaluation import EVALUATION
@@ -194,10 +196,35 @@ class Plan:
 
     @property
     def holders(self) -> int:
-        """How many key holders the run waits for."""
-        if cipher(self.cipher_parameters).opening is Opening.NOTHING:
+        """How many key holders the run has."""
+        if self.opening is Opening.NOTHING:
             return 0
-        return self.section.cipher.holders
+        asked = self.section.cipher.holders
+        return _HOLDERS[self.opening] if asked is None else asked
+
+    @property
+    def threshold(self) -> int:
+        """How many of the holders must agree to open anything."""
+        asked = self.section.cipher.threshold
+        return self.holders // 2 + (self.holders > 0) if asked is None else asked
+
+    def committee(self, names: Sequence[str]) -> Committee:
+        """The holders of the roster, by whom keys are shared.
+
+        Raises:
+            PlanRefused: they are not as many as the plan says.
+        """
+        if len(names) != self.holders:
+            raise PlanRefused(
+                f"the plan has {self.holders} key holders, and the roster {len(names)}: issue "
+                "keys to as many"
+            )
+        return Committee(tuple(sorted(names)), self.threshold)
+
+    @property
+    def opening(self) -> Opening:
+        """What turns a cohort's sum into numbers."""
+        return cipher(self.cipher_parameters).opening
 
     def rule(self, group: str) -> Rule:
         """The group's rule."""
@@ -236,6 +263,12 @@ class Plan:
 
 
 RULES = {"sync": Sync}
+
+LEAST_COHORT = 2
+"""Members whose sum may be opened under a committee, whatever its holders ask for besides."""
+
+_HOLDERS = {Opening.HOLDER: 1, Opening.COMMITTEE: 4}
+"""How many key holders a run has if its plan does not say."""
 
 
 @lru_cache(maxsize=64)
@@ -309,16 +342,33 @@ def _refuse_unsound(plan: Plan) -> None:
             "training.local_steps: a private plan states how many steps each version takes, "
             "so that a client knows what it will spend"
         )
-    if section.cipher.name == "bfv" and section.cipher.holders != 1:
+    _refuse_holders(plan)
+
+
+def _refuse_holders(plan: Plan) -> None:
+    section, opening = plan.section.cipher, plan.opening
+    if opening is Opening.HOLDER and section.holders not in (None, 1):
         raise PlanRefused(
-            "cipher.holders: bfv has one holder of the whole secret key; "
-            f"{section.cipher.holders} were asked for"
+            f"cipher.holders: {section.name} has one holder of the whole secret key; "
+            f"{section.holders} were asked for"
         )
+    if opening is not Opening.COMMITTEE and section.threshold is not None:
+        raise PlanRefused(
+            f"cipher.threshold: {section.name} has no committee; remove it, or take rlwe"
+        )
+    if opening is Opening.COMMITTEE:
+        plan.committee([f"holder-{number:02d}" for number in range(plan.holders)])
+        for name in plan.all_groups:
+            if plan.group(name).rule.minimum < LEAST_COHORT:
+                raise PlanRefused(
+                    f"group {name}: a minimum cohort of {plan.group(name).rule.minimum}: the sum "
+                    "of one update is that update, and no key holder opens it; raise rule.minimum"
+                )
 
 
 def _refuse_client_privacy(plan: Plan, name: str, privacy: ClientPrivacySection) -> None:
     section, where = plan.group(name), f"group {name}"
-    sealed = cipher(plan.cipher_parameters).opening is not Opening.NOTHING
+    sealed = plan.opening is not Opening.NOTHING
     if section.weighting != "uniform":
         raise PlanRefused(
             f'{where}: weighting = "{section.weighting}" makes a client\'s influence depend on its '

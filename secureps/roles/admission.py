@@ -6,7 +6,10 @@ already are checked by the machines. What must not live here: state, payloads, d
 
 from __future__ import annotations
 
-from secureps.crypto.suite import cipher
+from secureps.crypto.cipher import Opening
+from secureps.crypto.envelope import OVERHEAD
+from secureps.crypto.field import parse_vector
+from secureps.crypto.suite import cipher, key_length
 from secureps.errors import Malformed, Oversized, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.requests import Prepared
@@ -27,7 +30,7 @@ def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> in
         return cipher(plan.cipher_parameters).adder().block_bytes(slots)
     if purpose == FOUNDING:
         return 4 * (slots - 1)
-    if purpose == OPENED:
+    if purpose == OPENED and cipher(plan.cipher_parameters).opening is Opening.HOLDER:
         return 8 * slots
     raise Malformed(f"no block is for {purpose!r}")
 
@@ -36,7 +39,8 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     """Accepts a receipt that this plan can have made.
 
     Raises:
-        Malformed: its purpose, number of blocks, size or charge is another one.
+        Malformed: its purpose, number of blocks, size, charge or shared key is another one.
+        Oversized: an envelope or the correction is too long.
     """
     if receipt.purpose not in (UPDATE, FOUNDING):
         raise Malformed(f"{receipt.id}: no receipt is for {receipt.purpose!r}")
@@ -48,9 +52,38 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     size = sum(block_bytes(plan, layout, receipt.purpose, block) for block in blocks)
     if receipt.size != size:
         raise Malformed(f"{receipt.id}: {receipt.size} bytes, the plan makes {size}")
-    if receipt.envelopes or receipt.commitments:
-        raise Malformed(f"{receipt.id}: this cipher has no envelopes")
+    check_shared_key(plan, receipt)
     check_fact(plan, layout, receipt)
+
+
+def check_shared_key(plan: Plan, receipt: Receipt) -> None:
+    """Counts and sizes of what a receipt says of its one-time key; what is sealed, holders check.
+
+    Raises:
+        Malformed, Oversized: there is more or less than the plan's committee wants.
+    """
+    id, correction = receipt.id, receipt.correction
+    shared = cipher(plan.cipher_parameters).opening is Opening.COMMITTEE
+    if not shared or receipt.purpose != UPDATE:
+        if receipt.envelopes or receipt.commitments or correction is not None:
+            raise Malformed(f"{id}: it has no key to share, and no envelopes or commitments to it")
+        return
+    committee = plan.committee([f"{number:02d}" for number in range(plan.holders)])
+    subsets, size = len(committee.subsets), committee.seed_bytes + OVERHEAD
+    if len(receipt.envelopes) != plan.holders or len(receipt.commitments) != subsets:
+        raise Malformed(
+            f"{id}: {plan.holders} key holders want as many envelopes and {subsets} commitments, "
+            f"not {len(receipt.envelopes)} and {len(receipt.commitments)}"
+        )
+    if any(len(commitment) != DIGEST_BYTES for commitment in receipt.commitments):
+        raise Malformed(f"{id}: a commitment has {DIGEST_BYTES} bytes")
+    for sealed in receipt.envelopes:
+        if len(sealed) != size:
+            kind = Oversized if len(sealed) > size else Malformed
+            raise kind(f"{id}: an envelope has {size} bytes, not {len(sealed)}")
+    if correction is None:
+        raise Malformed(f"{id}: the correction of its key is missing")
+    parse_vector(correction, key_length(plan.cipher_parameters))
 
 
 def check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.crypto.cipher import Opening
+from secureps.crypto.cipher import Opening, Place
 from secureps.crypto.identity import Roster
 from secureps.crypto.suite import cipher
 from secureps.errors import NotReady, WrongRun
@@ -51,6 +51,11 @@ class Pinned:
         """Raises PlanRefused or ConfigError, as `Plan.from_text` does."""
         plan = Plan.from_text(record.run.plan)
         return cls(record.run, record.placement, plan, plan.layout(record.run.schema))
+
+    def place(self, group: str) -> Place:
+        """Where the blocks of a group belong."""
+        layout = self.layout
+        return Place(self.run.id, group, layout.digest, layout.block_size)
 
 
 def founded(pinned: Pinned | None, party: str) -> Pinned:

@@ -7,9 +7,8 @@
     5 commit   when all are prepared
     6 publish  clients are told
 
-`advance` moves every group as far as it can go now; `repeat` says again what concerns a
-party that (re)subscribed. What must not live here: checks of who may say what
-(`roles.coordinator`), rules, I/O.
+`advance` moves every group as far as it can go now. What must not live here: checks of who may
+say what (`roles.coordinator`), what is said again to whom (`roles.repeating`), rules, I/O.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import (
     Commit,
-    Configure,
-    Discard,
-    Finish,
+    Examine,
     Found,
     Hold,
     Invite,
@@ -31,7 +28,6 @@ from secureps.messages.orders import (
     Published,
     SendAgain,
     ShardSums,
-    WriteCheckpoint,
 )
 from secureps.messages.records import (
     CohortBurnt,
@@ -39,7 +35,10 @@ from secureps.messages.records import (
     CohortOpened,
     CohortReopened,
     FounderChosen,
+    LiarsNamed,
     MemberDeclined,
+    OpeningFailed,
+    ReceiptExamined,
     RoundExtended,
     RoundGivenUp,
     RoundOpened,
@@ -47,13 +46,16 @@ from secureps.messages.records import (
     SumsHeld,
     VersionCommitted,
 )
-from secureps.messages.requests import Prepared
+from secureps.messages.requests import Examined, Prepared
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
-from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend
+from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, Wait
 from secureps.policy.sync import named
-from secureps.roles import checkpointing, ending, judging
+from secureps.roles import checkpointing, ending, judging, quorum
 from secureps.roles.federation import GroupState, Phase
 from secureps.roles.turn import Turn
+
+REASON_LIMIT = 300
+"""Characters of another party's own words that are kept."""
 
 
 def advance(turn: Turn) -> float | None:
@@ -76,6 +78,8 @@ def _advance_group(turn: Turn, group: GroupState) -> float | None:
         until = _open_evaluation(turn, group)
     elif group.phase is Phase.WAITING and not ending.over(turn, group):
         until = _open_round(turn, group)
+    if group.phase is Phase.OPENING and quorum.wanted(turn.plan):
+        until = _try_answers(turn, group)
     return _decide(turn, group) if group.phase is Phase.COLLECTING else until
 
 
@@ -93,7 +97,7 @@ def _choose_founder(turn: Turn) -> None:
         if candidates:
             turn.write(FounderChosen(candidates[0]))
             for group in [g for g in waiting if not g.receipts]:
-                turn.order(federation.founder, _invitation(turn, group, federation.founder))
+                turn.order(federation.founder, make_invite(turn, group, federation.founder))
 
 
 def found(turn: Turn, group: GroupState, receipt: Receipt | None) -> None:
@@ -118,6 +122,9 @@ def _open_round(turn: Turn, group: GroupState) -> float | None:
             ending.end(turn, ending.budget_spent(turn, group, spent, retired))
     if not invited:
         group.reason = turn.federation.ending or reason
+        return None
+    if lacking := quorum.short(turn):
+        group.reason = lacking
         return None
     held = judging.hold_back(turn, group)
     if held is not None:
@@ -156,12 +163,16 @@ def _await_evaluator(turn: Turn) -> float | None:
 def _invite(turn: Turn, group: GroupState, invited: tuple[str, ...], reason: str) -> None:
     turn.write(RoundOpened(group.name, group.round + 1, group.version, invited, reason))
     for member in invited:
-        turn.order(member, _invitation(turn, group, member))
+        turn.order(member, make_invite(turn, group, member))
 
 
 def declined(turn: Turn, group: GroupState, client: str, reason: str) -> None:
     """A member takes no part in the open round; too few for any cohort end it at once."""
     turn.write(MemberDeclined(group.name, group.round, client, reason))
+    _end_if_too_few(turn, group, client, reason)
+
+
+def _end_if_too_few(turn: Turn, group: GroupState, client: str, reason: str) -> None:
     least = turn.plan.rule(group.name).minimum
     if len(group.invited) < least:
         ids = tuple(group.receipts)
@@ -191,15 +202,19 @@ def _admitted(
     return invited, (reasons or ["no member is live"])[0]
 
 
-def _invitation(turn: Turn, group: GroupState, member: str) -> Invite:
+def make_invite(turn: Turn, group: GroupState, member: str) -> Invite:
+    """To train, from the committed version."""
     seconds = turn.plan.group(group.name).rule.deadline
     evaluates, number = judging.asked(turn, group, member), turn.federation.incarnation
     return Invite(number, group.name, group.round, group.version, seconds, evaluates)
 
 
 def _decide(turn: Turn, group: GroupState) -> float | None:
-    arrivals = tuple(Arrival(r.id, r.version) for r in group.receipts.values())
+    receipts, waiting = quorum.examined(turn, group)
+    arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
     decision = turn.plan.rule(group.name).decide(turn.now, arrivals, group.round_state(turn.live))
+    if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time
+        decision = Wait(None, "the deadline is over")
     match decision:
         case Close(members, reason):
             assert turn.federation.pinned is not None
@@ -213,7 +228,7 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
                 group.scale,
             )
             turn.write(CohortClosed(cohort, reason))
-            turn.tell_shards(group.name, lambda shard, blocks: _hold(turn, group, blocks))
+            turn.tell_shards(group.name, lambda shard, blocks: make_hold(turn, group, blocks))
             return None
         case Extend(until, reason):
             turn.write(RoundExtended(group.name, group.round, group.extensions + 1, reason))
@@ -222,14 +237,15 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             _give_up(turn, group, ids, reason)
             return turn.now
         case _:
-            group.reason = decision.reason
+            group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
             return decision.until
 
 
 # --- 2 hold -----------------------------------------------------------------------
 
 
-def _hold(turn: Turn, group: GroupState, blocks: tuple[int, ...]) -> Hold:
+def make_hold(turn: Turn, group: GroupState, blocks: tuple[int, ...]) -> Hold:
+    """To a shard with these blocks."""
     assert group.cohort is not None
     members = tuple(
         MemberBlocks(m.id, tuple(group.receipts[m.id].blocks[b] for b in blocks))
@@ -264,6 +280,8 @@ def opening_lost(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...]) -
     """
     if ids:
         send_again(turn, ids)
+    elif group.key is not None:
+        prepare_again(turn, group)
     else:
         open_again(turn, group)
 
@@ -285,7 +303,8 @@ def send_again(turn: Turn, ids: tuple[SubmissionId, ...]) -> None:
 # --- 3 open -----------------------------------------------------------------------
 
 
-def _open(turn: Turn, group: GroupState) -> Open:
+def make_open(turn: Turn, group: GroupState) -> Open:
+    """The same for every holder."""
     assert group.cohort is not None
     receipts = tuple(group.receipts[m.id] for m in group.cohort.members)
     sums = tuple(ShardSums(shard, digests) for shard, digests in sorted(group.held.items()))
@@ -295,13 +314,19 @@ def _open(turn: Turn, group: GroupState) -> Open:
 def open_again(turn: Turn, group: GroupState) -> None:
     """Asks the holders to open the cohort that every shard holds; the same one as before."""
     for holder in turn.holders:
-        turn.order(holder, _open(turn, group))
+        turn.order(holder, make_open(turn, group))
 
 
-def opened(turn: Turn, group: GroupState, sums: tuple[bytes, ...]) -> None:
+def opened(
+    turn: Turn,
+    group: GroupState,
+    sums: tuple[bytes, ...],
+    key: bytes | None = None,
+    holders: tuple[str, ...] | None = None,
+) -> None:
     """The opening is there: journalled before it is forwarded."""
-    turn.write(CohortOpened(group.name, group.number, sums))
-    turn.tell_shards(group.name, lambda shard, blocks: _prepare(turn, group, blocks))
+    turn.write(CohortOpened(group.name, group.number, sums, key, holders))
+    turn.tell_shards(group.name, lambda shard, blocks: make_prepare(turn, group, blocks))
 
 
 def burnt(turn: Turn, group: GroupState, reason: str) -> None:
@@ -312,20 +337,66 @@ def burnt(turn: Turn, group: GroupState, reason: str) -> None:
     turn.discard(ids)
 
 
+# --- what a committee of holders says ---------------------------------------------
+
+
+def examine(turn: Turn, receipt: Receipt) -> None:
+    """A receipt has come: every holder of a committee is asked to look into its envelope."""
+    if not quorum.wanted(turn.plan):
+        return
+    for holder in turn.holders:
+        turn.order(holder, Examine(turn.federation.incarnation, receipt))
+
+
+def looked_into(turn: Turn, group: GroupState, answer: Examined) -> None:
+    """A holder has; with a flaw the submission is dropped, before anything is opened."""
+    id, flaw = answer.id, answer.flaw[:REASON_LIMIT]
+    if id not in group.receipts or answer.holder in group.examined.get(id, ()):
+        return
+    if flaw and group.phase is not Phase.COLLECTING:
+        return  # enough others found none; this holder will refuse its share
+    turn.write(ReceiptExamined(group.name, id, answer.holder, flaw))
+    if flaw:
+        turn.tell_fates((id,))
+        turn.discard((id,))
+        _end_if_too_few(turn, group, id.client, turn.federation.fates[id].reason)
+
+
+def _try_answers(turn: Turn, group: GroupState) -> float | None:
+    """Tries the next sum of keys that the answers give, if there is one."""
+    match quorum.decide(turn, group):
+        case quorum.Found(key, holders):
+            opened(turn, group, (), key, holders)
+            return None
+        case quorum.Hopeless(reason):
+            burnt(turn, group, reason)
+            return turn.now
+        case quorum.Patience(until, reason):
+            group.reason = reason
+            return until
+
+
+def did_not_open(turn: Turn, group: GroupState, shard: str, reason: str) -> None:
+    """The sum of keys that was tried is not that of the cohort: another subset may give it."""
+    text = f"with the answers of {', '.join(group.opened_by)}, {shard} says: {reason}"
+    turn.write(OpeningFailed(group.name, group.number, group.opened_by, text[:REASON_LIMIT]))
+
+
 # --- 4 prepare, 5 commit, 6 publish -----------------------------------------------
 
 
-def _prepare(turn: Turn, group: GroupState, blocks: tuple[int, ...]) -> Prepare:
+def make_prepare(turn: Turn, group: GroupState, blocks: tuple[int, ...]) -> Prepare:
+    """To a shard with these blocks."""
     assert group.cohort is not None
     sums = tuple(group.opened[b] for b in blocks) if group.opened else ()
-    return Prepare(turn.federation.incarnation, group.cohort, sums)
+    return Prepare(turn.federation.incarnation, group.cohort, sums, group.key)
 
 
 def prepare_again(turn: Turn, group: GroupState) -> None:
     """Tells shards that are not prepared yet once more."""
     for shard, blocks in turn.federation.owners(group.name).items():
         if shard not in group.prepared:
-            turn.order(shard, _prepare(turn, group, blocks))
+            turn.order(shard, make_prepare(turn, group, blocks))
 
 
 def prepared(turn: Turn, group: GroupState, by: Prepared) -> bool:
@@ -340,10 +411,12 @@ def prepared(turn: Turn, group: GroupState, by: Prepared) -> bool:
         turn.write(made)
     if len(group.prepared) < len(turn.federation.owners(group.name)):
         return False
+    if group.key is not None:
+        _name_liars(turn, group)
     ids = tuple(group.receipts)
     turn.write(VersionCommitted(group.name, version))
-    turn.tell_shards(group.name, lambda shard, blocks: _commit(turn, group))
-    turn.tell_clients(_published(turn, group))
+    turn.tell_shards(group.name, lambda shard, blocks: make_commit(turn, group))
+    turn.tell_clients(make_published(turn, group))
     turn.tell_fates(ids)
     late = tuple(id for id in ids if turn.federation.fates[id].outcome == "dropped")
     if late:
@@ -351,85 +424,20 @@ def prepared(turn: Turn, group: GroupState, by: Prepared) -> bool:
     return True
 
 
-def _commit(turn: Turn, group: GroupState) -> Commit:
+def _name_liars(turn: Turn, group: GroupState) -> None:
+    """The opening was right: holders whose answers do not fit it are on record."""
+    names, reason = quorum.liars(turn, group)
+    if names:
+        turn.write(LiarsNamed(group.name, group.number, names, reason))
+
+
+def make_commit(turn: Turn, group: GroupState) -> Commit:
+    """With what may be forgotten."""
     kept = [c.version_of(group.name) for c in turn.federation.checkpoints]
     keep = max(0, min([group.version - 1, *kept]))
     return Commit(turn.federation.incarnation, group.name, group.version, keep)
 
 
-def _published(turn: Turn, group: GroupState) -> Published:
+def make_published(turn: Turn, group: GroupState) -> Published:
+    """What clients pull."""
     return Published(turn.federation.incarnation, group.name, group.version, group.blocks)
-
-
-# --- for those who subscribe again ------------------------------------------------
-
-
-def repeat(turn: Turn, party: str, unsettled: tuple[SubmissionId, ...]) -> None:
-    """Everything that still concerns `party`, in the order of the steps.
-
-    `unsettled` are submissions whose fate it does not know: a client's own that lie in its
-    outbox, those of which a shard has blocks.
-    """
-    federation, pinned = turn.federation, turn.federation.pinned
-    if pinned is None:
-        return
-    if party in pinned.placement.shards or party in turn.holders:
-        shards = tuple(federation.shards[name] for name in pinned.placement.shards)
-        turn.order(party, Configure(federation.incarnation, pinned.run, pinned.placement, shards))
-    if party in pinned.placement.shards:
-        for group in federation.groups.values():
-            _repeat_to_shard(turn, group, party)
-        past = tuple(id for id in unsettled if federation.past(id))
-        if past:
-            turn.order(party, Discard(federation.incarnation, past))
-    elif party in turn.holders:
-        for group in federation.groups.values():
-            if group.phase is Phase.OPENING:
-                turn.order(party, _open(turn, group))
-            elif group.phase is Phase.PREPARING:
-                prepare_again(turn, group)  # a shard may have lost what this holder opened
-    else:
-        for id in unsettled:
-            if id in federation.fates:
-                turn.tell_fates((id,))
-            elif not federation.known(id):
-                turn.order(party, SendAgain(federation.incarnation, id))
-        for group in federation.groups.values():
-            _repeat_to_client(turn, group, party)
-    if party in checkpointing.parts_due(turn):
-        last = federation.checkpoints[-1]
-        turn.order(party, WriteCheckpoint(federation.incarnation, last.number, last.versions))
-    if federation.finished:
-        turn.order(party, Finish(federation.incarnation, federation.finished))
-
-
-def _repeat_to_shard(turn: Turn, group: GroupState, shard: str) -> None:
-    blocks = turn.federation.owners(group.name).get(shard)
-    if blocks is None:
-        return
-    if group.phase is Phase.FOUNDING:
-        if shard in group.prepared:
-            return
-        for receipt in group.receipts.values():
-            turn.order(shard, Found(turn.federation.incarnation, group.name, receipt))
-        if turn.plan.given(group.name):
-            turn.order(shard, Found(turn.federation.incarnation, group.name, None))
-        return
-    turn.order(shard, _commit(turn, group))
-    if group.phase is Phase.HOLDING and shard not in group.held:
-        turn.order(shard, _hold(turn, group, blocks))
-    if group.phase is Phase.PREPARING and shard not in group.prepared:
-        turn.order(shard, _prepare(turn, group, blocks))
-
-
-def _repeat_to_client(turn: Turn, group: GroupState, client: str) -> None:
-    if group.version >= 0:
-        turn.order(client, _published(turn, group))
-    for receipt in [r for r in group.receipts.values() if r.id.client == client]:
-        came_again(turn, group, receipt)  # a shard may have lost what is in its outbox
-    arrived = {id.client for id in group.receipts}
-    if group.phase is Phase.COLLECTING and client in group.invited - arrived:
-        turn.order(client, _invitation(turn, group, client))
-    founder = client == turn.federation.founder and not turn.plan.given(group.name)
-    if group.phase is Phase.FOUNDING and founder and not arrived:
-        turn.order(client, _invitation(turn, group, client))

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from secureps.crypto.field import parse_vector
+from secureps.crypto.suite import key_length
 from secureps.errors import (
     ConfigError,
     Malformed,
@@ -20,23 +22,27 @@ from secureps.errors import (
     WrongRun,
     WrongShape,
 )
-from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
 from secureps.messages.records import (
     CheckpointPart,
     FounderChosen,
+    HolderRefused,
     Incarnated,
     MemberJoined,
     ShardLocated,
+    ShareReceived,
 )
 from secureps.messages.requests import (
     AskRun,
     AskStatus,
     Checkpointed,
     Decline,
+    Examined,
     Heartbeat,
     Held,
     Join,
+    KeyShare,
     Missing,
     Noted,
     Opened,
@@ -55,7 +61,7 @@ from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.policy.evaluation import from_vector
 from secureps.policy.plan import Plan
-from secureps.roles import checkpointing, commit, ending, founding, reception
+from secureps.roles import checkpointing, commit, ending, founding, quorum, reception, repeating
 from secureps.roles.admission import check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation, GroupState, Phase
@@ -184,7 +190,7 @@ class Coordinator:
                 self._presence.watchers.add(party)
                 self._presence.told.add(sender)
                 turn.watchers |= {party}
-                commit.repeat(turn, party, unsettled)
+                repeating.repeat(turn, party, unsettled)
                 return None
             case Heartbeat(party):
                 self._same(sender, party)
@@ -208,18 +214,15 @@ class Coordinator:
                 self._missing(turn, self._shard(sender, shard), event)
             case Opened(holder, group, cohort, sums):
                 self._opened(turn, self._holder(sender, holder), group, cohort, sums)
-            case Spoilt(shard, group, cohort, reason):
-                spoilt = self._at(group, Phase.PREPARING, cohort)
-                self._shard(sender, shard)
-                if spoilt is not None:
-                    commit.burnt(turn, spoilt, f"{shard} cannot use the sum: {reason}")
-            case OpenRefused(holder, group, cohort, reason):
-                state = self._at(group, Phase.OPENING, cohort)
-                self._holder(sender, holder)
-                if state is not None:
-                    commit.burnt(turn, state, f"{holder} refused: {reason}")
-                elif (again := self._at(group, Phase.PREPARING, cohort)) is not None:
-                    again.reason = f"a shard lost the opened sum, and {holder} refuses: {reason}"
+            case Examined(holder, id):
+                self._holder(sender, holder, committee=True)
+                commit.looked_into(turn, self._group(id.group), event)
+            case KeyShare(holder):
+                self._key_share(turn, self._holder(sender, holder, committee=True), event)
+            case Spoilt(shard):
+                self._spoilt(turn, self._shard(sender, shard), event)
+            case OpenRefused(holder):
+                self._refused(turn, self._holder(sender, holder), event)
             case Prepared():
                 self._prepared(turn, self._shard(sender, event.shard), event)
             case Checkpointed(shard):
@@ -248,7 +251,7 @@ class Coordinator:
             if known != address:
                 turn.write(ShardLocated(address))
         elif certificate.role == "holder":
-            if event.seen == 0 and turn.federation.holders_used:
+            if event.seen == 0 and sender in turn.federation.holders_used:
                 raise Refused(
                     f"{sender} comes with an empty ledger to a run whose sums it has opened: "
                     "restore nothing, start a new run"
@@ -302,9 +305,7 @@ class Coordinator:
         commit.held(turn, state, shard, sums)
 
     def _missing(self, turn: Turn, shard: str, event: Missing) -> None:
-        state = turn.federation.groups.get(event.group)
-        if state is None:
-            raise Malformed(f"no group is called {event.group!r}")
+        state = self._group(event.group)
         wanted = tuple(id for id in event.ids if id in state.receipts)
         if state.phase is Phase.FOUNDING:
             commit.send_again(turn, wanted)
@@ -316,6 +317,8 @@ class Coordinator:
     def _opened(
         self, turn: Turn, holder: str, group: str, cohort: int, sums: tuple[bytes, ...]
     ) -> None:
+        if quorum.wanted(self._plan):
+            raise Malformed(f"{holder}: a committee gives shares of keys, and opens no sums")
         state = self._at(group, Phase.OPENING, cohort)
         if state is None:
             again = self._at(group, Phase.PREPARING, cohort)
@@ -326,7 +329,36 @@ class Coordinator:
         blocks = self._layout.group(group).blocks
         if len(sums) != blocks or any(len(d) != DIGEST_BYTES for d in sums):
             raise Malformed(f"{holder}: {group} has {blocks} blocks, each one digest")
-        commit.opened(turn, state, sums)
+        commit.opened(turn, state, sums, holders=(holder,))
+
+    def _key_share(self, turn: Turn, holder: str, event: KeyShare) -> None:
+        """One holder's answer, kept although others may suffice: it may be needed after all."""
+        state = self._opening(event.group, event.cohort)
+        parse_vector(event.share, key_length(self._plan.cipher_parameters))
+        if state is not None and holder in quorum.silent(turn, state):
+            turn.write(ShareReceived(event.group, event.cohort, holder, event.share))
+
+    def _refused(self, turn: Turn, holder: str, event: OpenRefused) -> None:
+        group, cohort, reason = event.group, event.cohort, event.reason
+        state = self._opening(group, cohort)
+        if state is None:
+            return
+        if quorum.wanted(self._plan):
+            if holder in quorum.silent(turn, state):
+                turn.write(HolderRefused(group, cohort, holder, reason[: commit.REASON_LIMIT]))
+        elif state.phase is Phase.OPENING:
+            commit.burnt(turn, state, f"{holder} refused: {reason}")
+        else:
+            state.reason = f"a shard lost the opened sum, and {holder} refuses: {reason}"
+
+    def _spoilt(self, turn: Turn, shard: str, event: Spoilt) -> None:
+        state = self._at(event.group, Phase.PREPARING, event.cohort)
+        if state is None:
+            return
+        if event.key is None:
+            commit.burnt(turn, state, f"{shard} cannot use the sum: {event.reason}")
+        elif state.key is not None and event.key == payload_digest(state.key):
+            commit.did_not_open(turn, state, shard, event.reason)
 
     def _prepared(self, turn: Turn, shard: str, event: Prepared) -> None:
         state = turn.federation.groups.get(event.group)
@@ -418,14 +450,26 @@ class Coordinator:
             raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
         return sender
 
-    def _holder(self, sender: str, claimed: str) -> str:
-        return self._role(sender, claimed, "holder")
+    def _holder(self, sender: str, claimed: str, committee: bool = False) -> str:
+        self._role(sender, claimed, "holder")
+        if committee and not quorum.wanted(self._plan):
+            raise Malformed(f"{sender} speaks for a committee, and this run has none")
+        return sender
+
+    def _group(self, name: str) -> GroupState:
+        state = self._federation.groups.get(name)
+        if state is None:
+            raise Malformed(f"no group is called {name!r}")
+        return state
+
+    def _opening(self, group: str, cohort: int) -> GroupState | None:
+        """The group, if this cohort of it is being opened or is opened; None if that is past."""
+        opening, preparing = Phase.OPENING, Phase.PREPARING
+        return self._at(group, opening, cohort) or self._at(group, preparing, cohort)
 
     def _at(self, group: str, phase: Phase, cohort: int) -> GroupState | None:
         """The group, if it is at this step of this cohort; None if the message is late."""
-        state = self._federation.groups.get(group)
-        if state is None:
-            raise Malformed(f"no group is called {group!r}")
+        state = self._group(group)
         return state if state.phase is phase and state.number == cohort else None
 
     def _digests(self, turn: Turn, shard: str, group: str, digests: tuple[bytes, ...]) -> None:

@@ -29,10 +29,14 @@ from secureps.messages.records import (
     EvaluationSkipped,
     Finished,
     FounderChosen,
+    HolderRefused,
     Incarnated,
+    LiarsNamed,
     MemberDeclined,
     MemberJoined,
     MemberRetired,
+    OpeningFailed,
+    ReceiptExamined,
     Received,
     RoundExtended,
     RoundGivenUp,
@@ -40,6 +44,7 @@ from secureps.messages.records import (
     RunPinned,
     ShardLocated,
     ShardPrepared,
+    ShareReceived,
     SumsHeld,
     VersionCommitted,
 )
@@ -76,6 +81,11 @@ class GroupState:
 
     `scale` is the committed version's, under adaptive clipping; `coming` that of the version
     in the making, once its shard is prepared.
+
+    Of a committee: `examined` are the holders that found nothing wrong with a submission;
+    `shares` and `refusals` their answers for the cohort, the last of them at `answered_at`;
+    `failed` those whose sum of keys was tried in vain; `key` the sum that is tried, from the
+    answers of `opened_by`.
     """
 
     name: str
@@ -92,6 +102,13 @@ class GroupState:
     number: int = -1
     held: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     opened: tuple[bytes, ...] = ()
+    examined: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
+    shares: dict[str, bytes] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    failed: tuple[tuple[str, ...], ...] = ()
+    answered_at: float = 0.0
+    key: bytes | None = None
+    opened_by: tuple[str, ...] = ()
     prepared: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     scale: float | None = None
     coming: float | None = None
@@ -111,9 +128,20 @@ class GroupState:
         self.opened_at = None
         self.extensions = 0
         self.receipts = {}
+        self.examined = {}
         self.cohort = None
+        self.begin_cohort()
+
+    def begin_cohort(self) -> None:
+        """Nothing is held, opened or prepared of it."""
         self.held = {}
         self.opened = ()
+        self.shares = {}
+        self.refusals = {}
+        self.failed = ()
+        self.answered_at = 0.0
+        self.key = None
+        self.opened_by = ()
         self.prepared = {}
         self.coming = None
 
@@ -183,7 +211,8 @@ class Federation:
         included: how many updates of a client are part of versions of the model.
         ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
         retired: members that take part no more, by their own word.
-        holders_used: whether a key holder was ever asked to open a cohort and answered.
+        holders_used: key holders that ever answered for a cohort; liars: those of them that were
+            found out, and how.
     """
 
     groups: dict[str, GroupState]
@@ -199,7 +228,8 @@ class Federation:
     included: Counter[str] = field(default_factory=Counter)
     checkpoints: list[CheckpointState] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
-    holders_used: bool = False
+    holders_used: set[str] = field(default_factory=set)
+    liars: dict[str, str] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     evaluations: Evaluations = field(default_factory=Evaluations)
@@ -334,12 +364,13 @@ class Federation:
                 group.end_round()
                 group.phase, group.reason = Phase.WAITING, reason
             case CohortClosed(cohort, reason):
+                group.begin_cohort()
                 group.cohort, group.number = cohort, cohort.number
-                group.held, group.opened, group.prepared = {}, (), {}
                 group.phase, group.reason = Phase.HOLDING, reason
             case CohortReopened(_, _, missing):
                 for id in missing:
                     group.receipts.pop(id, None)
+                    group.examined.pop(id, None)
                 group.cohort, group.held = None, {}
                 group.phase = Phase.COLLECTING
                 group.reason = f"{len(missing)} members' blocks are missing and are sent again"
@@ -350,8 +381,13 @@ class Federation:
                     group.reason = "every shard holds; the key holders open"
             case CohortOpened(_, _, sums):
                 group.opened, group.phase = sums, Phase.PREPARING
-                self.holders_used |= bool(sums)
+                group.key, group.opened_by = record.key, record.holders or ()
+                self.holders_used.update(group.opened_by)
                 group.reason = "opened; the shards average and step"
+            case ReceiptExamined() | ShareReceived() | HolderRefused() | OpeningFailed():
+                self._apply_answer(group, at, record)
+            case LiarsNamed(_, _, holders, reason):
+                self.liars |= dict.fromkeys(holders, reason)
             case CohortBurnt(_, _, reason):
                 self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
                 group.end_round()
@@ -366,6 +402,28 @@ class Federation:
                     self.evaluations.since = at
             case _:
                 raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
+
+    def _apply_answer(self, group: GroupState, at: float, record: Any) -> None:
+        """What holders of a committee say, and what comes of it."""
+        match record:
+            case ReceiptExamined(_, id, holder, flaw) if flaw:
+                reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
+                self._settle(group, "dropped", group.version, reason, (id,))
+                del group.receipts[id]
+                group.examined.pop(id, None)
+                group.invited -= {id.client}
+            case ReceiptExamined(_, id, holder):
+                group.examined[id] = group.examined.get(id, frozenset()) | {holder}
+            case ShareReceived(_, _, holder, share):
+                group.shares[holder], group.answered_at = share, at
+                self.holders_used.add(holder)
+            case HolderRefused(_, _, holder, reason):
+                group.refusals[holder], group.answered_at = reason, at
+            case OpeningFailed(_, _, holders, reason):
+                group.failed += (holders,)
+                group.key, group.opened_by, group.answered_at = None, (), at
+                group.prepared, group.coming = {}, None
+                group.phase, group.reason = Phase.OPENING, reason
 
     def _commit(self, group: GroupState, version: int) -> None:
         group.blocks = self.by_block(group.name, group.prepared)

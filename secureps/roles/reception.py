@@ -19,9 +19,6 @@ from secureps.roles.admission import check_receipt
 from secureps.roles.federation import GroupState, Phase
 from secureps.roles.turn import Turn
 
-REASON_LIMIT = 300
-"""Characters of a client's own words that are kept."""
-
 
 def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
     """Journals a receipt, once; the same again changes nothing.
@@ -52,6 +49,7 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
     turn.write(Received(receipt))
     if receipt.fact is not None:
         turn.write(receipt.fact)
+    commit.examine(turn, receipt)
 
 
 def decline(turn: Turn, message: Decline) -> None:
@@ -66,7 +64,7 @@ def decline(turn: Turn, message: Decline) -> None:
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     arrived = any(id.client == message.party for id in group.receipts)
     if open_now and message.party in group.invited and not arrived:
-        said = "".join(c if c.isprintable() else "?" for c in message.reason[:REASON_LIMIT])
+        said = "".join(c if c.isprintable() else "?" for c in message.reason[: commit.REASON_LIMIT])
         commit.declined(turn, group, message.party, said)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from secureps.crypto.identity import Roster
+from secureps.crypto.suite import key_length
 from secureps.errors import (
     ClientError,
     Conflict,
@@ -22,6 +23,7 @@ from secureps.errors import (
     WrongRun,
     WrongVersion,
 )
+from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import (
     Commit,
     Configure,
@@ -36,6 +38,7 @@ from secureps.messages.records import (
     BlockSpooled,
     Discarded,
     Incarnated,
+    KeySumTaken,
     OpenedForgotten,
     RunPinned,
     StateCommitted,
@@ -93,6 +96,7 @@ from secureps.roles.tasks import (
     SumCohort,
     SumsReady,
     Sweep,
+    Unopened,
     WritePart,
 )
 
@@ -227,8 +231,8 @@ class Shard:
             raise Malformed(f"block {event.block} of {event.group} is not placed on {self._name}")
         shelf, place = self.shelves.shelf(event.group), own.index(event.block)
         if isinstance(event, GetSum):
-            if self._roster.find(sender).role != "holder":
-                raise UnknownParty("only a key holder may ask for the sum of a cohort")
+            if self._roster.find(sender).role != "holder" or not self.shelves.opened_by_holder:
+                raise UnknownParty("only a key holder that decrypts sums may ask for one")
             made = shelf.sums.get(event.cohort)
             if made is None:
                 raise NotReady(f"cohort {event.cohort} of {event.group} is not held here")
@@ -268,8 +272,8 @@ class Shard:
                 self._found(step, order)
             case Hold():
                 self._hold(step, order)
-            case Prepare(_, cohort, opened):
-                self._prepare(step, cohort, opened)
+            case Prepare(_, cohort, opened, key):
+                self._prepare(step, cohort, opened, key)
             case Commit(_, group, version, keep):
                 self._commit(step, group, version, keep)
             case WriteCheckpoint(_, number, versions):
@@ -320,7 +324,9 @@ class Shard:
         found = tuple(k for k in keys if k is not None)
         self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
 
-    def _prepare(self, step: Step, cohort: Cohort, opened: tuple[bytes, ...]) -> None:
+    def _prepare(
+        self, step: Step, cohort: Cohort, opened: tuple[bytes, ...], key: bytes | None
+    ) -> None:
         shelf = self.shelves.shelf(cohort.group)
         state = shelf.states.get(cohort.version)
         if state is not None and state.cohort == cohort.number:
@@ -337,7 +343,16 @@ class Shard:
                 missing = Missing(self._name, cohort.group, cohort.number, lacking)
                 step.effects.append(Call(COORDINATOR, missing))
                 return
-        self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys))
+        elif self.shelves.opened_by_key_sum:
+            due = 4 * key_length(self.shelves.pinned.plan.cipher_parameters)
+            if key is None or len(key) != due:
+                raise Malformed(
+                    f"cohort {cohort.number} of {cohort.group} comes without its sum of keys, "
+                    f"{due} bytes"
+                )
+            if shelf.keys.get(cohort.number) != key:
+                self._write(step, KeySumTaken(cohort.group, cohort.number, key))
+        self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
 
     def _commit(self, step: Step, group: str, version: int, keep: int) -> None:
         shelf = self.shelves.shelf(group)
@@ -380,6 +395,9 @@ class Shard:
                 step.effects.append(self._prepared(state))
                 if report is not None:
                     step.effects.append(Call(COORDINATOR, report))
+            case Unopened(task, reason):
+                self._busy.discard(("state", task.cohort.group, task.cohort.version))
+                step.effects.append(self._spoilt(task, reason, payload_digest(task.key or b"")))
             case PartWritten(number, file, size, digest):
                 self._busy.discard(("part", "", number))
                 part = Checkpointed(self._name, number, file, size, digest)
@@ -406,7 +424,8 @@ class Shard:
             case StepState(cohort):
                 self._busy.discard(("state", cohort.group, cohort.version))
                 opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
-                self._write(step, OpenedForgotten(cohort.group, cohort.number, opened))
+                if opened:
+                    self._write(step, OpenedForgotten(cohort.group, cohort.number, opened))
                 lacking = self.shelves.lacking(cohort)
                 missing = Missing(self._name, cohort.group, cohort.number, lacking)
         step.effects.append(Call(COORDINATOR, missing))
@@ -418,8 +437,7 @@ class Shard:
             return Step(effects=[Halt(str(event.error), type(event.error))])
         cohort = event.task.cohort
         self._busy.discard(("state", cohort.group, cohort.version))
-        spoilt = Spoilt(self._name, cohort.group, cohort.number, str(event.error))
-        return Step(effects=[Call(COORDINATOR, spoilt)])
+        return Step(effects=[self._spoilt(event.task, str(event.error))])
 
     # --- small things -------------------------------------------------------------
 
@@ -432,6 +450,10 @@ class Shard:
         if name not in self._busy:
             self._busy.add(name)
             step.effects.append(Work(task))
+
+    def _spoilt(self, task: StepState, reason: str, key: bytes | None = None) -> Call:
+        cohort = task.cohort
+        return Call(COORDINATOR, Spoilt(self._name, cohort.group, cohort.number, reason, key))
 
     def _held(self, made: SumsMade) -> Call:
         cohort = made.cohort

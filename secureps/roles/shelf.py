@@ -16,6 +16,7 @@ from secureps.messages.records import (
     BlockSpooled,
     Discarded,
     Incarnated,
+    KeySumTaken,
     OpenedForgotten,
     RunPinned,
     StateCommitted,
@@ -32,11 +33,12 @@ BlockName = tuple[str, str, str, int, int]
 
 @dataclass(slots=True)
 class Shelf:
-    """What a shard holds of one group: sums by cohort, states by version."""
+    """What a shard holds of one group: sums and sums of keys by cohort, states by version."""
 
     committed: int = -1
     keep: int = 0
     sums: dict[int, SumsMade] = field(default_factory=dict)
+    keys: dict[int, bytes] = field(default_factory=dict)
     states: dict[int, StatePrepared] = field(default_factory=dict)
 
 
@@ -82,6 +84,8 @@ class Shelves:
                 self._put(header)
             case SumsMade(cohort):
                 self._shelves[cohort.group].sums[cohort.number] = record
+            case KeySumTaken(group, number, key):
+                self._shelves[group].keys[number] = key
             case StatePrepared(group, version):
                 self._shelves[group].states[version] = record
             case StateCommitted():
@@ -122,6 +126,7 @@ class Shelves:
         shelf.states = {v: s for v, s in shelf.states.items() if v >= record.keep}
         past = [made for made in shelf.sums.values() if made.cohort.version <= record.keep]
         shelf.sums = {n: s for n, s in shelf.sums.items() if s not in past}
+        shelf.keys = {n: key for n, key in shelf.keys.items() if n in shelf.sums}
         summed = {member.id for made in past for member in made.cohort.members}
         opened = {(record.group, made.cohort.number) for made in past}
         self._drop(
@@ -147,7 +152,16 @@ class Shelves:
     @property
     def opened_by_holder(self) -> bool:
         """Whether sums are opened by a holder, and come back opened."""
-        return cipher(self.pinned.plan.cipher_parameters).opening is Opening.HOLDER
+        return self._opening is Opening.HOLDER
+
+    @property
+    def opened_by_key_sum(self) -> bool:
+        """Whether this shard opens sums itself, with what a committee of holders gives."""
+        return self._opening is Opening.COMMITTEE
+
+    @property
+    def _opening(self) -> Opening:
+        return cipher(self.pinned.plan.cipher_parameters).opening
 
     def shelf(self, group: str) -> Shelf:
         """What is held of a group; Malformed if there is none of that name."""
@@ -191,9 +205,10 @@ class Shelves:
         if made is None:
             return None
         opened = self.opened_keys(made.cohort, None) if self.opened_by_holder else None
-        if opened is None and self.opened_by_holder:
+        key = self.shelf(group).keys.get(state.cohort)
+        if (opened is None and self.opened_by_holder) or (key is None and self.opened_by_key_sum):
             return None
-        return StepState(made.cohort, opened)
+        return StepState(made.cohort, opened, key)
 
     def _founding(self, group: str, state: StatePrepared) -> MakeState | None:
         if self.pinned.plan.given(group):

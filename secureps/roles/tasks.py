@@ -5,13 +5,13 @@ The hands that do it are in `service` and `client`; what must not live here: pay
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import Evaluated, VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Telemetry
-from secureps.messages.submission import BlockHeader, Cohort, Receipt
+from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
 
 # --- coordinator ------------------------------------------------------------------
 
@@ -64,10 +64,15 @@ class SumsReady:
 
 @dataclass(frozen=True, slots=True)
 class StepState:
-    """Opens, averages and steps; `opened` are spool keys of opened sums, or None under plain."""
+    """Opens, averages and steps.
+
+    `opened` are spool keys of opened sums, None unless a holder decrypts them; `key` is the sum of
+    the members' one-time keys, int32 little-endian, None unless a committee gives it.
+    """
 
     cohort: Cohort
     opened: tuple[str, ...] | None
+    key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,14 @@ class Damaged:
 
     task: MakeState | SumCohort | StepState
     keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unopened:
+    """The sum of keys that a work was given does not open the cohort's sums."""
+
+    task: StepState
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +159,38 @@ class SumOpened:
     """The opened sum lies in the store under the header's key."""
 
     header: BlockHeader
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExamineEnvelope:
+    """Opens the own envelope of a submission, and checks what is in it."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeExamined:
+    """What is wrong with it; empty if nothing is."""
+
+    id: SubmissionId
+    flaw: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeriveShare:
+    """Derives the own share of the sum of a cohort's keys; receipts in the members' order."""
+
+    cohort: Cohort
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareDerived:
+    """It is uint32 little-endian, and has not left this process."""
+
+    cohort: Cohort
+    share: bytes = field(repr=False)
     seconds: float
 
 

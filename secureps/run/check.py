@@ -18,8 +18,10 @@ from rich.text import Text
 from secureps.client.hands import schema_of
 from secureps.client.script import Script, refuse_privacy
 from secureps.config import read_toml
+from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError
 from secureps.messages.schema import Schema
+from secureps.policy.committee_cost import CommitteeCost
 from secureps.policy.explanation import Explanation, Price, explain
 from secureps.policy.footprint import Footprint, Service
 from secureps.policy.plan import Plan, load_plan
@@ -33,6 +35,8 @@ from secureps.wire.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 PROGRAM_BYTES = 86_000_000
 """Resident in a shard that has no model yet: Python 3.11, numpy, gRPC (`benchmarks.memory`,
 "idle")."""
+KERNEL_BYTES = 170_000_000
+"""Besides, where numba and the compiled kernels of rlwe are loaded, once a sum was opened."""
 
 
 def check(path: Path, values: int | None = None) -> Explanation:
@@ -66,7 +70,7 @@ def service(plan: Plan, clients: int | None = None) -> Service:
     return Service(
         shards=shard_names(plan.section.shards),
         clients=clients or max(plan.rule(name).most for name in plan.groups),
-        program=PROGRAM_BYTES,
+        program=PROGRAM_BYTES + KERNEL_BYTES * (plan.opening is Opening.COMMITTEE),
         connection=CONNECTION_BUFFER,
         stream=STREAM_BUFFER,
         threads=servers.THREADS,
@@ -175,6 +179,8 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
             for group in explanation.groups
         ],
     )
+    if explanation.committee is not None:
+        yield _committee(explanation.committee)
     yield _shard(explanation.shard)
     for remark in explanation.remarks:
         yield Text(f"note: {remark}", "yellow")
@@ -199,6 +205,37 @@ def _price(price: Price | None) -> Table | Text:
                     f"mean: {noise:.3g} of what a fully clipped update has there",
                 )
                 for name, noise in price.noise.items()
+            ),
+        ],
+    )
+
+
+def _committee(cost: CommitteeCost) -> Table:
+    return _table(
+        "what the committee of key holders costs: hardly more for a larger model",
+        ("what", "how much"),
+        [
+            ("must agree", f"{cost.threshold} of {cost.holders}"),
+            (
+                "withstood",
+                f"a malicious aggregator with {_count(cost.withstood, 'corrupt key holder')}",
+            ),
+            (
+                "ring",
+                f"N = {cost.degree}, q of {cost.modulus_bits} bits, {cost.digits} values in a "
+                f"coefficient",
+            ),
+            (
+                "security",
+                f"{cost.security_bits} bits, classical: q of at most {cost.most_modulus_bits} "
+                f"bits at this N ({cost.source})",
+            ),
+            ("for the same bytes a value", f"bits up to {cost.bits}, or capacity {cost.capacity}"),
+            ("of each submission", f"{size(cost.submission)}: envelopes, commitments, correction"),
+            (
+                "traffic of a key holder",
+                f"{size(cost.down)} in and {size(cost.up)} out for a version of the largest "
+                f"cohorts, at most",
             ),
         ],
     )

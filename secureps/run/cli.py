@@ -97,7 +97,7 @@ def up(
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
 
-    Makes keys, starts coordinator, shards, key holder and clients, shows how the run goes,
+    Makes keys, starts coordinator, shards, key holders and clients, shows how the run goes,
     and ends with what it came to against training alone and training centrally. Everything
     is in RUN: logs, checkpoints, report with curves, model.safetensors. Ctrl-C stops all of it.
     """

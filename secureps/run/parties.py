@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
@@ -16,10 +17,13 @@ from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan
 from secureps.roles.charter import Charter
+from secureps.roles.committee_holder import CommitteeHolder
 from secureps.roles.coordinator import Coordinator
-from secureps.roles.keyholder import HolderRules, KeyHolder
+from secureps.roles.grants import HolderRules
+from secureps.roles.keyholder import KeyHolder
 from secureps.roles.machine import COORDINATOR
 from secureps.roles.shard import Shard
+from secureps.service.committee_hands import CommitteeHands
 from secureps.service.coordinator_hands import CoordinatorHands
 from secureps.service.executor import Executor
 from secureps.service.holder_hands import HolderHands
@@ -85,7 +89,13 @@ class HolderSecrets:
 def make_holder(
     kit: PublicKit, own: HolderSecrets, stores: Stores, around: Surroundings
 ) -> Executor:
-    """A key holder."""
-    machine = KeyHolder(own.name, kit.roster, HolderRules(own.minimum, kit.holders_digest))
+    """A key holder: what its secret is for says of which cipher."""
+    rules = HolderRules(own.minimum, kit.holders_digest)
+    if isinstance(own.secret, EnvelopeKey):
+        member = CommitteeHolder(own.name, kit.roster, rules)
+        names = tuple(certificate.name for certificate in kit.roster.holders())
+        committee_hands = CommitteeHands(member, own.name, names, own.secret)
+        return Executor(own.name, member, stores.journal, around, committee_hands)
+    machine = KeyHolder(own.name, kit.roster, rules)
     hands = HolderHands(machine, own.identity, own.name, own.secret, stores.spool)
     return Executor(own.name, machine, stores.journal, around, hands)

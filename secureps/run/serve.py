@@ -31,7 +31,14 @@ from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.process import Authenticate, Party, Server, run_process, settle
 from secureps.service.surroundings import Stores, Surroundings
-from secureps.store.keyring import PublicKit, load_holder_secret, load_private, load_public, seed_of
+from secureps.store.keyring import (
+    PublicKit,
+    check_fits,
+    load_holder_secret,
+    load_private,
+    load_public,
+    seed_of,
+)
 from secureps.wire.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import Endpoint
 
@@ -130,6 +137,7 @@ def _gauged(serving: Serving) -> Iterator[Gauged]:
 def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
     based = serving.section.plan_base is not None
     plan = load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
+    check_fits(kit, plan.opening, plan.holders)
     founding = Founding(plan, initial_schema(plan), os.urandom(32))
     checkpoints = serving.path("checkpoints")
     if serving.section.name != COORDINATOR:

@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 from secureps.client.hands import Holdings
 from secureps.client.runner import make_member
 from secureps.client.trainer import Trainer
+from secureps.crypto.cipher import Opening
+from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity, Role, certify, sign_roster
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
+from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.run import ShardAddress
@@ -69,11 +72,10 @@ def memory_kit(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
     identities = {name: Identity.generate() for name in roles}
     secrets: dict[str, Secret] = {}
     keys: dict[str, bytes] = {}
+    committee = cipher(plan.cipher_parameters).opening is Opening.COMMITTEE
     for holder in holders:
-        from secureps.crypto.bfv_seal import generate  # servers never import tenseal
-
-        secret, public = generate()
-        secrets[holder], keys[holder] = secret, public.to_bytes()
+        make = _envelope_keys if committee else _bfv_keys
+        secrets[holder], keys[holder] = make()
     certificates = [
         certify(
             ca,
@@ -86,6 +88,18 @@ def memory_kit(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
     ]
     roster = sign_roster(ca, certificates)
     return MemoryKit(PublicKit(ca.public, roster, keys), identities, secrets)
+
+
+def _envelope_keys() -> tuple[Secret, bytes]:
+    secret = EnvelopeKey.from_os()
+    return secret, secret.public.key
+
+
+def _bfv_keys() -> tuple[Secret, bytes]:
+    from secureps.crypto.bfv_seal import generate  # servers never import tenseal
+
+    secret, public = generate()
+    return secret, public.to_bytes()
 
 
 @dataclass(frozen=True)

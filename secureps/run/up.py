@@ -1,6 +1,6 @@
 """`secureps up`: a whole federation on this machine, every party a process of its own.
 
-It makes keys and configuration, starts coordinator, shards, key holder and clients, shows
+It makes keys and configuration, starts coordinator, shards, key holders and clients, shows
 how the run goes, and ends with what the run came to against training alone and centrally.
 `secureps resume` goes on with a run that was stopped, with the same processes.
 What must not live here: the parties' work; nothing is trained, summed or opened here but

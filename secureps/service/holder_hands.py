@@ -67,7 +67,7 @@ class HolderHands:
         began = time.perf_counter()
         total = self._spool.get(task.key)
         slots = self._machine.pinned.layout.group(task.group).slots(task.block)
-        sums = self._tools().open(total, slots)
+        sums = self._tools(task.group).open(task.block, total, slots)
         self._spool.delete(task.key)
         members = self._machine.granted(task.group, task.cohort).weight
         self._machine.pinned.plan.check_weight(task.group, members, int(sums[0]))
@@ -87,8 +87,9 @@ class HolderHands:
         self._spool.put(header.key, payload)
         return SumOpened(header, time.perf_counter() - began)
 
-    def _tools(self) -> Opener:
+    def _tools(self, group: str) -> Opener:
         if self._opener is None:
-            parameters = self._machine.pinned.plan.cipher_parameters
-            self._opener = cipher(parameters).opener(self._secret)
+            pinned = self._machine.pinned
+            kind = cipher(pinned.plan.cipher_parameters)
+            self._opener = kind.opener(pinned.place(group), self._secret)
         return self._opener

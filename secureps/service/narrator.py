@@ -45,6 +45,14 @@ def told(record: Any) -> str | None:
             return f"{cohort.group}: cohort {cohort.number} closed: {reason}"
         case records.CohortReopened(group, number, missing):
             return f"{group}: cohort {number} reopened: blocks of {len(missing)} are missing"
+        case records.ReceiptExamined(_, id, holder, flaw) if flaw:
+            return f"{id} is dropped: {holder} found a flaw: {flaw}"
+        case records.HolderRefused(group, number, holder, reason):
+            return f"{group}: cohort {number}: {holder} refuses: {reason}"
+        case records.OpeningFailed(group, number, _, reason):
+            return f"{group}: cohort {number} does not open: {reason}"
+        case records.LiarsNamed(group, number, _, reason):
+            return f"{group}: cohort {number}: {reason}"
         case records.CohortBurnt(group, number, reason):
             return f"{group}: cohort {number} is burnt: {reason}"
         case records.VersionCommitted(group, version) | records.StateCommitted(group, version):

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load as load_safetensors
 
-from secureps.crypto.cipher import Cipher
+from secureps.crypto.cipher import Cipher, Opener
 from secureps.crypto.suite import cipher
-from secureps.errors import DamagedStore, InternalError, Malformed, Refused
+from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, PutBlock, Telemetry
@@ -37,6 +37,7 @@ from secureps.roles.tasks import (
     SumCohort,
     SumsReady,
     Sweep,
+    Unopened,
     WritePart,
 )
 from secureps.service.shard_noise import ShardNoise
@@ -44,6 +45,10 @@ from secureps.service.shard_states import GroupValues, ShardFolders, States, Val
 from secureps.store.spool import Spool
 
 log = logging.getLogger("secureps")
+
+
+class _DoesNotOpen(Refused):
+    """The sum of keys is not that of these ciphertexts: another one may be."""
 
 
 class ShardHands:
@@ -145,7 +150,9 @@ class ShardHands:
                 raise InternalError(f"a shard has no hands for a {type(task).__name__}")
         return None
 
-    def _try(self, task: SumCohort | MakeState | StepState) -> SumsReady | StateReady | Damaged:
+    def _try(
+        self, task: SumCohort | MakeState | StepState
+    ) -> SumsReady | StateReady | Damaged | Unopened:
         """Does a task, or says what has to be sent again before it can be done."""
         try:
             match task:
@@ -155,7 +162,10 @@ class ShardHands:
                     return self._ready(group, self._founded(task), -1, None)
                 case StepState():
                     return self._step(task)
-        except DamagedStore:
+        except _DoesNotOpen as error:
+            assert isinstance(task, StepState)
+            return Unopened(task, str(error))
+        except (DamagedStore, Refused):
             damaged = self._damage(task)
             if not damaged:
                 raise
@@ -171,9 +181,9 @@ class ShardHands:
                 return self._broken(key for member in keys for key in member)
             case MakeState(_, keys):
                 return self._broken(keys or ())
-            case StepState(cohort, opened):
+            case StepState(cohort, opened, key):
                 broken = self._broken(opened or ())
-                blocks = self._shelves.own(cohort.group) if broken else ()
+                blocks = self._shelves.own(cohort.group) if broken or key is not None else ()
                 return broken.union(*(self._unsummable(cohort, block) for block in blocks))
 
     def _broken(self, keys: Iterable[str]) -> frozenset[str]:
@@ -319,10 +329,11 @@ class ShardHands:
         grid, apply = plan.grid(group, size), plan.optimizer(group).apply
         adaptive = plan.adaptive(group)
         terms = cohort.weight + plan.noisy_shards
+        opener = None if task.opened is not None else self._opener(task)
         values: dict[int, Values] = {}
         states: dict[int, OptimizerState] = {}
         for place, block in enumerate(self._shelves.own(group)):
-            sums = self._opened(task, place, block)
+            sums = self._opened(task, place, block, opener)
             plan.check_weight(group, cohort.weight, int(sums[0]))
             mean = grid.weighted_mean(sums[1:], int(sums[0]), terms)
             measured = float(mean[-1])
@@ -347,13 +358,37 @@ class ShardHands:
         at = next((block for block in made.values if self._has_scale(group, block)), None)
         return None if at is None else float(made.values[at][-1])
 
-    def _opened(self, task: StepState, place: int, block: int) -> NDArray[np.int64]:
+    def _opener(self, task: StepState) -> Opener:
+        """What opens this cohort's sums here; _DoesNotOpen if the sum of keys is none."""
+        place, key = self._shelves.pinned.place(task.cohort.group), None
+        if task.key is not None:
+            from secureps.crypto.rlwe import KeySum
+
+            squares = sum(member.weight**2 for member in task.cohort.members)
+            key = KeySum(np.frombuffer(task.key, dtype="<i4").astype(np.int64), squares)
+        try:
+            return self._cipher().opener(place, key)
+        except ClientError as error:
+            raise _DoesNotOpen(str(error)) from error
+
+    def _opened(
+        self, task: StepState, place: int, block: int, opener: Opener | None
+    ) -> NDArray[np.int64]:
+        """The sums of a block.
+
+        Raises:
+            Refused: they are lost; as _DoesNotOpen, the sum of keys is that of others.
+        """
         group = task.cohort.group
-        if task.opened is not None:
+        if opener is None:
+            assert task.opened is not None
             opened = self._block(task.opened[place])
             return np.frombuffer(opened, dtype="<i8").astype(np.int64)
         total = self._held(group, task.cohort.number, block)
-        return self._cipher().opener(None).open(total, self._slots(group, block))
+        try:
+            return opener.open(block, total, self._slots(group, block))
+        except Refused as error:
+            raise _DoesNotOpen(str(error)) from error
 
     def _ready(
         self, group: str, made: GroupValues, cohort: int, report: Telemetry | None

@@ -55,4 +55,4 @@ class ShardNoise:
             if len(self.holder_keys) != 1:
                 raise KitError("noise on encrypted sums needs one holder's key in the shard's kit")
             (key,) = self.holder_keys.values()
-        return kind.sealer(key).seal(slots)
+        return kind.noise_sealer(key).seal(block, slots)

@@ -14,6 +14,7 @@ from typing import Any
 
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, facts_of, spent
+from secureps.roles.committee_holder import CommitteeHolder
 from secureps.roles.coordinator import Coordinator
 from secureps.roles.keyholder import KeyHolder
 from secureps.roles.shard import Shard
@@ -66,7 +67,7 @@ class Snapshot:
                 return cls._coordinator(machine, now, spending)
             case Shard():
                 return cls(ready=machine.shelves.founded)
-            case KeyHolder():
+            case KeyHolder() | CommitteeHolder():
                 return cls(ready=machine.configured)
         return cls(ready=True)
 

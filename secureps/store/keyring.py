@@ -4,12 +4,13 @@
     KIT/ca/cipher.json                the parameters that holders' keys are made for
     KIT/public/ca.pub                 everybody's: the CA's public key,
     KIT/public/roster.json            the signed roster,
-    KIT/public/holders/NAME.bfv.pub   and what clients encrypt under
+    KIT/public/holders/NAME.KIND.pub  and what clients seal under
     KIT/private/NAME/identity.key 0600  one party's own
-    KIT/private/NAME/bfv.key      0600  and, for a holder, its decryption key
+    KIT/private/NAME/KIND.key     0600  and, for a holder, its secret key
 
-A party's own kit is public/ with private/NAME. Directories of secrets are 0700. Files
-appear whole or not at all, the roster last, so an `issue` cut short can be repeated.
+KIND is one of `store.holder_keys`, the same for all holders of a kit. A party's own kit is
+public/ with private/NAME. Directories of secrets are 0700. Files appear whole or not at all, the
+roster last, so an `issue` cut short can be repeated.
 
 What must not live here: formats of keys (`crypto`), and networks: a kit travels by hand.
 """
@@ -25,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from secureps.crypto.bfv import BfvPublicKey, BfvSecretKey
-from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.envelope import KEY_BYTES, EnvelopeKey
 from secureps.crypto.identity import (
     ROLES,
     Identity,
@@ -38,8 +39,10 @@ from secureps.crypto.identity import (
     sign_roster,
 )
 from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
+from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
 from secureps.messages.encoding import digest, from_plain, payload_digest, to_plain
+from secureps.store.holder_keys import KINDS, HolderSecret, KeyKind
 
 _MAX_FILE = 32 << 20
 
@@ -51,7 +54,8 @@ class PublicKit:
     Args:
         ca: whose signatures count.
         roster: everybody.
-        holder_keys: public cipher key by holder's name; empty under `plain`.
+        holder_keys: what clients seal under, by holder's name: a whole public key (bfv), or the
+            32 bytes of an X25519 key (rlwe); empty under `plain`.
     """
 
     ca: PublicIdentity
@@ -63,6 +67,14 @@ class PublicKit:
         """32 bytes over the holders' names and cipher keys: what a run pins."""
         parts = [part for n, key in sorted(self.holder_keys.items()) for part in (n.encode(), key)]
         return digest("secureps-holders", *parts)
+
+    @property
+    def opening(self) -> Opening:
+        """What the holders of this kit can open."""
+        lengths = {len(key) for key in self.holder_keys.values()}
+        if not lengths:
+            return Opening.NOTHING
+        return Opening.COMMITTEE if lengths == {KEY_BYTES} else Opening.HOLDER
 
 
 def create_kit(directory: Path, parameters: CipherParameters) -> PublicIdentity:
@@ -112,8 +124,9 @@ def issue(directory: Path, role: Role, name: str) -> None:
         private = directory / "private" / name
         _directory(private, 0o700)
         _write(private / "identity.key", identity.to_bytes(), 0o600)
-        if role == "holder" and _parameters(directory).name == "bfv":
-            cipher_digest = _issue_bfv(directory, name)
+        kind = KINDS.get(cipher(_parameters(directory)).opening)
+        if role == "holder" and kind is not None:
+            cipher_digest = _issue_pair(directory, name, kind)
         certificate = certify(ca, name, role, identity.public.key, cipher_digest)
         roster = sign_roster(ca, (*kit.roster.certificates, certificate))
         _write(directory / "public" / "roster.json", roster.to_bytes(), 0o644)
@@ -121,15 +134,12 @@ def issue(directory: Path, role: Role, name: str) -> None:
         raise KitError(f"cannot write the kit: {error}") from None
 
 
-def _issue_bfv(directory: Path, name: str) -> bytes:
-    """Writes a holder's key pair; returns the public key's digest."""
-    from secureps.crypto.bfv_seal import generate  # servers load this module without tenseal
-
-    secret, public = generate()
-    data = public.to_bytes()
-    _write(directory / "private" / name / "bfv.key", secret.to_bytes(), 0o600)
-    _write(_holder_file(directory, name), data, 0o644)
-    return payload_digest(data)
+def _issue_pair(directory: Path, name: str, kind: KeyKind) -> bytes:
+    """Writes a holder's key pair; returns the public file's digest."""
+    secret, public = kind.generate()
+    _write(_secret_file(directory, name, kind), secret, 0o600)
+    _write(_public_file(directory, name, kind), public, 0o644)
+    return payload_digest(public)
 
 
 def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit:
@@ -154,14 +164,21 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
             )
         roster = Roster.from_bytes(data)
         roster.verify(ca)
-        keys = {}
+        keys, kinds = {}, set()
         for holder in roster.holders():
             if holder.cipher_key_digest:
-                path = _holder_file(directory, holder.name)
-                keys[holder.name] = _read(path, _issue_command(directory, holder.name, "holder"))
-                if payload_digest(keys[holder.name]) != holder.cipher_key_digest:
+                kind = _kind(directory, holder.name)
+                path = _public_file(directory, holder.name, kind)
+                data = _read(path, _issue_command(directory, holder.name, "holder"))
+                if payload_digest(data) != holder.cipher_key_digest:
                     raise KitError(f"{path} is not the key that the CA certified")
-                BfvPublicKey.from_bytes(keys[holder.name])
+                keys[holder.name] = kind.public(data)
+                kinds.add(kind.name)
+        if len(kinds) > 1:
+            raise KitError(
+                f"{directory} has holders' keys of two ciphers, {' and '.join(sorted(kinds))}: "
+                f"start a new kit with `{create}`"
+            )
     except ClientError as error:
         raise KitError(f"the kit in {directory} is damaged: {error}; fetch it anew") from None
     return PublicKit(ca, roster, MappingProxyType(keys))
@@ -186,14 +203,48 @@ def load_private(directory: Path, name: str) -> Identity:
     return identity
 
 
-def load_holder_secret(directory: Path, name: str) -> BfvSecretKey:
-    """A holder's decryption key; raises as `load_private` does."""
-    path = directory / "private" / name / "bfv.key"
+def load_holder_secret(directory: Path, name: str) -> HolderSecret:
+    """A holder's secret key, of the kind of its public one.
+
+    Raises:
+        KitError: as `load_private`; or the kit's cipher needs no holder's key.
+    """
+    kit = load_public(directory)
+    if name not in kit.holder_keys:
+        raise KitError(
+            f"{directory} has no cipher key of a holder called {name}: under a cipher without one "
+            f"no key holder runs; otherwise `{_issue_command(directory, name, 'holder')}` makes it"
+        )
+    kind = _kind(directory, name)
+    path = _secret_file(directory, name, kind)
     data = _read_private(path, _issue_command(directory, name, "holder"))
     try:
-        return BfvSecretKey.from_bytes(data)
+        secret = kind.secret(data)
     except ClientError as error:
         raise KitError(f"{path} is damaged: {error}") from None
+    if isinstance(secret, EnvelopeKey) and secret.public.key != kit.holder_keys[name]:
+        raise KitError(
+            f"{path} is not the key that the CA certified for {name}: ask the CA for your own"
+        )
+    return secret
+
+
+def check_fits(kit: PublicKit, opening: Opening, holders: int) -> None:
+    """KitError unless a kit has the keys that a plan needs, of as many holders."""
+    new = "make a new kit with `secureps keys init DIR --plan FILE`"
+    if kit.opening is not opening:
+        has = {Opening.NOTHING: "no keys", Opening.HOLDER: "a bfv key"}.get(
+            kit.opening, "rlwe keys"
+        )
+        raise KitError(
+            f"the kit was made for another cipher than the plan's: its holders have {has}; {new}"
+        )
+    if len(kit.holder_keys) != holders:
+        raise KitError(
+            f"the plan has {holders} key holders, and the kit keys of {len(kit.holder_keys)}: "
+            "issue the missing ones with `secureps keys issue DIR --role holder --name NAME`, or "
+            "change cipher.holders"
+        )
 
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -231,8 +282,26 @@ def own_seed(path: Path) -> SecretSeed:
         raise KitError(f"{path} is damaged: {error}") from None
 
 
-def _holder_file(directory: Path, name: str) -> Path:
-    return directory / "public" / "holders" / f"{name}.bfv.pub"
+def _kind(directory: Path, name: str) -> KeyKind:
+    """Of a certified holder's key, by the file that is there; KitError unless it is one."""
+    there = [kind for kind in KINDS.values() if _public_file(directory, name, kind).exists()]
+    if len(there) == 1:
+        return there[0]
+    folder = directory / "public" / "holders"
+    if there:
+        raise KitError(f"{folder} has two keys of {name}: fetch the kit anew")
+    raise KitError(
+        f"the public key of {name} in {folder} is missing; "
+        f"`{_issue_command(directory, name, 'holder')}` makes it"
+    )
+
+
+def _public_file(directory: Path, name: str, kind: KeyKind) -> Path:
+    return directory / "public" / "holders" / f"{name}.{kind.name}.pub"
+
+
+def _secret_file(directory: Path, name: str, kind: KeyKind) -> Path:
+    return directory / "private" / name / f"{kind.name}.key"
 
 
 def _init_command(directory: Path) -> str:

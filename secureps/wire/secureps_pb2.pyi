@@ -134,7 +134,7 @@ class BlockHeader(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., author: _Optional[str] = ..., purpose: _Optional[str] = ..., group: _Optional[str] = ..., sequence: _Optional[int] = ..., block: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "envelopes", "commitments", "size", "charge", "release", "unsafe", "signature")
+    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +147,7 @@ class Receipt(_message.Message):
     CHARGE_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     UNSAFE_FIELD_NUMBER: _ClassVar[int]
+    CORRECTION_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     id: SubmissionId
@@ -160,8 +161,9 @@ class Receipt(_message.Message):
     charge: Charge
     release: Release
     unsafe: bool
+    correction: bytes
     signature: bytes
-    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("id", "weight")
@@ -307,6 +309,28 @@ class Opened(_message.Message):
     sums: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class Examined(_message.Message):
+    __slots__ = ("holder", "id", "flaw")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FLAW_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    id: SubmissionId
+    flaw: str
+    def __init__(self, holder: _Optional[str] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., flaw: _Optional[str] = ...) -> None: ...
+
+class KeyShare(_message.Message):
+    __slots__ = ("holder", "group", "cohort", "share")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    group: str
+    cohort: int
+    share: bytes
+    def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., share: _Optional[bytes] = ...) -> None: ...
+
 class OpenRefused(_message.Message):
     __slots__ = ("holder", "group", "cohort", "reason")
     HOLDER_FIELD_NUMBER: _ClassVar[int]
@@ -320,16 +344,18 @@ class OpenRefused(_message.Message):
     def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Spoilt(_message.Message):
-    __slots__ = ("shard", "group", "cohort", "reason")
+    __slots__ = ("shard", "group", "cohort", "reason", "key")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     shard: str
     group: str
     cohort: int
     reason: str
-    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    key: bytes
+    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., reason: _Optional[str] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Decline(_message.Message):
     __slots__ = ("party", "group", "round", "reason")
@@ -607,6 +633,14 @@ class ShardSums(_message.Message):
     sums: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, shard: _Optional[str] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class Examine(_message.Message):
+    __slots__ = ("incarnation", "receipt")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    receipt: Receipt
+    def __init__(self, incarnation: _Optional[int] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
+
 class Open(_message.Message):
     __slots__ = ("incarnation", "cohort", "receipts", "held")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -620,14 +654,16 @@ class Open(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., receipts: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[ShardSums, _Mapping]]] = ...) -> None: ...
 
 class Prepare(_message.Message):
-    __slots__ = ("incarnation", "cohort", "opened")
+    __slots__ = ("incarnation", "cohort", "opened", "key")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     cohort: Cohort
     opened: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, incarnation: _Optional[int] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., opened: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    key: bytes
+    def __init__(self, incarnation: _Optional[int] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., opened: _Optional[_Iterable[bytes]] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Commit(_message.Message):
     __slots__ = ("incarnation", "group", "version", "keep")
@@ -726,7 +762,7 @@ class Finish(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "decline", "retire", "evaluated", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "finish")
+    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "decline", "retire", "evaluated", "examined", "key_share", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "examine", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "finish")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
@@ -740,6 +776,8 @@ class Envelope(_message.Message):
     DECLINE_FIELD_NUMBER: _ClassVar[int]
     RETIRE_FIELD_NUMBER: _ClassVar[int]
     EVALUATED_FIELD_NUMBER: _ClassVar[int]
+    EXAMINED_FIELD_NUMBER: _ClassVar[int]
+    KEY_SHARE_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTED_FIELD_NUMBER: _ClassVar[int]
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
@@ -757,6 +795,7 @@ class Envelope(_message.Message):
     CONFIGURE_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     HOLD_FIELD_NUMBER: _ClassVar[int]
+    EXAMINE_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
@@ -780,6 +819,8 @@ class Envelope(_message.Message):
     decline: Decline
     retire: Retire
     evaluated: Evaluated
+    examined: Examined
+    key_share: KeyShare
     prepared: Prepared
     checkpointed: Checkpointed
     telemetry: Telemetry
@@ -797,6 +838,7 @@ class Envelope(_message.Message):
     configure: Configure
     found: Found
     hold: Hold
+    examine: Examine
     open: Open
     prepare: Prepare
     commit: Commit
@@ -807,4 +849,4 @@ class Envelope(_message.Message):
     settled: Settled
     send_again: SendAgain
     finish: Finish
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ...) -> None: ...
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., examined: _Optional[_Union[Examined, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,189 @@
+"""A submission on its way into the outbox: blocks sealed, digested, signed, and the receipt.
+
+Every payload is durable before the receipt that names it exists. What must not live here: what
+is sealed (`client.hands`), and when anything is sent (`roles.member`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.crypto import envelope
+from secureps.crypto.cipher import Opening, Sealer
+from secureps.crypto.field import vector_bytes
+from secureps.crypto.identity import Identity
+from secureps.crypto.sharing import share
+from secureps.crypto.suite import cipher
+from secureps.errors import KitError
+from secureps.messages.charge import Charge, Release
+from secureps.messages.encoding import payload_digest
+from secureps.messages.submission import (
+    FOUNDING,
+    UPDATE,
+    BlockHeader,
+    Receipt,
+    SubmissionId,
+    enveloped_part,
+    sharing_id,
+    signing_bytes,
+)
+from secureps.policy.spending import Fact
+from secureps.roles.charter import Pinned
+from secureps.roles.tasks import SealedUpdate
+from secureps.store.spool import Spool
+
+if TYPE_CHECKING:
+    from secureps.crypto.rlwe import OneTimeKey
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """What a submission was made from.
+
+    Args:
+        version: the base version, and digest: of its model.
+        spends: what it costs in privacy, if anything.
+        unsafe: its randomness is no secret.
+    """
+
+    version: int
+    digest: bytes
+    spends: Fact | None
+    unsafe: bool
+
+
+class OutboxSealer:
+    """Seals the submissions of one client.
+
+    Args:
+        identity: signs headers and receipts.
+        holder_keys: the holders' public cipher keys, from the kit.
+        outbox: where payloads lie until they are durable elsewhere.
+    """
+
+    def __init__(self, identity: Identity, holder_keys: Mapping[str, bytes], outbox: Spool) -> None:
+        self._identity = identity
+        self._holder_keys = holder_keys
+        self._outbox = outbox
+
+    def offer(
+        self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
+    ) -> SealedUpdate:
+        """A founding model, in the clear.
+
+        Args:
+            values: float32 (values of the group,).
+        """
+        layout = pinned.layout.group(id.group)
+        spans = (layout.span(block) for block in range(layout.blocks))
+        payloads = (values[first:last].astype("<f4").tobytes() for first, last in spans)
+        return self._put(pinned, id, FOUNDING, payloads, Origin(-1, b"", None, unsafe))
+
+    def seal(
+        self,
+        pinned: Pinned,
+        id: SubmissionId,
+        values: NDArray[np.int64],
+        weight: int,
+        origin: Origin,
+    ) -> SealedUpdate:
+        """An update. Slot 0 of every block carries the weight, so that shards can form the mean.
+
+        Args:
+            values: int64 (values of the group,), on the grid.
+        Raises:
+            KitError: the kit has no key of a holder, or too many.
+        """
+        layout, sealer = pinned.layout.group(id.group), self._sealer(pinned, id.group)
+
+        def sealed(block: int) -> bytes:
+            slots = np.empty(layout.slots(block), np.int64)
+            slots[0] = weight
+            slots[1:] = values[slice(*layout.span(block))]
+            return sealer.seal(block, slots)
+
+        blocks, key = map(sealed, range(layout.blocks)), getattr(sealer, "key", None)
+        return self._put(pinned, id, UPDATE, blocks, origin, key)
+
+    def _sealer(self, pinned: Pinned, group: str) -> Sealer:
+        kind, key = cipher(pinned.plan.cipher_parameters), None
+        if kind.opening is Opening.HOLDER:
+            if len(self._holder_keys) != 1:
+                raise KitError(f"{kind.parameters.name} needs one holder's key in the kit")
+            (key,) = self._holder_keys.values()
+        return kind.sealer(pinned.place(group), key)
+
+    def _put(
+        self,
+        pinned: Pinned,
+        id: SubmissionId,
+        purpose: str,
+        payloads: Iterable[bytes],
+        origin: Origin,
+        key: OneTimeKey | None = None,
+    ) -> SealedUpdate:
+        """Every block into the outbox, durably; headers and receipt are signed."""
+        run, headers = pinned.run.id, []
+        for block, payload in enumerate(payloads):
+            header = BlockHeader(
+                run=run,
+                author=id.client,
+                purpose=purpose,
+                group=id.group,
+                sequence=id.sequence,
+                block=block,
+                length=len(payload),
+                digest=payload_digest(payload),
+            )
+            header = dataclasses.replace(header, signature=self._sign(header))
+            self._outbox.put(header.key, payload)
+            headers.append(header)
+        spends = origin.spends
+        receipt = Receipt(
+            run=run,
+            id=id,
+            purpose=purpose,
+            version=origin.version,
+            base=origin.digest,
+            blocks=tuple(header.digest for header in headers),
+            envelopes=(),
+            commitments=(),
+            size=sum(header.length for header in headers),
+            charge=spends if isinstance(spends, Charge) else None,
+            release=spends if isinstance(spends, Release) else None,
+            unsafe=origin.unsafe,
+        )
+        if key is not None:
+            receipt = self._shared(pinned, receipt, key)
+        receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
+        return SealedUpdate(receipt, tuple(headers))
+
+    def _shared(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
+        """The receipt with the one-time key shared among the committee: it is complete but signed.
+
+        Raises:
+            PlanRefused: the kit has not as many key holders as the plan says.
+        """
+        committee = pinned.plan.committee(tuple(self._holder_keys))
+        shared = share(sharing_id(receipt.run, receipt.id), key.coefficients(), committee)
+        receipt = dataclasses.replace(
+            receipt, commitments=shared.commitments, correction=vector_bytes(shared.correction)
+        )
+        bound = enveloped_part(receipt)
+        return dataclasses.replace(
+            receipt,
+            envelopes=tuple(
+                envelope.seal(
+                    envelope.EnvelopePublicKey(self._holder_keys[name]), shared.seeds_of(k), bound
+                )
+                for k, name in enumerate(committee.holders)
+            ),
+        )
+
+    def _sign(self, record: BlockHeader | Receipt) -> bytes:
+        return self._identity.sign(*signing_bytes(record))

@@ -1,0 +1,124 @@
+"""How kernels are compiled: by numba, without the interpreter's lock, and kept in a folder.
+
+numba reads what it kept with pickle, so that the folder is this user's alone (mode 0700); one
+that others may write to is refused. numba notices a change of a kernel's own file only, and
+kernels call one another: the folder's name has a digest of this package's sources. What must
+not live here: kernels, and the environment (`run.cli` hands a folder down).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numba.extending import intrinsic
+
+from secureps.errors import ConfigError
+from secureps.messages.encoding import digest
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class _Shelf:
+    """All kernels of this process, and where they are kept."""
+
+    kernels: list[Any] = field(default_factory=list)
+    wanted: Path | None = None
+    folder: Path | None = None
+
+
+_SHELF = _Shelf()
+
+
+def keep_in(folder: Path) -> None:
+    """Kernels are to be kept there in place of `default_folder`; before the first is needed."""
+    _SHELF.wanted = folder
+
+
+def default_folder() -> Path:
+    """Of this user, in the home folder."""
+    return Path.home() / ".cache" / "secureps" / "kernels"
+
+
+def kernel_folder() -> Path:
+    """Where kernels of these sources are kept; made if it is missing.
+
+    Raises:
+        ConfigError: it cannot be made, or somebody else owns it or may write to it.
+    """
+    top = _SHELF.wanted or default_folder()
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    folder = top / digest("secureps-kernels", *(s.read_bytes() for s in sources)).hex()[:16]
+    try:
+        top.parent.mkdir(parents=True, exist_ok=True)
+        for each in (top, folder):
+            each.mkdir(mode=0o700, exist_ok=True)
+            found = each.stat()
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+                raise ConfigError(
+                    f"{each} belongs to others or can be written to by them, and what is kept "
+                    "there is executed: chmod 700 it, or name another folder (--kernels)"
+                )
+    except OSError as error:
+        raise ConfigError(
+            f"compiled kernels cannot be kept in {top}: {error}; name another folder (--kernels)"
+        ) from error
+    return folder
+
+
+def load_kernels() -> Path:
+    """From here on kernels are taken from the folder, or compiled at their first call and kept.
+
+    Raises:
+        ConfigError: as `kernel_folder`.
+    """
+    if _SHELF.folder is None:
+        _SHELF.folder = kernel_folder()
+        for each in _SHELF.kernels:
+            _keep(each, _SHELF.folder)
+    return _SHELF.folder
+
+
+def compiled_here() -> int:
+    """How many signatures this process compiled because the folder did not have them."""
+    return sum(sum(each.stats.cache_misses.values()) for each in _SHELF.kernels)
+
+
+def kernel(function: F) -> F:
+    """Compiled at its first call, or taken from the folder after `load_kernels`."""
+    made = numba.njit(nogil=True, error_model="numpy")(function)
+    _SHELF.kernels.append(made)
+    if _SHELF.folder is not None:
+        _keep(made, _SHELF.folder)
+    return cast(F, made)
+
+
+def _keep(made: Any, folder: Path) -> None:
+    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(folder)
+    try:
+        made.enable_caching()
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def inlined(function: F) -> F:
+    """A part of kernels: compiled with each that calls it."""
+    return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def _ones(typing_context: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return numba.uint64(numba.uint64), generate
+
+
+ones = cast(Callable[[np.uint64], np.uint64], intrinsic(_ones))
+"""How many bits of a 64-bit word are set: LLVM's ctpop, no table and no branch."""

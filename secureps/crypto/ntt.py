@@ -1,0 +1,193 @@
+"""The negacyclic number-theoretic transform modulo primes of 27 bits, on 32-bit words.
+
+Forward: Cooley and Tukey's butterflies with the powers of a 2N-th root of unity merged in
+(Longa and Naehrig 2016, algorithm 1), products by Shoup's trick (Harvey 2014): for a constant w
+with w' = floor(w 2^32 / p) and any y < 2^32, w y - floor(w' y / 2^32) p lies in [0, 2p) and needs
+one high product and two low ones. Every stage adds 2p at most, so that with p < 2^26.5 an input
+below 10p stays below 2^32 through all 12 stages, and nothing is reduced on the way. Inverse:
+Gentleman and Sande's butterflies, one conditional subtraction each.
+
+The last stages run over a transposed copy, so that every inner loop is long and contiguous. The
+order of the transformed values is therefore this module's own; all that matters is that it is
+the same for everybody, and that products and sums are taken value by value.
+
+On what is secret there are only + - * & >> min, in loops whose lengths are public. What must
+not live here: what is transformed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.crypto.compiled import inlined, kernel
+
+WIDTH = 32
+"""Columns of the transposed copy: the last log2(WIDTH) stages."""
+
+U32 = NDArray[np.uint32]
+
+_u32 = np.uint32
+_u64 = np.uint64
+_HALF = np.uint64(32)
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Constants of one (N, p); w and its Shoup companion side by side.
+
+    Args:
+        prime: p; whole: floor(2^32 / p), the companion of 1.
+        head: uint32 (2, N / WIDTH): twiddles of the first stages, by block.
+        tail: uint32 (2, WIDTH - 1, N / WIDTH): of the last, by row of the transposed copy.
+        back_head, back_tail: their inverses; last: uint32 (2,), the inverse of N.
+    """
+
+    prime: np.uint32
+    whole: np.uint32
+    head: U32
+    tail: U32
+    back_head: U32
+    back_tail: U32
+    last: U32
+
+
+def companion(w: int, prime: int) -> int:
+    """floor(w 2^32 / p)."""
+    return (w << 32) // prime
+
+
+def root_of_unity(degree: int, prime: int) -> int:
+    """A primitive 2N-th root of unity modulo p: the one of the smallest generator that has one."""
+    for generator in range(2, prime):
+        root = pow(generator, (prime - 1) // (2 * degree), prime)
+        if pow(root, degree, prime) == prime - 1:
+            return root
+    raise ValueError(f"{prime} has no root of unity of order {2 * degree}")
+
+
+def _reversed_bits(index: int, bits: int) -> int:
+    return int(f"{index:0{bits}b}"[::-1], 2)
+
+
+@lru_cache(maxsize=16)
+def tables(degree: int, prime: int) -> Tables:
+    """The constants of (N, p): powers of the root in bit-reversed order."""
+    bits, root, rows = degree.bit_length() - 1, root_of_unity(degree, prime), degree // WIDTH
+    powers = [pow(root, _reversed_bits(i, bits), prime) for i in range(degree)]
+    inverse = [pow(w, -1, prime) for w in powers]
+
+    def paired(ws: list[int]) -> U32:
+        return np.array([ws, [companion(w, prime) for w in ws]], dtype=np.uint32)
+
+    def tail(ws: list[int]) -> U32:
+        lines: list[int] = []
+        groups = 1
+        while groups < WIDTH:
+            for group in range(groups):
+                first = rows * groups + group
+                lines += ws[first : first + (rows - 1) * groups + 1 : groups]
+            groups *= 2
+        return paired(lines).reshape(2, WIDTH - 1, rows)
+
+    return Tables(
+        prime=np.uint32(prime),
+        whole=np.uint32(companion(1, prime)),
+        head=paired(powers[:rows]),
+        tail=tail(powers),
+        back_head=paired(inverse[:rows]),
+        back_tail=tail(inverse),
+        last=paired([pow(degree, -1, prime)]).reshape(2),
+    )
+
+
+@inlined
+def shoup(y: np.uint32, w: np.uint32, w2: np.uint32, p: np.uint32) -> np.uint32:
+    """w y mod p, in [0, 2p), for any 32-bit y."""
+    high = _u32((_u64(w2) * _u64(y)) >> _HALF)
+    return _u32(_u32(w * y) - _u32(high * p))
+
+
+@inlined
+def once(y: np.uint32, p: np.uint32) -> np.uint32:
+    """y mod p for y < 2p: the smaller of y and y - p modulo 2^32."""
+    return min(y, _u32(y - p))
+
+
+@kernel
+def forward(a: U32, out: U32, head: U32, tail: U32, p: np.uint32) -> None:
+    """Transforms `a` (N,), entries below 10p, into `out`, entries below 34p; `a` is spoilt."""
+    size = a.size
+    rows = size // WIDTH
+    twice = _u32(_u32(2) * p)
+    step, blocks = size >> 1, 1
+    while step >= WIDTH:
+        for block in range(blocks):
+            w, w2, top = head[0, blocks + block], head[1, blocks + block], 2 * block * step
+            x_row, y_row = a[top : top + step], a[top + step : top + 2 * step]
+            for k in range(step):
+                z = shoup(y_row[k], w, w2, p)
+                x = x_row[k]
+                x_row[k] = _u32(x + z)
+                y_row[k] = _u32(_u32(x + twice) - z)
+        step >>= 1
+        blocks <<= 1
+    for row in range(rows):
+        for column in range(WIDTH):
+            out[column * rows + row] = a[row * WIDTH + column]
+    step, groups, line = WIDTH >> 1, 1, 0
+    while step >= 1:
+        for group in range(groups):
+            w, w2 = tail[0, line], tail[1, line]
+            for column in range(step):
+                top = (2 * group * step + column) * rows
+                x_row, y_row = out[top : top + rows], out[top + step * rows :][:rows]
+                for k in range(rows):
+                    z = shoup(y_row[k], w[k], w2[k], p)
+                    x = x_row[k]
+                    x_row[k] = _u32(x + z)
+                    y_row[k] = _u32(_u32(x + twice) - z)
+            line += 1
+        step >>= 1
+        groups <<= 1
+
+
+@kernel
+def backward(a: U32, out: U32, head: U32, tail: U32, last: U32, p: np.uint32) -> None:
+    """The inverse: `a` in the transformed order, entries below 2p, `out` below p; spoils `a`."""
+    size = a.size
+    rows = size // WIDTH
+    twice = _u32(_u32(2) * p)
+    step, groups, end = 1, WIDTH >> 1, WIDTH - 1
+    while step < WIDTH:
+        end -= groups
+        for group in range(groups):
+            w, w2 = tail[0, end + group], tail[1, end + group]
+            for column in range(step):
+                top = (2 * group * step + column) * rows
+                x_row, y_row = a[top : top + rows], a[top + step * rows :][:rows]
+                for k in range(rows):
+                    x, y = x_row[k], y_row[k]
+                    x_row[k] = once(_u32(x + y), twice)
+                    y_row[k] = shoup(_u32(_u32(x + twice) - y), w[k], w2[k], p)
+        step <<= 1
+        groups >>= 1
+    for row in range(rows):
+        for column in range(WIDTH):
+            out[row * WIDTH + column] = a[column * rows + row]
+    blocks = rows >> 1
+    while blocks >= 1:
+        for block in range(blocks):
+            w, w2, top = head[0, blocks + block], head[1, blocks + block], 2 * block * step
+            x_row, y_row = out[top : top + step], out[top + step : top + 2 * step]
+            for k in range(step):
+                x, y = x_row[k], y_row[k]
+                x_row[k] = once(_u32(x + y), twice)
+                y_row[k] = shoup(_u32(_u32(x + twice) - y), w, w2, p)
+        step <<= 1
+        blocks >>= 1
+    for k in range(size):
+        out[k] = once(shoup(out[k], last[0], last[1], p), p)

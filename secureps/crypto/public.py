@@ -1,0 +1,105 @@
+"""The public polynomials a_j of a run: computed by everybody, supplied by nobody.
+
+    key  = BLAKE2b-256("secureps-a", run id, ring, group, layout digest)
+    a_j  = for each prime, N words of the ChaCha20 key stream (RFC 8439) under that key, below the
+           largest multiple of the prime in 2^32, modulo the prime; taken as transformed values
+
+Every (element, prime) has a window of the stream of its own, so that any element can be had by
+itself. They are the same for all clients and versions of a run: submissions from different base
+versions add up. What must not live here: anything secret; there are branches on these words.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
+
+from secureps.crypto.cipher import Place
+from secureps.crypto.compiled import kernel
+from secureps.crypto.ntt import U32, once, shoup
+from secureps.crypto.ring import Ring
+from secureps.crypto.rlwe_tables import constants
+from secureps.errors import InternalError, PlanRefused
+from secureps.messages.encoding import digest
+
+SPARE_WORDS = 128
+"""Of a window, beyond N: about 0.6% of the words are rejected, and the chance that 128 do not
+suffice is below 2^-160."""
+RUN = 16
+"""Words that are tried together; a window has whole runs."""
+_CHACHA_BLOCK = 64
+_ZEROS = bytes(1 << 16)
+
+
+class PublicPolynomials:
+    """The polynomials of one place in one ring."""
+
+    def __init__(self, ring: Ring, place: Place) -> None:
+        self._ring = ring
+        name, group = ring.name.encode(), place.group.encode()
+        self._key = digest("secureps-a", place.run, name, group, place.layout)
+        self._window = 4 * (ring.degree + SPARE_WORDS)
+        self._spare = np.empty(ring.degree + SPARE_WORDS, np.uint32)
+        self._room = np.empty(0, np.uint8)
+
+    def transformed(self, first: int, count: int) -> NDArray[np.uint32]:
+        """Elements first to first + count: uint32 (count, primes, N), below their primes.
+
+        Raises:
+            PlanRefused: beyond the 256 GiB of one key stream.
+        """
+        size = self._window * len(self._ring.primes)
+        start = first * size // _CHACHA_BLOCK
+        if start + count * size // _CHACHA_BLOCK >= 1 << 32:
+            raise PlanRefused("a group of so many values has no public polynomials: split it")
+        nonce = start.to_bytes(4, "little") + bytes(12)
+        stream = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
+        words = self._room[: count * size]
+        if len(words) < count * size:
+            words = self._room = np.empty(count * size, np.uint8)
+        room = words.data.cast("B")
+        for at in range(0, words.size, len(_ZEROS)):
+            piece = room[at : at + len(_ZEROS)]
+            stream.update_into(_ZEROS[: len(piece)], piece)
+        windows = words.view("<u4").reshape(count, len(self._ring.primes), -1)
+        out = np.empty((*windows.shape[:2], self._ring.degree), np.uint32)
+        made = constants(self._ring)
+        if not _reduce_accepted(
+            windows.astype(np.uint32, copy=False), made.primes, self._spare, out
+        ):
+            raise InternalError("a window of public words ran out, which has a chance of 2^-160")
+        return out
+
+
+@kernel
+def _reduce_accepted(windows: U32, primes: U32, spare: U32, out: U32) -> bool:
+    """Fills `out` with the words below the limit modulo their primes; False if a window runs out.
+
+    A run of RUN words is taken at once if all are below the limit, as most are.
+    """
+    size, end = out.shape[2], windows.shape[2]
+    for element in range(windows.shape[0]):
+        for index in range(primes.shape[0]):
+            prime, whole = primes[index, 0], primes[index, 1]
+            limit = np.uint32(whole * prime)
+            window, row = windows[element, index], out[element, index]
+            for k in range(end):
+                spare[k] = once(shoup(window[k], np.uint32(1), whole, prime), prime)
+            taken = 0
+            for at in range(0, end, RUN):
+                most = np.uint32(0)
+                for k in range(RUN):
+                    most = max(most, window[at + k])
+                if most < limit and taken + RUN <= size:
+                    for k in range(RUN):
+                        row[taken + k] = spare[at + k]
+                    taken += RUN
+                else:
+                    for k in range(at, at + RUN):
+                        if window[k] < limit and taken < size:
+                            row[taken] = spare[k]
+                            taken += 1
+            if taken < size:
+                return False
+    return True

@@ -1,0 +1,159 @@
+"""The rings of `rlwe`: Z_q[X]/(X^N + 1), and what of a cohort's sum fits into them.
+
+q is a product of word moduli; a word modulus is a product of two primes, below 2^53, so that a
+shard adds whole words and a client transforms halves of 27 bits. Every prime is 1 modulo 8192
+(it has 2N-th roots of unity for both degrees) and below 2^26.5, which leaves room in 32 bits
+for a whole transform without reductions (`crypto.ntt`).
+
+**Security.** 128 bits classical, by the Security Guidelines for Implementing Homomorphic
+Encryption (Bossuat et al. 2024, IACR Communications in Cryptology 1(4)), table 5.2 for small
+secrets: log2 q <= 53 at N = 2048 and <= 106 at N = 4096. The standard of
+HomomorphicEncryption.org (2018), table 1, allows 54 and 109. Keys and errors are centred
+binomial, eta = 41 (sigma 4.53, above the 3.19 of both tables), because the sum of a cohort's
+keys is published: with a hint of that size the rest stays as hard (Kim et al. 2023, Hint-MLWE).
+
+What must not live here: arithmetic on polynomials (`crypto.ntt`, `crypto.rlwe`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from secureps.codec.pack import capacity_base
+from secureps.errors import PlanRefused
+
+ETA = 41
+"""Of the centred binomial law: the difference of two sums of 41 bits."""
+SIGMA = math.sqrt(ETA / 2)
+MARGIN_SIGMAS = 10
+"""How many standard deviations of a cohort's error fit below the bound of decoding."""
+MOST_CAPACITY = 1 << 21
+"""Sums of keys, up to ETA W, are below every prime."""
+MOST_LEVELS = 1 << 32
+"""Values are taken as 32-bit words."""
+MOST_BASE = 1 << 48
+"""Digits are estimated in float64."""
+WORD_BITS = 53
+"""Of one word on the wire."""
+SECURITY_BITS = 128
+GUIDELINES_LOG_Q = {1024: 26, 2048: 53, 4096: 106, 8192: 214, 16384: 430}
+"""Security Guidelines 2024: bits of q by N at 128 bits, classical, small secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """One parameter set.
+
+    Args:
+        name: what binds public polynomials to it.
+        degree: N.
+        words: the primes of every word modulus, smaller first.
+    """
+
+    name: str
+    degree: int
+    words: tuple[tuple[int, int], ...]
+
+    @property
+    def primes(self) -> tuple[int, ...]:
+        """All primes, word after word."""
+        return tuple(prime for word in self.words for prime in word)
+
+    @property
+    def moduli(self) -> tuple[int, ...]:
+        """The word moduli."""
+        return tuple(low * high for low, high in self.words)
+
+    @property
+    def modulus(self) -> int:
+        """q."""
+        return math.prod(self.primes)
+
+
+RINGS = (
+    Ring("n2048-q53", 2048, ((94887937, 94904321),)),
+    Ring("n4096-q106", 4096, ((94887937, 94904321), (94789633, 94863361))),
+)
+"""Every set, the smallest degree first."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How integers lie in a ring: m = sum_k u_k B^k, `digits` of them a coefficient, times Delta.
+
+    Digit k of coefficient i of an element is its value k N + i.
+
+    Args:
+        ring: the parameter set.
+        base: B = W 2Z + 1: no sum of a cohort carries.
+        digits: d.
+    """
+
+    ring: Ring
+    base: int
+    digits: int
+
+    @property
+    def values(self) -> int:
+        """Integers in one ring element."""
+        return self.digits * self.ring.degree
+
+    @property
+    def space(self) -> int:
+        """B^d: messages are below it."""
+        return int(self.base**self.digits)
+
+    @cached_property
+    def delta(self) -> int:
+        """Delta = floor(q / B^d)."""
+        return self.ring.modulus // self.space
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one sealed element."""
+        return len(self.ring.words) * self.ring.degree * WORD_BITS // 8
+
+    def elements(self, slots: int) -> int:
+        """Ring elements of a block of so many integers."""
+        return -(-slots // self.values)
+
+
+def error_bound(capacity: int, most_weight: int) -> float:
+    """10 sigma of sum w_i e_i: sum w^2 is at most W w_max. Half of Delta must exceed it."""
+    return MARGIN_SIGMAS * SIGMA * math.sqrt(capacity * most_weight)
+
+
+def most_digits(ring: Ring, base: int, bound: float) -> int:
+    """The largest d with floor(q / B^d) / 2 >= bound; 0 if none."""
+    digits = 0
+    while ring.modulus // base ** (digits + 1) >= 2 * bound:
+        digits += 1
+    return digits
+
+
+def choose(capacity: int, levels: int, most_weight: int = 1) -> Encoding:
+    """The encoding with the fewest bytes a value; of two alike, the smaller ring.
+
+    Args:
+        capacity: W, the greatest total weight of a cohort.
+        levels: 2Z, the greatest integer of one member.
+        most_weight: w_max, the greatest weight of one member.
+    Raises:
+        PlanRefused: not one value fits a coefficient of any ring, or the kernels' integers.
+    """
+    base, bound = capacity_base(capacity, levels), error_bound(capacity, most_weight)
+    if capacity >= MOST_CAPACITY or levels >= MOST_LEVELS or base >= MOST_BASE:
+        raise PlanRefused(
+            f"rlwe sums weights below {MOST_CAPACITY} and values below {MOST_LEVELS}, with a "
+            f"product below {MOST_BASE}; {capacity} and {levels} are beyond that"
+        )
+    found = [Encoding(r, base, d) for r in RINGS if (d := most_digits(r, base, bound)) > 0]
+    if not found:
+        raise PlanRefused(
+            f"rlwe cannot sum weight {capacity} of values up to {levels}: a coefficient has room "
+            f"for {RINGS[-1].modulus.bit_length()} bits with the noise; fewer bits or a smaller "
+            "capacity would do"
+        )
+    return min(found, key=lambda e: (e.element_bytes / e.values, e.ring.degree))

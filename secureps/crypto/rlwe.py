@@ -1,0 +1,386 @@
+"""Key-homomorphic ring-LWE: one-time keys, and sums that the sum of their keys opens.
+
+    c_j = a_j s + e_j + Delta m_j      a_j public, s and e_j fresh and centred binomial
+    sum_i w_i c_ij - a_j sum_i w_i s_i = Delta M_j + E_j
+
+A sealing has one key of its own and seals every block once: the same (s, a_j) under two
+plaintexts would give both away. Whoever knows S = sum w_i s_i opens that cohort's sum, and
+nothing else; how the clients give S away without any s is `crypto.sharing`'s.
+
+**Wire format.** A block is its elements one after another; an element is for every word modulus
+N words of 53 bits, packed (`crypto.words`), in the order of `crypto.ntt`. A total is uint64
+little-endian, reduced. A block that is not full ends in zeros that are encrypted too.
+
+**Correctness.** Delta / 2 >= 10 sigma sqrt(sum w_i^2): `crypto.ring` chooses digits for that. An
+opening is judged by its residual: the root mean square of E is sigma sqrt(sum w_i^2) for the true
+S and Delta / sqrt(12), more than 5 times as much, for another; above twice the first it fails.
+
+References: Stevens et al. 2022 (secure aggregation from LWE), Bell et al. 2023 (ACORN), Bell-Clark
+et al. 2024 (Willow); Lyubashevsky, Peikert and Regev 2010 (ring-LWE).
+
+What must not live here: the committee (`crypto.sharing`), tenseal, seeds of keys or errors.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher as StreamCipher
+from cryptography.hazmat.primitives.ciphers import algorithms
+
+from secureps.crypto.cipher import (
+    Accumulator,
+    CipherParameters,
+    Payload,
+    Place,
+    added_weight,
+    check_length,
+    check_values,
+)
+from secureps.crypto.compiled import load_kernels
+from secureps.crypto.public import PublicPolynomials
+from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, choose
+from secureps.crypto.rlwe_kernels import binomial, seal_elements, transform_small
+from secureps.crypto.rlwe_open import open_narrow, open_wide
+from secureps.crypto.rlwe_tables import constants, scale
+from secureps.crypto.secret import Secret
+from secureps.crypto.words import add_words, greatest_word, pack_words, reduce_words
+from secureps.errors import InternalError, Malformed, Refused
+
+BATCH = 16
+"""Elements that are worked on at a time."""
+MOST_RESIDUAL = 2.0
+"""Times sigma sqrt(sum w^2): a root mean square of E above that is no opening."""
+_MOST_UNITS = 1 << 11
+"""2^11 (2^53 - 1) < 2^64: sums of so many words can wait for their reduction."""
+_WORD = np.dtype("<u8")
+_ZEROS = bytes(1 << 16)
+
+
+@lru_cache(maxsize=16)
+def encoding(parameters: CipherParameters) -> Encoding:
+    """Ring and digits of a plan; PlanRefused if nothing fits."""
+    return choose(parameters.capacity, parameters.levels, parameters.most_weight)
+
+
+class _Noise(Secret):
+    """Uniform words for keys and errors: ChaCha20 under a key of the operating system's."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self) -> None:
+        cipher = StreamCipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None)
+        self._stream = cipher.encryptor()
+
+    def words(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
+        """uint32 of that shape."""
+        words = np.empty(shape, np.uint32)
+        room = words.data.cast("B")
+        for at in range(0, words.nbytes, len(_ZEROS)):
+            piece = room[at : at + len(_ZEROS)]
+            self._stream.update_into(_ZEROS[: len(piece)], piece)
+        return words
+
+
+class OneTimeKey(Secret):
+    """The key of one submission: N small integers. Only a sealing makes one."""
+
+    __slots__ = ("_small",)
+
+    def __init__(self, small: npt.NDArray[np.int32]) -> None:
+        self._small = small
+
+    def coefficients(self) -> npt.NDArray[np.int32]:
+        """s, int32 (N,), |s| <= 41: for `crypto.sharing` alone."""
+        return self._small
+
+
+class RlweAdder:
+    """Adds ciphertexts, word by word; no key.
+
+    Raises:
+        PlanRefused: no ring holds these parameters.
+    """
+
+    def __init__(self, parameters: CipherParameters) -> None:
+        load_kernels()
+        self._capacity = parameters.capacity
+        self._encoding = encoding(parameters)
+        self._degree = self._encoding.ring.degree
+        self._packed = self._degree * WORD_BITS // 64
+
+    def block_bytes(self, slots: int) -> int:
+        return self._encoding.elements(slots) * self._encoding.element_bytes
+
+    def total_bytes(self, slots: int) -> int:
+        return 8 * self._words(slots)
+
+    def check(self, slots: int, payload: Payload) -> None:
+        check_length("an rlwe block", payload, self.block_bytes(slots))
+        for packed, modulus in self._rows(_frozen(payload), self._packed):
+            if int(greatest_word(packed)) >= modulus:
+                raise Malformed("a coefficient of an rlwe block is not below its modulus")
+
+    def check_total(self, slots: int, total: Payload) -> None:
+        check_length("an rlwe total", total, self.total_bytes(slots))
+        for words, modulus in self._rows(_frozen(total), self._degree):
+            if int(words.max()) >= modulus:
+                raise Malformed("a coefficient of an rlwe total is not below its modulus")
+
+    def zero(self, slots: int) -> Accumulator:
+        return Accumulator(slots, np.zeros(self._words(slots), np.uint64))
+
+    def add(self, accumulator: Accumulator, payload: Payload, weight: int) -> None:
+        after = added_weight(accumulator, weight, self._capacity)
+        check_length("an rlwe block", payload, self.block_bytes(accumulator.slots))
+        if accumulator.units + weight > _MOST_UNITS:
+            self._reduce(accumulator)
+        sums = accumulator.sums.view(np.uint64)
+        add_words(_frozen(payload), np.uint64(weight), sums)
+        accumulator.units += weight
+        accumulator.weight = after
+
+    def total(self, accumulator: Accumulator) -> bytes:
+        self._reduce(accumulator)
+        return accumulator.sums.astype(_WORD, copy=False).tobytes()
+
+    def _words(self, slots: int) -> int:
+        return self._encoding.elements(slots) * len(self._encoding.ring.words) * self._degree
+
+    def _reduce(self, accumulator: Accumulator) -> None:
+        for words, modulus in self._rows(accumulator.sums.view(np.uint64), self._degree):
+            reduce_words(words, np.uint64(modulus))
+        accumulator.units = min(accumulator.units, 1)
+
+    def _rows(
+        self, words: npt.NDArray[np.uint64], length: int
+    ) -> list[tuple[npt.NDArray[np.uint64], int]]:
+        """Words of one modulus each: all of them, or row by row of `length`."""
+        moduli = self._encoding.ring.moduli
+        if len(moduli) == 1:
+            return [(words, moduli[0])]
+        rows = words.reshape(-1, length)
+        return [(row, moduli[at % len(moduli)]) for at, row in enumerate(rows)]
+
+
+class RlweSealing:
+    """One submission: a fresh key, and every block of a group at most once; one thread at a time.
+
+    Raises:
+        PlanRefused: no ring holds these parameters.
+    """
+
+    def __init__(self, parameters: CipherParameters, place: Place) -> None:
+        load_kernels()
+        self._levels = parameters.levels
+        self._slots = place.slots
+        self._encoding = encoding(parameters)
+        self._public = PublicPolynomials(self._encoding.ring, place)
+        self._noise = _Noise()
+        self._sealed: set[int] = set()
+        ring, primes = self._encoding.ring, len(self._encoding.ring.primes)
+        small = np.empty(ring.degree, np.int32)
+        binomial(self._noise.words((3, ring.degree)), small)
+        self.key = OneTimeKey(small)
+        self._key = np.empty((primes, 2, ring.degree), np.uint32)
+        transform_small(small, constants(ring), np.empty((3, ring.degree), np.uint32), self._key)
+
+    def __repr__(self) -> str:
+        return "<RlweSealing: hidden>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an RlweSealing holds a one-time key and is never pickled or copied")
+
+    def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
+        """Seals a block of the group.
+
+        Args:
+            block: its number; each is sealed once.
+            values: int64 (slots,), each in [0, levels]; at most the place's slots.
+        Raises:
+            InternalError: the block was sealed before under this key, or would reach into the
+                polynomials of another.
+            Malformed: another dtype or shape, or a value out of range.
+        """
+        check_values(values, self._levels)
+        _check_block(block, values.size, self._slots)
+        if block in self._sealed:
+            raise InternalError(f"block {block} was sealed under this one-time key before")
+        self._sealed.add(block)
+        start = block * self._encoding.elements(self._slots)
+        return _sealed(
+            self._encoding,
+            values,
+            self._key,
+            lambda first, count: self._public.transformed(start + first, count),
+            self._noise.words,
+        )
+
+
+class RlweClear:
+    """Elements without key and errors, Delta m: what a shard adds, and hides from nobody.
+
+    Whoever may open the sum that they are added to sees them as part of it; alone they are
+    in the clear.
+    """
+
+    def __init__(self, parameters: CipherParameters) -> None:
+        load_kernels()
+        self._levels = parameters.levels
+        self._encoding = encoding(parameters)
+
+    def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
+        """A block as `RlweSealing.seal` gives it; raises as it does for values."""
+        check_values(values, self._levels)
+        ring = self._encoding.ring
+        primes, degree = len(ring.primes), ring.degree
+        return _sealed(
+            self._encoding,
+            values,
+            np.zeros((primes, 2, degree), np.uint32),
+            lambda first, count: np.zeros((count, primes, degree), np.uint32),
+            lambda shape: np.zeros(shape, np.uint32),
+        )
+
+
+def _sealed(
+    enc: Encoding,
+    values: npt.NDArray[np.int64],
+    key: npt.NDArray[np.uint32],
+    public: Callable[[int, int], npt.NDArray[np.uint32]],
+    noise: Callable[[tuple[int, ...]], npt.NDArray[np.uint32]],
+) -> bytes:
+    """A block, batch by batch.
+
+    Args:
+        key: as `transform_small` leaves it.
+        public: (first, count) -> uint32 (count, primes, N), counted from the block's beginning.
+        noise: shape -> uniform words, of which errors are made; zeros make none.
+    """
+    degree, words, elements = enc.ring.degree, len(enc.ring.words), enc.elements(values.size)
+    small, work = np.empty(degree, np.int32), np.empty((3, degree), np.uint32)
+    out = np.empty((elements, words * degree * WORD_BITS // 64), np.uint64)
+    sealed = np.empty((min(BATCH, elements), words, degree), np.uint64)
+    for first in range(0, elements, BATCH):
+        count = min(BATCH, elements - first)
+        part = values[first * enc.values : (first + count) * enc.values]
+        if part.size < count * enc.values:
+            part = np.pad(part, (0, count * enc.values - part.size))
+        seal_elements(
+            np.ascontiguousarray(part).reshape(count, enc.digits, degree),
+            public(first, count),
+            noise((count, 3, degree)),
+            key,
+            scale(enc).digits,
+            constants(enc.ring),
+            small,
+            work,
+            sealed[:count],
+        )
+        pack_words(sealed[:count].reshape(-1), out[first : first + count].reshape(-1))
+    return out.astype(_WORD, copy=False).tobytes()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class KeySum:
+    """What opens a cohort's sums, and nothing else: public once it is there.
+
+    Args:
+        coefficients: S = sum w_i s_i, int64 (N,).
+        squares: sum w_i^2.
+    """
+
+    coefficients: npt.NDArray[np.int64]
+    squares: int
+
+    def plausible(self, weight: int) -> bool:
+        """Whether |S| <= 41 sum w_i: necessary, and not sufficient."""
+        return bool(np.abs(self.coefficients).max() <= ETA * weight)
+
+
+class RlweOpener:
+    """Opens the totals of one cohort of one group; one thread at a time.
+
+    Raises:
+        PlanRefused: no ring holds these parameters.
+        Malformed: a key sum of another ring, or of coefficients that no cohort's has.
+    """
+
+    def __init__(self, parameters: CipherParameters, place: Place, key: KeySum) -> None:
+        load_kernels()
+        self._slots = place.slots
+        self._encoding = encoding(parameters)
+        self._adder = RlweAdder(parameters)
+        self._public = PublicPolynomials(self._encoding.ring, place)
+        self._most = MOST_RESIDUAL * SIGMA * math.sqrt(key.squares)
+        ring, primes = self._encoding.ring, len(self._encoding.ring.primes)
+        if key.coefficients.shape != (ring.degree,) or not key.plausible(parameters.capacity):
+            raise Malformed(
+                f"a key sum of shape {key.coefficients.shape} up to "
+                f"{np.abs(key.coefficients).max(initial=0)} is none of {ring.name} and capacity "
+                f"{parameters.capacity}"
+            )
+        self._work = np.empty((primes + 1, ring.degree), np.uint32)
+        self._room = np.empty((2, ring.degree), np.uint64)
+        self._key = np.empty((primes, 2, ring.degree), np.uint32)
+        small = key.coefficients.astype(np.int32)
+        transform_small(small, constants(ring), self._work[:2], self._key)
+
+    def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
+        """The integer sums of a total, int64 (slots,), each in [0, capacity * levels].
+
+        Raises:
+            Malformed, Oversized: not a total of so many slots.
+            InternalError: no block of this place.
+            Refused: the residual is that of another key sum.
+        """
+        _check_block(block, slots, self._slots)
+        self._adder.check_total(slots, total)
+        enc, degree = self._encoding, self._encoding.ring.degree
+        elements, start = enc.elements(slots), block * enc.elements(self._slots)
+        words = _frozen(total).reshape(elements, len(enc.ring.words), degree)
+        out = np.empty((elements, enc.digits, degree), np.int64)
+        open_elements = open_narrow if len(enc.ring.words) == 1 else open_wide
+        squares, sound = 0.0, True
+        for first in range(0, elements, BATCH):
+            count = min(BATCH, elements - first)
+            found, whole = open_elements(
+                words[first : first + count],
+                self._public.transformed(start + first, count),
+                self._key,
+                constants(enc.ring),
+                scale(enc),
+                self._work,
+                self._room,
+                out[first : first + count],
+            )
+            squares, sound = squares + found, sound and whole
+        residual = math.sqrt(squares / (elements * degree))
+        if not sound or residual > self._most:
+            raise Refused(
+                f"the sum of block {block} does not open: its residual is {residual:.1f}, and at "
+                f"most {self._most:.1f} where every key share is right"
+            )
+        return out.reshape(-1)[:slots]
+
+
+def _check_block(block: int, size: int, slots: int) -> None:
+    if block < 0 or not 1 <= size <= slots:
+        raise InternalError(
+            f"{size} values of block {block} would use the polynomials of another block: a block "
+            f"of this group has 1 to {slots}"
+        )
+
+
+def _frozen(data: Payload) -> npt.NDArray[np.uint64]:
+    """Words of what came off the wire; never writable, so that a kernel has one signature."""
+    words = np.frombuffer(data, _WORD).astype(np.uint64, copy=False)
+    words.flags.writeable = False
+    return words

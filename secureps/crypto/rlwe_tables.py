@@ -1,0 +1,100 @@
+"""Constants of a ring and of an encoding as the kernels of `rlwe` take them.
+
+Everything here is public and found once. What must not live here: kernels.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.crypto.ntt import companion, tables
+from secureps.crypto.ring import Encoding, Ring
+
+INVERSE_BITS = 58
+"""Of floor(2^58 / p), with which the companion of a secret is found without a division."""
+
+
+class Constants(NamedTuple):
+    """Of a ring, all primes stacked; a named tuple, which numba takes as it is.
+
+    Args:
+        primes: uint32 (primes, 2): p and floor(2^32 / p).
+        inverses: uint64 (primes,): floor(2^58 / p).
+        head, tail, back_head, back_tail, last: of `crypto.ntt.Tables`.
+        garner: uint32 (words, 2): p_low^-1 modulo p_high of a word, and its companion.
+        mixed: uint32 (pairs, 2): p_i^-1 modulo p_j and its companion, for (i, j) = (0, 1),
+            (0, 2), (1, 2), (0, 3), (1, 3), (2, 3).
+    """
+
+    primes: NDArray[np.uint32]
+    inverses: NDArray[np.uint64]
+    head: NDArray[np.uint32]
+    tail: NDArray[np.uint32]
+    back_head: NDArray[np.uint32]
+    back_tail: NDArray[np.uint32]
+    last: NDArray[np.uint32]
+    garner: NDArray[np.uint32]
+    mixed: NDArray[np.uint32]
+
+
+class Scale(NamedTuple):
+    """Of an encoding.
+
+    Args:
+        base: B.
+        digits: uint32 (primes, 2, d): Delta B^k modulo every prime, and its companion.
+        places: uint64 (d + 1, 2): Delta B^k and, last, floor(Delta / 2); low and high limb.
+        modulus: uint64 (2,): q, low and high limb.
+    """
+
+    base: np.uint64
+    digits: NDArray[np.uint32]
+    places: NDArray[np.uint64]
+    modulus: NDArray[np.uint64]
+
+
+@lru_cache(maxsize=4)
+def constants(ring: Ring) -> Constants:
+    """The constants of a ring."""
+    each = [tables(ring.degree, prime) for prime in ring.primes]
+
+    def inverse(of: int, modulus: int) -> tuple[int, int]:
+        found = pow(of, -1, modulus)
+        return found, companion(found, modulus)
+
+    pairs = [(i, j) for j in range(len(ring.primes)) for i in range(j)]
+    return Constants(
+        primes=np.array([(p, companion(1, p)) for p in ring.primes], np.uint32),
+        inverses=np.array([(1 << INVERSE_BITS) // p for p in ring.primes], np.uint64),
+        head=np.stack([t.head for t in each]),
+        tail=np.stack([t.tail for t in each]),
+        back_head=np.stack([t.back_head for t in each]),
+        back_tail=np.stack([t.back_tail for t in each]),
+        last=np.stack([t.last for t in each]),
+        garner=np.array([inverse(low, high) for low, high in ring.words], np.uint32),
+        mixed=np.array([inverse(ring.primes[i], ring.primes[j]) for i, j in pairs], np.uint32),
+    )
+
+
+@lru_cache(maxsize=16)
+def scale(encoding: Encoding) -> Scale:
+    """The constants of an encoding."""
+    scaled = [encoding.delta * encoding.base**k for k in range(encoding.digits)]
+    digits = [
+        [[each % p for each in scaled], [companion(each % p, p) for each in scaled]]
+        for p in encoding.ring.primes
+    ]
+    return Scale(
+        base=np.uint64(encoding.base),
+        digits=np.array(digits, np.uint32),
+        places=_limbs([*scaled, encoding.delta // 2]),
+        modulus=_limbs([encoding.ring.modulus])[0],
+    )
+
+
+def _limbs(numbers: list[int]) -> NDArray[np.uint64]:
+    return np.array([[n & ((1 << 64) - 1), n >> 64] for n in numbers], np.uint64)

@@ -1,0 +1,180 @@
+"""What the coordinator makes of the answers of a committee's key holders.
+
+    examination   receipts that enough holders found in order are shown to the rule
+    opening       any t shares of a cohort give a sum of keys; the shards say whether it opens
+
+Any t - 1 holders may lie about their shares: subsets of answers are tried one after another, and
+who is off the polynomial of the others is named. A sum of keys that is too large is not tried
+at all. If nothing opens, the cohort is burnt: it is charged, and none of its submissions is ever
+part of another. Pure functions of the state; what must not live here: orders, records, shards.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from secureps.crypto.cipher import Opening
+from secureps.crypto.field import Vector, parse_vector
+from secureps.crypto.sharing import KEY_BOUND, Committee, Verdict, interpolate, judge, key_sum
+from secureps.crypto.suite import cipher, key_length
+from secureps.messages.submission import Receipt, SubmissionId
+from secureps.policy.plan import Plan
+from secureps.roles.federation import GroupState
+from secureps.roles.turn import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A sum of keys that may open the cohort: int32 little-endian, from these holders' shares."""
+
+    key: bytes
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hopeless:
+    """Nothing will ever open this cohort."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Answers are missing; time alone could change something at `until` (None: never)."""
+
+    until: float | None
+    reason: str
+
+
+def wanted(plan: Plan) -> bool:
+    """Whether a committee opens the sums of a plan."""
+    return cipher(plan.cipher_parameters).opening is Opening.COMMITTEE
+
+
+def short(turn: Turn) -> str:
+    """Why no round opens: too few holders are here to open anything; empty if enough are."""
+    if not wanted(turn.plan):
+        return ""
+    here = [holder for holder in turn.holders if holder in turn.watchers]
+    if len(here) >= turn.plan.threshold:
+        return ""
+    return f"waits for key holders: {_missing(turn, here)}"
+
+
+# --- examination ------------------------------------------------------------------
+
+
+def examined(turn: Turn, group: GroupState) -> tuple[tuple[Receipt, ...], str]:
+    """The receipts that the rule may see, and what the others wait for (empty: there are none)."""
+    receipts = tuple(group.receipts.values())
+    if not wanted(turn.plan):
+        return receipts, ""
+    seen = {r.id: group.examined.get(r.id, frozenset()) for r in receipts}
+    ready = tuple(r for r in receipts if len(seen[r.id]) >= turn.plan.threshold)
+    waiting = [seen[r.id] for r in receipts if r not in ready]
+    if not waiting:
+        return ready, ""
+    updates = f"{len(waiting)} update{'s' * (len(waiting) > 1)}"
+    missing = _missing(turn, frozenset.intersection(*waiting))
+    return ready, f"{updates} to be examined by key holders: {missing}"
+
+
+def unexamined(group: GroupState, holder: str) -> tuple[Receipt, ...]:
+    """What a holder is still to look into."""
+    found: Mapping[SubmissionId, frozenset[str]] = group.examined
+    return tuple(r for r in group.receipts.values() if holder not in found.get(r.id, ()))
+
+
+def _missing(turn: Turn, answered: Collection[str]) -> str:
+    absent = [holder for holder in turn.holders if holder not in answered]
+    verb = "has" if len(absent) == 1 else "have"
+    suffice = f"{turn.plan.threshold} of {len(turn.holders)} suffice"
+    return f"{', '.join(absent) or 'nobody'} {verb} not answered; {suffice}"
+
+
+# --- opening ----------------------------------------------------------------------
+
+
+def silent(turn: Turn, group: GroupState) -> tuple[str, ...]:
+    """Holders that have neither given nor refused a share of the cohort."""
+    return tuple(h for h in turn.holders if h not in group.shares and h not in group.refusals)
+
+
+def decide(turn: Turn, group: GroupState) -> Found | Hopeless | Patience:
+    """What is next for a cohort that every shard holds.
+
+    While fewer than t have answered, it waits. When all answers that are there are tried, those
+    of silent holders have one deadline's time to come.
+    """
+    t, n = turn.plan.threshold, len(turn.holders)
+    if len(group.refusals) > n - t:
+        said = "; ".join(f"{h}: {reason}" for h, reason in sorted(group.refusals.items()))
+        return Hopeless(f"{len(group.refusals)} of {n} key holders refused: {said}")
+    late = silent(turn, group)
+    if len(group.shares) < t:
+        answered = [holder for holder in turn.holders if holder not in late]
+        return Patience(None, f"opens: {_missing(turn, answered)}")
+    found = next(_candidates(turn, group), None)
+    if found is not None:
+        return found
+    verdict = _judged(turn, group, None).reason
+    until = group.answered_at + turn.plan.group(group.name).rule.deadline
+    if not late or turn.now >= until:
+        return Hopeless(f"no {t} of {len(group.shares)} answers open it: {verdict}")
+    names = ", ".join(late)
+    return Patience(until, f"no {t} of {len(group.shares)} answers open it; waits for {names}")
+
+
+def _candidates(turn: Turn, group: GroupState) -> Iterator[Found]:
+    """Sums of keys that are plausible and were not tried; those without known liars first."""
+    committee, answers = turn.plan.committee(turn.holders), _answers(turn, group)
+    lied = {k for k, holder in enumerate(committee.holders) if holder in turn.federation.liars}
+    found: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
+    subsets = itertools.combinations(sorted(answers), committee.threshold)
+    for subset in sorted(subsets, key=lambda each: (len(lied.intersection(each)), each)):
+        names = tuple(committee.holders[k] for k in subset)
+        found[names] = _sum(turn, group, committee, {k: answers[k] for k in subset})
+    failed = {found[names].tobytes() for names in group.failed}
+    for names, total in found.items():
+        if total.tobytes() not in failed and _plausible(total, group):
+            yield Found(total.astype("<i4").tobytes(), names)
+
+
+def _sum(
+    turn: Turn, group: GroupState, committee: Committee, answers: Mapping[int, Vector]
+) -> npt.NDArray[np.int64]:
+    assert group.cohort is not None
+    length = key_length(turn.plan.cipher_parameters)
+    members = group.cohort.members
+    corrections = (parse_vector(group.receipts[m.id].correction or b"", length) for m in members)
+    return key_sum(committee, answers, corrections, [member.weight for member in members])
+
+
+def _plausible(found: npt.NDArray[np.int64], group: GroupState) -> bool:
+    """Whether |S| <= 41 sum w_i: necessary, and not sufficient."""
+    assert group.cohort is not None
+    return bool(np.abs(found).max() <= KEY_BOUND * group.cohort.weight)
+
+
+def _answers(turn: Turn, group: GroupState) -> dict[int, Vector]:
+    """The shares that are there, by the holder's index."""
+    length = key_length(turn.plan.cipher_parameters)
+    indices = {holder: k for k, holder in enumerate(turn.plan.committee(turn.holders).holders)}
+    return {indices[h]: parse_vector(share, length) for h, share in group.shares.items()}
+
+
+def _judged(turn: Turn, group: GroupState, verified: Vector | None) -> Verdict:
+    return judge(turn.plan.committee(turn.holders), _answers(turn, group), verified)
+
+
+def liars(turn: Turn, group: GroupState) -> tuple[tuple[str, ...], str]:
+    """Who lied about a cohort that was opened, and why that is beyond doubt; nobody: empty."""
+    committee, answers = turn.plan.committee(turn.holders), _answers(turn, group)
+    right = {k: a for k, a in answers.items() if committee.holders[k] in group.opened_by}
+    verdict = _judged(turn, group, interpolate(committee, right))
+    return tuple(committee.holders[k] for k in sorted(verdict.liars)), verdict.reason

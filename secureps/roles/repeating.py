@@ -1,0 +1,102 @@
+"""What is said again to a party that (re)subscribes: everything that still concerns it.
+
+Orders may be lost with the stream that they were on; all are idempotent. What must not live
+here: decisions and records (`roles.commit`).
+"""
+
+from __future__ import annotations
+
+from secureps.messages.orders import (
+    Configure,
+    Discard,
+    Examine,
+    Finish,
+    Found,
+    SendAgain,
+    WriteCheckpoint,
+)
+from secureps.messages.submission import SubmissionId
+from secureps.roles import checkpointing, commit, quorum
+from secureps.roles.federation import GroupState, Phase
+from secureps.roles.turn import Turn
+
+
+def repeat(turn: Turn, party: str, unsettled: tuple[SubmissionId, ...]) -> None:
+    """Everything that still concerns `party`, in the order of the steps.
+
+    `unsettled` are submissions whose fate it does not know: a client's own that lie in its
+    outbox, those of which a shard has blocks.
+    """
+    federation, pinned = turn.federation, turn.federation.pinned
+    if pinned is None:
+        return
+    if party in pinned.placement.shards or party in turn.holders:
+        shards = tuple(federation.shards[name] for name in pinned.placement.shards)
+        turn.order(party, Configure(federation.incarnation, pinned.run, pinned.placement, shards))
+    if party in pinned.placement.shards:
+        for group in federation.groups.values():
+            _repeat_to_shard(turn, group, party)
+        past = tuple(id for id in unsettled if federation.past(id))
+        if past:
+            turn.order(party, Discard(federation.incarnation, past))
+    elif party in turn.holders:
+        for group in federation.groups.values():
+            if quorum.wanted(turn.plan):
+                _repeat_to_committee(turn, group, party)
+            elif group.phase is Phase.OPENING:
+                turn.order(party, commit.make_open(turn, group))
+            elif group.phase is Phase.PREPARING:
+                commit.prepare_again(turn, group)  # a shard may have lost what this holder opened
+    else:
+        for id in unsettled:
+            if id in federation.fates:
+                turn.tell_fates((id,))
+            elif not federation.known(id):
+                turn.order(party, SendAgain(federation.incarnation, id))
+        for group in federation.groups.values():
+            _repeat_to_client(turn, group, party)
+    if party in checkpointing.parts_due(turn):
+        last = federation.checkpoints[-1]
+        turn.order(party, WriteCheckpoint(federation.incarnation, last.number, last.versions))
+    if federation.finished:
+        turn.order(party, Finish(federation.incarnation, federation.finished))
+
+
+def _repeat_to_shard(turn: Turn, group: GroupState, shard: str) -> None:
+    blocks = turn.federation.owners(group.name).get(shard)
+    if blocks is None:
+        return
+    if group.phase is Phase.FOUNDING:
+        if shard in group.prepared:
+            return
+        for receipt in group.receipts.values():
+            turn.order(shard, Found(turn.federation.incarnation, group.name, receipt))
+        if turn.plan.given(group.name):
+            turn.order(shard, Found(turn.federation.incarnation, group.name, None))
+        return
+    turn.order(shard, commit.make_commit(turn, group))
+    if group.phase is Phase.HOLDING and shard not in group.held:
+        turn.order(shard, commit.make_hold(turn, group, blocks))
+    if group.phase is Phase.PREPARING and shard not in group.prepared:
+        turn.order(shard, commit.make_prepare(turn, group, blocks))
+
+
+def _repeat_to_committee(turn: Turn, group: GroupState, holder: str) -> None:
+    if group.phase is Phase.COLLECTING:
+        for receipt in quorum.unexamined(group, holder):
+            turn.order(holder, Examine(turn.federation.incarnation, receipt))
+    elif group.phase in (Phase.OPENING, Phase.PREPARING) and holder in quorum.silent(turn, group):
+        turn.order(holder, commit.make_open(turn, group))
+
+
+def _repeat_to_client(turn: Turn, group: GroupState, client: str) -> None:
+    if group.version >= 0:
+        turn.order(client, commit.make_published(turn, group))
+    for receipt in [r for r in group.receipts.values() if r.id.client == client]:
+        commit.came_again(turn, group, receipt)  # a shard may have lost what is in its outbox
+    arrived = {id.client for id in group.receipts}
+    if group.phase is Phase.COLLECTING and client in group.invited - arrived:
+        turn.order(client, commit.make_invite(turn, group, client))
+    founder = client == turn.federation.founder and not turn.plan.given(group.name)
+    if group.phase is Phase.FOUNDING and founder and not arrived:
+        turn.order(client, commit.make_invite(turn, group, client))

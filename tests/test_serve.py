@@ -1,0 +1,68 @@
+"""`secureps serve` refuses a kit that its plan cannot be run with, before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secureps.errors import KitError
+from secureps.policy.plan import load_plan
+from secureps.run.serve import serve
+from secureps.store.keyring import create_kit, issue
+
+PLAN = """
+name = "trial"
+versions = 1
+[cipher]
+name = "{cipher}"
+capacity = 8
+[[group]]
+bits = 12
+rule = {{ quorum = 6 }}
+"""
+
+
+def folder(tmp_path: Path, kit: str, plan: str, holders: int) -> Path:
+    """A coordinator's configuration, with a kit that was made for the cipher `kit`."""
+    (tmp_path / "kit.toml").write_text(PLAN.format(cipher=kit))
+    (tmp_path / "plan.toml").write_text(PLAN.format(cipher=plan))
+    create_kit(tmp_path / "kit", load_plan(tmp_path / "kit.toml").cipher_parameters)
+    issue(tmp_path / "kit", "coordinator", "coordinator")
+    for i in range(holders):
+        issue(tmp_path / "kit", "holder", f"holder-{i}")
+    config = tmp_path / "coordinator.toml"
+    config.write_text(
+        'name = "coordinator"\nkit = "kit"\nstate = "state"\nplan = "plan.toml"\n'
+        'checkpoints = "checkpoints"\n'
+    )
+    return config
+
+
+@pytest.mark.parametrize(
+    ("kit", "plan", "holders", "reason"),
+    [
+        ("rlwe", "rlwe", 3, "the plan has 4 key holders, and the kit keys of 3: issue"),
+        ("rlwe", "rlwe", 5, "the plan has 4 key holders, and the kit keys of 5"),
+        ("rlwe", "bfv", 1, "made for another cipher than the plan's: its holders have rlwe keys"),
+        ("plain", "rlwe", 4, "made for another cipher than the plan's: its holders have no keys"),
+        ("rlwe", "plain", 4, "made for another cipher than the plan's"),
+    ],
+)
+def test_a_coordinator_starts_with_a_kit_for_its_plan_alone(
+    tmp_path: Path, kit: str, plan: str, holders: int, reason: str
+) -> None:
+    config = folder(tmp_path, kit, plan, holders)
+    with pytest.raises(KitError, match=reason):
+        serve("coordinator", config)
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_holder_starts_with_a_key_alone(tmp_path: Path) -> None:
+    folder(tmp_path, "plain", "plain", 1)
+    config = tmp_path / "holder-0.toml"
+    config.write_text(
+        'name = "holder-0"\nkit = "kit"\nstate = "state"\ncoordinator = "127.0.0.1:9"\n'
+    )
+    with pytest.raises(KitError, match="has no cipher key of a holder called holder-0"):
+        serve("keyholder", config)
