@@ -33,6 +33,8 @@ CASES: tuple[tuple[int, Shape, str], ...] = (
     (5, (30, 7), CIPHER),
     (5, (4000, 1000), CIPHER),
     (5, SHAPE, "plain"),
+    (5, SHAPE, "rlwe"),
+    (20, SHAPE, "rlwe"),
 )
 """Clients, the model's shape, and the cipher; the first is what the others are compared with."""
 

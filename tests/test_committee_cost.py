@@ -5,14 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from secureps.crypto.envelope import EnvelopeKey, seal
+from secureps.crypto.envelope import OVERHEAD, EnvelopeKey, seal
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.ring import GUIDELINES_LOG_Q, choose
 from secureps.crypto.sharing import share
 from secureps.crypto.suite import cipher
+from secureps.messages.charge import Charge
+from secureps.messages.orders import Examine
+from secureps.messages.submission import UPDATE, Receipt, SubmissionId
 from secureps.model.layout import GroupLayout
-from secureps.policy.committee_cost import CommitteeCost, advice, committee_cost, value_bytes
+from secureps.policy.committee_cost import (
+    RECEIPT_BYTES,
+    CommitteeCost,
+    advice,
+    committee_cost,
+    value_bytes,
+)
 from secureps.policy.plan import Plan
+from secureps.wire.codec import encode
 from tests.committee_plans import committee_plan
 from tests.roles_kit import make_plan
 
@@ -34,6 +44,29 @@ def test_a_submissions_bytes_are_those_that_sharing_makes(holders: int, threshol
     sent = sum(map(len, (*envelopes, *shared.commitments, vector_bytes(shared.correction))))
     assert cost(made).submission == sent
     assert cost(made).up == len(vector_bytes(shared.correction))
+
+
+def test_a_receipt_on_the_wire_has_the_bytes_that_are_counted() -> None:
+    plan, blocks = committee_plan(), 3
+    committee = plan.committee([f"holder-{i}" for i in range(4)])
+    receipt = Receipt(
+        run=bytes(32),
+        id=SubmissionId("hospital-12", "all", 7),
+        purpose=UPDATE,
+        version=6,
+        base=bytes(32),
+        blocks=(bytes(32),) * blocks,
+        envelopes=(bytes(committee.seed_bytes + OVERHEAD),) * 4,
+        commitments=(bytes(32),) * len(committee.subsets),
+        size=40_704,
+        charge=Charge("hospital-12", "all", 6, 3.66, 0.5, 8),
+        release=None,
+        unsafe=False,
+        correction=bytes(4 * 2048),
+        signature=bytes(64),
+    )
+    counted = RECEIPT_BYTES + 32 * blocks + cost(plan).submission
+    assert len(encode(Examine(3, receipt))) == pytest.approx(counted, rel=0.05)
 
 
 def test_a_holders_traffic_grows_with_the_cohort_and_hardly_with_the_model() -> None:

@@ -37,5 +37,12 @@ def test_a_shards_memory_does_not_grow_with_the_clients(tmp_path: Path) -> None:
         assert 1 / MOST_ERROR <= peak.ratio <= MOST_ERROR, peaks
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads Linux's /proc")
+@pytest.mark.timeout(120)
+def test_compiled_kernels_are_in_the_prediction(tmp_path: Path) -> None:
+    peak = shard_peaks(tmp_path, clients=5, versions=1, cipher="rlwe")
+    assert 1 / MOST_ERROR <= peak.ratio <= MOST_ERROR, peak
+
+
 def test_large_blocks_are_given_back_where_the_c_library_can() -> None:
     assert give_back_payloads() is (platform.libc_ver()[0] == "glibc")

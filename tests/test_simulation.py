@@ -51,8 +51,9 @@ def finished(simulation: Simulation) -> bool:
     return bool(simulation.coordinator.federation.finished)
 
 
-def test_plain_and_bfv_give_the_same_model_bit_for_bit(tmp_path: Path) -> None:
-    model = play(small_plan("bfv"), tmp_path)
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe-alone", "rlwe"])
+def test_every_cipher_gives_the_same_model_bit_for_bit(cipher: str, tmp_path: Path) -> None:
+    model = play(small_plan(cipher), tmp_path)
     assert same(model, unharmed("plain")[0])
     assert "body.count" not in model
 
@@ -107,7 +108,8 @@ def test_server_optimizers_run_under_encryption(name: str, tmp_path: Path) -> No
     optimizer = {"name": name, "learning_rate": 0.1, "schedule": schedule}
     group = {"clip": 3.0, "most_examples": 32, "rule": rule, "optimizer": optimizer}
     plain = play(small_plan(group=[group]), tmp_path / "plain")
-    assert same(play(small_plan("bfv", group=[group]), tmp_path / "bfv"), plain)
+    for sealed in ("bfv", "rlwe"):
+        assert same(play(small_plan(sealed, group=[group]), tmp_path / sealed), plain)
 
 
 def test_two_groups_live_beside_each_other(tmp_path: Path) -> None:
@@ -117,7 +119,8 @@ def test_two_groups_live_beside_each_other(tmp_path: Path) -> None:
         {"name": "head", "bits": 12, "clip": 1.0, "most_examples": 32, "rule": rule},
     ]
     plain = play(small_plan(group=groups), tmp_path / "plain")
-    assert same(play(small_plan("bfv", group=groups), tmp_path / "bfv"), plain)
+    for sealed in ("bfv", "rlwe"):
+        assert same(play(small_plan(sealed, group=groups), tmp_path / sealed), plain)
     assert set(plain) == {"body.weight", "head.bias"}
 
 
@@ -187,10 +190,22 @@ ORDERS = [
 ]
 
 
-def survive(message: tuple[str, str, str], fault: Fault, folder: Path) -> None:
+COMMITTEE = [
+    ("holder-0", "coordinator", "Examined"),
+    ("holder-1", "coordinator", "KeyShare"),
+    ("holder-2", "coordinator", "Register"),
+]
+COMMITTEE_ORDERS = [
+    ("coordinator", "holder-0", "Examine"),
+    ("coordinator", "holder-1", "Open"),
+    ("coordinator", "shard-0", "Prepare"),
+]
+
+
+def survive(message: tuple[str, str, str], fault: Fault, folder: Path, cipher: str = "bfv") -> None:
     """The same model as if nothing had happened to the first two of these messages."""
     table = {(*message, count): fault for count in (1, 2)}
-    simulation = small_federation(small_plan("bfv"), folder, Conditions(faults=Faults(table)))
+    simulation = small_federation(small_plan(cipher), folder, Conditions(faults=Faults(table)))
     simulation.run()
     assert simulation.network.seen(*message) >= 1, "the fault never happened"
     assert same(simulation.model(), unharmed("plain")[0])
@@ -210,6 +225,22 @@ def test_lost_repeated_and_late_orders_change_nothing(
     order: tuple[str, str, str], fault: Fault, tmp_path: Path
 ) -> None:
     survive(order, fault, tmp_path)
+
+
+@pytest.mark.parametrize("fault", [Drop(), DropReply(), Duplicate(), Delay(3.0)], ids=repr)
+@pytest.mark.parametrize("request_", COMMITTEE, ids="-".join)
+def test_lost_answers_of_a_committee_change_nothing(
+    request_: tuple[str, str, str], fault: Fault, tmp_path: Path
+) -> None:
+    survive(request_, fault, tmp_path, "rlwe")
+
+
+@pytest.mark.parametrize("fault", [Cut(), Duplicate(), Delay(3.0)], ids=repr)
+@pytest.mark.parametrize("order", COMMITTEE_ORDERS, ids="-".join)
+def test_lost_orders_to_a_committee_change_nothing(
+    order: tuple[str, str, str], fault: Fault, tmp_path: Path
+) -> None:
+    survive(order, fault, tmp_path, "rlwe")
 
 
 def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
@@ -239,7 +270,7 @@ def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
 # --- kills ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
 @pytest.mark.parametrize("party", PARTIES)
 def test_killed_at_any_event_ends_in_the_same_model(
     party: str, cipher: str, tmp_path: Path
@@ -247,7 +278,7 @@ def test_killed_at_any_event_ends_in_the_same_model(
     if party.startswith("holder") and cipher == "plain":
         return
     expected, events = unharmed(cipher)
-    kills = 20 if cipher == "plain" else 5
+    kills = {"plain": 20, "bfv": 5, "rlwe": 3}[cipher]
     for moment in range(1, events, events // kills):
         folder = tmp_path / str(moment)
         simulation = small_federation(small_plan(cipher), folder)
@@ -264,9 +295,10 @@ def test_killed_at_any_event_ends_in_the_same_model(
         assert same(simulation.model(), expected), f"killed {party} at event {moment}"
 
 
-def test_everybody_killed_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
+def test_everybody_killed_at_once(cipher: str, tmp_path: Path) -> None:
     conditions = Conditions(spool=lambda name: DiskSpool(tmp_path / "spool" / name))
-    simulation = small_federation(small_plan("bfv"), tmp_path, conditions)
+    simulation = small_federation(small_plan(cipher), tmp_path, conditions)
     simulation.run(lambda: simulation.versions() == {"all": 2})
     for party in list(simulation.parties):
         simulation.kill(party)
@@ -276,11 +308,12 @@ def test_everybody_killed_at_once(tmp_path: Path) -> None:
     assert same(simulation.model(), unharmed("plain")[0])
 
 
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
 @pytest.mark.parametrize("damage", ["newest", "all"])
 def test_a_shard_whose_state_files_are_damaged_makes_them_again(
-    damage: str, tmp_path: Path
+    damage: str, cipher: str, tmp_path: Path
 ) -> None:
-    simulation = small_federation(small_plan("bfv", checkpoint_every=4), tmp_path)
+    simulation = small_federation(small_plan(cipher, checkpoint_every=4), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 3})
     simulation.kill("shard-0")
     files = sorted((tmp_path / "shard-0" / "states").glob("*.safetensors"))
@@ -327,10 +360,11 @@ def test_a_secret_seed_is_not_marked(tmp_path: Path) -> None:
     assert latest_good(simulation.checkpoints)[1].unsafe == ()
 
 
-def test_stores_do_not_grow_with_versions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
+def test_stores_do_not_grow_with_versions(cipher: str, tmp_path: Path) -> None:
     """Spools and outboxes forget what is durable."""
     conditions = Conditions(spool=lambda name: DiskSpool(tmp_path / "spool" / name))
-    simulation = small_federation(small_plan("bfv", versions=8), tmp_path, conditions)
+    simulation = small_federation(small_plan(cipher, versions=8), tmp_path, conditions)
     counts: list[int] = []
 
     def count() -> bool:

@@ -35,7 +35,7 @@ from secureps.wire.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 PROGRAM_BYTES = 86_000_000
 """Resident in a shard that has no model yet: Python 3.11, numpy, gRPC (`benchmarks.memory`,
 "idle")."""
-KERNEL_BYTES = 170_000_000
+KERNEL_BYTES = 130_000_000
 """Besides, where numba and the compiled kernels of rlwe are loaded, once a sum was opened."""
 
 
@@ -234,8 +234,8 @@ def _committee(cost: CommitteeCost) -> Table:
             ("of each submission", f"{size(cost.submission)}: envelopes, commitments, correction"),
             (
                 "traffic of a key holder",
-                f"{size(cost.down)} in and {size(cost.up)} out for a version of the largest "
-                f"cohorts, at most",
+                f"about {size(cost.down)} in and {size(cost.up)} out for a version of the "
+                f"largest cohorts",
             ),
         ],
     )
