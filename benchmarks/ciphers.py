@@ -24,6 +24,8 @@ from secureps.codec.grid import Grid
 from secureps.codec.pack import Packing, capacity_base
 from secureps.crypto.bfv_seal import generate
 from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.public import Place
+from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.secret import Secret
 from secureps.crypto.suite import CIPHERS, cipher
@@ -46,6 +48,8 @@ def measure(values: int = VALUES, tries: int = 5) -> Sequence[Row]:
     integers = _before_the_cipher(watch)
     for name in CIPHERS:
         _cipher(watch, name, integers)
+    _rlwe(watch, "rlwe", CipherParameters("rlwe", CAPACITY, int(Grid(BITS, 0.1).levels)), integers)
+    _rlwe(watch, "rlwe wide", CipherParameters("rlwe", 100, int(Grid(BITS, 0.1).levels)), integers)
     time_vectors(watch)
     return watch.rows
 
@@ -92,6 +96,31 @@ def _cipher(watch: Stopwatch, name: str, integers: NDArray[np.int64]) -> None:
     total = watch.time(name, "total", lambda: adder.total(sums))
     opened = watch.time(name, "open", lambda: opener.open(total, watch.values))
     assert np.array_equal(opened, watch.tries * integers)
+
+
+def _rlwe(
+    watch: Stopwatch, who: str, parameters: CipherParameters, integers: NDArray[np.int64]
+) -> None:
+    """Each sealing takes a key of its own, which is timed with it."""
+    place, adder = Place(bytes(32), "all", bytes(32), watch.values), RlweAdder(parameters)
+    keys = []
+
+    def seal() -> bytes:
+        sealing = RlweSealing(parameters, place)
+        keys.append(sealing.key.coefficients().astype(np.int64))
+        return sealing.seal(0, integers)
+
+    sealed = watch.time(who, "seal", seal)
+    watch.time(who, "check", lambda: adder.check(watch.values, sealed))
+    sums = adder.zero(watch.values)
+    watch.time(who, "add", lambda: adder.add(sums, sealed, 4))
+    total = watch.time(who, "total", lambda: adder.total(sums))
+    weight = 4 * watch.tries
+    key = KeySum(weight * keys[-1], weight**2)
+    opened = watch.time(
+        who, "open", lambda: RlweOpener(parameters, place, key).open(0, total, watch.values)
+    )
+    assert np.array_equal(opened, weight * integers)
 
 
 def _keys(opening: Opening) -> tuple[bytes | None, Secret | None]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import pickle
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import ETA, SIGMA
 from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing, encoding
 from secureps.errors import InternalError, Malformed, Oversized, PlanRefused, Refused
-from tests.rlwe_kit import Ints, cohort, misfit, place, sealed
+from tests.rlwe_kit import Ints, cohort, misfit, place, public_element, sealed
 
 NARROW = CipherParameters("rlwe", 32, 65_534)
 WIDE = CipherParameters("rlwe", 32, 262_142)
@@ -396,3 +398,36 @@ def test_a_block_is_bit_for_bit_its_definition(
     values = random_values(parameters, slots, 1)
     found = fixed(parameters, slots, monkeypatch).seal(2, values)
     assert found == sealed(encoding(parameters), place(slots), 2, values, NOISE_KEY)
+
+
+def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row of it, in the document's own words: the wire format cannot drift unseen."""
+    values = np.array([0, 1, 2, 65_534])
+    enc, at = encoding(NARROW), place(4)
+    sealing = fixed(NARROW, 4, monkeypatch)
+    small = sealing.key.coefficients()
+    block = sealing.seal(0, values)
+    assert block == sealed(enc, at, 0, values, NOISE_KEY)
+    adder = RlweAdder(NARROW)
+    sums = adder.zero(4)
+    adder.add(sums, block, 4)
+    total = adder.total(sums)
+    found = RlweOpener(NARROW, at, KeySum(4 * small.astype(np.int64), 16)).open(0, total, 4)
+    transformed_a = public_element(enc.ring, at, 0)
+    digest = hashlib.blake2b(total, digest_size=32).hexdigest()
+    rows = {
+        "B, d, Delta": f"{enc.base}, {enc.digits}, {enc.delta}",
+        "a_0, first values modulo both primes": ", ".join(
+            str(a) for row in transformed_a for a in row[:2]
+        ),
+        "s_0 to s_7": ", ".join(map(str, small[:8])),
+        "first words": ", ".join(map(str, words(NARROW, block)[:2])),
+        "bytes": f"{len(block):,}",
+        "first 16 bytes": block[:16].hex(),
+        "BLAKE2b-256": hashlib.blake2b(block, digest_size=32).hexdigest(),
+        "of its total with weight 4": digest,
+        "opened by 4 s": ", ".join(map(str, found)),
+    }
+    document = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
+    for what, value in rows.items():
+        assert f"\n| {what} | `{value}` |\n" in document
