@@ -132,6 +132,45 @@ class ClientPrivacySection(Section):
     budget: float = Field(gt=0)
 
 
+class BestSection(Section):
+    """Which evaluated version is the best one: the most or the least of a metric."""
+
+    metric: str
+    goal: Literal["max", "min"]
+
+
+class StopSection(Section):
+    """When evaluations end a run early; `best` says by which metric.
+
+    `patience` is how many evaluations in a row may fail to improve on the best one before
+    them by more than `least`; `target` is a value at which the run is good enough.
+    """
+
+    patience: int | None = Field(default=None, ge=1)
+    least: float = Field(default=0.0, ge=0)
+    target: float | None = None
+
+
+class EvaluationSection(Section):
+    """Clients, or one named `evaluator`, judge published versions on held-out records.
+
+    `metrics` has the largest magnitude of each: values are clipped to it, and travel as
+    integers of `bits` bits (default: the most of any group) of that range. `most_examples` is
+    as in a group (default: the first group's), and so is `rule`.
+    """
+
+    every: int = Field(ge=1)
+    metrics: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        min_length=1, max_length=15
+    )
+    bits: int | None = Field(default=None, ge=2, le=24)
+    most_examples: int | None = Field(default=None, ge=1)
+    rule: RuleSection | None = None
+    evaluator: str | None = Field(default=None, pattern=NAME)
+    best: BestSection | None = None
+    stop: StopSection | None = None
+
+
 def _unit(privacy: Any) -> Any:
     """Which of the two sections it is: record-level where a file does not say."""
     if isinstance(privacy, dict):
@@ -172,6 +211,7 @@ class PlanSection(Section):
     privacy: PrivacySection | None = None
     training: dict[str, Scalar] = {}
     group: tuple[GroupSection, ...] = Field(min_length=1)
+    evaluation: EvaluationSection | None = None
     federation: FederationSection | None = None
 
 

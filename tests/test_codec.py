@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secureps.errors import Malformed, Oversized, SecurepsError
-from secureps.messages import orders, records, requests
+from secureps.messages import evaluation, orders, records, requests
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import field_types
 from secureps.messages.requests import (
@@ -43,6 +43,9 @@ SCALARS = {
 NESTED = {
     *("Figure", "MemberStatus", "GroupStatus", "Holding", "MemberBlocks", "ShardSums"),
     "GroupVersion",
+    "EvaluationStatus",
+    "Metric",
+    "VersionEvaluated",
 }
 """Classes of requests.py and orders.py that are only ever parts of another message."""
 
@@ -109,7 +112,7 @@ def test_no_record_of_the_journal_is_on_the_wire() -> None:
 def test_the_envelope_holds_whatever_is_sent_by_itself() -> None:
     sent = {
         name
-        for module in (requests, orders)
+        for module in (requests, orders, evaluation)
         for name, kind in vars(module).items()
         if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     }

@@ -15,8 +15,8 @@ ELSEWHERE = {
     ),
     "waits for members: ... of ... are live": ("test_sync.py", "waits for members: "),
     "another version would bring epsilon to ..., the budget is ...: this client stops": (
-        "test_up.py",
-        "another version would bring epsilon to",
+        "test_member_sends.py",
+        ": this client stops",
     ),
     "... is open to others: chmod 600 ...": ("test_keyring.py", "chmod 600 "),
     "this folder holds another run: its plan or roster differs from what was given; start a new "

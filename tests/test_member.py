@@ -21,6 +21,7 @@ from secureps.messages import orders, records, requests
 from secureps.messages.orders import GroupVersion
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.roles.charter import Pinned
+from secureps.roles.library import block_key
 from secureps.roles.machine import (
     COORDINATOR,
     Answered,
@@ -34,7 +35,7 @@ from secureps.roles.machine import (
     WatchLost,
     Work,
 )
-from secureps.roles.member import MemberKit, block_key
+from secureps.roles.member import MemberKit
 from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Sweep
 from tests.member_kit import PLAN, TWO, Client, asked, halts, puts, said, works
 from tests.roles_kit import (

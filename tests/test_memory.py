@@ -11,12 +11,12 @@ import pytest
 from benchmarks.memory import shard_peaks
 from secureps.service.heap import give_back_payloads
 
-MOST_GROWTH = 1.3
-"""Peak with 50 clients over peak with 5. What a shard holds of uploads is bounded by the
-threads that take them in, and by IN_FLIGHT_BYTES (64 MiB), not by how many clients send:
-12 threads with a block of 2 MiB and a piece of 1 MiB each are 37 MB above the 180 MB that 5
-clients need, who send too little at a time to occupy them all. Measured: 1.27. A shard that
-kept what it is sent would hold 216 MB in place of 22 MB: a ratio above 2."""
+MOST_GROWTH = 100_000_000
+"""Bytes of a shard's peak with 50 clients above that with 5. What it holds of uploads is bounded
+by the threads that take them in, and by IN_FLIGHT_BYTES (64 MiB), not by how many clients send:
+12 threads with a block of 2 MiB and a piece of 1 MiB each are 37 MB, and 45 clients more have
+buffers of about 1 MB. Measured: 58 to 73 MB. A shard that kept what it is sent would hold 194 MB
+more, beside those."""
 
 MOST_ERROR = 1.5
 """Of the prediction, either way. What a program needs before it has a model differs between
@@ -32,7 +32,7 @@ def test_a_shards_memory_does_not_grow_with_the_clients(tmp_path: Path) -> None:
         peaks[clients] = shard_peaks(folder, clients, versions=1, cipher="bfv")
         shutil.rmtree(folder)
     few, many = (peaks[n].highest for n in (5, 50))
-    assert many <= MOST_GROWTH * few, peaks
+    assert many <= few + MOST_GROWTH, peaks
     for peak in peaks.values():
         assert 1 / MOST_ERROR <= peak.ratio <= MOST_ERROR, peaks
 

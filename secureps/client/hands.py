@@ -4,7 +4,8 @@
 
 Everything random but keys and encryption errors derives from the member's seed and from
 (client, group, base version, purpose): a killed member that trains again makes the same
-integers, and so does every cipher. What must not live here: whether to train or to send.
+integers, and so does every cipher. Metrics of held-out records take the same way. What must
+not live here: whether to train, to evaluate or to send.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.blame import blamed
+from secureps.client.judge import judge
 from secureps.client.trainer import FitConfig, FitResult, Trainer, record_privacy
 from secureps.crypto.cipher import Opening, Sealer
 from secureps.crypto.identity import Identity
@@ -28,6 +30,7 @@ from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, KitError, Malformed, WrongShape
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, payload_digest
+from secureps.messages.evaluation import Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Figure, GetBlock, Telemetry
 from secureps.messages.schema import Schema, TensorSpec
@@ -43,8 +46,19 @@ from secureps.messages.submission import (
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.spending import Fact, fact
 from secureps.privacy.mechanism import clip_l2
-from secureps.roles.member import Member, block_key
-from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune, SealedUpdate, Sweep
+from secureps.roles.library import block_key
+from secureps.roles.member import Member
+from secureps.roles.tasks import (
+    Aim,
+    Contribute,
+    Contributed,
+    Evaluate,
+    Judged,
+    Offer,
+    Prune,
+    SealedUpdate,
+    Sweep,
+)
 from secureps.store.checkpoint import read_state, write_state
 from secureps.store.spool import Spool
 
@@ -125,12 +139,14 @@ class MemberHands:
         """A sealed block from the outbox."""
         return self._outbox.get(key)
 
-    def work(self, task: object) -> Contributed | None:
+    def work(self, task: object) -> Contributed | Judged | None:
         match task:
             case Offer(group, sequence):
                 return self._offer(group, sequence)
             case Contribute():
                 return self._contribute(task)
+            case Evaluate():
+                return self._evaluate(task)
             case Prune(keys):
                 for key in keys:
                     self._outbox.delete(key)
@@ -171,7 +187,7 @@ class MemberHands:
         report = Telemetry(self._holdings.name, aim.group, aim.version + 1, figures)
         return Contributed(updates, (report,))
 
-    def _assemble(self, task: Contribute) -> Tensors:
+    def _assemble(self, task: Contribute | Evaluate) -> Tensors:
         """The pulled model, in the order of the schema, with this client's local tensors."""
         layout, at = self._layout(), 0
         tensors: Tensors = {}
@@ -211,8 +227,7 @@ class MemberHands:
             raise WrongShape(run.difference(fitted))
 
     def _seal(self, aim: Aim, base: Tensors, result: FitResult, task: Contribute) -> SealedUpdate:
-        holdings, plan = self._holdings, self._machine.pinned.plan
-        layout = self._layout().group(aim.group)
+        plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
         at = sum(g.blocks for g in self._layout().groups[: plan.groups.index(aim.group)])
         model = model_digest(aim.group, aim.version, task.blocks[at : at + layout.blocks])
         scale = self._scale(aim.group, task.blocks[at + layout.blocks - 1])
@@ -220,18 +235,32 @@ class MemberHands:
             delta = layout.flatten(result.parameters) - layout.flatten(base)
             clipped = self._clip(aim.group, delta, scale)
             weight = self._weight(aim.group, layout.size, result.examples)
-        content = digest("secureps-update", weight.to_bytes(8, "little"), clipped.tobytes())
-        known = aim.known
-        attempt = known.index(content) if content in known else len(known)
-        spends = fact(plan, holdings.name, aim.group, layout.size, aim.version, attempt)
+        self._check_steps(aim, result)
+        return self._contribution(aim, model, clipped, weight)
+
+    def _check_steps(self, aim: Aim, result: FitResult) -> None:
+        """Malformed unless the trainer took as many private steps as are charged."""
+        plan, size = self._machine.pinned.plan, self._layout().group(aim.group).size
+        spends = fact(plan, self._holdings.name, aim.group, size, aim.version)
         if isinstance(spends, Charge) and result.steps != spends.steps:
             raise Malformed(
                 f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
             )
+
+    def _contribution(
+        self, aim: Aim, base: bytes, clipped: NDArray[np.float32], weight: int
+    ) -> SealedUpdate:
+        """Rounds, adds noise where the plan wants it, seals, and puts it into the outbox."""
+        holdings, plan = self._holdings, self._machine.pinned.plan
+        layout = self._layout().group(aim.group)
+        content = digest("secureps-update", weight.to_bytes(8, "little"), clipped.tobytes())
+        known = aim.known
+        attempt = known.index(content) if content in known else len(known)
+        spends = fact(plan, holdings.name, aim.group, layout.size, aim.version, attempt)
         values = self._on_grid(aim, attempt, clipped, weight)
         id = SubmissionId(holdings.name, aim.group, aim.sequence)
         payloads = (self._sealed_block(layout, values, weight, b) for b in range(layout.blocks))
-        sealed = self._seal_up(id, UPDATE, payloads, aim.version, model, spends)
+        sealed = self._seal_up(id, UPDATE, payloads, aim.version, base, spends)
         return dataclasses.replace(sealed, content=content)
 
     def _scale(self, group: str, last: bytes) -> float | None:
@@ -254,6 +283,32 @@ class MemberHands:
         if adaptive is None or scale is None:
             return clip_l2(delta, plan.group(group).clip)[0]
         return adaptive.clipped(delta, scale)
+
+    # --- evaluating ---------------------------------------------------------------
+
+    def _evaluate(self, task: Evaluate) -> Contributed | Judged:
+        """The metrics of the pulled model on this client's held-out records, sealed or signed."""
+        holdings, pinned = self._holdings, self._machine.pinned
+        section = pinned.plan.section.evaluation
+        assert section is not None
+        judgement = judge(holdings.trainer, self._assemble(task), section)
+        if task.aim is None:
+            message = Evaluated(
+                run=pinned.run.id,
+                party=holdings.name,
+                version=task.model[0].version,
+                model=task.digests,
+                metrics=judgement.metrics,
+                examples=judgement.examples,
+            )
+            signature = holdings.identity.sign(*evaluated_bytes(message))
+            return Judged(dataclasses.replace(message, signature=signature))
+        aim = task.aim
+        with blamed("what evaluate returned"):
+            weight = self._weight(aim.group, judgement.vector.size, judgement.examples)
+        clipped, _ = clip_l2(judgement.vector, pinned.plan.group(aim.group).clip)
+        base = evaluated_digest(task.own, task.digests)
+        return Contributed((self._contribution(aim, base, clipped, weight),), ())
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
         """Words for one purpose; a secret seed gives other ones in every run."""

@@ -127,7 +127,10 @@ class FitResult:
 class EvaluateResult:
     """Mean loss and metrics of a model over `examples` held-out records (never trained on).
 
-    `RecordPrivacy` does not cover them: they are the exact values.
+    `RecordPrivacy` does not cover them: they are the exact values. Where a plan evaluates, they
+    leave this client as encrypted integers, and what everybody sees is their mean over at
+    least the minimum cohort; no epsilon covers the held-out records. A designated evaluator's
+    are told as they are.
     """
 
     loss: float

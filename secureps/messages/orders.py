@@ -120,7 +120,9 @@ class Discard:
 class Invite:
     """Train from this base version; version -1 asks for the founding model.
 
-    `seconds` is how long the round stays open from now, for information.
+    `seconds` is how long the round stays open from now, for information. `evaluates` is the
+    version of the model that is to be evaluated: of the metrics' group by this invitation, of
+    any other by one that comes besides, before the training; 0 if there is none.
     """
 
     incarnation: int
@@ -128,6 +130,7 @@ class Invite:
     round: int
     version: int
     seconds: float
+    evaluates: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,24 @@ class RoundGivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberDeclined:
+    """An invited client takes no part in this round; nobody waits for it any longer."""
+
+    group: str
+    round: int
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSkipped:
+    """A version of the model that was to be evaluated never will be."""
+
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """A receipt was accepted."""
 
@@ -218,7 +236,8 @@ class SumsMade:
 class StatePrepared:
     """The state file of a version is durable; digests of own blocks, ascending, and of the file.
 
-    `scale` is the version's, if this shard holds it (see `Prepared`).
+    `scale` is the version's, if this shard holds it (see `Prepared`); `mean` are the values
+    themselves, of the metrics' group alone.
     """
 
     group: str
@@ -227,6 +246,7 @@ class StatePrepared:
     blocks: tuple[bytes, ...]
     state: bytes
     scale: float | None = None
+    mean: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
@@ -57,6 +58,16 @@ class Submit:
     """A submission is complete on its shards."""
 
     receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """An invited client takes no part in a round of the metrics' group, and says why."""
+
+    party: str
+    group: str
+    round: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,8 @@ class Prepared:
     """A shard's blocks of a new version are durable; digests ascending, and of its state file.
 
     `scale` comes from the shard that holds the group's last block, under adaptive clipping.
+    `mean` are the opened means of the metrics' group, sorted by name, in units of their largest
+    magnitudes; empty of every other group.
     """
 
     shard: str
@@ -122,6 +135,7 @@ class Prepared:
     blocks: tuple[bytes, ...]
     state: bytes
     scale: float | None = None
+    mean: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +243,29 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationStatus:
+    """What evaluations came to.
+
+    Args:
+        step, reason, late: as of a group: of the evaluation under way.
+        results: in the order of versions; best: the best version of them, 0 for none.
+        skipped: versions that were to be evaluated and never will be.
+    """
+
+    step: str
+    reason: str
+    late: tuple[str, ...]
+    results: tuple[VersionEvaluated, ...]
+    best: int
+    skipped: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
-    """How the run stands; `run` is empty until the run is founded, as is `holdings`."""
+    """How the run stands; `run` is empty until the run is founded, as is `holdings`.
+
+    `groups` are the model's; `evaluation` is None where the plan has none.
+    """
 
     run: bytes
     incarnation: int
@@ -240,6 +275,7 @@ class Status:
     shards: tuple[ShardAddress, ...]
     telemetry: tuple[Telemetry, ...]
     holdings: tuple[Holding, ...] = ()
+    evaluation: EvaluationStatus | None = None
 
 
 # --- to a shard, and its answers --------------------------------------------------

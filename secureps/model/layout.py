@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.encoding import canonical, digest
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema, TensorSpec
 
 MOST_VALUES = 1 << 36
@@ -135,11 +136,15 @@ class GroupLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """All groups of a run, and the tensors that stay with each client."""
+    """All groups of a model, the tensors that stay with each client, and what is evaluated.
+
+    `evaluation` is the group of the metrics: of one block, and no part of the model.
+    """
 
     groups: tuple[GroupLayout, ...]
     local: tuple[TensorSpec, ...]
     block_size: int
+    evaluation: GroupLayout | None = None
 
     @classmethod
     def build(
@@ -149,6 +154,7 @@ class Layout:
         block_size: int,
         local: Sequence[str] = (),
         scaled: Collection[str] = (),
+        metrics: Sequence[str] = (),
     ) -> Layout:
         """Sort the tensors of a schema into groups.
 
@@ -159,10 +165,11 @@ class Layout:
             block_size: slots per block, slot 0 included.
             local: patterns of tensors that stay out, tried before all groups.
             scaled: groups with an adaptive clip, whose scale is their last value.
+            metrics: names of what clients evaluate together, if they do.
         Raises:
             PlanRefused: a tensor fits no group, a group gets no values, a name occurs twice or
-                is reserved,
-                a dtype cannot be carried, or a block would have no room for a value.
+                is reserved, a dtype cannot be carried, or a block would have no room for a
+                value or for all metrics.
         """
         for spec in schema.tensors:
             if min(spec.shape, default=1) < 0 or math.prod(spec.shape) > MOST_VALUES:
@@ -199,11 +206,16 @@ class Layout:
             if name in scaled:
                 specs, size = [*specs, SCALE], size + 1
             built.append(GroupLayout(name, tuple(specs), size, block_size - 1))
-        return cls(tuple(built), tuple(kept), block_size)
+        return cls(tuple(built), tuple(kept), block_size, _metrics(metrics, block_size))
+
+    @property
+    def all_groups(self) -> tuple[GroupLayout, ...]:
+        """The model's groups and, if there is one, that of the metrics."""
+        return self.groups if self.evaluation is None else (self.evaluation, *self.groups)
 
     def group(self, name: str) -> GroupLayout:
         """The group of that name; Malformed if there is none."""
-        for group in self.groups:
+        for group in self.all_groups:
             if group.name == name:
                 return group
         raise Malformed(f"there is no group {name!r} in this run")
@@ -212,6 +224,16 @@ class Layout:
     def digest(self) -> bytes:
         """32 bytes (BLAKE2b-256) over groups, tensors, order, block size and local tensors."""
         return digest("secureps-layout", canonical(self))
+
+
+def _metrics(names: Sequence[str], block_size: int) -> GroupLayout | None:
+    """The group of the metrics, one float32 each."""
+    if not names:
+        return None
+    if len(names) >= block_size:
+        raise PlanRefused(f"{len(names)} metrics do not fit a block of {block_size} slots")
+    specs = tuple(TensorSpec(name, (), "float32") for name in names)
+    return GroupLayout(EVALUATION, specs, len(specs), block_size - 1)
 
 
 def _refuse_repeats(kind: str, names: Sequence[str]) -> None:

@@ -87,7 +87,7 @@ class OptimizerSettings:
     """A server optimizer by name; the defaults are federated averaging.
 
     Args:
-        name: "sgd", "momentum", "adam" or "yogi".
+        name: "sgd", "momentum", "adam", "yogi", or "replace" for what is no model.
         learning_rate: of the server.
         schedule: how it changes.
         momentum: of "momentum", in [0, 1).
@@ -217,6 +217,21 @@ def yogi(schedule: Schedule, betas: tuple[float, float], tau: float) -> Optimize
     return Optimizer(init, apply)
 
 
+def replace() -> Optimizer:
+    """x = update: what was opened is the new value itself, not a change of the old one."""
+
+    def init(values: Values) -> OptimizerState:
+        return OptimizerState(0, {})
+
+    def apply(
+        update: Values, values: Values, state: OptimizerState
+    ) -> tuple[Values, OptimizerState]:
+        _demand_shapes(update, values, state)
+        return update.copy(), OptimizerState(state.step + 1, {})
+
+    return Optimizer(init, apply)
+
+
 def build_schedule(settings: ScheduleSettings, learning_rate: float) -> Schedule:
     """The schedule of that name; PlanRefused for an unknown name or a number out of range."""
     builders: dict[str, Callable[[], Schedule]] = {
@@ -243,6 +258,7 @@ def build_optimizer(settings: OptimizerSettings) -> Optimizer:
         "momentum": lambda: momentum(rate, settings.momentum),
         "adam": lambda: adam(rate, settings.betas, settings.tau),
         "yogi": lambda: yogi(rate, settings.betas, settings.tau),
+        "replace": replace,
     }
     _demand(0 <= settings.momentum < 1, "momentum", "in [0, 1)", settings.momentum)
     for beta in settings.betas:

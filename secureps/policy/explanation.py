@@ -7,16 +7,17 @@ parties run. What must not live here: how it looks (`run.check`), and any measur
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from secureps.config import ClientPrivacySection, RecordPrivacySection, ServeSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
+from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
 from secureps.policy.footprint import FLOAT_BYTES, Footprint, Service, footprint
 from secureps.policy.plan import Plan
-from secureps.policy.spending import fact, spent
+from secureps.policy.spending import Fact, fact, spent
 
 POSSIBLE_BLOCK = 1 << 18
 """Values of a block that wastes nothing under any cipher."""
@@ -111,7 +112,8 @@ class Explanation:
 def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanation:
     """Explains a plan for a model with `sizes` values in each group (see `Layout`)."""
     block_values = plan.section.block_size - 1
-    layout = tuple(GroupLayout(name, (), sizes[name], block_values) for name in plan.groups)
+    sizes = {**sizes, EVALUATION: plan.metrics_count}
+    layout = tuple(GroupLayout(name, (), sizes[name], block_values) for name in plan.all_groups)
     return Explanation(
         name=plan.section.name,
         versions=plan.section.versions,
@@ -171,7 +173,7 @@ def _sights(plan: Plan) -> tuple[Sight, ...]:
 def _collusion(plan: Plan) -> tuple[str, ...]:
     if cipher(plan.cipher_parameters).opening is Opening.NOTHING:
         return ("any shard alone: it reads every update",)
-    least = min(plan.rule(name).minimum for name in plan.groups)
+    least = min(plan.rule(name).minimum for name in plan.all_groups)
     seen = "a shard, which knows its noise" if plan.noisy_shards else "whoever sees sums or models"
     return (
         "the aggregator (a shard suffices) together with the key holder",
@@ -197,23 +199,29 @@ def _opened(plan: Plan) -> str:
 
 
 def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
+    sizes = {**sizes, EVALUATION: plan.metrics_count}
     section, privacy = plan.section, plan.section.privacy
     if privacy is None:
         return None
 
     def spends(versions: int) -> float:
-        facts = (
+        facts: Iterable[Fact | None] = (
             fact(plan, "client", group, sizes[group], version)
             for version in range(versions)
             for group in plan.groups
         )
+        rounds = sum(version <= versions for version in plan.evaluated)
+        if plan.clients_evaluate:
+            size = plan.metrics_count
+            own = (fact(plan, "client", EVALUATION, size, number) for number in range(rounds))
+            facts = (*facts, *own)
         return spent(plan, (each for each in facts if each is not None))
 
     allowed = next((v for v in range(section.versions, 0, -1) if spends(v) <= privacy.budget), 0)
     client = isinstance(privacy, ClientPrivacySection)
     deviation = {
         name: (_client_noise if client else _record_noise)(plan, name, sizes[name])
-        for name in plan.groups
+        for name in (plan.all_groups if client else plan.groups)
     }
     return Price(
         unit=UNITS[privacy.unit],
@@ -295,15 +303,42 @@ def _record_noise(plan: Plan, name: str, _: int) -> float:
     return one / math.sqrt(plan.rule(name).minimum)
 
 
+def _evaluation_remarks(plan: Plan) -> list[str]:
+    """Who sees what of held-out records, and what covers them."""
+    evaluation, privacy = plan.section.evaluation, plan.section.privacy
+    if evaluation is None:
+        return []
+    names, count = ", ".join(sorted(evaluation.metrics)), len(plan.evaluated)
+    if plan.evaluator:
+        return [
+            f"evaluation: {plan.evaluator} judges {count} versions on held-out records and tells "
+            f"the coordinator {names} in the clear; it does not train, and no epsilon covers its "
+            "records"
+        ]
+    seen = (
+        f"evaluation: of {count} versions everybody sees {names}, each a mean over at least "
+        f"{plan.rule(EVALUATION).minimum} clients"
+    )
+    if isinstance(privacy, ClientPrivacySection):
+        return [f"{seen}; each evaluation has noise and is charged like another update"]
+    sealed = cipher(plan.cipher_parameters).opening is not Opening.NOTHING
+    protection = "the encrypted sum" if sealed else "nothing, in the clear,"
+    return [
+        f"{seen}, exact: {protection} protects a single client's, and no epsilon covers held-out "
+        "records; a client with --budget sends none"
+    ]
+
+
 def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
     section, sealed = plan.section, plan.holders > 0
     remarks = []
     if section.privacy is None:
         remarks.append("no privacy: sums and models may give records away; add a [privacy] section")
+    remarks += _evaluation_remarks(plan)
     if not sealed:
         remarks.append("no encryption: only for runs whose shards may read every update")
     for group in layout:
-        remarks += _wasted(plan, group)
+        remarks += _wasted(plan, group) if group.name != EVALUATION else ()
         rule = plan.rule(group.name)
         if sealed and rule.minimum < OPENED:
             remarks.append(
@@ -320,7 +355,8 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
             remarks.append(_following(plan, group.name, group.size))
     if section.privacy is not None and section.training.get("momentum"):
         remarks.append("momentum adds to the noise, which is stated without it")
-    if section.shards > 1 and sum(group.blocks for group in layout) < section.shards:
+    blocks = [group.blocks for group in layout if group.name != EVALUATION]
+    if section.shards > 1 and sum(blocks) < section.shards:
         remarks.append("the model has fewer blocks than shards: some shards will have no work")
     return tuple(remarks)
 

@@ -26,9 +26,15 @@ from secureps.config import (
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, PlanRefused
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.model.optimizer import Optimizer, OptimizerSettings, ScheduleSettings, build_optimizer
+from secureps.policy.evaluation import (
+    evaluated_versions,
+    evaluation_group,
+    refuse_unsound_evaluation,
+)
 from secureps.policy.rule import Rule
 from secureps.policy.sync import Sync
 from secureps.privacy.adaptive import AdaptiveClip
@@ -70,6 +76,8 @@ class Plan:
 
     def group(self, name: str) -> GroupSection:
         """One group's section; KeyError if there is none."""
+        if name == EVALUATION and self.clients_evaluate:
+            return self._evaluation_group
         for group in self.section.group:
             if group.name == name:
                 return group
@@ -77,7 +85,44 @@ class Plan:
 
     @property
     def groups(self) -> tuple[str, ...]:
+        """The groups of the model."""
         return tuple(group.name for group in self.section.group)
+
+    @property
+    def all_groups(self) -> tuple[str, ...]:
+        """Every group that clients contribute to: the metrics' first, if they evaluate."""
+        return (EVALUATION, *self.groups) if self.clients_evaluate else self.groups
+
+    @property
+    def clients_evaluate(self) -> bool:
+        """Whether the metrics are a mean over clients, and a group of their own."""
+        evaluation = self.section.evaluation
+        return evaluation is not None and evaluation.evaluator is None
+
+    @property
+    def metrics_count(self) -> int:
+        """How many metrics an evaluation has; 0 if there is none."""
+        evaluation = self.section.evaluation
+        return 0 if evaluation is None else len(evaluation.metrics)
+
+    @property
+    def evaluator(self) -> str:
+        """The designated evaluator, who does not train; empty if there is none."""
+        evaluation = self.section.evaluation
+        return (evaluation.evaluator or "") if evaluation is not None else ""
+
+    @cached_property
+    def evaluated(self) -> tuple[int, ...]:
+        """The versions of the model that are evaluated, ascending."""
+        return evaluated_versions(self.section)
+
+    @cached_property
+    def _evaluation_group(self) -> GroupSection:
+        return evaluation_group(self.section)
+
+    def given(self, group: str) -> bool:
+        """Whether version 0 of a group follows from the plan, so that no client is asked for it."""
+        return group == EVALUATION or self.section.initial is not None
 
     def mechanism(self, group: str, values: int) -> ClientMechanism | None:
         """What protects whole updates of a group of so many values; None in another unit.
@@ -142,7 +187,8 @@ class Plan:
     @cached_property
     def cipher_parameters(self) -> CipherParameters:
         """One set for all groups: the most bits decide."""
-        levels = 2 * ((1 << (max(group.bits for group in self.section.group) - 1)) - 1)
+        bits = max(self.group(name).bits for name in self.all_groups)
+        levels = 2 * ((1 << (bits - 1)) - 1)
         section = self.section.cipher
         return CipherParameters(section.name, section.capacity, levels)
 
@@ -181,8 +227,10 @@ class Plan:
         section = self.section
         patterns = tuple((group.name, group.pattern) for group in section.group)
         scaled = [group.name for group in section.group if group.adaptive is not None]
-        layout = Layout.build(schema, patterns, section.block_size, section.local, scaled)
-        for group in layout.groups:
+        evaluation = section.evaluation if self.clients_evaluate else None
+        metrics = sorted(evaluation.metrics) if evaluation is not None else ()
+        layout = Layout.build(schema, patterns, section.block_size, section.local, scaled, metrics)
+        for group in layout.all_groups:
             self.grid(group.name, group.size)
         return layout
 
@@ -240,8 +288,9 @@ def _refuse_unsound(plan: Plan) -> None:
     names = plan.groups
     if len(set(names)) != len(names):
         raise PlanRefused("two groups have the same name")
+    refuse_unsound_evaluation(section)
     cipher(plan.cipher_parameters)
-    for name in names:
+    for name in plan.all_groups:
         _refuse_rule(plan, name)
         plan.optimizer(name)
         if plan.adaptive(name) and not isinstance(section.privacy, ClientPrivacySection):

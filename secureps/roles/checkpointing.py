@@ -5,9 +5,12 @@ What must not live here: files (`store.checkpoint`), and the steps of a version 
 
 from __future__ import annotations
 
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import GroupVersion, WriteCheckpoint
 from secureps.messages.records import CheckpointComplete, CheckpointOrdered
+from secureps.roles import judging
 from secureps.roles.ending import over
+from secureps.roles.federation import CheckpointState, GroupState
 from secureps.roles.machine import Work
 from secureps.roles.tasks import WriteManifest
 from secureps.roles.turn import Turn
@@ -15,23 +18,28 @@ from secureps.roles.turn import Turn
 
 def order(turn: Turn) -> None:
     """Begins the next checkpoint, if one is due: as often as the plan says, and of the end."""
-    federation, every = turn.federation, turn.plan.section.checkpoint_every
+    federation = turn.federation
     groups = federation.groups.values()
     last = federation.checkpoints[-1] if federation.checkpoints else None
     if any(group.version < 0 for group in groups) or (last and not last.complete):
         return
-    for group in groups:
-        before = last.version_of(group.name) if last else -1
-        final = over(turn, group) and before < group.version
-        if group.version // every > before // every or final:
-            break
-    else:
+    kept = not judging.unkept(turn) or all(over(turn, group) for group in federation.model_groups)
+    if kept and not any(_due(turn, group, last) for group in groups):
         return
     versions = tuple(GroupVersion(group.name, group.version) for group in groups)
     number = last.number + 1 if last else 0
     turn.write(CheckpointOrdered(number, versions))
     for shard in parts_due(turn):
         turn.order(shard, WriteCheckpoint(federation.incarnation, number, versions))
+
+
+def _due(turn: Turn, group: GroupState, last: CheckpointState | None) -> bool:
+    """Whether a group's version is worth a checkpoint; the last one knows all evaluations."""
+    before, every = last.version_of(group.name) if last else -1, turn.plan.section.checkpoint_every
+    if over(turn, group):
+        told = last is not None and last.evaluations == len(turn.federation.evaluations.results)
+        return judging.over(turn, True) and not (told and before == group.version)
+    return group.name != EVALUATION and group.version // every > before // every
 
 
 def parts_due(turn: Turn) -> tuple[str, ...]:
@@ -48,7 +56,7 @@ def manifest_again(turn: Turn) -> None:
     last = turn.federation.checkpoints[-1] if turn.federation.checkpoints else None
     if last is not None and not last.complete and not parts_due(turn):
         ledger, unsafe = turn.federation.ledger, tuple(sorted(turn.federation.unsafe))
-        facts = (ledger.charges, ledger.releases, unsafe)
+        facts = (ledger.charges, ledger.releases, unsafe, turn.federation.evaluations.newest)
         turn.step.effects.append(Work(WriteManifest(last.number, last.versions, *facts)))
 
 

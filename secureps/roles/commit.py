@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import (
     Commit,
     Configure,
@@ -38,6 +39,7 @@ from secureps.messages.records import (
     CohortOpened,
     CohortReopened,
     FounderChosen,
+    MemberDeclined,
     RoundExtended,
     RoundGivenUp,
     RoundOpened,
@@ -48,7 +50,7 @@ from secureps.messages.records import (
 from secureps.messages.requests import Prepared
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend
-from secureps.roles import checkpointing, ending
+from secureps.roles import checkpointing, ending, judging
 from secureps.roles.federation import GroupState, Phase
 from secureps.roles.turn import Turn
 
@@ -58,18 +60,22 @@ def advance(turn: Turn) -> float | None:
     if turn.federation.pinned is None or turn.federation.finished:
         return None
     _choose_founder(turn)
+    if judging.unkept(turn):
+        checkpointing.order(turn)  # a round may wait for it
     untils = [_advance_group(turn, group) for group in turn.federation.groups.values()]
+    untils.append(_await_evaluator(turn))
     checkpointing.order(turn)
     ending.finish(turn)
     return min((until for until in untils if until is not None), default=None)
 
 
 def _advance_group(turn: Turn, group: GroupState) -> float | None:
-    if group.phase is Phase.WAITING and not ending.over(turn, group):
-        _open_round(turn, group)
-    if group.phase is Phase.COLLECTING:
-        return _decide(turn, group)
-    return None
+    until = None
+    if group.name == EVALUATION:
+        until = _open_evaluation(turn, group)
+    elif group.phase is Phase.WAITING and not ending.over(turn, group):
+        until = _open_round(turn, group)
+    return _decide(turn, group) if group.phase is Phase.COLLECTING else until
 
 
 # --- before version 0 -------------------------------------------------------------
@@ -77,15 +83,16 @@ def _advance_group(turn: Turn, group: GroupState) -> float | None:
 
 def _choose_founder(turn: Turn) -> None:
     federation = turn.federation
-    waiting = [g for g in federation.groups.values() if g.phase is Phase.FOUNDING]
-    if turn.plan.section.initial is not None or not any(not g.receipts for g in waiting):
+    founding = [g for g in federation.groups.values() if g.phase is Phase.FOUNDING]
+    waiting = [g for g in founding if not turn.plan.given(g.name)]
+    if not any(not g.receipts for g in waiting):
         return
-    if federation.founder not in turn.live:
-        candidates = [client for client in federation.members if client in turn.live]
+    if federation.founder not in turn.trainers:
+        candidates = [client for client in federation.members if client in turn.trainers]
         if candidates:
             turn.write(FounderChosen(candidates[0]))
             for group in [g for g in waiting if not g.receipts]:
-                turn.order(federation.founder, _invitation(turn, group))
+                turn.order(federation.founder, _invitation(turn, group, federation.founder))
 
 
 def found(turn: Turn, group: GroupState, receipt: Receipt | None) -> None:
@@ -98,11 +105,12 @@ def found(turn: Turn, group: GroupState, receipt: Receipt | None) -> None:
 # --- 1 close ----------------------------------------------------------------------
 
 
-def _open_round(turn: Turn, group: GroupState) -> None:
-    invited, reason = _admitted(turn, group, turn.live)
-    if invited and (spent := ending.exhausted(turn)):
-        invited, reason = _admitted(turn, group, turn.live - spent)
-        reason = f"{len(turn.live & spent)} live members have spent their budget; {reason}"
+def _open_round(turn: Turn, group: GroupState) -> float | None:
+    live = turn.trainers
+    invited, reason = _admitted(turn, group, live)
+    if invited and (spent := ending.exhausted(turn, ending.next_version(turn))):
+        invited, reason = _admitted(turn, group, live - spent)
+        reason = f"{len(live & spent)} live members have spent their budget; {reason}"
         if not invited and not _admitted(turn, group, turn.clients - spent)[0]:
             assert turn.plan.section.privacy is not None
             budget = turn.plan.section.privacy.budget
@@ -113,11 +121,66 @@ def _open_round(turn: Turn, group: GroupState) -> None:
             )
     if not invited:
         group.reason = turn.federation.ending or reason
-        return
+        return None
+    held = judging.hold_back(turn, group)
+    if held is not None:
+        group.reason = held.reason
+        return held.until
     reason = f"{len(invited)} members are invited to version {group.version + 1}"
+    _invite(turn, group, invited, reason)
+    return None
+
+
+def _open_evaluation(turn: Turn, group: GroupState) -> float | None:
+    """Asks members to evaluate the version that the model is at, if it is due."""
+    judging.skip_lost(turn, group)
+    at = judging.due(turn)
+    if group.phase is not Phase.WAITING or not at:
+        return None
+    live = turn.live - ending.exhausted(turn, (group,))
+    invited, reason = _admitted(turn, group, live)
+    if not invited:
+        return judging.await_members(turn, group, at, reason)
+    _invite(turn, group, invited, f"{len(invited)} members are asked to evaluate version {at}")
+    return None
+
+
+def _await_evaluator(turn: Turn) -> float | None:
+    """At the end of a run no round waits for a designated evaluator; the end does."""
+    at = judging.due(turn)
+    if EVALUATION in turn.federation.groups or not at:
+        return None
+    if not all(ending.over(turn, group) for group in turn.federation.model_groups):
+        return None
+    held = judging.await_evaluator(turn, at)
+    return turn.now if held is None else held.until
+
+
+def _invite(turn: Turn, group: GroupState, invited: tuple[str, ...], reason: str) -> None:
     turn.write(RoundOpened(group.name, group.round + 1, group.version, invited, reason))
     for member in invited:
-        turn.order(member, _invitation(turn, group))
+        turn.order(member, _invitation(turn, group, member))
+
+
+def declined(turn: Turn, group: GroupState, client: str, reason: str) -> None:
+    """A member takes no part in the open round; too few for any cohort end it at once."""
+    turn.write(MemberDeclined(group.name, group.round, client, reason))
+    least = turn.plan.rule(group.name).minimum
+    if len(group.invited) < least:
+        ids = tuple(group.receipts)
+        _give_up(
+            turn,
+            group,
+            ids,
+            f"given up: {len(group.invited)} members take part, the minimum cohort is {least} "
+            f"({client}: {reason})",
+        )
+
+
+def _give_up(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...], reason: str) -> None:
+    turn.write(RoundGivenUp(group.name, group.round, reason))
+    turn.tell_fates(ids)
+    turn.discard(ids)
 
 
 def _admitted(
@@ -131,9 +194,10 @@ def _admitted(
     return invited, (reasons or ["no member is live"])[0]
 
 
-def _invitation(turn: Turn, group: GroupState) -> Invite:
+def _invitation(turn: Turn, group: GroupState, member: str) -> Invite:
     seconds = turn.plan.group(group.name).rule.deadline
-    return Invite(turn.federation.incarnation, group.name, group.round, group.version, seconds)
+    evaluates, number = judging.asked(turn, group, member), turn.federation.incarnation
+    return Invite(number, group.name, group.round, group.version, seconds, evaluates)
 
 
 def _decide(turn: Turn, group: GroupState) -> float | None:
@@ -158,9 +222,7 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             turn.write(RoundExtended(group.name, group.round, group.extensions + 1, reason))
             return until
         case Drop(ids, reason):
-            turn.write(RoundGivenUp(group.name, group.round, reason))
-            turn.tell_fates(ids)
-            turn.discard(ids)
+            _give_up(turn, group, ids, reason)
             return turn.now
         case _:
             group.reason = decision.reason
@@ -269,14 +331,18 @@ def prepare_again(turn: Turn, group: GroupState) -> None:
             turn.order(shard, _prepare(turn, group, blocks))
 
 
-def prepared(turn: Turn, group: GroupState, by: Prepared) -> None:
-    """A shard is prepared; when all are, the version is committed and published."""
+def prepared(turn: Turn, group: GroupState, by: Prepared) -> bool:
+    """A shard is prepared; when all are, the version is committed and published.
+
+    Returns:
+        whether it is.
+    """
     version = group.version + 1
     if by.shard not in group.prepared:
         made = ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
         turn.write(made)
     if len(group.prepared) < len(turn.federation.owners(group.name)):
-        return
+        return False
     ids = tuple(group.receipts)
     turn.write(VersionCommitted(group.name, version))
     turn.tell_shards(group.name, lambda shard, blocks: _commit(turn, group))
@@ -285,6 +351,7 @@ def prepared(turn: Turn, group: GroupState, by: Prepared) -> None:
     late = tuple(id for id in ids if turn.federation.fates[id].outcome == "dropped")
     if late:
         turn.discard(late)
+    return True
 
 
 def _commit(turn: Turn, group: GroupState) -> Commit:
@@ -348,7 +415,7 @@ def _repeat_to_shard(turn: Turn, group: GroupState, shard: str) -> None:
             return
         for receipt in group.receipts.values():
             turn.order(shard, Found(turn.federation.incarnation, group.name, receipt))
-        if turn.plan.section.initial is not None:
+        if turn.plan.given(group.name):
             turn.order(shard, Found(turn.federation.incarnation, group.name, None))
         return
     turn.order(shard, _commit(turn, group))
@@ -365,6 +432,7 @@ def _repeat_to_client(turn: Turn, group: GroupState, client: str) -> None:
         came_again(turn, group, receipt)  # a shard may have lost what is in its outbox
     arrived = {id.client for id in group.receipts}
     if group.phase is Phase.COLLECTING and client in group.invited - arrived:
-        turn.order(client, _invitation(turn, group))
-    if group.phase is Phase.FOUNDING and client == turn.federation.founder and not arrived:
-        turn.order(client, _invitation(turn, group))
+        turn.order(client, _invitation(turn, group, client))
+    founder = client == turn.federation.founder and not turn.plan.given(group.name)
+    if group.phase is Phase.FOUNDING and founder and not arrived:
+        turn.order(client, _invitation(turn, group, client))

@@ -20,6 +20,7 @@ from secureps.errors import (
     WrongShape,
 )
 from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
 from secureps.messages.records import (
     CheckpointPart,
     FounderChosen,
@@ -31,6 +32,7 @@ from secureps.messages.requests import (
     AskRun,
     AskStatus,
     Checkpointed,
+    Decline,
     Heartbeat,
     Held,
     Join,
@@ -49,8 +51,9 @@ from secureps.messages.requests import (
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
+from secureps.policy.evaluation import from_vector
 from secureps.policy.plan import Plan
-from secureps.roles import checkpointing, commit, founding, reception
+from secureps.roles import checkpointing, commit, ending, founding, reception
 from secureps.roles.admission import check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation, GroupState, Phase
@@ -83,9 +86,10 @@ class Coordinator:
         self._plan = charter.plan
         if charter.initial is not None:
             charter.plan.layout(charter.initial)  # refused now, not when the shards are up
-        self._federation = Federation({name: GroupState(name) for name in charter.plan.groups})
+        self._federation = Federation({name: GroupState(name) for name in charter.plan.all_groups})
         self._presence = Presence()
-        self._clients = frozenset(c.name for c in charter.roster.clients())
+        clients = frozenset(c.name for c in charter.roster.clients())
+        self._clients = clients - {charter.plan.evaluator}
         self._layout: Layout | None = None
         self._telemetry = Window()
         self._until: float | None = None
@@ -181,6 +185,12 @@ class Coordinator:
             case Submit(receipt):
                 self._same(sender, receipt.id.client)
                 reception.submit(turn, self._charter.roster, receipt)
+            case Decline(party):
+                self._same(sender, party)
+                reception.decline(turn, event)
+            case Evaluated(_, party):
+                self._same(sender, party)
+                reception.evaluated(turn, self._charter.roster, event)
             case Held(shard, group, cohort, sums):
                 self._held(turn, self._shard(sender, shard), group, cohort, sums)
             case Missing(shard, group, cohort, _):
@@ -254,7 +264,8 @@ class Coordinator:
             raise WrongShape(f"{text}; train the run's model")
         if client not in federation.members:
             turn.write(MemberJoined(client))
-            if not federation.founder and self._charter.initial is None:
+            trains = client != self._plan.evaluator
+            if trains and not federation.founder and self._charter.initial is None:
                 turn.write(FounderChosen(client))
         self._renew(turn.now, client)
         turn.live |= {client}
@@ -314,7 +325,14 @@ class Coordinator:
             return
         self._digests(turn, shard, event.group, event.blocks)
         check_prepared(self._plan, event, turn.federation.last_owner(event.group))
-        commit.prepared(turn, state, event)
+        section, result = self._plan.section.evaluation, None
+        if section is not None and event.group == EVALUATION and event.version > 0:
+            metrics = from_vector(section, event.mean)
+            result = VersionEvaluated(turn.federation.evaluations.subject, metrics)
+        elif event.mean:
+            raise Malformed(f"{shard}: version {event.version} of {event.group} has no metrics")
+        if commit.prepared(turn, state, event) and result is not None:
+            ending.judged(turn, result)
 
     def _checkpointed(self, turn: Turn, shard: str, event: Checkpointed) -> None:
         number, checkpoints = event.number, turn.federation.checkpoints

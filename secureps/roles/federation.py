@@ -15,6 +15,7 @@ from typing import Any
 from secureps.errors import InternalError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import canonical, digest
+from secureps.messages.evaluation import EVALUATION, VersionEvaluated, evaluated_digest
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import (
     CheckpointComplete,
@@ -25,9 +26,11 @@ from secureps.messages.records import (
     CohortOpened,
     CohortReopened,
     Ending,
+    EvaluationSkipped,
     Finished,
     FounderChosen,
     Incarnated,
+    MemberDeclined,
     MemberJoined,
     Received,
     RoundExtended,
@@ -116,16 +119,54 @@ class GroupState:
 
 @dataclass(slots=True)
 class CheckpointState:
-    """A checkpoint in the making, or the last complete ones."""
+    """A checkpoint in the making, or the last complete ones.
+
+    `evaluations` is how many results were there when it was ordered, for its manifest to name.
+    """
 
     number: int
     versions: tuple[GroupVersion, ...]
+    evaluations: int = 0
     parts: dict[str, CheckpointPart] = field(default_factory=dict)
     complete: bool = False
 
     def version_of(self, group: str) -> int:
         """The version of a group in this checkpoint; -1 if it is not in it."""
         return next((gv.version for gv in self.versions if gv.group == group), -1)
+
+
+@dataclass(slots=True)
+class Evaluations:
+    """What became of the versions that were to be evaluated.
+
+    Args:
+        results: by version; skipped: why, by version.
+        subject: the version that members were last asked to evaluate, 0 before the first;
+            model: the digests of its groups; rounds: how often they were asked.
+        since: when the newest version of any group was committed.
+    """
+
+    results: dict[int, VersionEvaluated] = field(default_factory=dict)
+    skipped: dict[int, str] = field(default_factory=dict)
+    subject: int = 0
+    model: tuple[bytes, ...] = ()
+    rounds: int = 0
+    since: float = 0.0
+
+    @property
+    def newest(self) -> tuple[VersionEvaluated, ...]:
+        """All results, in the order of versions."""
+        return tuple(self.results[version] for version in sorted(self.results))
+
+    def settled(self, version: int) -> bool:
+        """Whether a version was evaluated, or never will be."""
+        return version in self.results or version in self.skipped
+
+    def begin(self, model: tuple[GroupState, ...]) -> None:
+        """Members are asked to evaluate the version that the model is at."""
+        version = model[0].version
+        self.rounds = self.rounds + 1 if version == self.subject else 1
+        self.subject, self.model = version, tuple(group.digest for group in model)
 
 
 @dataclass(slots=True)
@@ -138,7 +179,7 @@ class Federation:
             newest, by (client, group).
         fates: what became of submissions; undurable: those of them that are included in a
             version and in no checkpoint yet.
-        included: how many updates of a client are part of versions.
+        included: how many updates of a client are part of versions of the model.
         ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
         holders_used: whether a key holder was ever asked to open a cohort and answered.
     """
@@ -158,8 +199,20 @@ class Federation:
     ledger: Ledger = field(default_factory=Ledger)
     holders_used: bool = False
     unsafe: set[str] = field(default_factory=set)
+    evaluations: Evaluations = field(default_factory=Evaluations)
     ending: str = ""
     finished: str = ""
+
+    @property
+    def model_groups(self) -> tuple[GroupState, ...]:
+        """The groups of the model, without that of the metrics, in the plan's order."""
+        return tuple(group for group in self.groups.values() if group.name != EVALUATION)
+
+    def base(self, group: GroupState) -> bytes:
+        """What a contribution to the open round must be bound to."""
+        if group.name == EVALUATION:
+            return evaluated_digest(group.digest, self.evaluations.model)
+        return group.digest
 
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
         """Which shard holds which blocks of a group, in this epoch; shards without are left out."""
@@ -210,13 +263,18 @@ class Federation:
             case FounderChosen(client):
                 self.founder = client
             case CheckpointOrdered(number, versions):
-                self.checkpoints.append(CheckpointState(number, versions))
+                known = len(self.evaluations.results)
+                self.checkpoints.append(CheckpointState(number, versions, known))
             case CheckpointPart(number):
                 self.checkpoint(number).parts[record.shard] = record
             case CheckpointComplete(number):
                 self._complete(number)
             case Charge() | Release():
                 self.ledger.append(record)
+            case VersionEvaluated(version):
+                self.evaluations.results[version] = record
+            case EvaluationSkipped(version, reason):
+                self.evaluations.skipped[version] = reason
             case Ending(reason):
                 self.ending = reason
             case Finished(reason):
@@ -259,6 +317,10 @@ class Federation:
                 group.end_round()
                 group.round, group.invited, group.opened_at = number, frozenset(invited), at
                 group.phase, group.reason = Phase.COLLECTING, reason
+                if group.name == EVALUATION:
+                    self.evaluations.begin(self.model_groups)
+            case MemberDeclined(_, _, client):
+                group.invited -= {client}
             case RoundExtended(_, _, extensions, reason):
                 group.extensions, group.reason = extensions, reason
             case RoundGivenUp(_, _, reason):
@@ -294,6 +356,8 @@ class Federation:
                     group.coming = record.scale
             case VersionCommitted(_, version):
                 self._commit(group, version)
+                if group.name != EVALUATION:
+                    self.evaluations.since = at
             case _:
                 raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
 
@@ -305,7 +369,8 @@ class Federation:
         late = tuple(id for id in group.receipts if id not in summed)
         self._settle(group, "included", version, f"part of version {version}", included)
         self.undurable |= dict.fromkeys(included, version)
-        self.included.update(id.client for id in included if version > 0)
+        if version > 0 and group.name != EVALUATION:
+            self.included.update(id.client for id in included)
         self._settle(group, "dropped", version, f"version {version} closed without it", late)
         group.end_round()
         group.phase, group.reason = Phase.WAITING, f"version {version} is committed"

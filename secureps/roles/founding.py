@@ -39,7 +39,9 @@ def found(turn: Turn, charter: Charter, holders: Collection[str], schema: Schema
     placement = Placement(
         1,
         tuple(shards),
-        tuple(GroupPlacement(g.name, place_group(g.name, g.blocks, shards)) for g in layout.groups),
+        tuple(
+            GroupPlacement(g.name, place_group(g.name, g.blocks, shards)) for g in layout.all_groups
+        ),
     )
     run = RunInfo(
         plan.text, schema, layout.digest, charter.holders, charter.roster.digest, charter.nonce
@@ -49,6 +51,9 @@ def found(turn: Turn, charter: Charter, holders: Collection[str], schema: Schema
     for party in sorted(turn.watchers):
         if party in shards or party in holders:
             turn.order(party, Configure(federation.incarnation, run, placement, addresses))
+    for group in federation.groups.values():
+        if plan.given(group.name):
+            commit.found(turn, group, None)
 
 
 def found_from_file(turn: Turn, charter: Charter, holders: Collection[str]) -> None:
@@ -59,5 +64,3 @@ def found_from_file(turn: Turn, charter: Charter, holders: Collection[str]) -> N
     if len(federation.shards) < turn.plan.section.shards or len(holders) < turn.plan.holders:
         return
     found(turn, charter, holders, charter.initial)
-    for group in federation.groups.values():
-        commit.found(turn, group, None)

@@ -24,9 +24,9 @@ from secureps.errors import (
     WrongShape,
     WrongVersion,
 )
+from secureps.messages.evaluation import EVALUATION, Evaluated
 from secureps.messages.orders import (
     Finish,
-    GroupVersion,
     Invite,
     Published,
     SendAgain,
@@ -34,6 +34,7 @@ from secureps.messages.orders import (
 )
 from secureps.messages.records import RunPinned, Sealed, SubmissionSettled
 from secureps.messages.requests import (
+    Decline,
     Figure,
     GetBlock,
     Heartbeat,
@@ -45,10 +46,13 @@ from secureps.messages.requests import (
     Welcome,
 )
 from secureps.messages.schema import Schema
-from secureps.messages.submission import FOUNDING, SubmissionId
-from secureps.policy.spending import Fact, after, fact
+from secureps.messages.submission import FOUNDING, SubmissionId, model_digest
+from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
+from secureps.roles.allowance import Allowance
+from secureps.roles.appraisal import Readiness, digests, readiness, to_judge
 from secureps.roles.charter import Pinned, check_run, founded
+from secureps.roles.library import Library
 from secureps.roles.machine import (
     COORDINATOR,
     HANDS,
@@ -65,15 +69,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune, Sweep
-
-OWN_DELTA = 1e-5
-"""The largest delta at which a client accounts for a budget of its own."""
-
-
-def block_key(digest: bytes) -> str:
-    """Where a pulled block's values lie in the member's cache."""
-    return f"block/{digest.hex()}"
+from secureps.roles.tasks import Aim, Contribute, Contributed, Evaluate, Judged, Offer, Prune, Sweep
 
 
 @dataclass(slots=True)
@@ -109,14 +105,13 @@ class Member:
         self._sealed: dict[SubmissionId, Sealed] = {}
         self._ledger = Ledger()
         self._contents: dict[tuple[str, int], tuple[bytes, ...]] = {}
-        self._published: dict[str, Published] = {}
+        self._library = Library()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
-        self._cached: set[bytes] = set()
-        self._pulling: set[bytes] = set()
-        self._pulled_bytes = 0
         self._transfers: dict[SubmissionId, Transfer] = {}
         self._working = False
+        self._evaluated = 0
+        self._refuses_to_evaluate = False
         self._beat: float | None = None
         self._beating = False
 
@@ -175,6 +170,9 @@ class Member:
                 return step
             case Contributed() if sender == HANDS:
                 self._contributed(now, step, event)
+            case Judged(message) if sender == HANDS:
+                self._working = False
+                step.effects.append(Call(COORDINATOR, message))
             case _ if sender == COORDINATOR:
                 self._obey(now, step, event)
             case _:
@@ -198,12 +196,8 @@ class Member:
 
     def _obey(self, now: float, step: Step, order: Any) -> None:
         match order:
-            case Published(_, group, version, _):
-                known = self._published.get(group)
-                if known is None or version >= known.version:
-                    self._published[group] = order
-                if known is not None and version > known.version:
-                    self._pulling -= set(known.blocks)
+            case Published():
+                self._library.publish(order)
             case Invite(_, group):
                 self._invites[group] = order
             case Settled(_, id, outcome, _, reason):
@@ -240,34 +234,33 @@ class Member:
                 self._working = True
                 step.effects.append(Work(Offer(group, self._next.get(group, 0))))
                 return
+        if self._evaluate(step):
+            return
         due = self._due()
         if not due or not self._pulled(step):
             return
-        aims = tuple(
-            Aim(
-                invite.group,
-                invite.version,
-                self._next.get(invite.group, 0),
-                self._contents.get((invite.group, invite.version), ()),
-            )
-            for invite in due
-        )
+        aims = tuple(self._aim(invite) for invite in due)
         if self._over_budget(step, aims):
             return
         for invite in due:
             self._followed[invite.group] = self._invites.pop(invite.group)
-        groups = self._pinned.plan.groups
-        model = tuple(GroupVersion(g, self._published[g].version) for g in groups)
-        blocks = tuple(d for g in groups for d in self._published[g].blocks)
-        self._cached &= set(blocks)  # the hands keep no others either
+        model, blocks = self._library.take(self.pinned.plan.groups)
         self._working = True
         step.effects.append(Work(Contribute(model, blocks, aims)))
+
+    def _aim(self, invite: Invite) -> Aim:
+        return Aim(
+            invite.group,
+            invite.version,
+            self._next.get(invite.group, 0),
+            self._contents.get((invite.group, invite.version), ()),
+        )
 
     def _due(self) -> list[Invite]:
         """Invitations to train for now: groups of one rule move together, or not at all."""
         due = []
         for group in self.pinned.plan.groups:
-            published = self._published.get(group)
+            published = self._library.published.get(group)
             if published is None:
                 return []
             if published.version >= self.pinned.plan.section.versions:
@@ -278,57 +271,80 @@ class Member:
             if self._pending(group, invite.version):
                 return []
             due.append(invite)
-        return due
+        # evaluated first, in whatever order the invitations came
+        return [] if any(invite.evaluates > self._evaluated for invite in due) else due
 
     def _pulled(self, step: Step) -> bool:
         """Whether every block of the newest versions is here; asks for those that are not."""
-        complete, pinned = True, self.pinned
-        for group in pinned.plan.groups:
-            published, owners = self._published[group], pinned.placement.of(group).owners
-            for block, digest in enumerate(published.blocks):
-                if digest in self._cached:
-                    continue
-                complete = False
-                if digest not in self._pulling:
-                    self._pulling.add(digest)
-                    ask = GetBlock(pinned.run.id, group, published.version, block)
-                    step.effects.append(Call(owners[block], ask))
-        return complete
+        return not self._library.lacking(self.pinned, step)
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
         """Whether training for these would spend too much; the same update again is free."""
-        plan, layout = self.pinned.plan, self.pinned.layout
-        text = ""
-        if self._kit.budget is not None and plan.section.privacy is None:
-            text = "the plan trains without privacy"
-        elif self._kit.budget is not None and plan.noisy_shards:
-            text = "the plan leaves the noise to the aggregator"
-        if text:
-            text += ", and this client has a budget of its own: nothing was trained; "
-            remedy = "ask for a plan with [privacy], or leave --budget out"
-            step.effects.append(Halt(text + remedy, PlanRefused))
+        objection = self._allowance.objection()
+        if objection:
+            step.effects.append(Halt(objection, PlanRefused))
             return True
-        planned = (
-            fact(plan, self._kit.name, aim.group, layout.group(aim.group).size, aim.version)
-            for aim in aims
-        )
-        return self._unaffordable(step, [each for each in planned if each is not None])
+        return self._unaffordable(step, self._allowance.planned(self.pinned.layout, aims))
 
     def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
         """Whether these exceed the plan's budget, or this client's own at its own delta."""
+        excess = self._allowance.excess(self._ledger, facts)
+        if excess:
+            step.effects.append(Halt(f"another version {excess}: this client stops"))
+        return bool(excess)
+
+    # --- evaluate -----------------------------------------------------------------
+
+    def _evaluate(self, step: Step) -> bool:
+        """Begins to judge the model that is published, if asked; whether anything else waits."""
         plan = self.pinned.plan
-        if plan.section.privacy is None or not any(self._ledger.new(each) for each in facts):
+        if plan.evaluator == self._kit.name:
+            return self._judge(step)
+        invite = self._invites.get(EVALUATION)
+        ready = readiness(plan, self._library.published, invite)
+        if invite is None or ready is Readiness.EARLY:
             return False
-        limits = [(plan.section.privacy.budget, 1.0)]
-        if self._kit.budget is not None:
-            limits.append((self._kit.budget, OWN_DELTA))
-        for budget, most_delta in limits:
-            epsilon = after(plan, self._ledger, self._kit.name, facts, most_delta)
-            if epsilon > budget:
-                text = f"another version would bring epsilon to {epsilon:.2f}, the budget is "
-                step.effects.append(Halt(f"{text}{budget:g}: this client stops"))
-                return True
-        return False
+        self._evaluated = invite.evaluates
+        if self._pending(EVALUATION, invite.version):
+            return False
+        aim = self._aim(invite)
+        refusal = self._allowance.refusal(self._ledger, self.pinned.layout, aim)
+        if ready is not Readiness.READY or refusal:
+            del self._invites[EVALUATION]
+            if ready is not Readiness.PAST:
+                self._decline(step, invite, refusal or ready.value)
+            return False
+        if self._pulled(step):
+            self._followed[EVALUATION] = self._invites.pop(EVALUATION)
+            own = self._library.published[EVALUATION]
+            self._begin_evaluation(step, aim, model_digest(EVALUATION, own.version, own.blocks))
+        return True
+
+    def _judge(self, step: Step) -> bool:
+        """As the designated evaluator."""
+        if not (version := to_judge(self.pinned.plan, self._library.published, self._evaluated)):
+            return False
+        objection = self._allowance.evaluation_objection()
+        if objection:
+            step.effects.append(Halt(objection, PlanRefused))
+        elif self._pulled(step):
+            self._evaluated = version
+            self._begin_evaluation(step)
+        return True
+
+    def _begin_evaluation(self, step: Step, aim: Aim | None = None, own: bytes = b"") -> None:
+        model, blocks = self._library.take(self.pinned.plan.groups)
+        summed = digests(self.pinned.plan, self._library.published)
+        self._working = True
+        step.effects.append(Work(Evaluate(model, blocks, summed, aim, own)))
+
+    def _decline(self, step: Step, invite: Invite, reason: str) -> None:
+        """Says so to the coordinator, and to the person here when it is for good."""
+        if not self._refuses_to_evaluate and (own := self._allowance.evaluation_objection()):
+            self._refuses_to_evaluate = True
+            step.effects.append(Say(own))
+        message = Decline(self._kit.name, invite.group, invite.round, reason)
+        step.effects.append(Call(COORDINATOR, message))
 
     def _contributed(self, now: float, step: Step, event: Contributed) -> None:
         self._working = False
@@ -340,11 +356,8 @@ class Member:
             sealed = Sealed(update.receipt, update.headers, update.content)
             self._write(step, sealed)
             self._send(now, step, sealed)
-        down = Figure("bytes_down", float(self._pulled_bytes))
-        self._pulled_bytes = 0
         for report in event.telemetry:
-            figures = (*report.figures, down)
-            down = Figure("bytes_down", 0.0)
+            figures = (*report.figures, Figure("bytes_down", float(self._library.take_account())))
             step.effects.append(
                 Call(
                     COORDINATOR,
@@ -400,8 +413,7 @@ class Member:
                 step.effects.append(Halt(str(error), type(error)))
                 return
             self._write(step, RunPinned(welcome.run, welcome.placement, welcome.shards))
-            private = self.pinned.plan.section.privacy is not None
-            if private and any(at.version for at in welcome.next):
+            if self.pinned.plan.section.privacy and any(at.version for at in welcome.next):
                 text = "this client took part in this run before, and its state is gone"
                 step.effects.append(Say(f"{text}: its budget does not count what it spent then"))
         elif self._pinned.run.id != welcome.run.id:
@@ -415,30 +427,21 @@ class Member:
         step.effects.append(Watch())
 
     def _got(self, step: Step, group: str, version: int, block: int, digest: bytes) -> None:
-        published = self._published[group]
-        self._pulling.discard(digest)
-        if published.version != version:
-            return
-        if published.blocks[block] != digest:
+        first, last = self.pinned.layout.group(group).span(block)
+        if not self._library.got(group, version, block, digest, 4 * (last - first)):
             text = f"block {block} of {group} is not the one that was published"
             step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
-            return
-        self._cached = {d for p in self._published.values() for d in p.blocks} & self._cached
-        self._cached.add(digest)
-        first, last = self.pinned.layout.group(group).span(block)
-        self._pulled_bytes += 4 * (last - first)
 
     def _not_got(
         self, step: Step, group: str, version: int, block: int, error: SecurepsError
     ) -> None:
-        published = self._published[group]
-        if published.version != version or isinstance(error, WrongVersion):
+        if self._library.published[group].version != version or isinstance(error, WrongVersion):
             return  # a newer version is published, or will be in a moment
         if isinstance(error, ClientError):
             text = f"block {block} of {group} cannot be pulled: {error}"
             step.effects.append(Halt(text, type(error)))
-            return
-        self._pulling.discard(published.blocks[block])
+        else:
+            self._library.not_got(group, block)
 
     def _failed(self, step: Step, request: Any, error: SecurepsError) -> None:
         match request:
@@ -453,8 +456,10 @@ class Member:
                 self._settle(step, receipt.id, "dropped", str(error))
             case Heartbeat():
                 self._beating = False
-            case Telemetry():
+            case Telemetry() | Decline():
                 pass
+            case Evaluated(_, _, version):
+                step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
             case _:
                 step.effects.append(Halt(str(error), type(error)))
 
@@ -467,6 +472,10 @@ class Member:
             self._invites.setdefault(group, self._followed[group])
 
     # --- small things -------------------------------------------------------------
+
+    @property
+    def _allowance(self) -> Allowance:
+        return Allowance(self.pinned.plan, self._kit.name, self._kit.budget)
 
     @property
     def _lease(self) -> float:

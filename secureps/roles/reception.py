@@ -1,4 +1,4 @@
-"""A receipt at the coordinator's door: whose it is, for what, and whether it is wanted now.
+"""What clients bring to the coordinator's door: whose it is, for what, whether it is wanted now.
 
 What must not live here: what the plan makes of a receipt (`roles.admission`), and what follows
 from one (`roles.commit`).
@@ -7,14 +7,20 @@ from one (`roles.commit`).
 from __future__ import annotations
 
 from secureps.crypto.identity import Roster
-from secureps.errors import Conflict, Malformed, WrongRun, WrongVersion
+from secureps.errors import Conflict, Malformed, UnknownParty, WrongRun, WrongVersion
 from secureps.messages.encoding import canonical, digest
+from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.records import Received
+from secureps.messages.requests import Decline
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
-from secureps.roles import commit
+from secureps.policy.evaluation import check_metrics
+from secureps.roles import commit, ending, judging
 from secureps.roles.admission import check_receipt
 from secureps.roles.federation import GroupState, Phase
 from secureps.roles.turn import Turn
+
+REASON_LIMIT = 300
+"""Characters of a client's own words that are kept."""
 
 
 def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
@@ -42,10 +48,58 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
         turn.write(Received(receipt))
         commit.found(turn, group, receipt)
         return
-    _demand_wanted(group, receipt)
+    _demand_wanted(group, receipt, turn.federation.base(group))
     turn.write(Received(receipt))
     if receipt.fact is not None:
         turn.write(receipt.fact)
+
+
+def decline(turn: Turn, message: Decline) -> None:
+    """An invited client takes no part in a round; once it has contributed, that stands.
+
+    Raises:
+        Malformed: it is not the round of an evaluation.
+    """
+    group = turn.federation.groups.get(EVALUATION)
+    if group is None or message.group != EVALUATION:
+        raise Malformed(f"only evaluations can be declined, not rounds of {message.group!r:.80}")
+    open_now = group.phase is Phase.COLLECTING and group.round == message.round
+    arrived = any(id.client == message.party for id in group.receipts)
+    if open_now and message.party in group.invited and not arrived:
+        commit.declined(turn, group, message.party, message.reason[:REASON_LIMIT])
+
+
+def evaluated(turn: Turn, roster: Roster, message: Evaluated) -> None:
+    """Journals what the designated evaluator says of a version, once.
+
+    Raises:
+        UnknownParty, BadSignature: the plan's evaluator did not sign it.
+        WrongRun, WrongVersion: it is not of the version that is to be evaluated now.
+        Conflict: it said something else of this version.
+        Malformed, NotFinite: its metrics are not the plan's, or no numbers.
+    """
+    section, pinned = turn.plan.section.evaluation, turn.federation.pinned
+    if section is None or not turn.plan.evaluator or message.party != turn.plan.evaluator:
+        raise UnknownParty(f"{message.party} is not the evaluator that the plan names")
+    check_metrics(section, message.metrics)
+    roster.find(message.party).identity.verify(*evaluated_bytes(message), message.signature)
+    if pinned is None or message.run != pinned.run.id:
+        raise WrongRun("this evaluation is of another run; join this one first")
+    if message.examples < 1:
+        raise Malformed(f"an evaluation on {message.examples} examples: at least 1")
+    state = turn.federation.evaluations
+    result = VersionEvaluated(message.version, message.metrics, message.party, message.examples)
+    known = state.results.get(message.version)
+    if known is not None:
+        if known != result:
+            raise Conflict(f"version {message.version} was evaluated already, to other values")
+        return
+    model = tuple(group.digest for group in turn.federation.model_groups)
+    if judging.due(turn) != message.version or message.model != model:
+        now = judging.due(turn)
+        wanted = f"version {now} is to be evaluated" if now else "none is to be evaluated"
+        raise WrongVersion(f"not version {message.version} as you have it; {wanted} now")
+    ending.judged(turn, result)
 
 
 def _group(turn: Turn, receipt: Receipt) -> GroupState:
@@ -66,13 +120,13 @@ def _demand_founder(turn: Turn, group: GroupState, receipt: Receipt) -> None:
         raise WrongVersion(f"the founding model of {group.name} is here already")
 
 
-def _demand_wanted(group: GroupState, receipt: Receipt) -> None:
+def _demand_wanted(group: GroupState, receipt: Receipt, base: bytes) -> None:
     id, coming = receipt.id, group.version + 1
     if group.phase is not Phase.COLLECTING:
         raise WrongVersion(
             f"{group.name} takes no updates now ({group.reason}); pull and wait to be invited"
         )
-    if receipt.version != group.version or receipt.base != group.digest:
+    if receipt.version != group.version or receipt.base != base:
         raise WrongVersion(
             f"{id} was trained on version {receipt.version}, the open base is "
             f"{group.version}; pull and train again"

@@ -5,9 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from secureps.messages.requests import GroupStatus, Holding, MemberStatus, Status, Telemetry
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.requests import (
+    EvaluationStatus,
+    GroupStatus,
+    Holding,
+    MemberStatus,
+    Status,
+    Telemetry,
+)
 from secureps.model.layout import Layout
 from secureps.policy.spending import facts_of, spent
+from secureps.roles import judging
 from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.turn import Turn
 
@@ -20,12 +29,28 @@ def status(turn: Turn, telemetry: tuple[Telemetry, ...]) -> Status:
         run=pinned.run.id if pinned is not None else b"",
         incarnation=federation.incarnation,
         finished=federation.finished,
-        groups=tuple(_group(turn, group) for group in federation.groups.values()),
+        groups=tuple(_group(turn, group) for group in federation.model_groups),
         members=tuple(_member(turn, name) for name in sorted(federation.members)),
         shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
         telemetry=telemetry,
         holdings=() if turn.layout is None else tuple(_holdings(federation, turn.layout)),
+        evaluation=_evaluation(turn),
     )
+
+
+def _evaluation(turn: Turn) -> EvaluationStatus | None:
+    if turn.plan.section.evaluation is None:
+        return None
+    state, own = turn.federation.evaluations, turn.federation.groups.get(EVALUATION)
+    late: tuple[str, ...] = ()
+    step, reason = "waiting", "between evaluations"
+    if own is not None:
+        under_way = _group(turn, own)
+        step, reason, late = under_way.step, under_way.reason, under_way.late
+    elif at := judging.due(turn):
+        step, reason, late = "judging", f"evaluates version {at}", (turn.plan.evaluator,)
+    best, skipped = judging.best_version(turn), tuple(sorted(state.skipped))
+    return EvaluationStatus(step, reason, late, state.newest, best, skipped)
 
 
 def _holdings(federation: Federation, layout: Layout) -> Iterator[Holding]:

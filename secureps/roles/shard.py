@@ -373,9 +373,9 @@ class Shard:
                 step.effects += [self._held(made), Call(COORDINATOR, telemetry)]
             case Damaged(task, keys):
                 self._ask_again(step, task, keys)
-            case StateReady(group, version, cohort, blocks, digest, report, scale):
+            case StateReady(group, version, cohort, blocks, digest, report, scale, mean):
                 self._busy.discard(("state", group, version))
-                state = StatePrepared(group, version, cohort, blocks, digest, scale)
+                state = StatePrepared(group, version, cohort, blocks, digest, scale, mean)
                 self._write(step, state)
                 step.effects.append(self._prepared(state))
                 if report is not None:
@@ -441,7 +441,13 @@ class Shard:
         return Call(
             COORDINATOR,
             Prepared(
-                self._name, state.group, state.version, state.blocks, state.state, state.scale
+                self._name,
+                state.group,
+                state.version,
+                state.blocks,
+                state.state,
+                state.scale,
+                state.mean,
             ),
         )
 

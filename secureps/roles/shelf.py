@@ -77,7 +77,7 @@ class Shelves:
                 self.incarnation = number
             case RunPinned():
                 self._pinned = Pinned.of(record)
-                self._shelves = {name: Shelf() for name in self._pinned.plan.groups}
+                self._shelves = {name: Shelf() for name in self._pinned.plan.all_groups}
             case BlockSpooled(header):
                 self._put(header)
             case SumsMade(cohort):
@@ -196,7 +196,7 @@ class Shelves:
         return StepState(made.cohort, opened)
 
     def _founding(self, group: str, state: StatePrepared) -> MakeState | None:
-        if self.pinned.plan.section.initial is not None:
+        if self.pinned.plan.given(group):
             return MakeState(group, None)
         wanted = dict(zip(self.own(group), state.blocks, strict=True))
         found = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.charge import Charge, Release
+from secureps.messages.evaluation import Evaluated, VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Telemetry
 from secureps.messages.submission import BlockHeader, Cohort, Receipt
@@ -27,6 +28,7 @@ class WriteManifest:
     charges: tuple[Charge, ...] = ()
     releases: tuple[Release, ...] = ()
     unsafe: tuple[str, ...] = ()
+    evaluations: tuple[VersionEvaluated, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,10 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True)
 class StateReady:
-    """A state file is durable; `cohort` is -1 for version 0, `scale` as in `StatePrepared`."""
+    """A state file is durable; `cohort` is -1 for version 0.
+
+    `scale` and `mean` are as in `StatePrepared`.
+    """
 
     group: str
     version: int
@@ -87,6 +92,7 @@ class StateReady:
     state: bytes
     telemetry: Telemetry | None
     scale: float | None = None
+    mean: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,22 @@ class Contribute:
 
 
 @dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Judges a model on held-out records.
+
+    `model` and `blocks` as in `Contribute`. With an `aim` the metrics are sealed for the
+    metrics' group, whose digest is `own`; a designated evaluator has none, and signs them.
+    `digests` are those of the model's groups.
+    """
+
+    model: tuple[GroupVersion, ...]
+    blocks: tuple[bytes, ...]
+    digests: tuple[bytes, ...]
+    aim: Aim | None = None
+    own: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class SealedUpdate:
     """One group's blocks are durable in the outbox; `content` as in `Sealed`."""
 
@@ -191,7 +213,14 @@ class SealedUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Contributed:
-    """What came of `Contribute` or `Offer`."""
+    """What came of `Contribute`, `Offer`, or `Evaluate` with an aim."""
 
     updates: tuple[SealedUpdate, ...]
     telemetry: tuple[Telemetry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What came of `Evaluate` without one."""
+
+    message: Evaluated

@@ -24,7 +24,7 @@ class Turn:
 
     Args:
         layout: the run's, None before it is founded.
-        clients, holders: everybody on the roster in these roles.
+        clients, holders: everybody on the roster in these roles, but a designated evaluator.
         live: clients whose lease runs at `now`; watchers: who can be told.
     """
 
@@ -37,6 +37,11 @@ class Turn:
     live: frozenset[str]
     watchers: frozenset[str]
     step: Step = field(default_factory=Step)
+
+    @property
+    def trainers(self) -> frozenset[str]:
+        """Live clients that train: all but a designated evaluator."""
+        return self.live - {self.plan.evaluator}
 
     def write(self, record: Any) -> None:
         """Journals and folds one record."""

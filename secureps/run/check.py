@@ -30,8 +30,8 @@ from secureps.run.simulate import load_scenario
 from secureps.wire import rpc, servers
 from secureps.wire.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 
-PROGRAM_BYTES = 162_000_000
-"""Resident in a shard that has no model yet: Python 3.11, numpy, SciPy, gRPC (`benchmarks.memory`,
+PROGRAM_BYTES = 86_000_000
+"""Resident in a shard that has no model yet: Python 3.11, numpy, gRPC (`benchmarks.memory`,
 "idle")."""
 
 

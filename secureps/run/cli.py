@@ -303,6 +303,9 @@ def export(
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The safetensors file to write, or replace.")
     ],
+    best: Annotated[
+        bool, typer.Option("--best", help="The best version by the federation's own evaluation.")
+    ] = False,
 ) -> None:
     """Write the newest whole model of a run as one safetensors file, by tensor name.
 
@@ -312,7 +315,7 @@ def export(
     from secureps.crypto.sampling import NO_PRIVACY
     from secureps.run.export import export as write
 
-    model = write(run, out)
+    model = write(run, out, best)
     if model.unsafe:
         text = f"warning: {NO_PRIVACY}, in what came from {', '.join(model.unsafe)}"
         typer.secho(text, fg=typer.colors.RED, bold=True, err=True)

@@ -84,22 +84,30 @@ def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
 
 def _measure(lines: Sequence[Line]) -> str:
     """The score that is drawn beside the loss: accuracy, or the first that there is."""
-    names = {name for line in lines for name in line.scores} - {"loss"}
+    names = {name for line in lines for name in (*line.scores, *line.federated)} - {"loss"}
     return "accuracy" if "accuracy" in names else min(names, default="loss")
 
 
 def _scores(axes: Any, name: str, lines: Sequence[Line], sheet: Sheet) -> None:
     judged = [line for line in lines if name in line.scores]
+    federated = [line for line in lines if name in line.federated]
     _name(axes, f"held-out {name}", "no held-out score")
-    if not judged:
+    if not judged and not federated:
         _instead(axes, "nobody could judge this model")
         return
     scale, unit = _unit(max(line.elapsed for line in lines), _TIMES)
     times = [line.elapsed / scale for line in judged]
     scores = [line.scores[name] for line in judged]
     axes.plot(times, scores, color=BLUE, marker=_marker("o", times), ms=3)
-    last = judged[-1]
-    _name(axes, f"held-out {name}", f"{last.scores[name]:.3f} at version {last.version}")
+    if federated:
+        times = [line.elapsed / scale for line in federated]
+        values = [line.federated[name] for line in federated]
+        text = "the federation's own evaluation"
+        axes.plot(times, values, color=ORANGE, marker=_marker("s", times), ms=4, label=text)
+        axes.legend(fontsize=8)
+    last = (judged or federated)[-1]
+    value = last.scores[name] if judged else last.federated[name]
+    _name(axes, f"held-out {name}", f"{value:.3f} at version {last.version}")
     if name == sheet.measure:
         for (label, value), colour, dashes in zip(
             sheet.references.items(), (GREEN, VERMILLION, GREY), ("--", "-.", ":")

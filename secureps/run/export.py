@@ -7,7 +7,7 @@ export needs nothing but the folder.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ClientError, ConfigError, DamagedStore, PlanRefused
+from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.plan import Plan
+from secureps.policy.stopping import best
 from secureps.store.checkpoint import (
     Manifest,
+    checkpoint_directories,
     latest_good,
     load_checkpoint,
     read_state,
@@ -40,6 +43,7 @@ class Model:
         tensors: by name, in the model's order, without those that stay with clients.
         unsafe: the clients, sorted, that ever submitted what an unsafe seed made.
         complaints: what is wrong with newer checkpoints that were passed over.
+        evaluated: what the federation's own evaluation of it came to, as far as is known.
     """
 
     number: int
@@ -49,6 +53,7 @@ class Model:
     tensors: Tensors
     unsafe: tuple[str, ...]
     complaints: tuple[str, ...] = ()
+    evaluated: VersionEvaluated | None = None
 
     @property
     def version(self) -> str:
@@ -82,18 +87,54 @@ def newest_model(checkpoints: Path) -> Model:
     return _assemble(*latest_good(checkpoints))
 
 
-def export(run: Path, out: Path) -> Model:
-    """Writes the newest whole model of a run's folder to a safetensors file.
-
-    The file names the run, the checkpoint and the version of every group in its metadata,
-    and says so there if the seed of any client was unsafe.
+def best_model(checkpoints: Path) -> Model:
+    """The model of the best version by the federation's own evaluation, so far.
 
     Raises:
-        DamagedStore, OperatorError: as `newest_model`; or `out` cannot be written.
+        ConfigError: the plan does not say what is best, or nothing was evaluated yet.
+        DamagedStore: no whole checkpoint holds that version.
+        OperatorError: there is no checkpoint at all.
     """
-    model = newest_model(run / "checkpoints")
+    _, newest, complaints = latest_good(checkpoints)
+    section = Plan.from_text(newest.run.plan).section.evaluation
+    if section is None or section.best is None:
+        raise ConfigError("the plan does not say which version is best: add [evaluation.best]")
+    found = best(newest.evaluations, section.best)
+    if found is None:
+        raise ConfigError("no version was evaluated yet: export without --best")
+    for directory in checkpoint_directories(checkpoints):
+        try:
+            manifest = load_checkpoint(directory)
+        except DamagedStore as error:
+            complaints = (*complaints, str(error))
+            continue
+        if _holds(manifest, found.version):
+            return replace(_assemble(directory, manifest, complaints), evaluated=found)
+    raise DamagedStore(
+        f"{checkpoints}: no whole checkpoint holds version {found.version}, the best"
+    )
+
+
+def _holds(manifest: Manifest, version: int) -> bool:
+    own = {at.version for at in manifest.versions if at.group != EVALUATION}
+    return own == {version}
+
+
+def export(run: Path, out: Path, the_best: bool = False) -> Model:
+    """Writes the newest whole model of a run's folder, or its best one, to a safetensors file.
+
+    The file names the run, the checkpoint, the version of every group and what it was
+    evaluated to in its metadata, and says so there if the seed of any client was unsafe.
+
+    Raises:
+        DamagedStore, OperatorError, ConfigError: as `newest_model` or `best_model`; or `out`
+            cannot be written.
+    """
+    model = (best_model if the_best else newest_model)(run / "checkpoints")
     metadata = {"run": model.run, "checkpoint": str(model.number)}
     metadata |= {f"version.{group}": str(version) for group, version in model.versions.items()}
+    if model.evaluated is not None:
+        metadata |= {f"metric.{m.name}": repr(m.value) for m in model.evaluated.metrics}
     if model.unsafe:
         metadata["privacy"] = NO_PRIVACY
     write_state(out, model.tensors, metadata)
@@ -112,9 +153,17 @@ def _assemble(directory: Path, manifest: Manifest, complaints: tuple[str, ...]) 
         except (KeyError, ValueError, ClientError) as error:
             raise DamagedStore(f"{directory}: a block is absent or damaged: {error}") from None
     ordered = {s.name: tensors[s.name] for s in manifest.run.schema.tensors if s.name in tensors}
-    versions = {at.group: at.version for at in manifest.versions}
+    versions = {at.group: at.version for at in manifest.versions if at.group != EVALUATION}
+    evaluated = next((e for e in manifest.evaluations if {e.version} == {*versions.values()}), None)
     return Model(
-        manifest.number, manifest.id, versions, layout, ordered, manifest.unsafe, complaints
+        manifest.number,
+        manifest.id,
+        versions,
+        layout,
+        ordered,
+        manifest.unsafe,
+        complaints,
+        evaluated,
     )
 
 

@@ -68,6 +68,11 @@ class RunFolder:
     def model(self) -> Path:
         return self.root / "model.safetensors"
 
+    @property
+    def best(self) -> Path:
+        """The best version by the federation's own evaluation, if the plan says what is best."""
+        return self.root / "best.safetensors"
+
     def state(self, name: str) -> Path:
         return self.root / "state" / name
 
@@ -184,7 +189,7 @@ def write_servers(
     folder: RunFolder, plan: Plan, cast: Cast, coordinator: str, unsafe_seed: int | None
 ) -> None:
     """The configuration of shards and key holders, who dial the coordinator at HOST:PORT."""
-    minimum = min(plan.rule(group).minimum for group in plan.groups)
+    minimum = min(plan.rule(group).minimum for group in plan.all_groups)
     for shard in cast.shards:
         own = {"listen": LISTEN, "coordinator": coordinator, "checkpoints": str(folder.checkpoints)}
         _write(folder, shard, own if unsafe_seed is None else {**own, "unsafe_seed": unsafe_seed})

@@ -7,10 +7,11 @@ What must not live here: where lines are written (`run.sinks`) and drawn (`run.c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
+from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.requests import Telemetry
 from secureps.roles.telemetry import CLIP
 from secureps.run.tally import FIGURES, At, Known, Tally, Wait, finite
@@ -27,6 +28,7 @@ class Line:
         scores: `loss` and the script's metrics, of the first model that it was part of.
         figures: seconds and bytes, summed over the parties, by name; and the clip, if adaptive.
         waits: how long its round waited for each client.
+        federated: metrics of the model of this version by the federation's own evaluation.
         unsafe: the run has an unsafe seed.
     """
 
@@ -38,6 +40,7 @@ class Line:
     scores: Mapping[str, float]
     figures: Mapping[str, float]
     waits: Mapping[str, Wait]
+    federated: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def at(self) -> At:
@@ -55,7 +58,7 @@ class Line:
         record |= {"elapsed": round(self.elapsed, 3), "epsilon": spent}
         if self.unsafe:
             record["privacy"] = NO_PRIVACY
-        record |= {**self.scores, **self.figures}
+        record |= {**self.scores, **self._federated, **self.figures}
         if self.longest is not None:
             record["longest_wait"] = self.longest
             record["longest_wait_seconds"] = self._longest_seconds
@@ -65,7 +68,7 @@ class Line:
 
     def scalars(self) -> dict[str, float]:
         """Every finite number by its name, as programs that draw charts want it."""
-        named = {**self.scores, **self.figures}
+        named = {**self.scores, **self._federated, **self.figures}
         if self.epsilon is not None:
             named["epsilon"] = self.epsilon
         if self.longest is not None:
@@ -74,6 +77,10 @@ class Line:
             seconds = self._seconds(arrived)
             named |= {f"{kind}/{client}": value for client, value in seconds.items()}
         return {name: value for name, value in named.items() if finite(value) is not None}
+
+    @property
+    def _federated(self) -> dict[str, float]:
+        return {f"federated_{name}": value for name, value in self.federated.items()}
 
     @property
     def _longest_seconds(self) -> float:
@@ -123,6 +130,7 @@ class Metrics:
         self._figures = figures
         self._lines: dict[At, Line] = {}
         self._scores: dict[At, Mapping[str, float]] = {}
+        self._federated: dict[At, Mapping[str, float]] = {}
         self._due: dict[At, None] = {}
         before = before if before is not None else Gathered()
         self.tally = Tally(before.figures)
@@ -186,6 +194,16 @@ class Metrics:
             if at in self._lines:
                 self._due[at] = None
 
+    def evaluated(self, results: Iterable[VersionEvaluated], groups: Iterable[str]) -> None:
+        """What the federation itself found of versions; each is one of every group."""
+        for result in results:
+            values = {metric.name: metric.value for metric in result.metrics}
+            for at in [(group, result.version) for group in groups]:
+                if self._federated.get(at) != values:
+                    self._federated[at] = values
+                    if at in self._lines:
+                        self._due[at] = None
+
     def _complete(self, line: Line) -> Line:
         sums = self.tally.of_version(*line.at)
         reported = {name: sums[name] for name in self._figures if name in sums}
@@ -197,4 +215,5 @@ class Metrics:
             scores=self._scores.get(line.at, {}),
             figures={**line.figures, **reported, **adaptive},
             waits=self.tally.waits(*line.at),
+            federated=self._federated.get(line.at, {}),
         )

@@ -85,7 +85,9 @@ def load_scenario(path: Path) -> Scenario:
     plan = load_plan(path.parent / section.plan)
     refuse_privacy(path.parent / section.script, plan)
     script = Script(path.parent / section.script)
-    start = max(plan.group(name).rule.start or plan.group(name).rule.quorum for name in plan.groups)
+    start = max(
+        plan.group(name).rule.start or plan.group(name).rule.quorum for name in plan.all_groups
+    )
     if section.clients < start:
         raise ConfigError(
             f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
@@ -177,6 +179,7 @@ class Play:
             if versions != self._seen or events % OFTEN == 0:
                 self.metrics.take(self.simulation.coordinator.telemetry)
             if versions != self._seen:
+                self._evaluated()
                 self.metrics.settle()
                 say(self._publish(versions))
                 self._seen = versions
@@ -184,7 +187,12 @@ class Play:
 
         self.simulation.run(until)
         self.metrics.take(self.simulation.coordinator.telemetry)
+        self._evaluated()
         self.metrics.settle()
+
+    def _evaluated(self) -> None:
+        results = self.simulation.coordinator.federation.evaluations.newest
+        self.metrics.evaluated(results, self.scenario.plan.groups)
 
     def summary(self) -> dict[str, Any]:
         """What it came to, as plain values."""
@@ -195,6 +203,10 @@ class Play:
             "virtual_seconds": self.simulation.loop.now(),
             "versions": self.simulation.versions(),
             "score": asdict(self._score) if self._score is not None else None,
+            "evaluations": [
+                asdict(result)
+                for result in self.simulation.coordinator.federation.evaluations.newest
+            ],
             "bytes_up": tally.total(UP),
             "bytes_down": tally.total(DOWN),
             "updates": {name: tally.updates_of(name) for name in clients},

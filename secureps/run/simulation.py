@@ -204,9 +204,9 @@ class Simulation:
         return "; ".join(f"{group.name}: {group.reason}" for group in groups)
 
     def versions(self) -> dict[str, int]:
-        """The committed version of every group."""
-        groups = self.coordinator.federation.groups
-        return {name: group.version for name, group in groups.items()}
+        """The committed version of every group of the model."""
+        groups = self.coordinator.federation.model_groups
+        return {group.name: group.version for group in groups}
 
     def model(self) -> dict[str, NDArray[np.generic]]:
         """The committed model, without local tensors, by name."""
@@ -249,7 +249,7 @@ class Simulation:
             return make_shard(public, settings, stores, around)
         identity = self._kit.identities[name]
         if name in self._kit.secrets:
-            minimum = min(self.plan.rule(group).minimum for group in self.plan.groups)
+            minimum = min(self.plan.rule(group).minimum for group in self.plan.all_groups)
             own = HolderSecrets(name, identity, self._kit.secrets[name], minimum)
             return make_holder(public, own, stores, around)
         holdings = Holdings(

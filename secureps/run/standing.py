@@ -14,7 +14,13 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import PeerError
-from secureps.messages.requests import GroupStatus, Holding, MemberStatus, Status
+from secureps.messages.requests import (
+    EvaluationStatus,
+    GroupStatus,
+    Holding,
+    MemberStatus,
+    Status,
+)
 from secureps.run.progress import size
 from secureps.run.tally import finite
 
@@ -66,6 +72,7 @@ def record(status: Status) -> dict[str, Any]:
         "incarnation": status.incarnation,
         "finished": status.finished,
         "groups": [asdict(group) for group in status.groups],
+        "evaluation": asdict(status.evaluation) if status.evaluation is not None else None,
         "members": [asdict(m) | {"epsilon": finite(m.epsilon)} for m in status.members],
         "shards": [
             asdict(s) | {"blocks": held.blocks, "bytes": held.bytes}
@@ -83,6 +90,11 @@ def tables(status: Status) -> Iterable[Table | Text]:
         started = f"started {status.incarnation} times" if status.incarnation > 1 else "running"
         yield Text(f"run {status.run.hex()[:16]}: {status.finished or started}")
     yield _groups(status.groups)
+    if status.evaluation is not None:
+        own = status.evaluation
+        yield Text(f"evaluation {own.step}: {own.reason}")
+        if own.results:
+            yield evaluations(own)
     yield _table(
         "clients",
         ("client", "state", "updates", "charges", "epsilon"),
@@ -95,6 +107,24 @@ def tables(status: Status) -> Iterable[Table | Text]:
         [
             (s.name, s.advertise, f"{s.weight:g}", *held.get(s.name, ("-", "-")))
             for s in status.shards
+        ],
+    )
+
+
+def evaluations(own: EvaluationStatus) -> Table:
+    """The newest evaluation, and the best if the plan says what is best."""
+    newest = own.results[-1]
+    rows = [("newest", newest)]
+    rows += [("best", result) for result in own.results if result.version == own.best]
+    title = f"the federation's own evaluation, {len(own.results)} versions"
+    if own.skipped:
+        title += f"; skipped: {', '.join(map(str, own.skipped))}"
+    return _table(
+        title,
+        ("", "version", *(metric.name for metric in newest.metrics)),
+        [
+            (label, str(result.version), *(f"{metric.value:.4f}" for metric in result.metrics))
+            for label, result in rows
         ],
     )
 

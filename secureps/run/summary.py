@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.messages.requests import MemberStatus
+from secureps.messages.requests import EvaluationStatus, MemberStatus
 from secureps.run.baselines import Baselines, Score
 from secureps.run.export import named_versions
 from secureps.run.progress import size
-from secureps.run.standing import spent
+from secureps.run.standing import evaluations, spent
 from secureps.run.tally import finite
 
 
@@ -34,6 +34,7 @@ class Summary:
         bytes_up, bytes_down: of all clients together; the ratios are per update, to the
             same values as plain fp32; None if there was no update.
         seconds: by stage, summed over parties.
+        evaluation: the federation's own, of held-out records of its members.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Summary:
     seconds: dict[str, float]
     updates: dict[str, int]
     unsafe: bool
+    evaluation: EvaluationStatus | None = None
 
     def record(self) -> dict[str, Any]:
         """Plain values, for JSON; an infinite epsilon is None."""
@@ -65,6 +67,8 @@ def tables(summary: Summary) -> Iterable[Table | Text]:
     if summary.unsafe:
         yield Text(NO_PRIVACY, "bold red")
     yield _models(summary)
+    if summary.evaluation is not None and summary.evaluation.results:
+        yield evaluations(summary.evaluation)
     yield _holders(summary)
     yield _costs(summary)
     for note in summary.baselines.notes:

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Telemetry
 from secureps.roles.machine import COORDINATOR
 from secureps.roles.telemetry import ARRIVED, CLIP, PUBLISHED, WAITED
@@ -114,17 +115,21 @@ class Tally:
         }
 
     def updates(self) -> Counter[str]:
-        """How many updates arrived, by group."""
+        """How many updates of the model arrived, by group."""
         return Counter(
             group
             for (group, _), figures in self._figures.items()
             for _, name in figures
-            if name == UP
+            if name == UP and group != EVALUATION
         )
 
     def updates_of(self, party: str) -> int:
-        """How many updates of one client arrived."""
-        return sum((party, UP) in figures for figures in self._figures.values())
+        """How many updates of the model by one client arrived."""
+        return sum(
+            (party, UP) in figures
+            for (group, _), figures in self._figures.items()
+            if group != EVALUATION
+        )
 
     def ratio(self, name: str, sizes: Mapping[str, int]) -> float | None:
         """Bytes per update against the same values as plain fp32; None before any update.

@@ -169,7 +169,12 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
         console.print(part)
     replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
     draw(metrics.lines, _sheet(plan, baselines, troupe.unsafe), folder.report)
-    ends = {"model": folder.model, "report": folder.report, "curves": folder.report / CURVES}
+    ends = {
+        "model": folder.model,
+        "best": folder.best,
+        "report": folder.report,
+        "curves": folder.report / CURVES,
+    }
     for label, path in ends.items():
         if path.exists():
             console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
@@ -306,12 +311,13 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
     federation = plan.section.federation
     if federation is None:
         raise ConfigError(f"{path}: federation: `up` needs it: script and number of clients")
-    for name in plan.groups:
+    trainers = federation.clients - (plan.evaluator != "")
+    for name in plan.all_groups:
         rule = plan.group(name).rule
         start = rule.start if rule.start is not None else rule.quorum
-        if federation.clients < start:
+        if trainers < start:
             raise ConfigError(
-                f"{path}: federation.clients: {federation.clients} take part, but a round of "
+                f"{path}: federation.clients: {trainers} take part, but a round of "
                 f"group {name} waits for {start}"
             )
     script = base / federation.script
@@ -331,7 +337,11 @@ def _start(folder: RunFolder) -> dict[str, Any]:
 
 
 def _judged(outcome: Outcome, judge: Judge, folder: RunFolder, progress: Progress) -> Outcome:
-    """Writes model.safetensors; the outcome with what that model adds."""
+    """Writes model.safetensors, and best.safetensors if there is a best version.
+
+    Returns:
+        the outcome with what the newest model adds.
+    """
     try:
         model = export(folder.root, folder.model)
     except SecurepsError as error:
@@ -339,6 +349,11 @@ def _judged(outcome: Outcome, judge: Judge, folder: RunFolder, progress: Progres
         return outcome
     for complaint in model.complaints:
         progress.say(f"passed over a damaged checkpoint: {complaint}", "yellow")
+    if outcome.evaluation is not None and outcome.evaluation.best:
+        try:
+            export(folder.root, folder.best, the_best=True)
+        except SecurepsError as error:
+            progress.say(f"the best version was not written: {error}", "yellow")
     score = judge.score(model.tensors) if outcome.score is None else None
     return outcome.on_disk(model, score)
 
@@ -385,6 +400,7 @@ def _summary(
         seconds={stage: tally.total(f"{stage}_seconds") for stage in SECONDS},
         updates=_updates(outcome),
         unsafe=unsafe,
+        evaluation=outcome.evaluation,
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from secureps.errors import PeerError
-from secureps.messages.requests import GroupStatus, MemberStatus, Status
+from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Judge, Score
@@ -58,6 +58,7 @@ class Outcome:
         versions: of every group; sizes: its values.
         members: as the last status had them.
         score: of the model of these versions; notes: what else to know.
+        evaluation: the federation's own, as the last status had it.
     """
 
     finished: str
@@ -67,6 +68,7 @@ class Outcome:
     score: Score | None = None
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    evaluation: EvaluationStatus | None = None
 
     def on_disk(self, model: Model, score: Score | None) -> Outcome:
         """The same, with what the newest checkpoint adds: its score where nobody was in time."""
@@ -141,7 +143,8 @@ class Watch:
         assert self._status is not None
         versions = {group.name: group.version for group in self._status.groups}
         score = self._scored[0] if versions == self._judged else None
-        return Outcome(finished, versions, self._status.members, self._metrics.tally, score)
+        outcome = Outcome(finished, versions, self._status.members, self._metrics.tally, score)
+        return dataclasses.replace(outcome, evaluation=self._status.evaluation)
 
     @staticmethod
     def report(news: tuple[Finished | Died, ...], progress: Progress) -> None:
@@ -169,6 +172,9 @@ class Watch:
             return  # it is being started again
         took = time.monotonic() - asked
         self._metrics.take(status.telemetry)
+        if status.evaluation is not None:
+            groups = [group.name for group in status.groups]
+            self._metrics.evaluated(status.evaluation.results, groups)
         self._metrics.settle()
         self._notice(status)
         self._tell_leavers(status)

@@ -45,6 +45,7 @@ class CoordinatorHands:
             ledger=task.charges,
             releases=task.releases,
             unsafe=task.unsafe,
+            evaluations=task.evaluations,
         )
         write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
         return ManifestWritten(task.number)

@@ -10,6 +10,7 @@ from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import records
+from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.submission import Cohort, Receipt
 
 KNOWN = ("group", "version", "round", "number", "extensions", "client")
@@ -29,6 +30,13 @@ def told(record: Any) -> str | None:
             return f"{client} joined"
         case records.RoundOpened() | records.RoundExtended() | records.RoundGivenUp():
             return f"{record.group}: {record.reason}"
+        case records.EvaluationSkipped(version, reason):
+            return f"version {version} is not evaluated: {reason}"
+        case records.MemberDeclined(group, _, client, reason):
+            return f"{group}: {client} takes no part: {reason}"
+        case VersionEvaluated(version, metrics):
+            values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
+            return f"version {version} is evaluated: {values}"
         case records.Received(receipt) if receipt.unsafe:
             return f"{receipt.id}: {NO_PRIVACY}"
         case records.CohortClosed(cohort, reason):

@@ -21,6 +21,7 @@ from secureps.crypto.cipher import Cipher
 from secureps.crypto.suite import cipher
 from secureps.errors import DamagedStore, InternalError, Malformed, Refused
 from secureps.messages.encoding import payload_digest
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, PutBlock, Telemetry
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort
 from secureps.model.optimizer import OptimizerState
@@ -293,6 +294,8 @@ class ShardHands:
 
     def _initial(self, group: str) -> Values:
         plan = self._shelves.pinned.plan
+        if group == EVALUATION:
+            return np.zeros(self._shelves.pinned.layout.group(group).size, dtype=np.float32)
         try:
             data = Path(plan.section.initial or "").read_bytes()
         except OSError as error:
@@ -359,8 +362,11 @@ class ShardHands:
         digests = tuple(
             payload_digest(made.values[b].astype("<f4").tobytes()) for b in self._shelves.own(group)
         )
+        mean: tuple[float, ...] = ()
+        if group == EVALUATION and cohort >= 0:
+            mean = tuple(float(value) for block in made.values.values() for value in block)
         scale = self._scale(made, group)
-        return StateReady(group, made.version, cohort, digests, state, report, scale)
+        return StateReady(group, made.version, cohort, digests, state, report, scale, mean)
 
     # --- small things -------------------------------------------------------------
 

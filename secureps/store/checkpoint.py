@@ -27,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from secureps.errors import DamagedStore, Malformed, OperatorError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import DIGEST_BYTES, canonical, digest, from_plain, to_plain
+from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
 
@@ -83,6 +84,7 @@ class Manifest:
         ledger, releases: all privacy facts up to `versions`, of records and of clients.
         unsafe: the clients, sorted, that ever submitted what an unsafe seed made; it protects
             nobody, whatever the ledger says.
+        evaluations: all that were there when it was completed, of whichever version.
     """
 
     format: int
@@ -95,6 +97,7 @@ class Manifest:
     ledger: tuple[Charge, ...]
     releases: tuple[Release, ...]
     unsafe: tuple[str, ...]
+    evaluations: tuple[VersionEvaluated, ...] = ()
 
 
 def tensor_name(group: str, block: int, slot: str = "") -> str:

@@ -4,8 +4,9 @@
     SqliteJournal   one file; every row's digest covers all rows before it
     MemoryJournal   for simulation and tests
 
-A record is any dataclass of `messages.records` or `messages.charge`. What must not live
-here: what records mean (machines fold them), and payloads (they are in the spool).
+A record is any dataclass of `messages.records` or `messages.charge`, or a `VersionEvaluated`.
+What must not live here: what records mean (machines fold them), and payloads (they are in
+the spool).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 from secureps.errors import DamagedStore, InternalError, Malformed, OperatorError
 from secureps.messages import charge, records
 from secureps.messages.encoding import digest, from_plain, to_plain
+from secureps.messages.evaluation import VersionEvaluated
 
 Record = Any
 """An instance of a class of RECORDS."""
@@ -42,7 +44,7 @@ CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain B
 
 
 def _records() -> dict[str, type]:
-    return {
+    own = {
         name: kind
         for module in (records, charge)
         for name, kind in vars(module).items()
@@ -50,6 +52,7 @@ def _records() -> dict[str, type]:
         and dataclasses.is_dataclass(kind)
         and kind.__module__ == module.__name__
     }
+    return own | {VersionEvaluated.__name__: VersionEvaluated}
 
 
 RECORDS: dict[str, type] = _records()

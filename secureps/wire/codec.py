@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError, EncodeError, Message
 
 from secureps.errors import Malformed, Oversized
-from secureps.messages import charge, orders, requests, run, schema, submission
+from secureps.messages import charge, evaluation, orders, requests, run, schema, submission
 from secureps.messages.encoding import DIGEST_BYTES, field_types
 from secureps.wire import secureps_pb2
 
@@ -49,6 +49,7 @@ SIZES: dict[str, int] = {
     "roster": DIGEST_BYTES,
     "nonce": 32,
     "blocks": DIGEST_BYTES,
+    "model": DIGEST_BYTES,
     "sums": DIGEST_BYTES,
     "opened": DIGEST_BYTES,
     "signature": SIGNATURE_BYTES,
@@ -62,7 +63,7 @@ INFINITE = frozenset({"MemberStatus", "Figure"})
 def _sent() -> dict[str, type]:
     return {
         name: kind
-        for module in (charge, schema, submission, run, requests, orders)
+        for module in (charge, schema, submission, run, evaluation, requests, orders)
         for name, kind in vars(module).items()
         if isinstance(kind, type)
         and dataclasses.is_dataclass(kind)

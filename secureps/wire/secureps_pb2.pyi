@@ -47,6 +47,44 @@ class Release(_message.Message):
     attempt: int
     def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., l2: _Optional[float] = ..., l1: _Optional[float] = ..., stddev: _Optional[float] = ..., sources: _Optional[int] = ..., clamping: _Optional[float] = ..., attempt: _Optional[int] = ...) -> None: ...
 
+class Metric(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class VersionEvaluated(_message.Message):
+    __slots__ = ("version", "metrics", "by", "examples")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    metrics: _containers.RepeatedCompositeFieldContainer[Metric]
+    by: str
+    examples: int
+    def __init__(self, version: _Optional[int] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., by: _Optional[str] = ..., examples: _Optional[int] = ...) -> None: ...
+
+class Evaluated(_message.Message):
+    __slots__ = ("run", "party", "version", "model", "metrics", "examples", "signature")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    run: bytes
+    party: str
+    version: int
+    model: _containers.RepeatedScalarFieldContainer[bytes]
+    metrics: _containers.RepeatedCompositeFieldContainer[Metric]
+    examples: int
+    signature: bytes
+    def __init__(self, run: _Optional[bytes] = ..., party: _Optional[str] = ..., version: _Optional[int] = ..., model: _Optional[_Iterable[bytes]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., examples: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
 class TensorSpec(_message.Message):
     __slots__ = ("name", "shape", "dtype")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -293,21 +331,35 @@ class Spoilt(_message.Message):
     reason: str
     def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class Decline(_message.Message):
+    __slots__ = ("party", "group", "round", "reason")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    group: str
+    round: int
+    reason: str
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Prepared(_message.Message):
-    __slots__ = ("shard", "group", "version", "blocks", "state", "scale")
+    __slots__ = ("shard", "group", "version", "blocks", "state", "scale", "mean")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
     shard: str
     group: str
     version: int
     blocks: _containers.RepeatedScalarFieldContainer[bytes]
     state: bytes
     scale: float
-    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ..., scale: _Optional[float] = ...) -> None: ...
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ..., scale: _Optional[float] = ..., mean: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Checkpointed(_message.Message):
     __slots__ = ("shard", "number", "file", "size", "digest")
@@ -411,8 +463,24 @@ class Holding(_message.Message):
     bytes: int
     def __init__(self, shard: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
+class EvaluationStatus(_message.Message):
+    __slots__ = ("step", "reason", "late", "results", "best", "skipped")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    BEST_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    step: str
+    reason: str
+    late: _containers.RepeatedScalarFieldContainer[str]
+    results: _containers.RepeatedCompositeFieldContainer[VersionEvaluated]
+    best: int
+    skipped: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ..., results: _Optional[_Iterable[_Union[VersionEvaluated, _Mapping]]] = ..., best: _Optional[int] = ..., skipped: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Status(_message.Message):
-    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings")
+    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +489,7 @@ class Status(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
     HOLDINGS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     incarnation: int
     finished: str
@@ -429,7 +498,8 @@ class Status(_message.Message):
     shards: _containers.RepeatedCompositeFieldContainer[ShardAddress]
     telemetry: _containers.RepeatedCompositeFieldContainer[Telemetry]
     holdings: _containers.RepeatedCompositeFieldContainer[Holding]
-    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ...) -> None: ...
+    evaluation: EvaluationStatus
+    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ...) -> None: ...
 
 class PutBlock(_message.Message):
     __slots__ = ("header",)
@@ -592,18 +662,20 @@ class Discard(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
 
 class Invite(_message.Message):
-    __slots__ = ("incarnation", "group", "round", "version", "seconds")
+    __slots__ = ("incarnation", "group", "round", "version", "seconds", "evaluates")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATES_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     group: str
     round: int
     version: int
     seconds: float
-    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., version: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+    evaluates: int
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., version: _Optional[int] = ..., seconds: _Optional[float] = ..., evaluates: _Optional[int] = ...) -> None: ...
 
 class Published(_message.Message):
     __slots__ = ("incarnation", "group", "version", "blocks")
@@ -648,7 +720,7 @@ class Finish(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "finish")
+    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "decline", "evaluated", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "finish")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
@@ -659,6 +731,8 @@ class Envelope(_message.Message):
     OPENED_FIELD_NUMBER: _ClassVar[int]
     OPEN_REFUSED_FIELD_NUMBER: _ClassVar[int]
     SPOILT_FIELD_NUMBER: _ClassVar[int]
+    DECLINE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATED_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTED_FIELD_NUMBER: _ClassVar[int]
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
@@ -696,6 +770,8 @@ class Envelope(_message.Message):
     opened: Opened
     open_refused: OpenRefused
     spoilt: Spoilt
+    decline: Decline
+    evaluated: Evaluated
     prepared: Prepared
     checkpointed: Checkpointed
     telemetry: Telemetry
@@ -723,4 +799,4 @@ class Envelope(_message.Message):
     settled: Settled
     send_again: SendAgain
     finish: Finish
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ...) -> None: ...
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ...) -> None: ...
