@@ -8,7 +8,6 @@ too, or, protected as a whole, `round` and one of the two noises; `seal` packs b
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from benchmarks.vectors import BITS, time_vectors
 from secureps.codec.grid import Grid
 from secureps.codec.pack import Packing, capacity_base
 from secureps.crypto.bfv_seal import generate
-from secureps.crypto.cipher import CipherParameters, Opening, Place
+from secureps.crypto.cipher import CipherParameters, Opening, Place, Sealer
 from secureps.crypto.rlwe import KeySum, RlweSealing
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import CIPHERS, cipher
@@ -33,6 +32,10 @@ from secureps.privacy.rounding import round_to_norm
 from secureps.privacy.skellam import Skellam
 
 VALUES = 1 << 18
+WEIGHT = 4
+"""Of a member of a cohort: the largest there is."""
+WIDE_CAPACITY = 100
+"""At which 16 bits need the larger of the two rings."""
 CAPACITY = 32
 DIGITS = 2
 """Values in a coefficient: of every cipher that packs."""
@@ -40,15 +43,14 @@ PRIVATE = Path(__file__).parent.parent / "policies" / "digits_client.toml"
 """Whose clip and noise multiplier the private steps take, for as many values as are timed."""
 
 
-PLACE = Place(bytes(32), "all", bytes(32), VALUES)
-
-
 def measure(values: int = VALUES, tries: int = 5) -> Sequence[Row]:
     """All rows; `values` in whole vectors of TenSEAL."""
     watch = Stopwatch(values, tries)
     integers = _before_the_cipher(watch)
+    levels = int(Grid(BITS, 0.1).levels)
     for name in CIPHERS:
-        _cipher(watch, name, integers)
+        _cipher(watch, name, CipherParameters(name, CAPACITY, levels), integers)
+    _cipher(watch, "rlwe wide", CipherParameters("rlwe", WIDE_CAPACITY, levels), integers)
     time_vectors(watch)
     return watch.rows
 
@@ -84,22 +86,30 @@ def _before_the_cipher(watch: Stopwatch) -> NDArray[np.int64]:
     return integers
 
 
-def _cipher(watch: Stopwatch, name: str, integers: NDArray[np.int64]) -> None:
-    kind = cipher(CipherParameters(name, CAPACITY, int(Grid(BITS, 0.1).levels)))
+def _cipher(
+    watch: Stopwatch, who: str, parameters: CipherParameters, integers: NDArray[np.int64]
+) -> None:
+    """A submission of its own at every try: where that takes a key, it is timed with it."""
+    kind, weight = cipher(parameters), WEIGHT * watch.tries
     secret, public = generate() if kind.opening is Opening.HOLDER else (None, None)
-    adder, blocks = kind.adder(), itertools.count()
-    sealer = kind.sealer(PLACE, None if public is None else public.to_bytes())
-    sealed = watch.time(name, "seal", lambda: sealer.seal(next(blocks), integers))
-    watch.time(name, "check", lambda: adder.check(watch.values, sealed))
+    place = Place(bytes(32), "all", bytes(32), watch.values)
+    sealers: list[Sealer] = []
+
+    def seal() -> bytes:
+        sealers.append(kind.sealer(place, None if public is None else public.to_bytes()))
+        return sealers[-1].seal(0, integers)
+
+    adder = kind.adder()
+    sealed = watch.time(who, "seal", seal)
+    watch.time(who, "check", lambda: adder.check(watch.values, sealed))
     sums = adder.zero(watch.values)
-    watch.time(name, "add", lambda: adder.add(sums, sealed, 1))
-    total = watch.time(name, "total", lambda: adder.total(sums))
+    watch.time(who, "add", lambda: adder.add(sums, sealed, WEIGHT))
+    total = watch.time(who, "total", lambda: adder.total(sums))
     key: object = secret
-    if isinstance(sealer, RlweSealing):  # the same block so often: its error, too
-        key = KeySum(watch.tries * sealer.key.coefficients().astype(np.int64), watch.tries**2)
-    opener, last = kind.opener(PLACE, key), next(blocks) - 1
-    opened = watch.time(name, "open", lambda: opener.open(last, total, watch.values))
-    assert np.array_equal(opened, watch.tries * integers)
+    if isinstance(sealers[-1], RlweSealing):  # the same block so often: its error, too
+        key = KeySum(weight * sealers[-1].key.coefficients().astype(np.int64), weight**2)
+    opened = watch.time(who, "open", lambda: kind.opener(place, key).open(0, total, watch.values))
+    assert np.array_equal(opened, weight * integers)
 
 
 def main() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks import committee, floor
 from benchmarks.ciphers import measure
+from benchmarks.streaming import BLOCK, MOST_BEYOND, stream
 from secureps.crypto.suite import CIPHERS
 
 FEW = 1 << 13
@@ -16,6 +19,10 @@ def test_every_step_under_every_cipher_is_measured() -> None:
     for name in CIPHERS:
         for step in ("seal", "check", "add", "total", "open"):
             assert float(rows[name, step]["ns/value"]) > 0
+    for who, size in (("rlwe", 3.3125), ("rlwe wide", 6.625)):  # the latter half empty
+        for step in ("seal", "check", "add", "total", "open"):
+            assert float(rows[who, step]["ns/value"]) > 0
+        assert rows[who, "seal"]["bytes/value"] == size
     for step in ("clip", "grid", "pack", "unpack"):
         assert ("all", step) in rows
     for step in ("round", "noise, local", "noise, distributed"):
@@ -46,3 +53,12 @@ def test_the_float32_floor_adds_up_and_takes_time(tmp_path: Path) -> None:
     wall, cpu = floor.measure(tmp_path, clients=2, values=1000, versions=2)
     assert wall > 0
     assert cpu > 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads Linux's /proc")
+def test_sealing_a_large_vector_takes_no_memory_of_its_length() -> None:
+    """8M values: their ciphertexts alone would be 26 MiB, a copy of them 64."""
+    few, many = stream(BLOCK), stream(32 * BLOCK)
+    assert many.sent == 32 * few.sent
+    assert many.beyond <= MOST_BEYOND
+    assert many.beyond <= few.beyond + (8 << 20)

@@ -26,8 +26,9 @@ COMMANDS = (
     "keys",
     "export",
     "status",
+    "warm",
 )
-HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numpy", "pydantic")
+HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numba", "numpy", "pydantic")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

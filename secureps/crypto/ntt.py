@@ -11,8 +11,9 @@ The last stages run over a transposed copy, so that every inner loop is long and
 order of the transformed values is therefore this module's own; all that matters is that it is
 the same for everybody, and that products and sums are taken value by value.
 
-On what is secret there are only + - * & >> min, in loops whose lengths are public. What must
-not live here: what is transformed.
+Kernels take primes out of arrays themselves, so that no call of theirs is given a number that
+was loaded. On what is secret there are only + - * & >> min, in loops whose lengths are public.
+What must not live here: what is transformed.
 """
 
 from __future__ import annotations
@@ -40,14 +41,13 @@ class Tables:
     """Constants of one (N, p); w and its Shoup companion side by side.
 
     Args:
-        prime: p; whole: floor(2^32 / p), the companion of 1.
+        prime: uint32 (2,): p and floor(2^32 / p), the companion of 1.
         head: uint32 (2, N / WIDTH): twiddles of the first stages, by block.
         tail: uint32 (2, WIDTH - 1, N / WIDTH): of the last, by row of the transposed copy.
         back_head, back_tail: their inverses; last: uint32 (2,), the inverse of N.
     """
 
-    prime: np.uint32
-    whole: np.uint32
+    prime: U32
     head: U32
     tail: U32
     back_head: U32
@@ -94,8 +94,7 @@ def tables(degree: int, prime: int) -> Tables:
         return paired(lines).reshape(2, WIDTH - 1, rows)
 
     return Tables(
-        prime=np.uint32(prime),
-        whole=np.uint32(companion(1, prime)),
+        prime=np.array([prime, companion(1, prime)], np.uint32),
         head=paired(powers[:rows]),
         tail=tail(powers),
         back_head=paired(inverse[:rows]),
@@ -118,9 +117,9 @@ def once(y: np.uint32, p: np.uint32) -> np.uint32:
 
 
 @kernel
-def forward(a: U32, out: U32, head: U32, tail: U32, p: np.uint32) -> None:
+def forward(a: U32, out: U32, head: U32, tail: U32, prime: U32) -> None:
     """Transforms `a` (N,), entries below 10p, into `out`, entries below 34p; `a` is spoilt."""
-    size = a.size
+    size, p = a.size, prime[0]
     rows = size // WIDTH
     twice = _u32(_u32(2) * p)
     step, blocks = size >> 1, 1
@@ -156,9 +155,9 @@ def forward(a: U32, out: U32, head: U32, tail: U32, p: np.uint32) -> None:
 
 
 @kernel
-def backward(a: U32, out: U32, head: U32, tail: U32, last: U32, p: np.uint32) -> None:
+def backward(a: U32, out: U32, head: U32, tail: U32, last: U32, prime: U32) -> None:
     """The inverse: `a` in the transformed order, entries below 2p, `out` below p; spoils `a`."""
-    size = a.size
+    size, p = a.size, prime[0]
     rows = size // WIDTH
     twice = _u32(_u32(2) * p)
     step, groups, end = 1, WIDTH >> 1, WIDTH - 1

@@ -37,7 +37,6 @@ MOST_BASE = 1 << 48
 """Digits are estimated in float64."""
 WORD_BITS = 53
 """Of one word on the wire."""
-SECURITY_BITS = 128
 GUIDELINES_LOG_Q = {1024: 26, 2048: 53, 4096: 106, 8192: 214, 16384: 430}
 """Security Guidelines 2024: bits of q by N at 128 bits, classical, small secrets."""
 
@@ -50,11 +49,19 @@ class Ring:
         name: what binds public polynomials to it.
         degree: N.
         words: the primes of every word modulus, smaller first.
+    Raises:
+        ValueError: q is too large for 128 bits of security at this degree.
     """
 
     name: str
     degree: int
     words: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if math.log2(self.modulus) > GUIDELINES_LOG_Q[self.degree]:
+            raise ValueError(
+                f"{self.name} is not secure: at most {GUIDELINES_LOG_Q[self.degree]} bits"
+            )
 
     @property
     def primes(self) -> tuple[int, ...]:

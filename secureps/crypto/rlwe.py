@@ -302,7 +302,8 @@ class KeySum:
 
     def plausible(self, weight: int) -> bool:
         """Whether |S| <= 41 sum w_i: necessary, and not sufficient."""
-        return bool(np.abs(self.coefficients).max() <= ETA * weight)
+        most = ETA * weight
+        return bool(np.all((self.coefficients >= -most) & (self.coefficients <= most)))
 
 
 class RlweOpener:
@@ -323,9 +324,8 @@ class RlweOpener:
         ring, primes = self._encoding.ring, len(self._encoding.ring.primes)
         if key.coefficients.shape != (ring.degree,) or not key.plausible(parameters.capacity):
             raise Malformed(
-                f"a key sum of shape {key.coefficients.shape} up to "
-                f"{np.abs(key.coefficients).max(initial=0)} is none of {ring.name} and capacity "
-                f"{parameters.capacity}"
+                f"a key sum of shape {key.coefficients.shape} is none of {ring.name}, or its "
+                f"coefficients are beyond {ETA} times the capacity of {parameters.capacity}"
             )
         self._work = np.empty((primes + 1, ring.degree), np.uint32)
         self._room = np.empty((2, ring.degree), np.uint64)

@@ -65,7 +65,7 @@ def transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
         first, made, value_row, companion_row = work[0], work[1], out[index, 0], out[index, 1]
         for k in range(small.size):
             first[k] = _u32(small[k] + np.int64(p))
-        forward(first, made, ring.head[index], ring.tail[index], p)
+        forward(first, made, ring.head[index], ring.tail[index], ring.primes[index])
         for k in range(small.size):
             value = once(shoup(made[k], _ONE, whole, p), p)
             high = (_u64(value) * inverse) >> _INVERSE_SHIFT  # the companion, or up to 2 less
@@ -121,7 +121,7 @@ def seal_elements(
                     for k in range(size):
                         sum = _u32(coefficients[k] + shoup(_u32(row[k]), w, w2, p))
                         coefficients[k] = once(sum, twice)
-                forward(coefficients, row_c, ring.head[index], ring.tail[index], p)
+                forward(coefficients, row_c, ring.head[index], ring.tail[index], ring.primes[index])
                 row_a, s, s2 = a[element, index], key[index, 0], key[index, 1]
                 for k in range(size):
                     sum = _u32(row_c[k] + shoup(row_a[k], s[k], s2[k], p))

@@ -118,7 +118,12 @@ def remove_key(words: U64, a: U32, key: U32, ring: Constants, out: U32) -> None:
             z = shoup(row_a[k], s[k], s2[k], p)
             work[k] = once(_u32(_u32(_u32(rest) + twice) - z), twice)
         backward(
-            work, out[index], ring.back_head[index], ring.back_tail[index], ring.last[index], p
+            work,
+            out[index],
+            ring.back_head[index],
+            ring.back_tail[index],
+            ring.last[index],
+            ring.primes[index],
         )
 
 

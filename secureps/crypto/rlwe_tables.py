@@ -68,7 +68,7 @@ def constants(ring: Ring) -> Constants:
 
     pairs = [(i, j) for j in range(len(ring.primes)) for i in range(j)]
     return Constants(
-        primes=np.array([(p, companion(1, p)) for p in ring.primes], np.uint32),
+        primes=np.stack([t.prime for t in each]),
         inverses=np.array([(1 << INVERSE_BITS) // p for p in ring.primes], np.uint64),
         head=np.stack([t.head for t in each]),
         tail=np.stack([t.tail for t in each]),

@@ -80,8 +80,20 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which it is.")
     ] = False,
+    kernels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            envvar="SECUREPS_KERNELS",
+            help="Where compiled kernels are kept. Default: ~/.cache/secureps/kernels.",
+        ),
+    ] = None,
 ) -> None:
     """Before every command."""
+    if kernels is not None:
+        from secureps.crypto.compiled import keep_in
+
+        keep_in(kernels)
 
 
 @app.command()
@@ -343,6 +355,19 @@ def status(
         form(observer.status(), console)
     finally:
         observer.close()
+
+
+@app.command()
+def warm() -> None:
+    """Compile the kernels of `rlwe` ahead, so that no party waits for that later.
+
+    They are kept in a folder that only you may write to, one for each release; parties
+    without it compile them when they first need them, which takes some seconds.
+    """
+    from secureps.run.warm import warm as compile_all
+
+    done = compile_all()
+    typer.echo(f"compiled {done.compiled} kernels in {done.seconds:.1f} s, kept in {done.folder}")
 
 
 def main() -> None:

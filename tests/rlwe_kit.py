@@ -1,0 +1,153 @@
+"""`rlwe` once more, slowly, from its definition: Python's integers, no butterflies, no tricks."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
+
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.public import Place
+from secureps.crypto.ring import Encoding, Ring
+from secureps.crypto.rlwe import KeySum, RlweAdder, RlweSealing
+
+Ints = NDArray[np.int64]
+
+
+def place(slots: int, run: int = 0, group: str = "all", layout: int = 0) -> Place:
+    return Place(bytes([run]) * 32, group, bytes([layout]) * 32, slots)
+
+
+def key_stream(key: bytes, first_block: int, words: int) -> NDArray[np.uint32]:
+    """Words of ChaCha20 (RFC 8439) under the zero nonce, from 64-byte block `first_block` on."""
+    stream = Cipher(algorithms.ChaCha20(key, first_block.to_bytes(4, "little") + bytes(12)), None)
+    return np.frombuffer(stream.encryptor().update(bytes(4 * words)), "<u4")
+
+
+def public_key(ring: Ring, at: Place) -> bytes:
+    hasher = hashlib.blake2b(digest_size=32)
+    for part in (b"secureps-a", at.run, ring.name.encode(), at.group.encode(), at.layout):
+        hasher.update(len(part).to_bytes(8, "little") + part)
+    return hasher.digest()
+
+
+def public_element(ring: Ring, at: Place, element: int) -> list[list[int]]:
+    """Transformed a_j, prime after prime: words of the stream that are not too large, mod p."""
+    window, key, rows = ring.degree + 128, public_key(ring, at), []
+    for index, prime in enumerate(ring.primes):
+        first = (element * len(ring.primes) + index) * window // 16
+        words = key_stream(key, first, window).tolist()
+        limit = (1 << 32) // prime * prime
+        rows.append([w % prime for w in words if w < limit][: ring.degree])
+    return rows
+
+
+def exponents(degree: int) -> list[int]:
+    """Where the transform evaluates: place i holds the value at psi^exponents[i]."""
+    bits, rows = degree.bit_length() - 1, degree // 32
+    order = []
+    for i in range(degree):
+        column, row = divmod(i, rows)
+        order.append(2 * int(f"{32 * row + column:0{bits}b}"[::-1], 2) + 1)
+    return order
+
+
+def psi(degree: int, prime: int) -> int:
+    """g^((p - 1) / 2N) of the smallest g that makes it a primitive 2N-th root of unity."""
+    roots = (pow(g, (prime - 1) // (2 * degree), prime) for g in range(2, 1000))
+    return next(root for root in roots if pow(root, degree, prime) == prime - 1)
+
+
+def transformed(polynomial: Sequence[int], prime: int) -> list[int]:
+    """Values of a polynomial at the odd powers of psi: N^2 products, each below 2^54."""
+    degree = len(polynomial)
+    root, powers = psi(degree, prime), [1]
+    for _ in range(2 * degree - 1):
+        powers.append(powers[-1] * root % prime)
+    table = np.array(powers, np.uint64)
+    coefficients = np.array([c % prime for c in polynomial], np.uint64)
+    steps, out = np.arange(degree), []
+    for exponent in exponents(degree):
+        terms = coefficients * table[exponent * steps % (2 * degree)] % np.uint64(prime)
+        out.append(int(terms.sum()) % prime)
+    return out
+
+
+def product(a: Sequence[int], b: Sequence[int], modulus: int) -> list[int]:
+    """a b mod (X^N + 1, modulus), by Kronecker's substitution: one product of Python integers."""
+    degree, width = len(a), 2 * modulus.bit_length() + len(a).bit_length() + 1
+
+    def whole(p: Sequence[int]) -> int:
+        return sum(int(c) % modulus << (width * i) for i, c in enumerate(p))
+
+    both, mask = whole(a) * whole(b), (1 << width) - 1
+    c = [both >> (width * i) & mask for i in range(2 * degree)]
+    return [(c[i] - c[i + degree]) % modulus for i in range(degree)]
+
+
+def binomials(words: NDArray[np.uint32]) -> list[int]:
+    """uint32 (3, n): of each column's 96 bits, ones among the first 41 less those of the next."""
+    out = []
+    for low, middle, high in words.T.tolist():
+        bits = low | middle << 32 | high << 64
+        mask = (1 << 41) - 1
+        out.append((bits & mask).bit_count() - (bits >> 41 & mask).bit_count())
+    return out
+
+
+def sealed(enc: Encoding, at: Place, block: int, values: Ints, noise_key: bytes) -> bytes:
+    """A block, and before it the one-time key, of one noise stream."""
+    ring, n = enc.ring, enc.ring.degree
+    elements = enc.elements(values.size)
+    noise = key_stream(noise_key, 0, 3 * n * (1 + elements)).reshape(-1, 3, n)
+    keys = [transformed(binomials(noise[0]), p) for p in ring.primes]
+    padded = np.zeros(elements * enc.values, np.int64)
+    padded[: values.size] = values
+    out = b""
+    for j, digits in enumerate(padded.reshape(elements, enc.digits, n).tolist()):
+        message = [sum(d[i] * enc.base**k for k, d in enumerate(digits)) for i in range(n)]
+        plain = [e + enc.delta * m for e, m in zip(binomials(noise[1 + j]), message)]
+        public = public_element(ring, at, block * enc.elements(at.slots) + j)
+        residues = [
+            [(a * s + x) % p for a, s, x in zip(row, key, transformed(plain, p))]
+            for p, row, key in zip(ring.primes, public, keys)
+        ]
+        for w, (low, high) in enumerate(ring.words):
+            inverse = pow(low, -1, high)
+            pairs = zip(residues[2 * w], residues[2 * w + 1])
+            words = [x + low * ((y - x) * inverse % high) for x, y in pairs]
+            bits = sum(word << (53 * i) for i, word in enumerate(words))
+            out += bits.to_bytes(53 * n // 8, "little")
+    return out
+
+
+def misfit(observed: NDArray[np.int64], chances: Sequence[float]) -> float:
+    """Pearson's chi-square, in standard deviations of its law above the mean."""
+    expected = observed.sum() * np.array(chances)
+    freedom = len(chances) - 1
+    square = float(((observed - expected) ** 2 / expected).sum())
+    return (square - freedom) / math.sqrt(2 * freedom)
+
+
+def cohort(
+    parameters: CipherParameters, at: Place, members: Sequence[tuple[Ints, int]], block: int = 0
+) -> tuple[bytes, KeySum, Ints]:
+    """A total of so many (values, weight), the key sum that opens it, and the sum itself."""
+    adder = RlweAdder(parameters)
+    slots = members[0][0].size
+    sums, clear = adder.zero(slots), np.zeros(slots, np.int64)
+    keys, squares = np.zeros(0, np.int64), 0
+    for values, weight in members:
+        sealing = RlweSealing(parameters, at)
+        payload = sealing.seal(block, values)
+        adder.check(slots, payload)
+        adder.add(sums, payload, weight)
+        small = weight * sealing.key.coefficients().astype(np.int64)
+        keys = keys + small if keys.size else small
+        clear += weight * values
+        squares += weight * weight
+    return adder.total(sums), KeySum(keys, squares), clear
