@@ -10,8 +10,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
-from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.public import Place
+from secureps.crypto.cipher import CipherParameters, Place
 from secureps.crypto.ring import Encoding, Ring
 from secureps.crypto.rlwe import KeySum, RlweAdder, RlweSealing
 

@@ -23,7 +23,7 @@ import sys, numpy as np
 from pathlib import Path
 from secureps.crypto import compiled
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.public import Place
+from secureps.crypto.cipher import Place
 from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
 compiled.keep_in(Path(sys.argv[1]))
 for levels in (65_534, 300_000):
