@@ -131,12 +131,10 @@ def decide(turn: Turn, group: GroupState) -> Found | Hopeless | Patience:
 
 
 def _candidates(turn: Turn, group: GroupState) -> Iterator[Found]:
-    """Sums of keys that are plausible and were not tried; those without known liars first."""
+    """Sums of keys that are plausible and were not tried."""
     committee, answers = turn.plan.committee(turn.holders), _answers(turn, group)
-    lied = {k for k, holder in enumerate(committee.holders) if holder in turn.federation.liars}
     found: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
-    subsets = itertools.combinations(sorted(answers), committee.threshold)
-    for subset in sorted(subsets, key=lambda each: (len(lied.intersection(each)), each)):
+    for subset in itertools.combinations(sorted(answers), committee.threshold):
         names = tuple(committee.holders[k] for k in subset)
         found[names] = _sum(turn, group, committee, {k: answers[k] for k in subset})
     failed = {found[names].tobytes() for names in group.failed}

@@ -1,0 +1,309 @@
+"""Whole runs under a committee: holders that die, lie or are lied to; members that cheat."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secureps.client.hands import MemberHands
+from secureps.crypto.field import P, lagrange, parse_vector, vector_bytes
+from secureps.messages import records
+from secureps.messages.submission import Receipt
+from secureps.roles.federation import Phase
+from secureps.run.simulation import Simulation
+from secureps.service.committee_hands import CommitteeHands
+from tests.federations import Tensors, same, small_federation, small_plan
+
+HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
+
+
+@cache
+def unharmed() -> Tensors:
+    with TemporaryDirectory() as folder:
+        simulation = small_federation(small_plan(), Path(folder))
+        simulation.run()
+        return simulation.model()
+
+
+def finished(simulation: Simulation) -> bool:
+    return bool(simulation.coordinator.federation.finished)
+
+
+def ends_as_unharmed(simulation: Simulation) -> None:
+    simulation.run(lambda: finished(simulation))
+    assert same(simulation.model(), unharmed())
+
+
+def until(simulation: Simulation, phase: Phase, version: int = 1) -> None:
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: (group.phase, group.version) == (phase, version))
+
+
+def later(simulation: Simulation, seconds: float) -> None:
+    over = simulation.loop.now() + seconds
+    simulation.loop.call_later(seconds, lambda: None)
+    simulation.run(lambda: simulation.loop.now() >= over)
+
+
+def journalled(simulation: Simulation, kind: type[Any], party: str = "coordinator") -> list[Any]:
+    journal = simulation._stores[party].journal
+    return [record for _, record in journal.replay() if isinstance(record, kind)]
+
+
+def reason(simulation: Simulation) -> str:
+    return simulation.coordinator.federation.groups["all"].reason
+
+
+# --- holders that die -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.OPENING, Phase.PREPARING])
+@pytest.mark.parametrize("dead", HOLDERS)
+def test_any_one_of_four_may_die_for_good_at_any_step(
+    dead: str, phase: Phase, tmp_path: Path
+) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, phase)
+    simulation.kill(dead)
+    ends_as_unharmed(simulation)
+
+
+@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.OPENING, Phase.PREPARING])
+def test_without_enough_holders_a_run_waits_and_says_for_whom(phase: Phase, tmp_path: Path) -> None:
+    """Nothing is given up, burnt or charged twice; once one is back it goes on."""
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, phase)
+    for dead in ("holder-1", "holder-2"):
+        simulation.kill(dead)
+    later(simulation, 500.0)
+    assert "holder-1, holder-2 have not answered; 3 of 4 suffice" in reason(simulation)
+    assert simulation.versions() == {"all": 2 if phase is Phase.PREPARING else 1}
+    simulation.start("holder-2")
+    ends_as_unharmed(simulation)
+    assert journalled(simulation, records.RoundGivenUp) == []
+    fates = simulation.coordinator.federation.fates.values()
+    assert {fate.outcome for fate in fates} == {"durable"}
+
+
+def test_a_run_is_founded_by_all_holders_alone(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.kill("holder-3")
+    later(simulation, 60.0)
+    assert simulation.coordinator.federation.pinned is None
+    simulation.start("holder-3")
+    ends_as_unharmed(simulation)
+
+
+def test_a_holder_that_lost_its_ledger_is_refused_and_the_others_suffice(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.COLLECTING, version=2)
+    simulation.kill("holder-1")
+    simulation.lose("holder-1")
+    simulation.start("holder-1")
+    halted = simulation.parties["holder-1"].halted
+    with pytest.raises(Exception, match="comes with an empty ledger"):
+        simulation.run(lambda: halted.done())
+    simulation.kill("holder-1")
+    del simulation.parties["holder-1"]
+    ends_as_unharmed(simulation)
+
+
+# --- holders that lie -------------------------------------------------------------
+
+
+def lies(simulation: Simulation, holder: str, lie: Callable[[Any], Any], times: int = 99) -> None:
+    """What this holder answers is changed, so many times."""
+    hands = simulation.parties[holder].hands
+    assert isinstance(hands, CommitteeHands)
+    right, left = hands._derive, [times]
+
+    def derive(task: Any) -> Any:
+        done = right(task)
+        left[0] -= 1
+        if left[0] < 0:
+            return done
+        length = len(done.share) // 4
+        share = vector_bytes(lie(parse_vector(done.share, length)))
+        return dataclasses.replace(done, share=share)
+
+    hands._derive = derive  # type: ignore[method-assign]
+
+
+def at_random(share: Any) -> Any:
+    return np.random.default_rng(1).integers(0, P, share.size).astype(np.uint32)
+
+
+def small_error(share: Any) -> Any:
+    """With the answers of holders 0, 1 and 2 the sum of keys is off by -1, 0 or 1."""
+    factor = pow(lagrange((1, 2, 3), 0)[1], -1, P)
+    error = np.random.default_rng(2).integers(-1, 2, share.size)
+    return ((share.astype(np.int64) + error * factor % P) % P).astype(np.uint32)
+
+
+@pytest.mark.parametrize("lie", [at_random, small_error])
+def test_a_holder_that_lies_is_named_and_survived(
+    lie: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    lies(simulation, "holder-1", lie)
+    ends_as_unharmed(simulation)
+    assert set(simulation.coordinator.federation.liars) == {"holder-1"}
+    named = journalled(simulation, records.LiarsNamed)
+    assert {record.holders for record in named} == {("holder-1",)}
+    assert "but not those of holder-1" in named[0].reason
+    failed = journalled(simulation, records.OpeningFailed)
+    tried = [record.holders for record in failed]
+    assert tried == 4 * [("holder-0", "holder-1", "holder-2")] * (lie is small_error)
+
+
+def test_a_lie_among_three_answers_burns_the_cohort_and_no_more(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.COLLECTING)
+    simulation.kill("holder-3")
+    lies(simulation, "holder-1", small_error, times=1)
+    ends_as_unharmed(simulation)
+    (burnt,) = journalled(simulation, records.CohortBurnt)
+    assert burnt.reason.startswith("no 3 of 3 answers open it")
+    assert simulation.coordinator.federation.liars == {}
+    fates = simulation.coordinator.federation.fates.values()
+    assert [fate.outcome for fate in fates].count("dropped") == 6
+
+
+def test_a_silent_holder_has_a_deadline_to_help_against_a_lie(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.COLLECTING)
+    simulation.kill("holder-3")
+    lies(simulation, "holder-1", small_error, times=1)
+    simulation.run(lambda: "waits for holder-3" in reason(simulation))
+    simulation.start("holder-3")
+    ends_as_unharmed(simulation)
+    assert journalled(simulation, records.CohortBurnt) == []
+    assert set(simulation.coordinator.federation.liars) == {"holder-1"}
+
+
+def test_a_coordinator_killed_between_two_tries_does_not_repeat_the_first(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    lies(simulation, "holder-1", small_error)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: bool(group.failed))
+    simulation.kill("coordinator")
+    simulation.start("coordinator")
+    ends_as_unharmed(simulation)
+    failed = journalled(simulation, records.OpeningFailed)
+    assert [record.number for record in failed] == [0, 1, 2, 3]
+
+
+# --- members that cheat -----------------------------------------------------------
+
+
+def cheats(
+    simulation: Simulation, client: str, change: Callable[[Receipt], dict[str, Any]], times: int = 1
+) -> None:
+    """What this member says of its key is changed before it signs, so many times."""
+    hands = simulation.parties[client].hands
+    assert isinstance(hands, MemberHands)
+    right, left = hands._sealer._shared, [times]
+
+    def shared(*given: Any) -> Receipt:
+        receipt = right(*given)
+        left[0] -= 1
+        return receipt if left[0] < 0 else dataclasses.replace(receipt, **change(receipt))
+
+    hands._sealer._shared = shared  # type: ignore[method-assign, assignment]
+
+
+def spoil_one(receipt: Receipt) -> dict[str, Any]:
+    """Holder 2 alone gets an envelope that does not open."""
+    envelopes = list(receipt.envelopes)
+    envelopes[2] = envelopes[2][:-1] + bytes([envelopes[2][-1] ^ 1])
+    return {"envelopes": tuple(envelopes)}
+
+
+def test_a_member_with_a_bad_envelope_is_named_and_left_out_before_anything_opens(
+    tmp_path: Path,
+) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    cheats(simulation, "client-05", spoil_one)
+    simulation.run()
+    assert simulation.versions() == {"all": 4}
+    federation = simulation.coordinator.federation
+    ((id, fate),) = [(i, f) for i, f in federation.fates.items() if f.outcome == "dropped"]
+    assert id.client == "client-05"
+    text = "holder-2 found a flaw in what client-05 sent: an envelope does not open"
+    assert fate.reason.startswith(text)
+    assert journalled(simulation, records.CohortBurnt) == []
+    cohorts = [len(r.cohort.members) for r in journalled(simulation, records.CohortClosed)]
+    assert cohorts == [6, 5, 6, 6]
+
+
+def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    for client in ("client-04", "client-05"):
+        cheats(simulation, client, spoil_one)
+    ends_as_unharmed(simulation)
+    (given_up,) = journalled(simulation, records.RoundGivenUp)
+    assert "the minimum cohort is 5" in given_up.reason
+    assert "holder-2 found a flaw" in given_up.reason
+
+
+def spoils(simulation: Simulation, client: str, times: int) -> None:
+    """It shares another key than it seals with, so many times."""
+    hands = simulation.parties[client].hands
+    assert isinstance(hands, MemberHands)
+    sealer = hands._sealer
+    right, left = sealer._shared, [times]
+
+    def shared(pinned: Any, receipt: Receipt, key: Any) -> Receipt:
+        left[0] -= 1
+        if left[0] >= 0:
+            key = type(key)(key.coefficients()[::-1].copy())
+        return right(pinned, receipt, key)
+
+    sealer._shared = shared  # type: ignore[method-assign]
+
+
+def test_a_member_whose_correction_is_wrong_burns_its_cohort_and_holders_are_cleared(
+    tmp_path: Path,
+) -> None:
+    """No holder can see that: what it shared is not the key that it sealed with."""
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    spoils(simulation, "client-05", times=1)
+    ends_as_unharmed(simulation)
+    (burnt,) = journalled(simulation, records.CohortBurnt)
+    assert burnt.reason == "no 3 of 4 answers open it: 4 answers fit together"
+    assert simulation.coordinator.federation.liars == {}
+    assert len(journalled(simulation, records.OpeningFailed)) == 1, "one sum, tried once"
+
+
+def test_a_member_that_spoils_every_cohort_ends_the_run_before_it_spends_for_ever(
+    tmp_path: Path,
+) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    spoils(simulation, "client-05", times=99)
+    simulation.run()
+    assert simulation.versions() == {"all": 1}
+    assert len(journalled(simulation, records.CohortBurnt)) == 3
+    finished = simulation.coordinator.federation.finished
+    assert finished.startswith("3 cohorts in succession came to nothing at version 1 of all")
+    assert "4 answers fit together" in finished
+
+
+def test_nothing_of_a_key_is_in_any_journal_but_what_was_published(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe", versions=1), tmp_path)
+    simulation.run()
+    for holder in HOLDERS:
+        kinds = {type(r).__name__ for r in journalled(simulation, object, holder)}
+        assert kinds == {"Incarnated", "RunPinned", "CohortGranted", "CohortReleased"}
+    seen = {call[1] for call in simulation.network._seen if call[0] in HOLDERS}
+    assert seen == {"coordinator"}, "no shard hears of a holder"
