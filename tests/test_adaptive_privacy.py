@@ -73,15 +73,16 @@ def scales(simulation: Simulation) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("placement", ["local", "aggregator"])
-def test_plain_and_bfv_give_the_same_model_and_clip(placement: str, tmp_path: Path) -> None:
+def test_every_cipher_gives_the_same_model_and_clip(placement: str, tmp_path: Path) -> None:
     models, clips = [], []
-    for name in ("plain", "bfv"):
+    for name in ("plain", "bfv", "rlwe"):
         simulation = federation(adaptive_plan(placement, name), tmp_path / name)
         simulation.run()
         models.append(simulation.model())
         clips.append(scales(simulation))
-    assert same(*models)
-    assert clips[0] == clips[1]
+    assert same(*models[:2])
+    assert same(*models[1:])
+    assert clips[0] == clips[1] == clips[2]
     assert sorted(clips[0]) == [0, 1, 2, 3, 4]
     assert clips[0][0] == 1.0
     assert len(set(clips[0].values())) == 5

@@ -8,10 +8,20 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Conflict, Malformed, SecurepsError, Unsigned, WrongRun, WrongVersion
+from secureps.errors import (
+    Conflict,
+    Malformed,
+    Oversized,
+    SecurepsError,
+    Unsigned,
+    WrongRun,
+    WrongVersion,
+)
 from secureps.messages import requests
 from secureps.messages.charge import Charge
-from secureps.messages.submission import Receipt, SubmissionId, signing_bytes
+from secureps.messages.submission import FOUNDING, Receipt, SubmissionId, signing_bytes
+from secureps.roles.admission import check_receipt
+from tests.committee_kit import Bench
 from tests.roles_kit import (
     IDENTITIES,
     STEPS,
@@ -121,3 +131,30 @@ def test_a_known_id_with_another_receipt() -> None:
     refused(world, "c0", requests.Submit(second), Conflict, "has contributed to version 1 already")
     step = world.give("c0", requests.Submit(receipt))
     assert (step.records, answers(step)) == ([], [requests.Noted()])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"envelopes": ()}, Malformed, "4 key holders want as many envelopes and 6 commitments"),
+        ({"commitments": (bytes(32),) * 5}, Malformed, "6 commitments, not 4 and 5"),
+        ({"commitments": (bytes(31),) * 6}, Malformed, "a commitment has 32 bytes"),
+        ({"envelopes": (bytes(143),) * 4}, Malformed, "an envelope has 144 bytes, not 143"),
+        ({"envelopes": (bytes(145),) * 4}, Oversized, "an envelope has 144 bytes, not 145"),
+        ({"correction": None}, Malformed, "the correction of its key is missing"),
+        ({"correction": b""}, Malformed, "values has"),
+        ({"correction": bytes(1 << 15)}, Oversized, "values has"),
+        ({"correction": b"\xff" * (1 << 13)}, Malformed, "not below 2"),
+        ({"purpose": FOUNDING, "size": 240}, Malformed, "no key to share, and no envelopes"),
+    ],
+)
+def test_what_is_said_of_a_shared_key_has_its_counts_sizes_and_ranges(
+    changes: dict[str, Any], error: type[SecurepsError], text: str
+) -> None:
+    bench = Bench()
+    layout = bench.pinned.layout.group("all")
+    receipt = bench.send("c0").receipt
+    check_receipt(bench.plan, layout, receipt)
+    with pytest.raises(error, match=text) as caught:
+        check_receipt(bench.plan, layout, dataclasses.replace(receipt, **changes))
+    assert type(caught.value) is error

@@ -68,11 +68,12 @@ def test_the_same_noise_and_the_same_model_under_every_cipher(
     placement: str, tmp_path: Path
 ) -> None:
     models = []
-    for cipher in ("plain", "bfv"):
+    for cipher in ("plain", "bfv", "rlwe"):
         simulation = federation(private_plan(placement, cipher), tmp_path / cipher)
         simulation.run()
         models.append(simulation.model())
-    assert same(*models)
+    assert same(*models[:2])
+    assert same(*models[1:])
 
 
 @pytest.mark.parametrize("party", ["coordinator", "shard-0", "holder-0", "client-03"])
@@ -90,12 +91,16 @@ def test_a_kill_repeats_the_noise_that_was_drawn(
     assert same(killed.model(), unharmed.model())
 
 
-def test_a_lost_sum_is_made_again_with_the_noise_that_was_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
+def test_a_lost_sum_is_made_again_with_the_noise_that_was_drawn(
+    cipher: str, tmp_path: Path
+) -> None:
     unharmed = federation(private_plan("aggregator"), tmp_path / "unharmed")
     unharmed.run()
     spools = {name: MemorySpool() for name in ("shard-0", "shard-1")}
     conditions = Conditions(spool=lambda name: spools.get(name, MemorySpool()))
-    play = federation(private_plan("aggregator"), tmp_path / "harmed", conditions=conditions)
+    plan = private_plan("aggregator", cipher)
+    play = federation(plan, tmp_path / "harmed", conditions=conditions)
     group = play.coordinator.federation.groups["all"]
     play.run(lambda: (group.phase, group.version) == (Phase.OPENING, 1))
     lost = [

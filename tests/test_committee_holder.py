@@ -248,6 +248,18 @@ def test_a_submission_is_bound_to_one_cohort_and_a_client_to_one_of_a_version() 
     holder.share(bench().opening(crowd(1), number=1))
 
 
+def test_new_updates_of_exactly_the_same_clients_may_be_summed_again() -> None:
+    """One of them may have spoilt the first; a client more or less would be told apart."""
+    holder = bench().holder(0)
+    holder.share(bench().opening(crowd()))
+    again = [bench().send(name, 2) for name in CLIENTS[:6]]
+    more = [bench().send(name, 3) for name in CLIENTS[:7]]
+    for each in (holder, holder.restarted()):
+        each.share(bench().opening(again, number=1))
+        for number, others in ((2, more), (3, more[:5])):
+            assert "stands in cohort" in each.refusal(bench().opening(others, number=number))
+
+
 def test_two_cohorts_of_one_version_at_the_same_time_end_in_one() -> None:
     holder = bench().holder(0)
     first = holder.begin(bench().opening(crowd()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,11 +14,14 @@ import pytest
 
 from secureps.client.hands import MemberHands
 from secureps.crypto.field import P, lagrange, parse_vector, vector_bytes
-from secureps.messages import records
+from secureps.crypto.suite import key_length
+from secureps.errors import Malformed, Oversized, UnknownParty
+from secureps.messages import records, requests
 from secureps.messages.submission import Receipt
 from secureps.roles.federation import Phase
-from secureps.run.simulation import Simulation
+from secureps.run.simulation import Conditions, Simulation
 from secureps.service.committee_hands import CommitteeHands
+from secureps.store.spool import DiskSpool
 from tests.federations import Tensors, same, small_federation, small_plan
 
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
@@ -255,16 +258,12 @@ def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
     assert "holder-2 found a flaw" in given_up.reason
 
 
-def test_a_member_whose_correction_is_wrong_burns_its_cohort_and_holders_are_cleared(
-    tmp_path: Path,
-) -> None:
-    """No holder can see that: what it shared is not the key that it sealed with."""
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 1})
-    hands = simulation.parties["client-05"].hands
+def spoils(simulation: Simulation, client: str, times: int) -> None:
+    """It shares another key than it seals with, so many times."""
+    hands = simulation.parties[client].hands
     assert isinstance(hands, MemberHands)
     sealer = hands._sealer
-    right, left = sealer._shared, [1]
+    right, left = sealer._shared, [times]
 
     def shared(pinned: Any, receipt: Receipt, key: Any) -> Receipt:
         left[0] -= 1
@@ -273,11 +272,34 @@ def test_a_member_whose_correction_is_wrong_burns_its_cohort_and_holders_are_cle
         return right(pinned, receipt, key)
 
     sealer._shared = shared  # type: ignore[method-assign]
+
+
+def test_a_member_whose_correction_is_wrong_burns_its_cohort_and_holders_are_cleared(
+    tmp_path: Path,
+) -> None:
+    """No holder can see that: what it shared is not the key that it sealed with."""
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    spoils(simulation, "client-05", times=1)
     ends_as_unharmed(simulation)
     (burnt,) = journalled(simulation, records.CohortBurnt)
     assert burnt.reason == "no 3 of 4 answers open it: 4 answers fit together"
     assert simulation.coordinator.federation.liars == {}
     assert len(journalled(simulation, records.OpeningFailed)) == 1, "one sum, tried once"
+
+
+def test_a_member_that_spoils_every_cohort_ends_the_run_before_it_spends_for_ever(
+    tmp_path: Path,
+) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    spoils(simulation, "client-05", times=99)
+    simulation.run()
+    assert simulation.versions() == {"all": 1}
+    assert len(journalled(simulation, records.CohortBurnt)) == 3
+    finished = simulation.coordinator.federation.finished
+    assert finished.startswith("3 cohorts in succession came to nothing at version 1 of all")
+    assert "4 answers fit together" in finished
 
 
 def test_nothing_of_a_key_is_in_any_journal_but_what_was_published(tmp_path: Path) -> None:
@@ -288,3 +310,85 @@ def test_nothing_of_a_key_is_in_any_journal_but_what_was_published(tmp_path: Pat
         assert kinds == {"Incarnated", "RunPinned", "CohortGranted", "CohortReleased"}
     seen = {call[1] for call in simulation.network._seen if call[0] in HOLDERS}
     assert seen == {"coordinator"}, "no shard hears of a holder"
+
+
+# --- who may say what -------------------------------------------------------------
+
+
+def test_shares_are_for_committees_and_opened_sums_are_not(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.OPENING)
+    say = partial(simulation.coordinator.handle, simulation.loop.now())
+    number = simulation.coordinator.federation.groups["all"].number
+    for share, error in ((b"", Malformed), (bytes(4), Malformed), (bytes(1 << 16), Oversized)):
+        with pytest.raises(error, match="values has"):
+            say("holder-0", requests.KeyShare("holder-0", "all", number, share))
+    with pytest.raises(Malformed, match="gives shares of keys, and opens no sums"):
+        say("holder-0", requests.Opened("holder-0", "all", number, ()))
+    length = key_length(simulation.plan.cipher_parameters)
+    for sender, claimed in (("client-00", "client-00"), ("holder-0", "holder-1")):
+        with pytest.raises(UnknownParty):
+            say(sender, requests.KeyShare(claimed, "all", number, bytes(4 * length)))
+    late = requests.KeyShare("holder-0", "all", number - 1, bytes(4 * length))
+    assert say("holder-0", late).records == []
+    ends_as_unharmed(simulation)
+
+
+def test_the_first_answer_of_a_holder_stands(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: bool(group.shares))
+    shares = dict(group.shares)
+    holder, share = next(iter(shares.items()))
+    say = partial(simulation.coordinator.handle, simulation.loop.now(), holder)
+    assert say(requests.KeyShare(holder, "all", group.number, bytes(len(share)))).records == []
+    assert say(requests.OpenRefused(holder, "all", group.number, "no")).records == []
+    assert group.shares == shares
+
+
+def test_without_a_committee_nobody_examines_or_shares(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("bfv"), tmp_path)
+    until(simulation, Phase.OPENING)
+    say = partial(simulation.coordinator.handle, simulation.loop.now(), "holder-0")
+    id = next(iter(simulation.coordinator.federation.groups["all"].receipts))
+    for message in (
+        requests.Examined("holder-0", id, ""),
+        requests.KeyShare("holder-0", "all", 0, b""),
+    ):
+        with pytest.raises(Malformed, match="this run has none"):
+            say(message)
+
+
+def test_a_shard_gives_no_sum_to_a_holder_that_does_not_decrypt(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.OPENING)
+    pinned = simulation.coordinator.federation.pinned
+    assert pinned is not None
+    number = simulation.coordinator.federation.groups["all"].number
+    block = pinned.placement.of("all").blocks_of("shard-0")[0]
+    shard = simulation.parties["shard-0"].machine
+    with pytest.raises(UnknownParty, match="only a key holder that decrypts sums"):
+        shard.handle(0.0, "holder-0", requests.GetSum(pinned.run.id, "all", number, block))
+
+
+def test_a_shard_that_lost_sums_and_blocks_after_the_opening_needs_no_holder(
+    tmp_path: Path,
+) -> None:
+    """The sum of keys is on record: members send again, and the same sums are opened."""
+    spools: dict[str, DiskSpool] = {}
+
+    def spool(name: str) -> DiskSpool:
+        return spools.setdefault(name, DiskSpool(tmp_path / "spool" / name))
+
+    simulation = small_federation(small_plan("rlwe"), tmp_path, Conditions(spool=spool))
+    until(simulation, Phase.PREPARING)
+    for key in spools["shard-0"].keys(""):
+        spools["shard-0"].delete(key)
+    for holder in HOLDERS:
+        simulation.kill(holder)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    for holder in HOLDERS:
+        simulation.start(holder)
+    ends_as_unharmed(simulation)
+    assert simulation.network.seen("coordinator", "client-00", "SendAgain") == 1
+    assert journalled(simulation, records.CohortBurnt) == []

@@ -49,8 +49,11 @@ def alike(left: Result, right: Result) -> bool:
     return same(left[0], right[0]) and left[1] == right[1]
 
 
-def test_plain_and_bfv_give_the_same_metrics_and_model_bit_for_bit(tmp_path: Path) -> None:
-    assert alike(play(examined(evaluated_plan("bfv"), tmp_path)), unharmed("plain")[0])
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
+def test_every_cipher_gives_the_same_metrics_and_model_bit_for_bit(
+    cipher: str, tmp_path: Path
+) -> None:
+    assert alike(play(examined(evaluated_plan(cipher), tmp_path)), unharmed("plain")[0])
 
 
 def test_every_k_th_version_and_the_last_are_evaluated() -> None:

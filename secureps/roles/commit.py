@@ -54,6 +54,9 @@ from secureps.roles import checkpointing, ending, judging, quorum
 from secureps.roles.federation import GroupState, Phase
 from secureps.roles.turn import Turn
 
+MOST_BURNT = 3
+"""Cohorts of a committee that may be burnt in succession before a run ends: it does not go on
+spending for a member, or so many holders, that spoil every one."""
 REASON_LIMIT = 300
 """Characters of another party's own words that are kept."""
 
@@ -335,6 +338,12 @@ def burnt(turn: Turn, group: GroupState, reason: str) -> None:
     turn.write(CohortBurnt(group.name, group.number, reason))
     turn.tell_fates(ids)
     turn.discard(ids)
+    if quorum.wanted(turn.plan) and group.burnt >= MOST_BURNT and group.name != EVALUATION:
+        ending.end(
+            turn,
+            f"{group.burnt} cohorts in succession came to nothing at version {group.version} of "
+            f"{group.name}, and every one was charged: {reason}",
+        )
 
 
 # --- what a committee of holders says ---------------------------------------------

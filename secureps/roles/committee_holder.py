@@ -47,7 +47,7 @@ class CommitteeHolder:
     """The machine of one of a committee's key holders."""
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
-        self._grants = Grants(name, roster, rules)
+        self._grants = Grants(name, roster, rules, blind=True)
         self._busy: set[tuple[str, int]] = set()
 
     # --- Machine ------------------------------------------------------------------

@@ -85,7 +85,7 @@ class GroupState:
     Of a committee: `examined` are the holders that found nothing wrong with a submission;
     `shares` and `refusals` their answers for the cohort, the last of them at `answered_at`;
     `failed` those whose sum of keys was tried in vain; `key` the sum that is tried, from the
-    answers of `opened_by`.
+    answers of `opened_by`. `burnt` are cohorts that came to nothing since the last version.
     """
 
     name: str
@@ -100,6 +100,7 @@ class GroupState:
     receipts: dict[SubmissionId, Receipt] = field(default_factory=dict)
     cohort: Cohort | None = None
     number: int = -1
+    burnt: int = 0
     held: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     opened: tuple[bytes, ...] = ()
     examined: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
@@ -391,6 +392,7 @@ class Federation:
             case CohortBurnt(_, _, reason):
                 self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
                 group.end_round()
+                group.burnt += 1
                 group.phase, group.reason = Phase.WAITING, reason
             case ShardPrepared(_, _, shard, blocks):
                 group.prepared[shard] = blocks
@@ -427,7 +429,7 @@ class Federation:
 
     def _commit(self, group: GroupState, version: int) -> None:
         group.blocks = self.by_block(group.name, group.prepared)
-        group.version, group.scale = version, group.coming
+        group.version, group.scale, group.burnt = version, group.coming, 0
         summed = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
         included = tuple(id for id in group.receipts if id in summed)
         late = tuple(id for id in group.receipts if id not in summed)

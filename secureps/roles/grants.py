@@ -39,10 +39,14 @@ class HolderRules:
 
 
 class Grants:
-    """Everything of a key holder that survives a restart, and what it allows."""
+    """Everything of a key holder that survives a restart, and what it allows.
 
-    def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
+    `blind` holders do not see whether what they release opens anything.
+    """
+
+    def __init__(self, name: str, roster: Roster, rules: HolderRules, blind: bool = False) -> None:
         self.name = name
+        self._blind = blind
         self._roster = roster
         self._rules = rules
         self._incarnation = 0
@@ -172,14 +176,21 @@ class Grants:
         return max(self._rules.minimum, self.pinned.plan.honest(group))
 
     def check_apart(self, cohort: Cohort) -> None:
-        """Two sums of one version that differ in one client give that client's update away."""
+        """Two sums of one version that differ in one client give that client's update away.
+
+        A blind holder allows another sum of new updates of exactly the same clients, none more and
+        none less: one of them, or another holder, may have spoilt the first, and else a single
+        lie would keep all of them out of a version that cannot be made without them.
+        """
+        clients = _clients(cohort)
         for id in (member.id for member in cohort.members):
             other = self._released.get((id.client, cohort.group, cohort.version))
-            if other is not None and other != cohort:
-                raise Refused(
-                    f"{id.client} stands in cohort {other.number}, which was opened for the same "
-                    f"version {cohort.version}"
-                )
+            if other is None or other == cohort or (self._blind and _clients(other) == clients):
+                continue
+            raise Refused(
+                f"{id.client} stands in cohort {other.number}, which was opened for the same "
+                f"version {cohort.version}"
+            )
 
     def check_base(self, cohort: Cohort, base: bytes) -> None:
         """Refused if another cohort of this version was trained on another model.
@@ -236,6 +247,10 @@ class Grants:
     def refusal(self, cohort: Cohort, reason: object) -> Call:
         """What the coordinator is told of a cohort that is never opened here."""
         return Call(COORDINATOR, OpenRefused(self.name, cohort.group, cohort.number, str(reason)))
+
+
+def _clients(cohort: Cohort) -> frozenset[str]:
+    return frozenset(member.id.client for member in cohort.members)
 
 
 def receipts_digest(receipts: tuple[Receipt, ...]) -> bytes:

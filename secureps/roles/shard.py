@@ -231,7 +231,9 @@ class Shard:
             raise Malformed(f"block {event.block} of {event.group} is not placed on {self._name}")
         shelf, place = self.shelves.shelf(event.group), own.index(event.block)
         if isinstance(event, GetSum):
-            if self._roster.find(sender).role != "holder" or not self.shelves.opened_by_holder:
+            if self._roster.find(sender).role != "holder":
+                raise UnknownParty("only a key holder may ask for the sum of a cohort")
+            if not self.shelves.opened_by_holder:
                 raise UnknownParty("only a key holder that decrypts sums may ask for one")
             made = shelf.sums.get(event.cohort)
             if made is None:
