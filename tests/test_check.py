@@ -129,3 +129,32 @@ def test_the_command(tmp_path: Path) -> None:
     assert refused.stderr.count("\n") == 1
     with pytest.raises(PlanRefused):
         check(unsound)
+
+
+NOISY = """
+[evaluation]
+every = 1
+metrics = { accuracy = 1.0, loss = 10.0 }
+[privacy]
+unit = "client"
+placement = "local"
+noise_multiplier = 3.0
+delta = 1e-5
+budget = 1000.0
+"""
+
+
+def page(path: Path, values: int) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    for part in tables(check(path, values)):
+        console.print(part)
+    return console.export_text()
+
+
+def test_noise_on_a_metric_is_said_in_its_own_unit(tmp_path: Path) -> None:
+    text = page(write(tmp_path, PLAN + 'weighting = "uniform"\n' + NOISY), 1000)
+    (accuracy,) = [line for line in text.splitlines() if "noise on metric accuracy" in line]
+    (loss,) = [line for line in text.splitlines() if "noise on metric loss" in line]
+    assert "+- 1.9 (standard deviation" in accuracy
+    assert "+- 19 (standard deviation" in loss
+    assert "coordinate of evaluation" not in text

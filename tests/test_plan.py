@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,15 @@ def group(rule: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
 
 def plan(**changes: Any) -> Plan:
     return Plan(parse(PlanSection, body(**changes), "demo.toml"))
+
+
+def noisy_evaluation(multiplier: float = 3.0, **evaluation: Any) -> dict[str, Any]:
+    """Changes to a plan: every client adds noise of its own, to metrics too."""
+    return {
+        "privacy": CLIENT | {"placement": "local", "noise_multiplier": multiplier},
+        "group": [group(weighting="uniform")],
+        "evaluation": {"every": 1, "metrics": {"accuracy": 1.0, "loss": 10.0}} | evaluation,
+    }
 
 
 def write(folder: Path, top: str = "", cipher: str = "bfv") -> Path:
@@ -186,6 +196,15 @@ def test_the_optimizer_is_the_sections() -> None:
             {"privacy": CLIENT, "group": [group(weighting="examples")]},
             'group all: weighting = "examples" makes a client\'s influence depend on its number',
         ),
+        (
+            {"group": [group({"minimum": 1})]},
+            "group all: rule.minimum = 1: the sum of a cohort of one is that client's update",
+        ),
+        (
+            noisy_evaluation(best={"metric": "loss", "goal": "min"}),
+            r"the noise would choose the version: on loss, which is within \+-10, it has a "
+            "standard deviation of 19 in the smallest cohort; remove best and stop",
+        ),
         ({"privacy": PRIVACY}, "training.local_steps: a private plan states how many steps"),
         ({"privacy": PRIVACY, "training": {"local_steps": 0}}, "training.local_steps"),
         ({"privacy": PRIVACY, "training": {"local_steps": True}}, "training.local_steps"),
@@ -237,6 +256,21 @@ def test_every_wrong_key_is_named() -> None:
     with pytest.raises(ConfigError, match=r"versions: .*; more: unknown") as caught:
         plan(versions=-1, more=2)
     assert str(caught.value).startswith("demo.toml: ")
+
+
+def test_a_cohort_of_one_is_for_runs_without_encryption() -> None:
+    assert plan(cipher={"name": "plain"}, group=[group({"minimum": 1})]).rule("all").minimum == 1
+
+
+def test_noise_on_metrics_is_in_their_units_and_may_choose_only_while_small() -> None:
+    # sigma = z * clip / sqrt(members), clip = sqrt(2 metrics), the smallest cohort 5
+    noise = plan(**noisy_evaluation()).metric_noise
+    expected = 3.0 * math.sqrt(2 / 5)
+    assert noise == pytest.approx({"accuracy": expected, "loss": 10 * expected}, rel=0.01)
+    best = {"metric": "accuracy", "goal": "max"}
+    assert plan(**noisy_evaluation(0.39, best=best)).metric_noise["accuracy"] < 0.25
+    assert plan(**noisy_evaluation(evaluator="eve", best=best)).metric_noise == {}
+    assert plan(evaluation={"every": 1, "metrics": {"loss": 1.0}, "best": None}).metric_noise == {}
 
 
 def test_private_with_steps_is_sound() -> None:

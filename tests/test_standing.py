@@ -13,9 +13,17 @@ import pytest
 from rich.console import Console
 
 from secureps.errors import Unreachable
-from secureps.messages.requests import AskStatus, GroupStatus, Holding, MemberStatus, Status
+from secureps.messages.evaluation import Metric, VersionEvaluated
+from secureps.messages.requests import (
+    AskStatus,
+    EvaluationStatus,
+    GroupStatus,
+    Holding,
+    MemberStatus,
+    Status,
+)
 from secureps.messages.run import ShardAddress
-from secureps.run.standing import EVERY, show, show_json, watch
+from secureps.run.standing import EVERY, evaluations, show, show_json, watch
 from tests.federations import small_federation, small_plan
 
 STATUS = Status(
@@ -107,3 +115,16 @@ def test_the_coordinator_counts_blocks_and_bytes_by_placement(tmp_path: Path) ->
     federation = simulation.coordinator.federation
     for shard, blocks in federation.owners("all").items():
         assert held[shard].blocks == len(blocks)
+
+
+def test_a_metric_has_no_more_digits_than_its_noise_leaves() -> None:
+    result = VersionEvaluated(2, (Metric("accuracy", 3.3412), Metric("loss", -24.31)))
+    own = EvaluationStatus("waiting", "", (), (result,), 0, ())
+    screen, told = console()
+    screen.print(evaluations(own))
+    assert "3.3412" in told.getvalue()
+    noisy = dataclasses.replace(own, noise=(Metric("accuracy", 0.034), Metric("loss", 19.0)))
+    screen, told = console()
+    screen.print(evaluations(noisy))
+    assert "3.341 +- 0.034" in told.getvalue()
+    assert "-24 +- 19" in told.getvalue()

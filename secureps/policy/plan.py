@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -156,6 +157,33 @@ class Plan:
             return 1
         return privacy.honest if privacy.honest is not None else self.group(group).rule.minimum
 
+    def deviation(self, group: str, values: int) -> float:
+        """Standard deviation of the noise on a coordinate of the smallest cohort's mean.
+
+        sigma^2 is one party's share times the parties that add one: each member (local,
+        distributed), or the shards alone. In the units in which updates travel: the model's, as
+        long as an adaptive clip has not moved. 0 unless clients are protected as a whole.
+        """
+        mechanism = self.mechanism(group, values)
+        if mechanism is None:
+            return 0.0
+        members = self.group(group).rule.minimum
+        parties = 1 if self.noisy_shards else members
+        total = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step
+        return total / members
+
+    @property
+    def metric_noise(self) -> dict[str, float]:
+        """Standard deviation of the noise on each metric of the smallest cohort, in its units.
+
+        Sorted by name; empty where evaluations have no noise.
+        """
+        evaluation = self.section.evaluation
+        if evaluation is None or not self.clients_evaluate:
+            return {}
+        sigma = self.deviation(EVALUATION, self.metrics_count)
+        return {name: sigma * most for name, most in sorted(evaluation.metrics.items()) if sigma}
+
     def grid(self, group: str, values: int) -> Grid:
         """The integers that a group's values become; PlanRefused if noise does not fit them."""
         section, mechanism = self.group(group), self.mechanism(group, values)
@@ -237,6 +265,9 @@ class Plan:
 
 RULES = {"sync": Sync}
 
+NOISY_CHOICE = 0.25
+"""Of a metric's magnitude: one standard deviation of the most noise that may pick a version."""
+
 
 @lru_cache(maxsize=64)
 def _mechanism(
@@ -302,6 +333,7 @@ def _refuse_unsound(plan: Plan) -> None:
             _refuse_client_privacy(plan, name, section.privacy)
         else:
             plan.grid(name, 1)
+    _refuse_noisy_choice(plan)
     steps = section.training.get("local_steps")
     record = isinstance(section.privacy, RecordPrivacySection)
     if record and (type(steps) is not int or steps < 1):
@@ -313,6 +345,21 @@ def _refuse_unsound(plan: Plan) -> None:
         raise PlanRefused(
             "cipher.holders: bfv has one holder of the whole secret key; "
             f"{section.cipher.holders} were asked for"
+        )
+
+
+def _refuse_noisy_choice(plan: Plan) -> None:
+    evaluation = plan.section.evaluation
+    if evaluation is None or evaluation.best is None:
+        return
+    name = evaluation.best.metric
+    noise, most = plan.metric_noise.get(name, 0.0), evaluation.metrics[name]
+    if noise > NOISY_CHOICE * most:
+        raise PlanRefused(
+            f"evaluation.best: the noise would choose the version: on {name}, which is within "
+            f"+-{most:g}, it has a standard deviation of {noise:.2g} in the smallest cohort; "
+            "remove best and stop, raise evaluation.rule.minimum, name fewer metrics, or name an "
+            "evaluator"
         )
 
 
@@ -351,6 +398,12 @@ def _refuse_rule(plan: Plan, name: str) -> None:
     rule = plan.rule(name)
     where = f"group {name}"
     start = section.start if section.start is not None else section.quorum
+    sealed = cipher(plan.cipher_parameters).opening is not Opening.NOTHING
+    if sealed and section.minimum < 2:
+        raise PlanRefused(
+            f"{where}: rule.minimum = {section.minimum}: the sum of a cohort of one is that "
+            "client's update, open to whoever sees sums: under encryption it is at least 2"
+        )
     if section.minimum > section.quorum:
         raise PlanRefused(
             f"{where}: the quorum {section.quorum} is below the minimum cohort {section.minimum}; "

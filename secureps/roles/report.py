@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from secureps.messages.evaluation import EVALUATION
+from secureps.messages.evaluation import EVALUATION, Metric
 from secureps.messages.requests import (
     EvaluationStatus,
     GroupStatus,
@@ -50,7 +50,8 @@ def _evaluation(turn: Turn) -> EvaluationStatus | None:
     elif at := judging.due(turn):
         step, reason, late = "judging", f"evaluates version {at}", (turn.plan.evaluator,)
     best, skipped = judging.best_version(turn), tuple(sorted(state.skipped))
-    return EvaluationStatus(step, reason, late, state.newest, best, skipped)
+    noise = tuple(Metric(name, value) for name, value in turn.plan.metric_noise.items())
+    return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
 
 
 def _holdings(federation: Federation, layout: Layout) -> Iterator[Holding]:

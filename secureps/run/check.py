@@ -200,6 +200,14 @@ def _price(price: Price | None) -> Table | Text:
                 )
                 for name, noise in price.noise.items()
             ),
+            *(
+                (
+                    f"noise on metric {name}",
+                    f"+- {noise:.2g} (standard deviation in the smallest cohort's mean), of a "
+                    f"metric within +-{most:g}",
+                )
+                for name, (noise, most) in price.metrics.items()
+            ),
         ],
     )
 

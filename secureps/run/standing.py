@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import PeerError
+from secureps.messages.evaluation import Metric
 from secureps.messages.requests import (
     EvaluationStatus,
     GroupStatus,
@@ -112,8 +114,8 @@ def tables(status: Status) -> Iterable[Table | Text]:
 
 
 def evaluations(own: EvaluationStatus) -> Table:
-    """The newest evaluation, and the best if the plan says what is best."""
-    newest = own.results[-1]
+    """The newest evaluation, and the best if the plan names a metric; +- where there is noise."""
+    newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
     rows = [("newest", newest)]
     rows += [("best", result) for result in own.results if result.version == own.best]
     title = f"the federation's own evaluation, {len(own.results)} versions"
@@ -123,10 +125,19 @@ def evaluations(own: EvaluationStatus) -> Table:
         title,
         ("", "version", *(metric.name for metric in newest.metrics)),
         [
-            (label, str(result.version), *(f"{metric.value:.4f}" for metric in result.metrics))
+            (label, str(result.version), *(_metric(metric, noise) for metric in result.metrics))
             for label, result in rows
         ],
     )
+
+
+def _metric(metric: Metric, noise: Mapping[str, float]) -> str:
+    """Its value; with one standard deviation of the noise, if it has some, and no more digits."""
+    if metric.name not in noise:
+        return f"{metric.value:.4f}"
+    deviation = noise[metric.name]
+    digits = max(0, 1 - math.floor(math.log10(deviation)))
+    return f"{metric.value:.{digits}f} +- {deviation:.{digits}f}"
 
 
 def _groups(groups: tuple[GroupStatus, ...]) -> Table:

@@ -29,6 +29,7 @@ from secureps.config import FederationSection
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import ConfigError, InternalError, SecurepsError
 from secureps.policy.plan import Plan, load_plan
+from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Baselines, Judge, Race, run_baselines
 from secureps.run.claim import claimed
@@ -324,6 +325,7 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
     if not script.exists():
         raise ConfigError(f"{path}: federation.script: no file {script}")
     refuse_privacy(script, plan)
+    refuse_unaffordable(plan)
     return plan, federation
 
 
