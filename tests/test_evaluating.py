@@ -82,7 +82,7 @@ MINIMUM = {"quorum": 5, "minimum": 5, "deadline": 10.0, "extensions": 0}
         ({"evaluation": {"stop": {"patience": 2}}}, r"add \[evaluation.best\]"),
         ({"evaluation": {**BEST, "stop": {}}}, "a patience, a target, or both"),
         ({"evaluation": {"evaluator": "x", "rule": {"quorum": 5}}}, "remove them or the evaluator"),
-        ({"evaluation": {"rule": {"quorum": 3}}}, "group evaluation: the quorum 3 is below"),
+        ({"evaluation": {"rule": {"quorum": 3}}}, "evaluation: the quorum 3 is below"),
         ({"evaluation": {"rule": {"quorum": 9, "most": 9}}}, "capacity"),
         ({"group": [{"name": "evaluation", "rule": {"quorum": 6}}]}, "that name is the metrics'"),
         (

@@ -221,10 +221,13 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
     [
         ({"more": 1}, "demo.toml: more: unknown key; known are name, versions, shards"),
         ({"cipher": {"key": 1}}, "cipher.key: unknown key"),
-        ({"group": [group({"patience": 1})]}, r"group\.0\.rule\.patience: unknown key"),
+        (
+            {"group": [group({"patience": 1})]},
+            r"group 1\.rule\.patience: unknown key; known are name, quorum",
+        ),
         ({"group": [group(optimizer={"schedule": {"x": 1}})]}, r"schedule\.x: unknown key"),
         ({"group": []}, "group: Tuple should have at least 1 item"),
-        ({"group": [{}]}, r"group\.0\.rule: Field required"),
+        ({"group": [{}]}, r"group 1\.rule: Field required"),
         ({"versions": 0}, "versions: Input should be greater than or equal to 1"),
         ({"name": "Bad Name"}, "name: String should match pattern"),
         ({"group": [group({"deadline": 0})]}, "deadline: Input should be greater than 0"),
@@ -234,16 +237,22 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
             {"privacy": PRIVACY | {"sample_rate": 1.5}},
             "sample_rate: Input should be",
         ),
-        ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.client.placement: Field required"),
+        ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.placement: Field required"),
         (  # arrivals are no random sample: nothing is amplified by them
             {"privacy": CLIENT | {"sample_rate": 0.1}},
-            r"privacy\.client\.sample_rate: unknown key",
+            r"privacy\.sample_rate: unknown key; known are unit, placement",
         ),
         (  # what a client alone leaves out, encrypted sums cannot
             {"group": [group(support="topk")]},
-            r"group\.0\.support: unknown key",
+            r"group 1\.support: unknown key",
         ),
         ({"training": {"x": [1]}}, "training.x"),
+        ({"group": [group(), {"rule": {"quorom": 5}}]}, r"group 2\.rule\.quorom: unknown key; did"),
+        (
+            {"privacy": PRIVACY | {"noise_multiplyer": 1}},
+            r"privacy\.noise_multiplyer: unknown key; did you mean noise_m",
+        ),
+        ({"privacy": PRIVACY | {"noise_multiplier": 0}}, r"toml: privacy\.noise_multiplier: Input"),
         ({"shards": 0}, "shards: Input should be"),
     ],
 )
@@ -256,6 +265,24 @@ def test_every_wrong_key_is_named() -> None:
     with pytest.raises(ConfigError, match=r"versions: .*; more: unknown") as caught:
         plan(versions=-1, more=2)
     assert str(caught.value).startswith("demo.toml: ")
+
+
+def test_one_wrong_key_is_one_complaint() -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(group=[{"rule": {"quorum": 5, "quorom": 5}}])
+    assert str(caught.value) == "demo.toml: group 1.rule.quorom: unknown key; did you mean quorum?"
+
+
+def test_what_is_unsound_names_its_file_and_what_the_user_wrote(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    text = path.read_text() + "[evaluation]\nevery = 1\nmetrics = { loss = 1.0 }\n"
+    path.write_text(text.replace("[training]", "capacity = 4\n\n[training]"))
+    with pytest.raises(PlanRefused) as caught:
+        load_plan(path)
+    assert str(caught.value).startswith(f"{path}: group embedding: a cohort of 20 exceeds")
+    path.write_text(text + "rule = { quorum = 2, minimum = 3 }\n")
+    with pytest.raises(PlanRefused, match="evaluation: the quorum 2 is below"):
+        load_plan(path)
 
 
 def test_a_cohort_of_one_is_for_runs_without_encryption() -> None:
@@ -393,7 +420,7 @@ def test_files_that_do_not_parse(tmp_path: Path) -> None:
         read_toml(tmp_path / "none.toml")
     for data in (b"a = ", b"\xff\xfe"):
         (tmp_path / "bad.toml").write_bytes(data)
-        with pytest.raises(ConfigError, match=r"bad\.toml: "):
+        with pytest.raises(ConfigError, match=r"bad\.toml: no TOML file: "):
             read_toml(tmp_path / "bad.toml")
-    with pytest.raises(ConfigError, match="Is a directory"):
+    with pytest.raises(ConfigError, match="Is a directory; name a file in it"):
         read_toml(tmp_path)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -306,12 +308,23 @@ def load_plan(path: Path, base: Path | None = None) -> Plan:
     """
     section = parse(PlanSection, read_toml(path), str(path))
     if section.initial is None:
-        return Plan(section)
+        with naming(path):
+            return Plan(section)
     initial = ((base or path.parent) / section.initial).resolve()
     if not initial.is_file():
         raise PlanRefused(f"{path}: initial: no file {initial}")
     digest = hashlib.blake2b(initial.read_bytes(), digest_size=32).hexdigest()
-    return Plan(section.model_copy(update={"initial": str(initial)}), digest)
+    with naming(path):
+        return Plan(section.model_copy(update={"initial": str(initial)}), digest)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Whatever is refused of a plan names its file."""
+    try:
+        yield
+    except PlanRefused as error:
+        raise PlanRefused(f"{path}: {error}") from None
 
 
 def _refuse_unsound(plan: Plan) -> None:
@@ -321,7 +334,8 @@ def _refuse_unsound(plan: Plan) -> None:
         raise PlanRefused("two groups have the same name")
     refuse_unsound_evaluation(section)
     cipher(plan.cipher_parameters)
-    for name in plan.all_groups:
+    own = (EVALUATION,) if plan.clients_evaluate else ()
+    for name in (*plan.groups, *own):  # what evaluations inherit is refused where it is written
         _refuse_rule(plan, name)
         plan.optimizer(name)
         if plan.adaptive(name) and not isinstance(section.privacy, ClientPrivacySection):
@@ -396,7 +410,7 @@ def _refuse_client_privacy(plan: Plan, name: str, privacy: ClientPrivacySection)
 def _refuse_rule(plan: Plan, name: str) -> None:
     section = plan.group(name).rule
     rule = plan.rule(name)
-    where = f"group {name}"
+    where = f"group {name}" if name != EVALUATION else "evaluation"
     start = section.start if section.start is not None else section.quorum
     sealed = cipher(plan.cipher_parameters).opening is not Opening.NOTHING
     if sealed and section.minimum < 2:

@@ -16,7 +16,7 @@ from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.policy.plan import Plan, load_plan
+from secureps.policy.plan import Plan, load_plan, naming
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.parties import (
@@ -131,7 +131,8 @@ def _gauged(serving: Serving) -> Iterator[Gauged]:
 def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
     based = serving.section.plan_base is not None
     plan = load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
-    refuse_unaffordable(plan)
+    with naming(serving.path("plan")):
+        refuse_unaffordable(plan)
     founding = Founding(plan, initial_schema(plan), os.urandom(32))
     checkpoints = serving.path("checkpoints")
     if serving.section.name != COORDINATOR:

@@ -28,7 +28,7 @@ from secureps.client.script import Script, refuse_privacy, speaks_flower
 from secureps.config import FederationSection
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import ConfigError, InternalError, SecurepsError
-from secureps.policy.plan import Plan, load_plan
+from secureps.policy.plan import Plan, load_plan, naming
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Baselines, Judge, Race, run_baselines
@@ -325,7 +325,8 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
     if not script.exists():
         raise ConfigError(f"{path}: federation.script: no file {script}")
     refuse_privacy(script, plan)
-    refuse_unaffordable(plan)
+    with naming(path):
+        refuse_unaffordable(plan)
     return plan, federation
 
 
