@@ -246,6 +246,7 @@ def test_a_signal_leaves_nothing_over(number: signal.Signals, code: int, tmp_pat
     told, _ = run.communicate()
     assert run.returncode == code, told
     assert "Traceback" not in told
+    assert told.index("stopping ...") < told.index("stopped; this goes on with it")
     assert not processes(out)
 
 

@@ -196,7 +196,7 @@ def _federate(
     )
     with Progress(console, plan.section.name, unsafe) as progress:
         progress.say(f"the run's folder: {folder.root}")
-        with Supervisor(folder.logs) as supervisor:
+        with Supervisor(folder.logs) as supervisor, _told_that_it_stops(progress):
             address = troupe.start(supervisor, progress)
             script = Script(troupe.script)
             judge = Judge(script, troupe.pooled, bool(plan.section.local))
@@ -429,6 +429,16 @@ def _told_how_to_go_on(troupe: Troupe, console: Console) -> Iterator[None]:
         words = ["secureps", "resume", str(troupe.folder.root), *troupe.order.extras.arguments]
         text = f"stopped; this goes on with it: {shlex.join(words)}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
+        raise
+
+
+@contextmanager
+def _told_that_it_stops(progress: Progress) -> Iterator[None]:
+    """At once, since the processes take a while to end."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        progress.say("stopping ...")
         raise
 
 
