@@ -7,9 +7,11 @@ environment, and anything about processes and addresses (`run.serve` has those).
 
 from __future__ import annotations
 
+import difflib
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import ErrorDetails
@@ -270,20 +272,58 @@ def parse(kind: type[S], data: dict[str, Any], where: str) -> S:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(str(p) for p in e['loc']) or 'top level'}: {_told(kind, e)}"
-            for e in error.errors()
-        )
+        errors = error.errors()
+        wrong = "; ".join(_told(kind, each) for each in errors if not _follows(each, errors))
         raise ConfigError(f"{where}: {wrong}") from None
 
 
+def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
+    """Whether a table counts as absent only because something in it is wrong."""
+    own = error["loc"]
+    return error["type"] == "too_short" and any(
+        len(other["loc"]) > len(own) and other["loc"][: len(own)] == own for other in errors
+    )
+
+
 def _told(kind: type[Section], error: ErrorDetails) -> str:
-    """What is wrong with one key, in words; for an unknown one, which are known."""
+    """A key, as the file spells it, and what is wrong; for an unknown one, which are known."""
+    key, section = _place(kind, error["loc"])
     if error["type"] != "extra_forbidden":
-        return error["msg"]
-    if len(error["loc"]) > 1:
-        return "unknown key"
-    return f"unknown key; known are {', '.join(kind.model_fields)}"
+        return f"{key or 'top level'}: {error['msg']}"
+    known = list(section.model_fields)
+    close = difflib.get_close_matches(str(error["loc"][-1]), known, 1)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    return f"{key}: unknown key; {hint}"
+
+
+def _place(kind: type[Section], location: tuple[int | str, ...]) -> tuple[str, type[Section]]:
+    """The key at a pydantic location, tables counted from 1, and the section that it is in."""
+    key, section, inside = "", kind, [kind]
+    for part in location:
+        if isinstance(part, int):
+            key += f" {part + 1}"
+        elif len(inside) > 1:  # the tag of one of several sections, which no file spells
+            section = next(each for each in inside if _tag(each) == part)
+            inside = [section]
+        else:
+            section = inside[0] if inside else section
+            key += f".{part}" if key else part
+            field = section.model_fields.get(part)
+            inside = [] if field is None else list(_sections(field.annotation))
+    return key, section
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    """All sections that a type mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _sections(argument)
+
+
+def _tag(section: type[Section]) -> str:
+    (unit,) = get_args(section.model_fields["unit"].annotation)
+    return str(unit)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -293,5 +333,9 @@ def read_toml(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: Is a directory; name a file in it") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: no TOML file: {error}") from None
+    except OSError as error:
         raise ConfigError(f"{path}: {error}") from None

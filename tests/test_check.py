@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.check import check, record, tables
+from secureps.run.progress import size
 from secureps.run.simulate import load_scenario
 
 ROOT = Path(__file__).parent.parent
@@ -151,7 +152,58 @@ def test_the_command(tmp_path: Path) -> None:
     unsound = write(tmp_path, PLAN.replace("quorum = 6", "quorum = 3"))
     refused = subprocess.run([*command, str(unsound)], capture_output=True, text=True, check=False)
     assert refused.returncode == 1
-    assert refused.stderr.startswith("error: group all: the quorum 3 is below the minimum cohort 5")
+    assert refused.stderr.startswith(
+        f"error: {unsound}: group all: the quorum 3 is below the minimum cohort 5"
+    )
     assert refused.stderr.count("\n") == 1
     with pytest.raises(PlanRefused):
         check(unsound)
+
+
+NOISY = """
+[evaluation]
+every = 1
+metrics = { accuracy = 1.0, loss = 10.0 }
+[privacy]
+unit = "client"
+placement = "local"
+noise_multiplier = 3.0
+delta = 1e-5
+budget = 1000.0
+"""
+
+
+def page(path: Path, values: int) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    for part in tables(check(path, values)):
+        console.print(part)
+    return console.export_text()
+
+
+def test_noise_on_a_metric_is_said_in_its_own_unit(tmp_path: Path) -> None:
+    text = page(write(tmp_path, PLAN + 'weighting = "uniform"\n' + NOISY), 1000)
+    (accuracy,) = [line for line in text.splitlines() if "noise on metric accuracy" in line]
+    (loss,) = [line for line in text.splitlines() if "noise on metric loss" in line]
+    assert "+- 1.9 (standard deviation" in accuracy
+    assert "+- 19 (standard deviation" in loss
+    assert "coordinate of evaluation" not in text
+
+
+def test_a_narrow_page_keeps_every_digit() -> None:
+    explanation = check(ROOT / "policies" / "digits.toml")
+    console = Console(width=80, record=True, file=io.StringIO())
+    for part in tables(explanation):
+        console.print(part)
+    lines = [line.split() for line in console.export_text().replace("\u2502", " ").splitlines()]
+    group, shard = explanation.groups[0], explanation.shard
+    assert any(line[:2] == ["values", f"{group.values:,}"] for line in lines)
+    assert ["to", "fp32", f"{group.ratio:.2f}", "x"] in [line[:4] for line in lines]
+    assert ["memory", *size(shard.memory).split()] in lines
+    assert ["disk", *size(shard.disk).split()] in lines
+
+
+def test_a_folder_and_a_text_are_no_plans() -> None:
+    with pytest.raises(ConfigError, match="policies: Is a directory; name a file in it"):
+        check(ROOT / "policies")
+    with pytest.raises(ConfigError, match=r"README\.md: no TOML file: "):
+        check(ROOT / "README.md")

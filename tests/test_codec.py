@@ -44,6 +44,7 @@ NESTED = {
     *("Figure", "MemberStatus", "GroupStatus", "Holding", "MemberBlocks", "ShardSums"),
     "GroupVersion",
     "EvaluationStatus",
+    "ServerStatus",
     "Metric",
     "VersionEvaluated",
 }

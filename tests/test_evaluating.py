@@ -82,7 +82,7 @@ MINIMUM = {"quorum": 5, "minimum": 5, "deadline": 10.0, "extensions": 0}
         ({"evaluation": {"stop": {"patience": 2}}}, r"add \[evaluation.best\]"),
         ({"evaluation": {**BEST, "stop": {}}}, "a patience, a target, or both"),
         ({"evaluation": {"evaluator": "x", "rule": {"quorum": 5}}}, "remove them or the evaluator"),
-        ({"evaluation": {"rule": {"quorum": 3}}}, "group evaluation: the quorum 3 is below"),
+        ({"evaluation": {"rule": {"quorum": 3}}}, "evaluation: the quorum 3 is below"),
         ({"evaluation": {"rule": {"quorum": 9, "most": 9}}}, "capacity"),
         ({"group": [{"name": "evaluation", "rule": {"quorum": 6}}]}, "that name is the metrics'"),
         (
@@ -210,7 +210,7 @@ def test_status_shows_the_newest_and_the_best(tmp_path: Path) -> None:
     assert status.evaluation.best == 3
     assert [result.version for result in status.evaluation.results] == [1, 2, 3, 4]
     assert record(status)["evaluation"]["results"][2]["version"] == 3
-    assert len(list(tables(status))) == 6
+    assert len(list(tables(status))) == 7
 
 
 # --- who takes no part ------------------------------------------------------------

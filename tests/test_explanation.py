@@ -11,6 +11,7 @@ import pytest
 
 from secureps.codec.grid import Grid
 from secureps.crypto.suite import cipher
+from secureps.errors import PlanRefused
 from secureps.messages.charge import Charge
 from secureps.policy import explanation
 from secureps.policy.explanation import Explanation
@@ -72,6 +73,11 @@ def test_a_budget_that_ends_the_run_early_is_told() -> None:
     assert price is not None
     charges = [Charge("me", "all", version, 3.66, 0.5, 8) for version in range(15)]
     assert 0 < price.versions < 15
+    told = f"the budget ends the run after {price.versions} of 15 versions"
+    assert [told in remark for remark in explain(plan, {"all": VALUES}).remarks].count(True) == 1
+    assert not any(
+        "the budget ends" in remark for remark in explain(DIGITS, {"all": VALUES}).remarks
+    )
     assert epsilon(charges[: price.versions], 1e-5) <= 5.0
     assert epsilon(charges[: price.versions + 1], 1e-5) > 5.0
 
@@ -188,3 +194,25 @@ def test_a_small_model_cannot_fill_a_ciphertext() -> None:
     assert any("650 values do not fill a ciphertext" in remark for remark in small.remarks)
     assert not any("raise block_size" in remark for remark in small.remarks)
     assert small.groups[0].bytes_value == 65536 / 650
+
+
+def test_a_budget_for_no_version_is_unsound() -> None:
+    with pytest.raises(PlanRefused, match=r"budget: 0\.01 allows no version: the first"):
+        explain(client_plan("local", budget=0.01), {"all": 60})
+
+
+def test_a_large_delta_is_remarked() -> None:
+    told = [
+        any("delta 0.01 is large" in r for r in explain(p, {"all": 60}).remarks)
+        for p in (client_plan("local", delta=0.01), client_plan("local"))
+    ]
+    assert told == [True, False]
+
+
+def test_one_client_is_no_plural() -> None:
+    plan = make_plan("plain", evaluation={"every": 1, "metrics": {"loss": 1.0}}, group=ALONE)
+    (told,) = [r for r in explain(plan, {"all": 60}).remarks if r.startswith("evaluation")]
+    assert "a mean over at least 1 client," in told
+
+
+ALONE = [{"rule": {"quorum": 1, "minimum": 1}}]

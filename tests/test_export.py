@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from secureps.config import PlanSection, parse
-from secureps.errors import DamagedStore, OperatorError
+from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema, TensorSpec
@@ -177,3 +177,15 @@ def test_an_absent_block_is_refused(tmp_path: Path) -> None:
     write_manifest(directory, dataclasses.replace(manifest, files=manifest.files[:1]))
     with pytest.raises(DamagedStore, match="absent"):
         newest_model(tmp_path)
+
+
+def test_an_evaluation_may_be_newer_than_every_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = {"metric": "loss", "goal": "min"}
+    evaluation = {"every": 1, "metrics": {"loss": 1.0}, "best": best}
+    body = PLAN.section.model_dump(exclude_none=True) | {"evaluation": evaluation}
+    monkeypatch.setattr(sys.modules[__name__], "PLAN", Plan(parse(PlanSection, body, "test")))
+    write(tmp_path / "checkpoints", 3)
+    with pytest.raises(ConfigError, match="no complete checkpoint has an evaluation yet; the next"):
+        export(tmp_path, tmp_path / "best.safetensors", the_best=True)

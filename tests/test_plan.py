@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,15 @@ def group(rule: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
 
 def plan(**changes: Any) -> Plan:
     return Plan(parse(PlanSection, body(**changes), "demo.toml"))
+
+
+def noisy_evaluation(multiplier: float = 3.0, **evaluation: Any) -> dict[str, Any]:
+    """Changes to a plan: every client adds noise of its own, to metrics too."""
+    return {
+        "privacy": CLIENT | {"placement": "local", "noise_multiplier": multiplier},
+        "group": [group(weighting="uniform")],
+        "evaluation": {"every": 1, "metrics": {"accuracy": 1.0, "loss": 10.0}} | evaluation,
+    }
 
 
 def write(folder: Path, top: str = "", cipher: str = "bfv") -> Path:
@@ -219,7 +229,7 @@ def test_the_optimizer_is_the_sections() -> None:
         ),
         (
             {"cipher": {"name": "rlwe"}, "group": [group({"minimum": 1})]},
-            "group all: a minimum cohort of 1: the sum of one update is that update, and no key",
+            "group all: rule.minimum = 1: the sum of a cohort of one is that",
         ),
         (
             {"cipher": {"name": "rlwe"}, "group": [group({"minimum": 6})]},
@@ -234,6 +244,15 @@ def test_the_optimizer_is_the_sections() -> None:
         (
             {"privacy": CLIENT, "group": [group(weighting="examples")]},
             'group all: weighting = "examples" makes a client\'s influence depend on its number',
+        ),
+        (
+            {"group": [group({"minimum": 1})]},
+            "group all: rule.minimum = 1: the sum of a cohort of one is that client's update",
+        ),
+        (
+            noisy_evaluation(best={"metric": "loss", "goal": "min"}),
+            r"the noise would choose the version: on loss, which is within \+-10, it has a "
+            "standard deviation of 19 in the smallest cohort; remove best and stop",
         ),
         ({"privacy": PRIVACY}, "training.local_steps: a private plan states how many steps"),
         ({"privacy": PRIVACY, "training": {"local_steps": 0}}, "training.local_steps"),
@@ -251,10 +270,13 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
     [
         ({"more": 1}, "demo.toml: more: unknown key; known are name, versions, shards"),
         ({"cipher": {"key": 1}}, "cipher.key: unknown key"),
-        ({"group": [group({"patience": 1})]}, r"group\.0\.rule\.patience: unknown key"),
+        (
+            {"group": [group({"patience": 1})]},
+            r"group 1\.rule\.patience: unknown key; known are name, quorum",
+        ),
         ({"group": [group(optimizer={"schedule": {"x": 1}})]}, r"schedule\.x: unknown key"),
         ({"group": []}, "group: Tuple should have at least 1 item"),
-        ({"group": [{}]}, r"group\.0\.rule: Field required"),
+        ({"group": [{}]}, r"group 1\.rule: Field required"),
         ({"versions": 0}, "versions: Input should be greater than or equal to 1"),
         ({"name": "Bad Name"}, "name: String should match pattern"),
         ({"group": [group({"deadline": 0})]}, "deadline: Input should be greater than 0"),
@@ -264,16 +286,22 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
             {"privacy": PRIVACY | {"sample_rate": 1.5}},
             "sample_rate: Input should be",
         ),
-        ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.client.placement: Field required"),
+        ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.placement: Field required"),
         (  # arrivals are no random sample: nothing is amplified by them
             {"privacy": CLIENT | {"sample_rate": 0.1}},
-            r"privacy\.client\.sample_rate: unknown key",
+            r"privacy\.sample_rate: unknown key; known are unit, placement",
         ),
         (  # what a client alone leaves out, encrypted sums cannot
             {"group": [group(support="topk")]},
-            r"group\.0\.support: unknown key",
+            r"group 1\.support: unknown key",
         ),
         ({"training": {"x": [1]}}, "training.x"),
+        ({"group": [group(), {"rule": {"quorom": 5}}]}, r"group 2\.rule\.quorom: unknown key; did"),
+        (
+            {"privacy": PRIVACY | {"noise_multiplyer": 1}},
+            r"privacy\.noise_multiplyer: unknown key; did you mean noise_m",
+        ),
+        ({"privacy": PRIVACY | {"noise_multiplier": 0}}, r"toml: privacy\.noise_multiplier: Input"),
         ({"shards": 0}, "shards: Input should be"),
     ],
 )
@@ -286,6 +314,39 @@ def test_every_wrong_key_is_named() -> None:
     with pytest.raises(ConfigError, match=r"versions: .*; more: unknown") as caught:
         plan(versions=-1, more=2)
     assert str(caught.value).startswith("demo.toml: ")
+
+
+def test_one_wrong_key_is_one_complaint() -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(group=[{"rule": {"quorum": 5, "quorom": 5}}])
+    assert str(caught.value) == "demo.toml: group 1.rule.quorom: unknown key; did you mean quorum?"
+
+
+def test_what_is_unsound_names_its_file_and_what_the_user_wrote(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    text = path.read_text() + "[evaluation]\nevery = 1\nmetrics = { loss = 1.0 }\n"
+    path.write_text(text.replace("[training]", "capacity = 4\n\n[training]"))
+    with pytest.raises(PlanRefused) as caught:
+        load_plan(path)
+    assert str(caught.value).startswith(f"{path}: group embedding: a cohort of 20 exceeds")
+    path.write_text(text + "rule = { quorum = 2, minimum = 3 }\n")
+    with pytest.raises(PlanRefused, match="evaluation: the quorum 2 is below"):
+        load_plan(path)
+
+
+def test_a_cohort_of_one_is_for_runs_without_encryption() -> None:
+    assert plan(cipher={"name": "plain"}, group=[group({"minimum": 1})]).rule("all").minimum == 1
+
+
+def test_noise_on_metrics_is_in_their_units_and_may_choose_only_while_small() -> None:
+    # sigma = z * clip / sqrt(members), clip = sqrt(2 metrics), the smallest cohort 5
+    noise = plan(**noisy_evaluation()).metric_noise
+    expected = 3.0 * math.sqrt(2 / 5)
+    assert noise == pytest.approx({"accuracy": expected, "loss": 10 * expected}, rel=0.01)
+    best = {"metric": "accuracy", "goal": "max"}
+    assert plan(**noisy_evaluation(0.39, best=best)).metric_noise["accuracy"] < 0.25
+    assert plan(**noisy_evaluation(evaluator="eve", best=best)).metric_noise == {}
+    assert plan(evaluation={"every": 1, "metrics": {"loss": 1.0}, "best": None}).metric_noise == {}
 
 
 def test_private_with_steps_is_sound() -> None:
@@ -408,7 +469,7 @@ def test_files_that_do_not_parse(tmp_path: Path) -> None:
         read_toml(tmp_path / "none.toml")
     for data in (b"a = ", b"\xff\xfe"):
         (tmp_path / "bad.toml").write_bytes(data)
-        with pytest.raises(ConfigError, match=r"bad\.toml: "):
+        with pytest.raises(ConfigError, match=r"bad\.toml: no TOML file: "):
             read_toml(tmp_path / "bad.toml")
-    with pytest.raises(ConfigError, match="Is a directory"):
+    with pytest.raises(ConfigError, match="Is a directory; name a file in it"):
         read_toml(tmp_path)

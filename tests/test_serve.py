@@ -1,4 +1,4 @@
-"""`secureps serve` refuses a kit that its plan cannot be run with, before anything starts."""
+"""What a server's file, plan or kit may not say is refused before anything is served."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from secureps.errors import KitError
+from secureps.crypto.cipher import CipherParameters
+from secureps.errors import ConfigError, KitError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.serve import serve
 from secureps.store.keyring import create_kit, issue
@@ -66,3 +67,47 @@ def test_a_holder_starts_with_a_key_alone(tmp_path: Path) -> None:
     )
     with pytest.raises(KitError, match="has no cipher key of a holder called holder-0"):
         serve("keyholder", config)
+
+
+SMALL = """
+name = "small"
+versions = 3
+cipher = { name = "plain" }
+[[group]]
+rule = { quorum = 6 }
+weighting = "uniform"
+[privacy]
+unit = "client"
+placement = "local"
+noise_multiplier = 1.0
+delta = 1e-5
+budget = 0.01
+"""
+
+
+def served(folder: Path, name: str) -> Path:
+    create_kit(folder / "kit", CipherParameters("plain", 8, 14))
+    issue(folder / "kit", "coordinator", "coordinator")
+    issue(folder / "kit", "shard", "shard-0")
+    issue(folder / "kit", "holder", "holder-0")
+    (folder / "plan.toml").write_text(SMALL)
+    lines = (f'name = "{name}"', 'kit = "kit"', f'state = "{name}"', 'coordinator = "127.0.0.1:1"')
+    path = folder / f"{name}.toml"
+    more = 'plan = "plan.toml"\ncheckpoints = "checkpoints"\n'
+    path.write_text("\n".join(lines) + "\n" + more)
+    return path
+
+
+def test_a_name_serves_in_its_own_role(tmp_path: Path) -> None:
+    path = served(tmp_path, "shard-0")
+    told = r"shard-0 is a shard's and not a holder's; on the roster as holder: holder-0"
+    with pytest.raises(ConfigError, match=told):
+        serve("keyholder", path)
+    assert not (tmp_path / "shard-0").exists()
+
+
+def test_a_coordinator_founds_no_run_whose_budget_is_too_small(tmp_path: Path) -> None:
+    path = served(tmp_path, "coordinator")
+    with pytest.raises(PlanRefused, match=r"plan\.toml: privacy\.budget: 0\.01 allows no version"):
+        serve("coordinator", path)
+    assert not (tmp_path / "coordinator").exists()

@@ -135,6 +135,7 @@ def test_gauges_are_the_folds(tmp_path: Path) -> None:
     assert len(steps) == 6
     assert value(metrics, "secureps_members_joined") == 6
     assert value(metrics, "secureps_members_live") == 6
+    assert value(metrics, "secureps_servers_away", role="shard") == 0
     assert value(metrics, "secureps_finished") == 0
     assert value(metrics, "secureps_largest_epsilon") == math.inf, "an unsafe seed protects nobody"
 

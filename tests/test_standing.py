@@ -13,10 +13,26 @@ import pytest
 from rich.console import Console
 
 from secureps.errors import Unreachable
-from secureps.messages.requests import AskStatus, GroupStatus, Holding, MemberStatus, Status
+from secureps.messages.evaluation import Metric, VersionEvaluated
+from secureps.messages.requests import (
+    AskStatus,
+    EvaluationStatus,
+    GroupStatus,
+    Holding,
+    Join,
+    MemberStatus,
+    Register,
+    ServerStatus,
+    Status,
+)
 from secureps.messages.run import ShardAddress
-from secureps.run.standing import EVERY, show, show_json, watch
+from secureps.roles import report
+from secureps.roles.federation import Phase
+from secureps.run.simulation import Simulation
+from secureps.run.standing import EVERY, evaluations, record, show, show_json, watch
+from secureps.service.snapshot import Snapshot
 from tests.federations import small_federation, small_plan
+from tests.roles_kit import CLIENTS, SCHEMA, World, make_plan
 
 STATUS = Status(
     run=b"\x01" * 32,
@@ -58,15 +74,23 @@ def test_an_adaptive_clip_is_a_column_of_the_groups() -> None:
     assert ["still", "3", "collecting", "waits", "-"] in lines
 
 
+def test_without_privacy_there_is_no_epsilon() -> None:
+    members = (MemberStatus("client-00", True, "waits", 3, 0, math.inf, False),)
+    screen, told = console()
+    show(dataclasses.replace(STATUS, members=members), screen)
+    assert "no privacy" in told.getvalue()
+    assert "inf" not in told.getvalue()
+
+
 def test_json_says_the_same_in_one_line() -> None:
     screen, told = console()
     show_json(STATUS, screen)
     (line,) = told.getvalue().splitlines()
-    record = json.loads(line)
-    assert record["groups"][0]["late"] == ["client-05"]
-    assert record["members"][0]["epsilon"] is None
-    assert record["members"][0]["unsafe"]
-    held = [(shard["name"], shard["blocks"], shard["bytes"]) for shard in record["shards"]]
+    told_record = json.loads(line)
+    assert told_record["groups"][0]["late"] == ["client-05"]
+    assert told_record["members"][0]["epsilon"] is None
+    assert told_record["members"][0]["unsafe"]
+    held = [(shard["name"], shard["blocks"], shard["bytes"]) for shard in told_record["shards"]]
     assert held == [("shard-0", 3, 768), ("shard-1", 0, 0)]
 
 
@@ -94,11 +118,78 @@ def test_a_watch_goes_on_without_an_answer() -> None:
     assert pauses == [EVERY] * 3
 
 
+def asked(simulation: Simulation) -> Status:
+    step = simulation.coordinator.handle(simulation.loop.now(), "client-00", AskStatus())
+    (status,) = [e.message for e in step.effects if isinstance(getattr(e, "message", None), Status)]
+    assert isinstance(status, Status)
+    return status
+
+
+def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("bfv"), tmp_path)
+    simulation.run(lambda: simulation.versions()["all"] >= 1)
+    states = {s.name: (s.role, s.registered, s.live) for s in asked(simulation).servers}
+    assert states == {
+        "holder-0": ("holder", True, True),
+        "shard-0": ("shard", True, True),
+        "shard-1": ("shard", True, True),
+    }
+    assert "away" not in asked(simulation).groups[0].reason
+    simulation.kill("shard-1")
+    simulation.run(lambda: not all(s.live for s in asked(simulation).servers))
+    status = asked(simulation)
+    assert [s.name for s in status.servers if not s.live] == ["shard-1"]
+    assert status.groups[0].reason.endswith("; shard-1 is away")
+    away = Snapshot.of(simulation.coordinator, simulation.loop.now(), None).away
+    assert away == {"shard": 1, "holder": 0}
+    assert record(status)["servers"][2] == {
+        "name": "shard-1",
+        "role": "shard",
+        "registered": True,
+        "live": False,
+        "state": "away",
+    }
+    screen, told = console()
+    show(status, screen)
+    lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
+    assert ["shard-1", "shard", "away"] in lines
+    assert ["holder-0", "key", "holder", "live"] in lines
+
+
+def test_members_that_a_round_waits_for_are_named() -> None:
+    world = World(make_plan())
+    world.servers()
+    for client in CLIENTS:
+        world.give(client, Join(client, SCHEMA))
+    world.group().phase, world.group().reason = Phase.WAITING, "waits"
+    turn = world.coordinator._turn(10_000.0)
+    assert report.status(turn, ()).groups[0].reason == "waits; c0, c1, c2 are away"
+    turn.live = frozenset({"c0", "c2"})
+    assert report.status(turn, ()).groups[0].reason == "waits; c1 is away"
+    turn.live = frozenset()
+    gone = tuple(ServerStatus(f"shard-{i}", "shard", True, False) for i in range(2))
+    told = report.status(turn, (), gone).groups[0].reason
+    assert told == "waits; shard-0, shard-1, c0 and 2 more are away"
+    world.group().phase = Phase.COLLECTING
+    assert report.status(turn, ()).groups[0].reason == "waits"
+
+
+def test_before_there_is_a_run_it_says_who_is_missing() -> None:
+    world = World(make_plan("bfv"))
+    world.give("shard-a", Register("shard-a", "a:1", 1.0, 0))
+    awaited = [s.name for s in world.coordinator.servers if not s.registered]
+    assert "shard-a" not in awaited
+    status = report.status(world.coordinator._turn(0.0), (), world.coordinator.servers)
+    screen, told = console()
+    show(status, screen)
+    expected = f"waits for {', '.join(awaited)} and a first client (shard-a has registered)"
+    assert expected in " ".join(told.getvalue().split())
+
+
 def test_the_coordinator_counts_blocks_and_bytes_by_placement(tmp_path: Path) -> None:
     simulation = small_federation(small_plan(), tmp_path)
     simulation.run(lambda: simulation.versions()["all"] >= 1)
-    step = simulation.coordinator.handle(simulation.loop.now(), "client-00", AskStatus())
-    (status,) = [e.message for e in step.effects if isinstance(getattr(e, "message", None), Status)]
+    status = asked(simulation)
     held = {h.shard: h for h in status.holdings}
     assert set(held) == {"shard-0", "shard-1"}
     # 30 x 7 weights and 7 biases, in blocks of 64
@@ -107,3 +198,16 @@ def test_the_coordinator_counts_blocks_and_bytes_by_placement(tmp_path: Path) ->
     federation = simulation.coordinator.federation
     for shard, blocks in federation.owners("all").items():
         assert held[shard].blocks == len(blocks)
+
+
+def test_a_metric_has_no_more_digits_than_its_noise_leaves() -> None:
+    result = VersionEvaluated(2, (Metric("accuracy", 3.3412), Metric("loss", -24.31)))
+    own = EvaluationStatus("waiting", "", (), (result,), 0, ())
+    screen, told = console()
+    screen.print(evaluations(own))
+    assert "3.3412" in told.getvalue()
+    noisy = dataclasses.replace(own, noise=(Metric("accuracy", 0.034), Metric("loss", 19.0)))
+    screen, told = console()
+    screen.print(evaluations(noisy))
+    assert "3.341 +- 0.034" in told.getvalue()
+    assert "-24 +- 19" in told.getvalue()

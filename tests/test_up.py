@@ -246,6 +246,7 @@ def test_a_signal_leaves_nothing_over(number: signal.Signals, code: int, tmp_pat
     told, _ = run.communicate()
     assert run.returncode == code, told
     assert "Traceback" not in told
+    assert told.index("stopping ...") < told.index("stopped; this goes on with it")
     assert not processes(out)
 
 
@@ -273,6 +274,7 @@ ENV = dict(os.environ)
         (("digits_torch.py", "nobody.py"), "federation.script: no file"),
         (("digits_torch.py", "digits_numpy.py"), "a promise about every training step"),
         (("[federation]", "[federatoin]"), "federatoin"),
+        (("budget = 50.0", "budget = 0.5"), r"privacy\.budget: 0\.5 allows no version"),
         (("quorum = 3", "quorum = 1"), "below the minimum cohort"),
     ],
 )

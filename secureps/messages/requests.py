@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.messages.evaluation import VersionEvaluated
+from secureps.messages.evaluation import Metric, VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
@@ -281,6 +281,7 @@ class EvaluationStatus:
         step, reason, late: as of a group: of the evaluation under way.
         results: in the order of versions; best: the best version of them, 0 for none.
         skipped: versions that were to be evaluated and never will be.
+        noise: standard deviation of the noise on each metric, at most; empty if there is none.
     """
 
     step: str
@@ -289,13 +290,31 @@ class EvaluationStatus:
     results: tuple[VersionEvaluated, ...]
     best: int
     skipped: tuple[int, ...]
+    noise: tuple[Metric, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """One shard or key holder of the roster.
+
+    Args:
+        role: "shard" or "holder".
+        registered: it has said that it is up, ever (a holder: since the coordinator started).
+        live: it watches the coordinator now.
+    """
+
+    name: str
+    role: str
+    registered: bool
+    live: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     """How the run stands; `run` is empty until the run is founded, as is `holdings`.
 
-    `groups` are the model's; `evaluation` is None where the plan has none.
+    `groups` are the model's; `evaluation` is None where the plan has none; `servers` are all
+    shards and holders of the roster, by name.
     """
 
     run: bytes
@@ -307,6 +326,7 @@ class Status:
     telemetry: tuple[Telemetry, ...]
     holdings: tuple[Holding, ...] = ()
     evaluation: EvaluationStatus | None = None
+    servers: tuple[ServerStatus, ...] = ()
 
 
 # --- to a shard, and its answers --------------------------------------------------

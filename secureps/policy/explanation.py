@@ -7,7 +7,7 @@ parties run. What must not live here: how it looks (`run.check`), and any measur
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from secureps.config import ClientPrivacySection, RecordPrivacySection, ServeSection
@@ -19,7 +19,7 @@ from secureps.policy.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.footprint import FLOAT_BYTES, Footprint, Service, footprint
 from secureps.policy.plan import Plan
 from secureps.policy.sights import Sight, collusion, sights, withstood
-from secureps.policy.spending import Fact, fact, spent
+from secureps.policy.spending import planned, refuse_unaffordable
 
 POSSIBLE_BLOCK = 1 << 18
 """Values of a block that wastes nothing under any cipher."""
@@ -62,6 +62,8 @@ class Price:
         deviation: standard deviation of the noise on one coordinate of the smallest cohort's
             mean update, in the model's units; by group.
         noise: the same over what a clipped update has in a coordinate, clip / sqrt(values).
+        metrics: standard deviation of the noise on each metric of the smallest cohort's mean, in
+            the metric's units; beside it the metric's largest magnitude. Empty without noise.
     """
 
     unit: str
@@ -73,6 +75,7 @@ class Price:
     versions: int
     deviation: Mapping[str, float]
     noise: Mapping[str, float]
+    metrics: Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +108,15 @@ class Explanation:
 
 
 def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanation:
-    """Explains a plan for a model with `sizes` values in each group (see `Layout`)."""
+    """Explains a plan for a model with `sizes` values in each group (see `Layout`).
+
+    Raises:
+        PlanRefused: its budget allows no version.
+    """
     block_values = plan.section.block_size - 1
     sizes = {**sizes, EVALUATION: plan.metrics_count}
     layout = tuple(GroupLayout(name, (), sizes[name], block_values) for name in plan.all_groups)
+    price = _price(plan, sizes)
     return Explanation(
         name=plan.section.name,
         versions=plan.section.versions,
@@ -117,11 +125,11 @@ def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanati
         sights=sights(plan),
         collusion=collusion(plan),
         opened=_opened(plan),
-        price=_price(plan, sizes),
+        price=price,
         groups=tuple(_cost(plan, group) for group in layout),
         committee=committee_cost(plan, layout),
         shard=footprint(plan, layout, service),
-        remarks=_remarks(plan, layout),
+        remarks=(*_short(plan, price), *_remarks(plan, layout)),
     )
 
 
@@ -169,23 +177,14 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
         return None
 
     def spends(versions: int) -> float:
-        facts: Iterable[Fact | None] = (
-            fact(plan, "client", group, sizes[group], version)
-            for version in range(versions)
-            for group in plan.groups
-        )
-        rounds = sum(version <= versions for version in plan.evaluated)
-        if plan.clients_evaluate:
-            size = plan.metrics_count
-            own = (fact(plan, "client", EVALUATION, size, number) for number in range(rounds))
-            facts = (*facts, *own)
-        return spent(plan, (each for each in facts if each is not None))
+        return planned(plan, sizes, versions)
 
-    allowed = next((v for v in range(section.versions, 0, -1) if spends(v) <= privacy.budget), 0)
+    refuse_unaffordable(plan, sizes)
+    allowed = next(v for v in range(section.versions, 0, -1) if spends(v) <= privacy.budget)
     client = isinstance(privacy, ClientPrivacySection)
     deviation = {
-        name: (_client_noise if client else _record_noise)(plan, name, sizes[name])
-        for name in (plan.all_groups if client else plan.groups)
+        name: plan.deviation(name, sizes[name]) if client else _record_noise(plan, name)
+        for name in plan.groups
     }
     return Price(
         unit=UNITS[privacy.unit],
@@ -200,7 +199,14 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
             name: sigma / (plan.group(name).clip / math.sqrt(sizes[name]))
             for name, sigma in deviation.items()
         },
+        metrics=_metrics(plan),
     )
+
+
+def _metrics(plan: Plan) -> dict[str, tuple[float, float]]:
+    evaluation = plan.section.evaluation
+    most = {} if evaluation is None else evaluation.metrics
+    return {name: (noise, most[name]) for name, noise in plan.metric_noise.items()}
 
 
 UNITS = {
@@ -222,26 +228,11 @@ def _against(plan: Plan) -> str:
     )
 
 
-def _client_noise(plan: Plan, name: str, values: int) -> float:
-    """Standard deviation of the noise on a coordinate of the smallest cohort's mean.
-
-    sigma^2 is one party's share times the parties that add one: each member (local,
-    distributed), or the shards alone. In the units in which updates travel: the model's, as long
-    as an adaptive clip has not moved.
-    """
-    mechanism = plan.mechanism(name, values)
-    assert mechanism is not None
-    members = plan.rule(name).minimum
-    parties = 1 if plan.noisy_shards else members
-    total = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step
-    return total / members
-
-
 def _following(plan: Plan, name: str, values: int) -> str:
     """What an adaptive clip does and costs."""
     section, adaptive = plan.group(name), plan.adaptive(name)
     assert adaptive is not None
-    error = _client_noise(plan, name, values) / (2 * adaptive.indicator)
+    error = plan.deviation(name, values) / (2 * adaptive.indicator)
     return (
         f"group {name}: the clip begins at {section.clip:g} and moves until {adaptive.quantile:g} "
         f"of the updates are shorter; that they are counted makes the noise "
@@ -251,7 +242,7 @@ def _following(plan: Plan, name: str, values: int) -> str:
     )
 
 
-def _record_noise(plan: Plan, name: str, _: int) -> float:
+def _record_noise(plan: Plan, name: str) -> float:
     """Standard deviation of DP-SGD's noise on a coordinate of the smallest cohort's mean.
 
     Each step moves a value by lr sigma C N(0, 1) / (q n) (Abadi et al. 2016, Algorithm 1), n
@@ -279,9 +270,10 @@ def _evaluation_remarks(plan: Plan) -> list[str]:
             f"the coordinator {names} in the clear; it does not train, and no epsilon covers its "
             "records"
         ]
+    least = plan.rule(EVALUATION).minimum
     seen = (
         f"evaluation: of {count} versions everybody sees {names}, each a mean over at least "
-        f"{plan.rule(EVALUATION).minimum} clients"
+        f"{least} client{'' if least == 1 else 's'}"
     )
     if isinstance(privacy, ClientPrivacySection):
         return [f"{seen}; each evaluation has noise and is charged like another update"]
@@ -291,6 +283,26 @@ def _evaluation_remarks(plan: Plan) -> list[str]:
         f"{seen}, exact: {protection} protects a single client's, and no epsilon covers held-out "
         "records; a client with --budget sends none"
     ]
+
+
+def _short(plan: Plan, price: Price | None) -> Iterator[str]:
+    """What is odd about budget and delta."""
+    if price is None:
+        return
+    if price.versions < plan.section.versions:
+        yield (
+            f"the budget ends the run after {price.versions} of {plan.section.versions} versions: "
+            f"all of them spend epsilon {price.epsilon_run:.3f}"
+        )
+    if price.delta > LARGE_DELTA:
+        yield (
+            f"delta {price.delta:g} is large: with about this probability the promise of epsilon "
+            "does not hold; take less than one over the number of those protected"
+        )
+
+
+LARGE_DELTA = 1e-3
+"""What no epsilon should be stated at."""
 
 
 def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -158,6 +160,33 @@ class Plan:
             return 1
         return privacy.honest if privacy.honest is not None else self.group(group).rule.minimum
 
+    def deviation(self, group: str, values: int) -> float:
+        """Standard deviation of the noise on a coordinate of the smallest cohort's mean.
+
+        sigma^2 is one party's share times the parties that add one: each member (local,
+        distributed), or the shards alone. In the units in which updates travel: the model's, as
+        long as an adaptive clip has not moved. 0 unless clients are protected as a whole.
+        """
+        mechanism = self.mechanism(group, values)
+        if mechanism is None:
+            return 0.0
+        members = self.group(group).rule.minimum
+        parties = 1 if self.noisy_shards else members
+        total = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step
+        return total / members
+
+    @property
+    def metric_noise(self) -> dict[str, float]:
+        """Standard deviation of the noise on each metric of the smallest cohort, in its units.
+
+        Sorted by name; empty where evaluations have no noise.
+        """
+        evaluation = self.section.evaluation
+        if evaluation is None or not self.clients_evaluate:
+            return {}
+        sigma = self.deviation(EVALUATION, self.metrics_count)
+        return {name: sigma * most for name, most in sorted(evaluation.metrics.items()) if sigma}
+
     def grid(self, group: str, values: int) -> Grid:
         """The integers that a group's values become; PlanRefused if noise does not fit them."""
         section, mechanism = self.group(group), self.mechanism(group, values)
@@ -264,8 +293,8 @@ class Plan:
 
 RULES = {"sync": Sync}
 
-LEAST_COHORT = 2
-"""Members whose sum may be opened under a committee, whatever its holders ask for besides."""
+NOISY_CHOICE = 0.25
+"""Of a metric's magnitude: one standard deviation of the most noise that may pick a version."""
 
 _HOLDERS = {Opening.HOLDER: 1, Opening.COMMITTEE: 4}
 """How many key holders a run has if its plan does not say."""
@@ -308,12 +337,23 @@ def load_plan(path: Path, base: Path | None = None) -> Plan:
     """
     section = parse(PlanSection, read_toml(path), str(path))
     if section.initial is None:
-        return Plan(section)
+        with naming(path):
+            return Plan(section)
     initial = ((base or path.parent) / section.initial).resolve()
     if not initial.is_file():
         raise PlanRefused(f"{path}: initial: no file {initial}")
     digest = hashlib.blake2b(initial.read_bytes(), digest_size=32).hexdigest()
-    return Plan(section.model_copy(update={"initial": str(initial)}), digest)
+    with naming(path):
+        return Plan(section.model_copy(update={"initial": str(initial)}), digest)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Whatever is refused of a plan names its file."""
+    try:
+        yield
+    except PlanRefused as error:
+        raise PlanRefused(f"{path}: {error}") from None
 
 
 def _refuse_unsound(plan: Plan) -> None:
@@ -323,7 +363,8 @@ def _refuse_unsound(plan: Plan) -> None:
         raise PlanRefused("two groups have the same name")
     refuse_unsound_evaluation(section)
     cipher(plan.cipher_parameters)
-    for name in plan.all_groups:
+    own = (EVALUATION,) if plan.clients_evaluate else ()
+    for name in (*plan.groups, *own):  # what evaluations inherit is refused where it is written
         _refuse_rule(plan, name)
         plan.optimizer(name)
         if plan.adaptive(name) and not isinstance(section.privacy, ClientPrivacySection):
@@ -335,6 +376,7 @@ def _refuse_unsound(plan: Plan) -> None:
             _refuse_client_privacy(plan, name, section.privacy)
         else:
             plan.grid(name, 1)
+    _refuse_noisy_choice(plan)
     steps = section.training.get("local_steps")
     record = isinstance(section.privacy, RecordPrivacySection)
     if record and (type(steps) is not int or steps < 1):
@@ -358,12 +400,21 @@ def _refuse_holders(plan: Plan) -> None:
         )
     if opening is Opening.COMMITTEE:
         plan.committee([f"holder-{number:02d}" for number in range(plan.holders)])
-        for name in plan.all_groups:
-            if plan.group(name).rule.minimum < LEAST_COHORT:
-                raise PlanRefused(
-                    f"group {name}: a minimum cohort of {plan.group(name).rule.minimum}: the sum "
-                    "of one update is that update, and no key holder opens it; raise rule.minimum"
-                )
+
+
+def _refuse_noisy_choice(plan: Plan) -> None:
+    evaluation = plan.section.evaluation
+    if evaluation is None or evaluation.best is None:
+        return
+    name = evaluation.best.metric
+    noise, most = plan.metric_noise.get(name, 0.0), evaluation.metrics[name]
+    if noise > NOISY_CHOICE * most:
+        raise PlanRefused(
+            f"evaluation.best: the noise would choose the version: on {name}, which is within "
+            f"+-{most:g}, it has a standard deviation of {noise:.2g} in the smallest cohort; "
+            "remove best and stop, raise evaluation.rule.minimum, name fewer metrics, or name an "
+            "evaluator"
+        )
 
 
 def _refuse_client_privacy(plan: Plan, name: str, privacy: ClientPrivacySection) -> None:
@@ -399,8 +450,13 @@ def _refuse_client_privacy(plan: Plan, name: str, privacy: ClientPrivacySection)
 def _refuse_rule(plan: Plan, name: str) -> None:
     section = plan.group(name).rule
     rule = plan.rule(name)
-    where = f"group {name}"
+    where = f"group {name}" if name != EVALUATION else "evaluation"
     start = section.start if section.start is not None else section.quorum
+    if plan.opening is not Opening.NOTHING and section.minimum < 2:
+        raise PlanRefused(
+            f"{where}: rule.minimum = {section.minimum}: the sum of a cohort of one is that "
+            "client's update, open to whoever sees sums: under encryption it is at least 2"
+        )
     if section.minimum > section.quorum:
         raise PlanRefused(
             f"{where}: the quorum {section.quorum} is below the minimum cohort {section.minimum}; "

@@ -7,11 +7,11 @@ follows from them (`roles`), and the theorems (`privacy.accountant`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from secureps.config import ClientPrivacySection
-from secureps.errors import InternalError
+from secureps.errors import InternalError, PlanRefused
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import EVALUATION
 from secureps.policy.plan import Plan
@@ -68,6 +68,46 @@ def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
         raise InternalError(f"facts of another unit than the plan's {privacy.unit}")
     delta = min(privacy.delta, most_delta)
     return client_epsilon(releases, delta) if client else epsilon(charges, delta)
+
+
+def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
+    """The epsilon of a client that has a part in each of the first so many versions.
+
+    Args:
+        sizes: values in each group of the model.
+    Raises:
+        InternalError: the plan protects nothing.
+    """
+    facts: Iterable[Fact | None] = (
+        fact(plan, "client", group, sizes[group], version)
+        for version in range(versions)
+        for group in plan.groups
+    )
+    if plan.clients_evaluate:
+        rounds = sum(version <= versions for version in plan.evaluated)
+        size = plan.metrics_count
+        own = (fact(plan, "client", EVALUATION, size, number) for number in range(rounds))
+        facts = (*facts, *own)
+    return spent(plan, (each for each in facts if each is not None))
+
+
+def refuse_unaffordable(plan: Plan, sizes: Mapping[str, int] | None = None) -> None:
+    """Refuses a budget that no client can contribute to a single version with.
+
+    Args:
+        sizes: as of `planned`; default: one value in each group, which costs least.
+    Raises:
+        PlanRefused: says what a version costs.
+    """
+    privacy = plan.section.privacy
+    if privacy is None:
+        return
+    cost = planned(plan, sizes or dict.fromkeys(plan.groups, 1), 1)
+    if cost > privacy.budget:
+        raise PlanRefused(
+            f"privacy.budget: {privacy.budget:g} allows no version: the first spends epsilon "
+            f"{cost:.3g} at delta {privacy.delta:g}; add noise or raise the budget"
+        )
 
 
 def after(

@@ -50,6 +50,7 @@ from secureps.messages.requests import (
     Prepared,
     Register,
     Retire,
+    ServerStatus,
     Spoilt,
     Submit,
     Subscribe,
@@ -66,7 +67,7 @@ from secureps.roles.admission import check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.machine import HANDS, Answer, Halt, Step, Tick, Unwatched, WorkFailed
-from secureps.roles.report import status
+from secureps.roles.report import servers, status
 from secureps.roles.tasks import ManifestWritten
 from secureps.roles.telemetry import Window
 from secureps.roles.turn import Turn
@@ -176,6 +177,12 @@ class Coordinator:
         """Clients whose lease runs."""
         return self._presence.live(now)
 
+    @property
+    def servers(self) -> tuple[ServerStatus, ...]:
+        """Shards and holders, and which of them watch now."""
+        here = self._presence
+        return servers(self._federation, self._charter.roster, here.holders, here.watchers)
+
     def _answer(self, turn: Turn, sender: str, event: Any) -> Any:
         match event:
             case Register():
@@ -233,7 +240,7 @@ class Coordinator:
             case AskRun():
                 return self._welcome(turn)
             case AskStatus():
-                return status(turn, self._telemetry.newest)
+                return status(turn, self._telemetry.newest, self.servers)
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return Noted()

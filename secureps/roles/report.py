@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from secureps.messages.evaluation import EVALUATION
+from secureps.crypto.identity import Roster
+from secureps.messages.evaluation import EVALUATION, Metric
 from secureps.messages.requests import (
     EvaluationStatus,
     GroupStatus,
     Holding,
     MemberStatus,
+    ServerStatus,
     Status,
     Telemetry,
 )
@@ -20,8 +22,13 @@ from secureps.roles import judging
 from secureps.roles.federation import Federation, GroupState, Phase
 from secureps.roles.turn import Turn
 
+SHOWN = 3
+"""Names of those who are away that a group's reason has; a table has all."""
 
-def status(turn: Turn, telemetry: tuple[Telemetry, ...]) -> Status:
+
+def status(
+    turn: Turn, telemetry: tuple[Telemetry, ...], servers: tuple[ServerStatus, ...] = ()
+) -> Status:
     """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
     federation = turn.federation
     pinned = federation.pinned
@@ -29,28 +36,30 @@ def status(turn: Turn, telemetry: tuple[Telemetry, ...]) -> Status:
         run=pinned.run.id if pinned is not None else b"",
         incarnation=federation.incarnation,
         finished=federation.finished,
-        groups=tuple(_group(turn, group) for group in federation.model_groups),
+        groups=tuple(_group(turn, group, servers) for group in federation.model_groups),
         members=tuple(_member(turn, name) for name in sorted(federation.members)),
         shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
         telemetry=telemetry,
         holdings=() if turn.layout is None else tuple(_holdings(federation, turn.layout)),
-        evaluation=_evaluation(turn),
+        evaluation=_evaluation(turn, servers),
+        servers=servers,
     )
 
 
-def _evaluation(turn: Turn) -> EvaluationStatus | None:
+def _evaluation(turn: Turn, servers: tuple[ServerStatus, ...]) -> EvaluationStatus | None:
     if turn.plan.section.evaluation is None:
         return None
     state, own = turn.federation.evaluations, turn.federation.groups.get(EVALUATION)
     late: tuple[str, ...] = ()
     step, reason = "waiting", "between evaluations"
     if own is not None:
-        under_way = _group(turn, own)
+        under_way = _group(turn, own, servers)
         step, reason, late = under_way.step, under_way.reason, under_way.late
     elif at := judging.due(turn):
         step, reason, late = "judging", f"evaluates version {at}", (turn.plan.evaluator,)
     best, skipped = judging.best_version(turn), tuple(sorted(state.skipped))
-    return EvaluationStatus(step, reason, late, state.newest, best, skipped)
+    noise = tuple(Metric(name, value) for name, value in turn.plan.metric_noise.items())
+    return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
 
 
 def _holdings(federation: Federation, layout: Layout) -> Iterator[Holding]:
@@ -72,12 +81,48 @@ def clip_of(turn: Turn, group: GroupState) -> float | None:
     return None if group.scale is None else group.scale * turn.plan.group(group.name).clip
 
 
-def _group(turn: Turn, group: GroupState) -> GroupStatus:
+def servers(
+    federation: Federation, roster: Roster, holders: Collection[str], watchers: Collection[str]
+) -> tuple[ServerStatus, ...]:
+    """Shards and holders of the roster, without shards that the founded run has no blocks for.
+
+    Args:
+        holders: those that registered since this incarnation began; watchers: who can be told.
+    """
+    placed = federation.pinned.placement.shards if federation.pinned is not None else None
+    found = [
+        ServerStatus(
+            each.name,
+            each.role,
+            each.name in (federation.shards if each.role == "shard" else holders),
+            each.name in watchers,
+        )
+        for each in roster.certificates
+        if each.role == "holder" or (each.role == "shard" and each.name in (placed or (each.name,)))
+    ]
+    return tuple(sorted(found, key=lambda each: each.name))
+
+
+def _away(turn: Turn, group: GroupState, servers: tuple[ServerStatus, ...]) -> str:
+    """Who is not here and needed: servers always, members while a round waits for them."""
+    if group.phase is Phase.DONE or turn.federation.pinned is None:
+        return ""
+    names = [server.name for server in servers if not server.live]
+    if group.phase is Phase.WAITING:
+        names += sorted(turn.federation.members.keys() - turn.live)
+    if not names:
+        return ""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"; {', '.join(names[:SHOWN])}{more} {'is' if len(names) == 1 else 'are'} away"
+
+
+def _group(turn: Turn, group: GroupState, servers: tuple[ServerStatus, ...]) -> GroupStatus:
     late = sorted(group.invited - {id.client for id in group.receipts})
     if group.phase is not Phase.COLLECTING:
         late = []
     phase, clip = group.phase.value, clip_of(turn, group)
-    return GroupStatus(group.name, group.version, phase, group.reason, tuple(late), clip)
+    reason = group.reason + _away(turn, group, servers)
+    return GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
 
 
 def _member(turn: Turn, name: str) -> MemberStatus:

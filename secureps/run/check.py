@@ -7,7 +7,7 @@ refused (`policy.plan`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError
 from secureps.messages.schema import Schema
 from secureps.policy.committee_cost import CommitteeCost
-from secureps.policy.explanation import Explanation, Price, explain
+from secureps.policy.explanation import Explanation, GroupCost, Price, explain
 from secureps.policy.footprint import Footprint, Service
-from secureps.policy.plan import Plan, load_plan
+from secureps.policy.plan import Plan, load_plan, naming
 from secureps.run.names import shard_names
 from secureps.run.progress import size
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
@@ -51,9 +51,9 @@ def check(path: Path, values: int | None = None) -> Explanation:
         ConfigError, PlanRefused: the plan is unsound; or nothing says how large the model is.
     """
     plan, cast = _read(path)
-    return explain(
-        plan, _sizes(plan, path, cast, values), service(plan, cast.clients if cast else None)
-    )
+    sizes = _sizes(plan, path, cast, values)
+    with naming(path):
+        return explain(plan, sizes, service(plan, cast.clients if cast else None))
 
 
 @dataclass(frozen=True)
@@ -149,36 +149,7 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
         yield Text(f"- {who}")
     yield Text(f"What they find: {explanation.opened}.\n")
     yield _price(explanation.price)
-    yield _table(
-        "what it costs",
-        (
-            "group",
-            "values",
-            "blocks",
-            "bits",
-            "step",
-            "cohort",
-            "up per update",
-            "bytes a value",
-            "to fp32",
-            "down at most",
-        ),
-        [
-            (
-                group.name,
-                f"{group.values:,}",
-                str(group.blocks),
-                str(group.bits),
-                f"{group.step:.2g}",
-                f"{group.cohort[0]} to {group.cohort[1]}",
-                size(group.bytes_up),
-                f"{group.bytes_value:.1f}",
-                f"{group.ratio:.2f} x",
-                size(group.bytes_down),
-            )
-            for group in explanation.groups
-        ],
-    )
+    yield _costs(explanation.groups)
     if explanation.committee is not None:
         yield _committee(explanation.committee)
     yield _shard(explanation.shard)
@@ -205,6 +176,14 @@ def _price(price: Price | None) -> Table | Text:
                     f"mean: {noise:.3g} of what a fully clipped update has there",
                 )
                 for name, noise in price.noise.items()
+            ),
+            *(
+                (
+                    f"noise on metric {name}",
+                    f"+- {noise:.2g} (standard deviation in the smallest cohort's mean), of a "
+                    f"metric within +-{most:g}",
+                )
+                for name, (noise, most) in price.metrics.items()
             ),
         ],
     )
@@ -241,25 +220,38 @@ def _committee(cost: CommitteeCost) -> Table:
     )
 
 
+def _costs(groups: tuple[GroupCost, ...]) -> Table:
+    """A row for each quantity, so that narrow terminals and pipes lose no digits."""
+    quantities: dict[str, Callable[[GroupCost], str]] = {
+        "values": lambda g: f"{g.values:,}",
+        "blocks": lambda g: str(g.blocks),
+        "bits": lambda g: str(g.bits),
+        "step": lambda g: f"{g.step:.2g}",
+        "cohort": lambda g: f"{g.cohort[0]} to {g.cohort[1]}",
+        "up per update": lambda g: size(g.bytes_up),
+        "bytes a value": lambda g: f"{g.bytes_value:.1f}",
+        "to fp32": lambda g: f"{g.ratio:.2f} x",
+        "down at most": lambda g: size(g.bytes_down),
+    }
+    return _table(
+        "what it costs",
+        ("group", *(group.name for group in groups)),
+        [(name, *map(of, groups)) for name, of in quantities.items()],
+    )
+
+
 def _shard(need: Footprint) -> Table:
     return _table(
         f"what a shard needs at its peak, about, {_count(need.clients, 'client')} connected",
-        ("memory", "program", "3 versions", "one block's work", "uploads", "connections", "disk"),
+        ("what", "how much"),
         [
-            tuple(
-                map(
-                    size,
-                    (
-                        need.memory,
-                        need.program,
-                        need.state,
-                        need.work,
-                        need.uploads,
-                        need.connections,
-                        need.disk,
-                    ),
-                )
-            )
+            ("memory", size(need.memory)),
+            ("of it program", size(need.program)),
+            ("of it 3 versions", size(need.state)),
+            ("of it one block's work", size(need.work)),
+            ("of it uploads", size(need.uploads)),
+            ("of it connections", size(need.connections)),
+            ("disk", size(need.disk)),
         ],
     )
 

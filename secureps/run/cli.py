@@ -154,9 +154,10 @@ def runs(
     """List the runs of `up`: how far each came, its score, and whether it is over."""
     from rich.console import Console
 
-    from secureps.run.runs import find_runs, table
+    from secureps.run.runs import find_runs, listing
 
-    Console().print(table(find_runs(folder)))
+    for line in listing(find_runs(folder)):
+        Console().print(line, soft_wrap=True)
 
 
 @app.command()

@@ -91,7 +91,7 @@ def best_model(checkpoints: Path) -> Model:
     """The model of the best version by the federation's own evaluation, so far.
 
     Raises:
-        ConfigError: the plan does not say what is best, or nothing was evaluated yet.
+        ConfigError: the plan does not say what is best, or no checkpoint has an evaluation yet.
         DamagedStore: no whole checkpoint holds that version.
         OperatorError: there is no checkpoint at all.
     """
@@ -101,7 +101,10 @@ def best_model(checkpoints: Path) -> Model:
         raise ConfigError("the plan does not say which version is best: add [evaluation.best]")
     found = best(newest.evaluations, section.best)
     if found is None:
-        raise ConfigError("no version was evaluated yet: export without --best")
+        raise ConfigError(
+            "no complete checkpoint has an evaluation yet; the next checkpoint will: wait for it, "
+            "or export without --best"
+        )
     for directory in checkpoint_directories(checkpoints):
         try:
             manifest = load_checkpoint(directory)

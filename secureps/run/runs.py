@@ -7,12 +7,12 @@ It reads folders alone; no server has to run. What must not live here: going on 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from secureps.config import PlanSection, parse, read_toml
@@ -59,20 +59,18 @@ def find_runs(root: Path) -> tuple[Run, ...]:
     return tuple(sorted((run for run in found if run is not None), key=lambda run: run.began))
 
 
-def table(runs: tuple[Run, ...]) -> Table:
-    """What is printed."""
-    shown = Table()
-    for column in ("run", "plan", "began", "versions", "held-out", "standing", "model"):
-        shown.add_column(column, overflow="fold")
+def listing(runs: tuple[Run, ...]) -> Iterator[Text]:
+    """What is printed: a few lines a run, to be wrapped by nobody: paths and dates stay whole."""
     for run in runs:
         began = datetime.fromtimestamp(run.began).strftime("%Y-%m-%d %H:%M")
-        score = "-" if run.score is None else f"{run.score:.4f} {run.measure}"
-        cells = (
-            *(str(run.folder), run.name, began, f"{max(run.made, 0)} of {run.wanted}", score),
-            *(run.standing, "-" if run.model is None else str(run.model)),
-        )
-        shown.add_row(*(Text(cell) for cell in cells))
-    return shown
+        facts = [run.name, began, f"{max(run.made, 0)} of {run.wanted} versions"]
+        if run.score is not None:
+            facts.append(f"held-out {run.measure} {run.score:.4f}")
+        yield Text(str(run.folder), "bold")
+        yield Text(f"  {', '.join(facts)}")
+        yield Text(f"  {run.standing}")
+        if run.model is not None:
+            yield Text(f"  {run.model}")
 
 
 def _run(folder: RunFolder) -> Run | None:

@@ -16,7 +16,8 @@ from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.policy.plan import Plan, load_plan
+from secureps.policy.plan import Plan, load_plan, naming
+from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.parties import (
     Founding,
@@ -97,7 +98,21 @@ def serve(role: str, config: Path, log_format: LogFormat = "text") -> None:
     section = parse(ServeSection, read_toml(config), str(config))
     serving = Serving(section, config.parent.resolve(), str(config))
     with logging_as(log_format, section.name):
-        SERVERS[role](serving, load_public(serving.path("kit")))
+        kit = load_public(serving.path("kit"))
+        _refuse_role(role, serving, kit)
+        SERVERS[role](serving, kit)
+
+
+def _refuse_role(role: str, serving: Serving, kit: PublicKit) -> None:
+    """A name of the roster serves in its own role; one that is not there has no key (`_party`)."""
+    name, wanted = serving.section.name, "holder" if role == "keyholder" else role
+    for certificate in kit.roster.certificates:
+        if certificate.name == name and certificate.role != wanted:
+            fitting = [each.name for each in kit.roster.certificates if each.role == wanted]
+            raise ConfigError(
+                f"{serving.where}: name: {name} is a {certificate.role}'s and not a {wanted}'s; on "
+                f"the roster as {wanted}: {', '.join(fitting) or 'nobody'}"
+            )
 
 
 def _party(serving: Serving, kit: PublicKit) -> Party:
@@ -138,6 +153,8 @@ def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
     based = serving.section.plan_base is not None
     plan = load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
     check_fits(kit, plan.opening, plan.holders)
+    with naming(serving.path("plan")):
+        refuse_unaffordable(plan)
     founding = Founding(plan, initial_schema(plan), os.urandom(32))
     checkpoints = serving.path("checkpoints")
     if serving.section.name != COORDINATOR:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,15 +15,19 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import PeerError
+from secureps.messages.evaluation import Metric
 from secureps.messages.requests import (
     EvaluationStatus,
     GroupStatus,
     Holding,
     MemberStatus,
+    ServerStatus,
     Status,
 )
 from secureps.run.progress import size
 from secureps.run.tally import finite
+
+ROLES = {"shard": "shard", "holder": "key holder"}
 
 EVERY = 2.0
 """Seconds between two looks of a watch."""
@@ -74,6 +79,7 @@ def record(status: Status) -> dict[str, Any]:
         "groups": [asdict(group) for group in status.groups],
         "evaluation": asdict(status.evaluation) if status.evaluation is not None else None,
         "members": [asdict(m) | {"epsilon": finite(m.epsilon)} for m in status.members],
+        "servers": [asdict(s) | {"state": _state(s)} for s in status.servers],
         "shards": [
             asdict(s) | {"blocks": held.blocks, "bytes": held.bytes}
             for s in status.shards
@@ -83,9 +89,9 @@ def record(status: Status) -> dict[str, Any]:
 
 
 def tables(status: Status) -> Iterable[Table | Text]:
-    """Groups, clients and shards of a run."""
+    """Groups, clients and servers of a run."""
     if not status.run:
-        yield Text("no run yet: the coordinator waits for shards, holders and a first client")
+        yield Text(_unfounded(status.servers))
     else:
         started = f"started {status.incarnation} times" if status.incarnation > 1 else "running"
         yield Text(f"run {status.run.hex()[:16]}: {status.finished or started}")
@@ -100,6 +106,11 @@ def tables(status: Status) -> Iterable[Table | Text]:
         ("client", "state", "updates", "charges", "epsilon"),
         [(m.name, m.state, str(m.submissions), str(m.charges), spent(m)) for m in status.members],
     )
+    yield _table(
+        "servers",
+        ("server", "role", "state"),
+        [(s.name, ROLES.get(s.role, s.role), _state(s)) for s in status.servers],
+    )
     held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
     yield _table(
         "shards",
@@ -111,9 +122,23 @@ def tables(status: Status) -> Iterable[Table | Text]:
     )
 
 
+def _unfounded(servers: tuple[ServerStatus, ...]) -> str:
+    """Whom the coordinator waits for before there is a run."""
+    here = ", ".join(s.name for s in servers if s.registered)
+    awaited = ", ".join(s.name for s in servers if not s.registered)
+    client = f"{awaited} and a first client" if awaited else "a first client"
+    return f"no run yet: the coordinator waits for {client} ({here or 'nobody'} has registered)"
+
+
+def _state(server: ServerStatus) -> str:
+    if server.live:
+        return "live"
+    return "away" if server.registered else "awaited"
+
+
 def evaluations(own: EvaluationStatus) -> Table:
-    """The newest evaluation, and the best if the plan says what is best."""
-    newest = own.results[-1]
+    """The newest evaluation, and the best if the plan names a metric; +- where there is noise."""
+    newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
     rows = [("newest", newest)]
     rows += [("best", result) for result in own.results if result.version == own.best]
     title = f"the federation's own evaluation, {len(own.results)} versions"
@@ -123,10 +148,19 @@ def evaluations(own: EvaluationStatus) -> Table:
         title,
         ("", "version", *(metric.name for metric in newest.metrics)),
         [
-            (label, str(result.version), *(f"{metric.value:.4f}" for metric in result.metrics))
+            (label, str(result.version), *(_metric(metric, noise) for metric in result.metrics))
             for label, result in rows
         ],
     )
+
+
+def _metric(metric: Metric, noise: Mapping[str, float]) -> str:
+    """Its value; with one standard deviation of the noise, if it has some, and no more digits."""
+    if metric.name not in noise:
+        return f"{metric.value:.4f}"
+    deviation = noise[metric.name]
+    digits = max(0, 1 - math.floor(math.log10(deviation)))
+    return f"{metric.value:.{digits}f} +- {deviation:.{digits}f}"
 
 
 def _groups(groups: tuple[GroupStatus, ...]) -> Table:
@@ -141,8 +175,10 @@ def _groups(groups: tuple[GroupStatus, ...]) -> Table:
 
 
 def spent(member: MemberStatus) -> str:
-    """A client's epsilon, or that its seed protects nobody."""
-    return NO_PRIVACY if member.unsafe else f"{member.epsilon:.3f}"
+    """A client's epsilon, or that its seed protects nobody, or the plan nothing."""
+    if member.unsafe:
+        return NO_PRIVACY
+    return "no privacy" if math.isinf(member.epsilon) else f"{member.epsilon:.3f}"
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:

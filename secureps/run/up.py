@@ -28,7 +28,8 @@ from secureps.client.script import Script, refuse_privacy, speaks_flower
 from secureps.config import FederationSection
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import ConfigError, InternalError, SecurepsError
-from secureps.policy.plan import Plan, load_plan
+from secureps.policy.plan import Plan, load_plan, naming
+from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Baselines, Judge, Race, run_baselines
 from secureps.run.claim import claimed
@@ -195,7 +196,7 @@ def _federate(
     )
     with Progress(console, plan.section.name, unsafe) as progress:
         progress.say(f"the run's folder: {folder.root}")
-        with Supervisor(folder.logs) as supervisor:
+        with Supervisor(folder.logs) as supervisor, _told_that_it_stops(progress):
             address = troupe.start(supervisor, progress)
             script = Script(troupe.script)
             judge = Judge(script, troupe.pooled, bool(plan.section.local))
@@ -324,6 +325,8 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
     if not script.exists():
         raise ConfigError(f"{path}: federation.script: no file {script}")
     refuse_privacy(script, plan)
+    with naming(path):
+        refuse_unaffordable(plan)
     return plan, federation
 
 
@@ -426,6 +429,16 @@ def _told_how_to_go_on(troupe: Troupe, console: Console) -> Iterator[None]:
         words = ["secureps", "resume", str(troupe.folder.root), *troupe.order.extras.arguments]
         text = f"stopped; this goes on with it: {shlex.join(words)}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
+        raise
+
+
+@contextmanager
+def _told_that_it_stops(progress: Progress) -> Iterator[None]:
+    """At once, since the processes take a while to end."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        progress.say("stopping ...")
         raise
 
 

@@ -219,6 +219,14 @@ class _Standing(Collector):
         yield step
         yield _gauge("secureps_members_joined", "Clients that ever joined.", now.joined)
         yield _gauge("secureps_members_live", "Clients whose lease runs.", now.live)
+        away = GaugeMetricFamily(
+            "secureps_servers_away",
+            "Servers of the roster that do not watch the coordinator now, by role.",
+            labels=("role",),
+        )
+        for role, number in now.away.items():
+            away.add_metric((role,), number)
+        yield away
         yield _gauge("secureps_finished", "1 if the run is over.", now.finished)
         epsilon = now.spending.largest_epsilon() if now.spending is not None else None
         if epsilon is not None:

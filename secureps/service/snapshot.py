@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from secureps.policy.plan import Plan
@@ -46,12 +46,14 @@ class Snapshot:
             of a run as well.
         groups: (version, step of the commit) by group; the coordinator's alone, as are the rest.
         joined, live: how many clients ever joined, and have a lease that runs.
+        away: how many servers of a role, "shard" or "holder", do not watch the coordinator now.
     """
 
     ready: bool
     groups: Mapping[str, tuple[int, str]] | None = None
     joined: int = 0
     live: int = 0
+    away: Mapping[str, int] = field(default_factory=dict)
     finished: bool = False
     spending: Spending | None = None
 
@@ -82,6 +84,10 @@ class Snapshot:
             groups={g.name: (g.version, g.phase.value) for g in federation.groups.values()},
             joined=len(federation.members),
             live=len(machine.live(now)),
+            away={
+                role: sum(s.role == role and not s.live for s in machine.servers)
+                for role in ("shard", "holder")
+            },
             finished=bool(federation.finished),
             spending=replace(spending, unsafe=bool(federation.unsafe)),
         )

@@ -496,23 +496,37 @@ class Holding(_message.Message):
     def __init__(self, shard: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class EvaluationStatus(_message.Message):
-    __slots__ = ("step", "reason", "late", "results", "best", "skipped")
+    __slots__ = ("step", "reason", "late", "results", "best", "skipped", "noise")
     STEP_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     BEST_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    NOISE_FIELD_NUMBER: _ClassVar[int]
     step: str
     reason: str
     late: _containers.RepeatedScalarFieldContainer[str]
     results: _containers.RepeatedCompositeFieldContainer[VersionEvaluated]
     best: int
     skipped: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ..., results: _Optional[_Iterable[_Union[VersionEvaluated, _Mapping]]] = ..., best: _Optional[int] = ..., skipped: _Optional[_Iterable[int]] = ...) -> None: ...
+    noise: _containers.RepeatedCompositeFieldContainer[Metric]
+    def __init__(self, step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ..., results: _Optional[_Iterable[_Union[VersionEvaluated, _Mapping]]] = ..., best: _Optional[int] = ..., skipped: _Optional[_Iterable[int]] = ..., noise: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ...) -> None: ...
+
+class ServerStatus(_message.Message):
+    __slots__ = ("name", "role", "registered", "live")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: str
+    registered: bool
+    live: bool
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., registered: _Optional[bool] = ..., live: _Optional[bool] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation")
+    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -522,6 +536,7 @@ class Status(_message.Message):
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
     HOLDINGS_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     incarnation: int
     finished: str
@@ -531,7 +546,8 @@ class Status(_message.Message):
     telemetry: _containers.RepeatedCompositeFieldContainer[Telemetry]
     holdings: _containers.RepeatedCompositeFieldContainer[Holding]
     evaluation: EvaluationStatus
-    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ...) -> None: ...
+    servers: _containers.RepeatedCompositeFieldContainer[ServerStatus]
+    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ...) -> None: ...
 
 class PutBlock(_message.Message):
     __slots__ = ("header",)
