@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -11,8 +12,10 @@ from typing import Any
 
 import click
 import pytest
+from pydantic.fields import FieldInfo
 from typer.main import get_command
 
+from secureps import config
 from secureps.config import ServeSection, parse, read_toml
 from secureps.crypto.ring import ETA, GUIDELINES_LOG_Q, RINGS, SIGMA
 from secureps.policy.plan import load_plan
@@ -23,7 +26,13 @@ from secureps.run.simulate import load_scenario
 
 ROOT = Path(__file__).parent.parent
 
-PAGES = ("README.md", "docs/operations.md", "docs/protocol.md", "docs/threat-model.md")
+PAGES = (
+    "README.md",
+    "docs/operations.md",
+    "docs/plan.md",
+    "docs/protocol.md",
+    "docs/threat-model.md",
+)
 FOLDERS = ("aggregator", "clients", "policies", "simulations")
 PLACES = (*FOLDERS, "secureps", "docs", "tests", "benchmarks")
 
@@ -248,3 +257,48 @@ def test_commands_are_found_between_others() -> None:
 def test_files_are_found_in_sentences() -> None:
     text = "See `tests/x.py::test_y`, policies/ and runs/policies/z.toml, docs/a.md."
     assert files(text) == {"tests/x.py::test_y", "policies/", "docs/a.md"}
+
+
+SECTIONS: dict[str, type[config.Section]] = {
+    "The plan": config.PlanSection,
+    "`[cipher]`": config.CipherSection,
+    "`[[group]]`": config.GroupSection,
+    "`[group.rule]`": config.RuleSection,
+    "`[group.optimizer]`": config.OptimizerSection,
+    "`[group.optimizer.schedule]`": config.ScheduleSection,
+    "`[group.adaptive]`": config.AdaptiveSection,
+    '`[privacy]`, unit = "record"': config.RecordPrivacySection,
+    '`[privacy]`, unit = "client"': config.ClientPrivacySection,
+    "`[evaluation]`": config.EvaluationSection,
+    "`[evaluation.best]`": config.BestSection,
+    "`[evaluation.stop]`": config.StopSection,
+    "`[federation]`": config.FederationSection,
+    "A scenario, for `secureps simulate`": config.ScenarioSection,
+    "A server's file, for `secureps serve`": config.ServeSection,
+}
+
+
+def default(field: FieldInfo) -> str:
+    """As the page spells it."""
+    if field.is_required():
+        return "required"
+    if field.default is None:
+        return "none"
+    if isinstance(field.default, config.Section):
+        return "its defaults"
+    return f"`{json.dumps(field.default)}`"
+
+
+def test_the_plans_reference_has_every_key_and_its_default() -> None:
+    page = (ROOT / "docs" / "plan.md").read_text()
+    assert set(SECTIONS.values()) == set(config.Section.__subclasses__())
+    parts = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
+    for title, section in SECTIONS.items():
+        rows = re.findall(r"^\| `(\w+)` \| .+? \| (.+?) \| .+ \|$", parts[title], re.MULTILINE)
+        wanted = [(name, default(field)) for name, field in section.model_fields.items()]
+        assert rows == wanted, title
+
+
+def test_the_plans_reference_is_linked() -> None:
+    assert "(docs/plan.md)" in (ROOT / "README.md").read_text()
+    assert "(../docs/plan.md)" in (ROOT / "policies" / "README.md").read_text()
