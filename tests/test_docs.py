@@ -291,8 +291,8 @@ def default(field: FieldInfo) -> str:
 
 def test_the_plans_reference_has_every_key_and_its_default() -> None:
     page = (ROOT / "docs" / "plan.md").read_text()
-    own = (kind for kind in config.Section.__subclasses__() if kind.__module__ == config.__name__)
-    assert set(SECTIONS.values()) == set(own)
+    own = {s for s in config.Section.__subclasses__() if s.__module__ == config.__name__}
+    assert set(SECTIONS.values()) == own
     parts = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
     for title, section in SECTIONS.items():
         rows = re.findall(r"^\| `(\w+)` \| .+? \| (.+?) \| .+ \|$", parts[title], re.MULTILINE)

@@ -76,7 +76,7 @@ JOIN = ("-m", "secureps", "join")
 RIGHT = ("--set", "partition=7")
 VERBOSE = "verbose"
 NOBODY_THERE = ("nobody", "silent", "unknown")
-UNREACHABLE = "no connection to coordinator at ... (UNAVAILABLE); still trying"
+UNREACHABLE = "no connection to coordinator at ... (UNAVAILABLE; is it up?); still trying"
 
 BEFORE = {
     "no make": (

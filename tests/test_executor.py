@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -40,7 +41,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.service.calls import LONGEST_BACKOFF, PAYLOADS_IN_FLIGHT
+from secureps.service.calls import LONGEST_BACKOFF, NOTICES, PAYLOADS_IN_FLIGHT
 from secureps.service.clock import RealLoop, VirtualLoop
 from secureps.service.executor import Executor
 from secureps.service.surroundings import Meter, Surroundings, Unmetered
@@ -271,6 +272,25 @@ def test_calls_are_tried_again_until_they_are_answered_or_refused() -> None:
     stage.line.calls[-1][2].set_result(Noted())
     stage.play()
     assert stage.machine.heard[-1] == ("there", Answered(Noted(), Noted()))
+
+
+def test_who_was_lost_and_answers_again_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    for vain in (NOTICES[0] + 1, 0):
+        begun = len(stage.line.calls)
+        stage.executor.request("a", Heartbeat("a"))
+        for tried in range(vain):
+            stage.loop.run(lambda t=begun + tried: len(stage.line.calls) > t)  # type: ignore[misc]
+            stage.line.calls[-1][2].set_exception(Unreachable("gone", 0.4))
+        stage.loop.run(lambda n=begun + vain: len(stage.line.calls) > n)  # type: ignore[misc]
+        stage.line.calls[-1][2].set_result(Noted())
+        stage.play()
+    told = [message for message in caplog.messages if "there" in message or "gone" in message]
+    assert [message.partition(": ")[2] for message in told] == [
+        "gone; still trying",
+        "there answers again",
+    ]
 
 
 def test_a_refused_call_comes_back_as_an_event() -> None:

@@ -95,6 +95,19 @@ def test_the_same_file_gives_the_same_report_bit_for_bit(tmp_path: Path) -> None
     assert (other / "metrics.jsonl").read_bytes() != metrics
 
 
+def test_what_secret_noise_would_have_spent_is_told(tmp_path: Path) -> None:
+    path, said = scenario(tmp_path), list[str]()
+    private = PLAN.replace("range = 0.5", 'weighting = "uniform"').replace(
+        "versions = 4", "versions = 1"
+    )
+    unit = 'unit = "client"\nplacement = "local"\nnoise_multiplier = 4.0\n'
+    (tmp_path / "plan.toml").write_text(f"{private}[privacy]\n{unit}delta = 1e-5\nbudget = 50.0\n")
+    out = simulate(path, tmp_path / "out", said.append)
+    spent = json.loads((out / "summary.json").read_text())["epsilon"]
+    assert 0 < spent < 50
+    assert said[-4].startswith(f"epsilon {spent:.3f} of 50 (delta 1e-05)")
+
+
 def check_waits(line: dict[str, Any]) -> None:
     """Of one version: whoever is part of it came, nobody later than the round's deadlines."""
     came, missed = line["waited_seconds"], line["missed_seconds"]

@@ -26,6 +26,7 @@ from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError
 from secureps.messages.requests import GetBlock, GetSum, PutBlock
 from secureps.policy.plan import Plan, load_plan
+from secureps.policy.spending import facts_of, spent
 from secureps.run.baselines import Score
 from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.export import named_versions
@@ -133,6 +134,12 @@ def simulate(
     draw(play.metrics.lines, Sheet(scenario.section.name, "virtual time", True), folder)
     model = play.simulation.model()
     write_state(folder / "model.safetensors", model, {"privacy": NO_PRIVACY})
+    privacy = scenario.plan.section.privacy
+    if privacy is not None:
+        say(
+            f"epsilon {play.epsilon:.3f} of {privacy.budget:g} (delta {privacy.delta:g}), the most "
+            "of all clients, had the noise been secret"
+        )
     say(NO_PRIVACY)
     say(f"report: {folder}")
     say(f"curves: {folder / CURVES}")
@@ -194,6 +201,15 @@ class Play:
         results = self.simulation.coordinator.federation.evaluations.newest
         self.metrics.evaluated(results, self.scenario.plan.groups)
 
+    @property
+    def epsilon(self) -> float | None:
+        """The most that any client would have spent with secret noise; None without privacy."""
+        plan, ledger = self.scenario.plan, self.simulation.coordinator.federation.ledger
+        if plan.section.privacy is None:
+            return None
+        facts = {facts_of(ledger, name) for name in self.scenario.clients}
+        return max(spent(plan, each) for each in facts)
+
     def summary(self) -> dict[str, Any]:
         """What it came to, as plain values."""
         tally, clients = self.metrics.tally, self.scenario.clients
@@ -210,6 +226,7 @@ class Play:
             "bytes_up": tally.total(UP),
             "bytes_down": tally.total(DOWN),
             "updates": {name: tally.updates_of(name) for name in clients},
+            "epsilon": self.epsilon,
             "unsafe": True,
             "privacy": NO_PRIVACY,
         }

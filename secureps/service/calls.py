@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
-from secureps.errors import Malformed, PeerError, SecurepsError
+from secureps.errors import Malformed, PeerError, SecurepsError, Unreachable
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload
 from secureps.roles.machine import Answered, Failed
@@ -57,6 +57,7 @@ class Calls:
         self._caller = caller
         self._queue: deque[Callable[[], None]] = deque()
         self._flying = 0
+        self._lost: set[str] = set()
 
     def begin(self, to: str, message: Any, attach: str | None, tried: int = 0) -> None:
         """Sends a request, with the payload under the key `attach` if there is one."""
@@ -111,15 +112,25 @@ class Calls:
             again = partial(self.begin, to, message, attach, tried + 1)
             self._caller.later(again, delay * self._around.jitter())
         elif isinstance(error, SecurepsError):
+            self._back(to)
             self._caller.heard(to, Failed(message, error))
         elif error is not None:
             raise error
         else:
+            self._back(to)
             self._take_in(to, message, future.result())
 
     def _notice(self, to: str, tried: int, error: PeerError) -> None:
+        if isinstance(error, Unreachable):
+            self._lost.add(to)
         known: dict[str, str | int] = {"peer": to, "tried": tried, "error": type(error).__name__}
         tell(self._party, "StillTrying", f"{error}; still trying", logging.WARNING, known)
+
+    def _back(self, to: str) -> None:
+        """Says once that whoever was said to be unreachable answers."""
+        if to in self._lost:
+            self._lost.discard(to)
+            tell(self._party, "BackAgain", f"{to} answers again", logging.INFO, {"peer": to})
 
     def _take_in(self, to: str, request: Any, reply: Any) -> None:
         if not isinstance(reply, Payload):

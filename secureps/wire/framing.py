@@ -215,7 +215,7 @@ def error_of(call: Any, to: str) -> SecurepsError:
         return Unreachable(f"{to} did not answer in time")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Unreachable(f"{to} is another kind of server; check the address", None)
-    return Unreachable(f"no connection to {to} ({'' if code is None else code.name})")
+    return Unreachable(f"no connection to {to} ({'' if code is None else code.name}; is it up?)")
 
 
 def _told_by(data: bytes, to: str) -> SecurepsError:
