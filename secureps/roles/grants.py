@@ -32,10 +32,12 @@ class HolderRules:
     Args:
         minimum: the smallest cohort that it opens.
         holders: digest of the holders' keys in its kit.
+        served: ids of the runs that its key has served, whatever became of their ledgers.
     """
 
     minimum: int
     holders: bytes
+    served: frozenset[bytes] = frozenset()
 
 
 class Grants:
@@ -122,10 +124,16 @@ class Grants:
         """Pins the run, for good.
 
         Raises:
-            WrongRun: it is not the one on record, or not of this holder's kit.
+            WrongRun: it is not the one on record, or not of this holder's kit; or it was served
+                before, and what was opened then is not on record.
         """
         if self._pinned is None:
             check_run(order.run, self._roster, self._rules.holders)
+            if order.run.id in self._rules.served:
+                raise WrongRun(
+                    "this holder's key has served this run, and its ledger is not here: bring its "
+                    "folder back as it was, or stay out of this run"
+                )
         elif self._pinned.run.id != order.run.id:
             raise WrongRun("this holder's ledger is of another run; give it an empty folder")
         step = self.obeys(order.incarnation)
