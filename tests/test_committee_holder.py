@@ -260,6 +260,17 @@ def test_new_updates_of_exactly_the_same_clients_may_be_summed_again() -> None:
             assert "stands in cohort" in each.refusal(bench().opening(others, number=number))
 
 
+def test_the_same_clients_with_other_weights_would_be_told_apart() -> None:
+    """They send the same updates again: the two sums would differ in the last client's alone."""
+    holder = bench().holder(0, minimum=3)
+    holder.share(bench().opening(crowd()))
+    again = [bench().send(name, 2) for name in CLIENTS[:6]]
+    heavier = bench().opening(again, number=1, weights=[1, 1, 1, 1, 1, 2])
+    for each in (holder, holder.restarted()):
+        assert "c0 stands in cohort 0" in each.refusal(heavier)
+    holder.share(bench().opening(again, number=2))
+
+
 def test_two_cohorts_of_one_version_at_the_same_time_end_in_one() -> None:
     holder = bench().holder(0)
     first = holder.begin(bench().opening(crowd()))

@@ -32,10 +32,12 @@ class HolderRules:
     Args:
         minimum: the smallest cohort that it opens.
         holders: digest of the holders' keys in its kit.
+        served: ids of the runs that its key has served, whatever became of their ledgers.
     """
 
     minimum: int
     holders: bytes
+    served: frozenset[bytes] = frozenset()
 
 
 class Grants:
@@ -122,10 +124,16 @@ class Grants:
         """Pins the run, for good.
 
         Raises:
-            WrongRun: it is not the one on record, or not of this holder's kit.
+            WrongRun: it is not the one on record, or not of this holder's kit; or it was served
+                before, and what was opened then is not on record.
         """
         if self._pinned is None:
             check_run(order.run, self._roster, self._rules.holders)
+            if order.run.id in self._rules.served:
+                raise WrongRun(
+                    "this holder's key has served this run, and its ledger is not here: bring its "
+                    "folder back as it was, or stay out of this run"
+                )
         elif self._pinned.run.id != order.run.id:
             raise WrongRun("this holder's ledger is of another run; give it an empty folder")
         step = self.obeys(order.incarnation)
@@ -179,13 +187,15 @@ class Grants:
         """Two sums of one version that differ in one client give that client's update away.
 
         A blind holder allows another sum of new updates of exactly the same clients, none more and
-        none less: one of them, or another holder, may have spoilt the first, and else a single
-        lie would keep all of them out of a version that cannot be made without them.
+        none less, and each with the weight that it had: one of them, or another holder, may have
+        spoilt the first, and else a single lie would keep all of them out of a version that cannot
+        be made without them. Whoever trains again from the same model sends the same update, so
+        that one member's weight, if it changed, would be what the two sums differ in.
         """
-        clients = _clients(cohort)
+        weighed = _weighed(cohort)
         for id in (member.id for member in cohort.members):
             other = self._released.get((id.client, cohort.group, cohort.version))
-            if other is None or other == cohort or (self._blind and _clients(other) == clients):
+            if other is None or other == cohort or (self._blind and _weighed(other) == weighed):
                 continue
             raise Refused(
                 f"{id.client} stands in cohort {other.number}, which was opened for the same "
@@ -249,8 +259,8 @@ class Grants:
         return Call(COORDINATOR, OpenRefused(self.name, cohort.group, cohort.number, str(reason)))
 
 
-def _clients(cohort: Cohort) -> frozenset[str]:
-    return frozenset(member.id.client for member in cohort.members)
+def _weighed(cohort: Cohort) -> frozenset[tuple[str, int]]:
+    return frozenset((member.id.client, member.weight) for member in cohort.members)
 
 
 def receipts_digest(receipts: tuple[Receipt, ...]) -> bytes:

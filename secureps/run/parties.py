@@ -78,19 +78,24 @@ def make_shard(
 
 @dataclass(frozen=True)
 class HolderSecrets:
-    """What only a key holder has; `minimum` is the smallest cohort that it opens."""
+    """What only a key holder has.
+
+    Args:
+        minimum: the smallest cohort that it opens; served: ids of runs that its key has served.
+    """
 
     name: str
     identity: Identity
     secret: Secret
     minimum: int
+    served: frozenset[bytes] = frozenset()
 
 
 def make_holder(
     kit: PublicKit, own: HolderSecrets, stores: Stores, around: Surroundings
 ) -> Executor:
     """A key holder: what its secret is for says of which cipher."""
-    rules = HolderRules(own.minimum, kit.holders_digest)
+    rules = HolderRules(own.minimum, kit.holders_digest, own.served)
     if isinstance(own.secret, EnvelopeKey):
         member = CommitteeHolder(own.name, kit.roster, rules)
         names = tuple(certificate.name for certificate in kit.roster.holders())

@@ -40,6 +40,7 @@ from secureps.store.keyring import (
     load_public,
     seed_of,
 )
+from secureps.store.served import ServedJournal, served_runs
 from secureps.wire.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import Endpoint
 
@@ -207,11 +208,15 @@ def _serve_shard(serving: Serving, kit: PublicKit) -> None:
 def _serve_holder(serving: Serving, kit: PublicKit) -> None:
     party = _party(serving, kit)
     secret = load_holder_secret(serving.path("kit"), party.name)
-    own = HolderSecrets(party.name, party.identity, secret, serving.section.minimum)
+    runs = serving.path("kit") / "private" / party.name / "runs"
+    own = HolderSecrets(
+        party.name, party.identity, secret, serving.section.minimum, served_runs(runs)
+    )
     with _gauged(serving) as gauged:
 
         def build(stores: Stores, around: Surroundings) -> Executor:
-            return make_holder(kit, own, stores, gauged.around(stores, around))
+            noted = replace(stores, journal=ServedJournal(stores.journal, runs))
+            return make_holder(kit, own, noted, gauged.around(stores, around))
 
         run_process(party, serving.addresses, build)
 

@@ -1,0 +1,86 @@
+"""Which runs a holder's key has served, whatever becomes of its ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secureps.errors import KitError, WrongRun
+from secureps.messages.orders import Configure
+from secureps.messages.records import Incarnated, RunPinned
+from secureps.roles.committee_holder import CommitteeHolder
+from secureps.roles.grants import HolderRules
+from secureps.roles.machine import COORDINATOR
+from secureps.store.journal import MemoryJournal
+from secureps.store.served import ServedJournal, served_runs
+from tests.committee_kit import Bench
+
+
+def pinned(bench: Bench) -> RunPinned:
+    return RunPinned(bench.run, bench.placement, bench.addresses)
+
+
+def test_a_run_that_is_journalled_is_noted_and_nothing_else(tmp_path: Path) -> None:
+    path, bench = tmp_path / "runs", Bench()
+    inner = MemoryJournal()
+    journal = ServedJournal(inner, path)
+    journal.append(0.0, [Incarnated(1)])
+    assert not path.exists()
+    assert served_runs(path) == frozenset()
+    journal.append(0.0, [Incarnated(2), pinned(bench)])
+    assert served_runs(path) == {bench.run.id}
+    assert list(journal.replay()) == inner.rows
+    journal.close()
+    with pytest.raises(Exception, match="closed"):
+        inner.append(0.0, [Incarnated(3)])
+
+
+def test_killed_between_ledger_and_file_it_is_noted_at_the_next_start(tmp_path: Path) -> None:
+    path, bench = tmp_path / "runs", Bench()
+    path.write_text("ab" * 32 + "\n")
+    inner = MemoryJournal()
+    inner.append(0.0, [pinned(bench)])
+    ServedJournal(inner, path)
+    assert served_runs(path) == {bench.run.id, bytes([0xAB]) * 32}
+
+
+def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: Path) -> None:
+    """A coordinator that founds an old run again would have its submissions summed once more."""
+    path, bench = tmp_path / "runs", Bench()
+    public = bench.kit.public
+    order = Configure(1, bench.run, bench.placement, bench.addresses)
+    ledger = MemoryJournal()
+
+    def started(rows: MemoryJournal) -> tuple[CommitteeHolder, ServedJournal]:
+        journal = ServedJournal(rows, path)
+        rules = HolderRules(2, public.holders_digest, served_runs(path))
+        machine = CommitteeHolder(bench.names[0], public.roster, rules)
+        for at, record in journal.replay():
+            machine.apply(at, record)
+        return machine, journal
+
+    machine, journal = started(ledger)
+    journal.append(0.0, machine.handle(0.0, COORDINATOR, order).records)
+    machine, _ = started(MemoryJournal(ledger.rows))
+    machine.handle(0.0, COORDINATOR, order)
+    machine, _ = started(MemoryJournal())
+    with pytest.raises(WrongRun, match="has served this run, and its ledger is not here"):
+        machine.handle(0.0, COORDINATOR, order)
+    assert not machine.configured
+
+
+@pytest.mark.parametrize("text", ["xy\n", "ab\n", "é"])
+def test_a_damaged_file_is_told(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(KitError, match="damaged"):
+        served_runs(path)
+
+
+def test_a_file_that_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(KitError, match="cannot read"):
+        served_runs(tmp_path)
+    journal = ServedJournal(MemoryJournal(), tmp_path / "nowhere" / "runs")
+    with pytest.raises(KitError, match="cannot write"):
+        journal.append(0.0, [pinned(Bench())])
