@@ -52,8 +52,14 @@ class Doorbell:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Puts the handlers back; after a signal they stay, so that more of them do no harm."""
+        """Puts the handlers back; after a signal more of them are ignored and do no harm.
+
+        Not only until the process ends, but while it does: the interpreter puts its own handlers
+        back to the default action before it is gone, and leaves alone what is ignored.
+        """
         if self._signalled:
+            for number in self._before:
+                signal.signal(number, signal.SIG_IGN)
             return
         for number, handler in self._before.items():
             signal.signal(number, handler)
