@@ -7,6 +7,7 @@ STAMP := .venv/.installed
 .PHONY: demo test check bench proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in about a minute
+	$(BIN)/secureps warm
 	$(BIN)/secureps up policies/digits.toml
 
 test: $(STAMP)
