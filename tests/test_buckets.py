@@ -27,7 +27,8 @@ def test_halves_are_a_partition_into_parts_that_are_large_enough(count: int, lea
     parts = halves(RUN, "all", 3, whole, least)
     assert (len(parts) == 2) == (count >= 2 * least)
     if parts:
-        assert parts[0] | parts[1] == whole and not parts[0] & parts[1]
+        assert parts[0] | parts[1] == whole
+        assert not parts[0] & parts[1]
         assert min(map(len, parts)) >= least
 
 
