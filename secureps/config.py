@@ -13,7 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+)
 from pydantic_core import ErrorDetails
 
 from secureps.errors import ConfigError
@@ -41,20 +49,120 @@ class CipherSection(Section):
     threshold: int | None = Field(default=None, ge=1, le=64)
 
 
-class RuleSection(Section):
-    """When a cohort closes. Times are seconds of the run's clock.
+class SyncSection(Section):
+    """Rounds: who is invited together is summed together (`policy.sync`).
 
-    `start` members must be live before a round opens (default: the quorum); at most
+    Of every rule: `minimum` is the fewest members that are ever opened; times are seconds of the
+    run's clock. `start` members must be live before a round opens (default: the quorum); at most
     `most` are invited (default: as many as the capacity holds).
     """
 
-    name: str = "sync"
+    name: Literal["sync"] = "sync"
     quorum: int = Field(ge=1)
     minimum: int = Field(default=5, ge=1)
     start: int | None = Field(default=None, ge=1)
     most: int | None = Field(default=None, ge=1)
     deadline: float = Field(default=60.0, gt=0)
     extensions: int = Field(default=2, ge=0)
+
+
+class SspSection(Section):
+    """Stale synchronous parallel (`policy.ssp`); `slack` is s, `most` as in rounds."""
+
+    name: Literal["ssp"]
+    slack: int = Field(ge=0, le=64)
+    minimum: int = Field(default=5, ge=1)
+    most: int | None = Field(default=None, ge=1)
+    deadline: float = Field(default=60.0, gt=0)
+
+
+class BufferedSection(Section):
+    """FedBuff (`policy.buffered`); `buffer` is K, `power` is p."""
+
+    name: Literal["buffered"]
+    buffer: int = Field(ge=1)
+    minimum: int = Field(default=5, ge=1)
+    max_staleness: int = Field(default=10, ge=0, le=1000)
+    power: float = Field(default=0.5, ge=0, le=8)
+    concurrency: int | None = Field(default=None, ge=1)
+    deadline: float = Field(default=60.0, gt=0)
+
+
+class AsyncSection(Section):
+    """The classical parameter server: every update is a version (`policy.buffered`, K = 1)."""
+
+    name: Literal["async"]
+    max_staleness: int = Field(default=100, ge=0, le=1000)
+    concurrency: int | None = Field(default=None, ge=1)
+    deadline: float = Field(default=60.0, gt=0)
+
+    @property
+    def minimum(self) -> int:
+        """Every update is opened alone."""
+        return 1
+
+
+class PrioritySection(Section):
+    """The best `buffer` of `pool` updates (`policy.priority`).
+
+    `score` is "freshness", "magnitude", or "package.module:function"; `pool` is how many must wait
+    before any are chosen (default: twice the buffer). The other keys are as in `BufferedSection`.
+    """
+
+    name: Literal["priority"]
+    buffer: int = Field(ge=1)
+    pool: int | None = Field(default=None, ge=1)
+    score: str = "freshness"
+    ageing: float = Field(default=60.0, gt=0)
+    minimum: int = Field(default=5, ge=1)
+    max_staleness: int = Field(default=10, ge=0, le=1000)
+    power: float = Field(default=0.5, ge=0, le=8)
+    concurrency: int | None = Field(default=None, ge=1)
+    deadline: float = Field(default=60.0, gt=0)
+
+
+class OwnRuleSection(Section):
+    """A rule of the user's, `name` = "package.module:Class" (`policy.rules`).
+
+    `most` members of at most `most_weight` make a cohort (default: as many as the capacity holds);
+    `settings` is what the class is made from.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    minimum: int = Field(default=5, ge=1)
+    most: int | None = Field(default=None, ge=1)
+    most_weight: Literal[1, 2, 4] = 1
+    deadline: float = Field(default=60.0, gt=0)
+    settings: dict[str, Scalar] = {}
+
+
+def _rule(rule: Any) -> Any:
+    """Which rule's section it is: sync where a file does not say."""
+    name = rule.get("name", "sync") if isinstance(rule, dict) else getattr(rule, "name", None)
+    return "own" if isinstance(name, str) and ":" in name else name
+
+
+RULES = ("sync", "ssp", "buffered", "async", "priority")
+
+RuleSection = Annotated[
+    Annotated[SyncSection, Tag("sync")]
+    | Annotated[SspSection, Tag("ssp")]
+    | Annotated[BufferedSection, Tag("buffered")]
+    | Annotated[AsyncSection, Tag("async")]
+    | Annotated[PrioritySection, Tag("priority")]
+    | Annotated[OwnRuleSection, Tag("own")],
+    Discriminator(
+        _rule,
+        custom_error_type="rule",
+        custom_error_message=f"no such rule; name one of {', '.join(RULES)}, or your own as "
+        '"package.module:Class"',
+    ),
+]
+
+
+def _spelled_short(rule: Any) -> Any:
+    """`rule = "package.module:Class"` says no more than a name."""
+    return {"name": rule} if isinstance(rule, str) else rule
 
 
 class ScheduleSection(Section):
@@ -109,7 +217,7 @@ class GroupSection(Section):
     range: float | None = Field(default=None, gt=0)
     weighting: Literal["examples", "uniform"] = "examples"
     most_examples: int = Field(default=1_000_000, ge=1)
-    rule: RuleSection
+    rule: Annotated[RuleSection, BeforeValidator(_spelled_short)]
     optimizer: OptimizerSection = OptimizerSection()
 
 
@@ -163,7 +271,7 @@ class EvaluationSection(Section):
 
     `metrics` has the largest magnitude of each: values are clipped to it, and travel as
     integers of `bits` bits (default: the most of any group) of that range. `most_examples` is
-    as in a group (default: 4096), and so is `rule` (default: the first group's).
+    as in a group (default: 4096), and so is `rule`, of rounds (default: the first group's).
     """
 
     every: int = Field(ge=1)
@@ -172,7 +280,7 @@ class EvaluationSection(Section):
     )
     bits: int | None = Field(default=None, ge=2, le=24)
     most_examples: int | None = Field(default=None, ge=1)
-    rule: RuleSection | None = None
+    rule: SyncSection | None = None
     evaluator: str | None = Field(default=None, pattern=NAME)
     best: BestSection | None = None
     stop: StopSection | None = None
@@ -322,8 +430,10 @@ def _sections(annotation: Any) -> Iterator[type[Section]]:
 
 
 def _tag(section: type[Section]) -> str:
-    (unit,) = get_args(section.model_fields["unit"].annotation)
-    return str(unit)
+    for key in ("unit", "name"):
+        if key in section.model_fields and (tags := get_args(section.model_fields[key].annotation)):
+            return str(tags[0])
+    return "own"
 
 
 def read_toml(path: Path) -> dict[str, Any]:

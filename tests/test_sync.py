@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureps.messages.submission import Member, SubmissionId
-from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, RoundState, Wait
+from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, RuleState, Wait
 from secureps.policy.sync import Sync
 
 ABC = frozenset({"a", "b", "c"})
@@ -32,22 +32,22 @@ def arrived(*clients: str) -> tuple[Arrival, ...]:
     return tuple(Arrival(SubmissionId(c, "all", 1), 0) for c in clients)
 
 
-def opened(invited: frozenset[str] = ABC, extensions: int = 0) -> RoundState:
-    return RoundState(0, invited, invited, 100.0, extensions)
+def opened(invited: frozenset[str] = ABC, extensions: int = 0) -> RuleState:
+    return RuleState(0, invited, invited, 100.0, extensions)
 
 
 # --- admit ------------------------------------------------------------------------
 
 
 def test_a_round_waits_for_its_members() -> None:
-    state = RoundState(0, frozenset({"a", "b"}))
+    state = RuleState(0, frozenset({"a", "b"}))
     assert rule().admit(0.0, "a", state) == Wait(None, "waits for members: 2 of 3 are live")
-    state = RoundState(0, ABC)
+    state = RuleState(0, ABC)
     assert rule().admit(0.0, "a", state) == Admit("invited to version 1")
 
 
 def test_at_most_so_many_are_invited_by_name() -> None:
-    state = RoundState(4, frozenset("edcba"))
+    state = RuleState(4, frozenset("edcba"))
     answers = {m: rule().admit(0.0, m, state) for m in "abcde"}
     assert answers == {
         **{m: Admit("invited to version 5") for m in "abcd"},
@@ -56,7 +56,7 @@ def test_at_most_so_many_are_invited_by_name() -> None:
 
 
 def test_late_joiners_wait() -> None:
-    state = RoundState(0, ABC | {"d"}, ABC, 100.0)
+    state = RuleState(0, ABC | {"d"}, ABC, 100.0)
     answer = rule().admit(101.0, "d", state)
     assert answer == Wait(None, "joins after version 1, whose round is open")
     assert rule().admit(101.0, "a", state) == Admit("invited to version 1")
@@ -66,7 +66,7 @@ def test_late_joiners_wait() -> None:
 
 
 def test_nothing_is_decided_between_rounds() -> None:
-    state = RoundState(0, ABC)
+    state = RuleState(0, ABC)
     assert rule().decide(0.0, (), state) == Wait(None, "no round is open")
 
 
@@ -125,7 +125,7 @@ def test_below_the_minimum_the_round_is_given_up() -> None:
 
 
 @st.composite
-def rounds(draw: st.DrawFn) -> tuple[Sync, RoundState, list[str]]:
+def rounds(draw: st.DrawFn) -> tuple[Sync, RuleState, list[str]]:
     """A sound rule, a round opened by its own `admit`, and who arrives in which order."""
     minimum = draw(st.integers(1, 4))
     quorum = draw(st.integers(minimum, 6))
@@ -134,16 +134,16 @@ def rounds(draw: st.DrawFn) -> tuple[Sync, RoundState, list[str]]:
     deadline = draw(st.floats(0.1, 1e4))
     made = Sync(quorum, minimum, start, most, deadline, draw(st.integers(0, 3)))
     live = frozenset(f"m{i}" for i in range(draw(st.integers(start, 12))))
-    before = RoundState(draw(st.integers(0, 5)), live)
+    before = RuleState(draw(st.integers(0, 5)), live)
     invited = frozenset(m for m in live if isinstance(made.admit(0.0, m, before), Admit))
     here = draw(st.permutations(sorted(invited)))
-    state = RoundState(before.version, live, invited, draw(st.floats(0.0, 1e6)))
+    state = RuleState(before.version, live, invited, draw(st.floats(0.0, 1e6)))
     return made, state, here[: draw(st.integers(0, len(here)))]
 
 
 @given(rounds(), st.floats(0.0, 5.0), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_never_below_the_minimum_never_above_most_whatever_the_order(
-    made: tuple[Sync, RoundState, list[str]],
+    made: tuple[Sync, RuleState, list[str]],
     times: float,
     extensions: int,
     chance: random.Random,
@@ -151,7 +151,7 @@ def test_never_below_the_minimum_never_above_most_whatever_the_order(
     sync, state, here = made
     began = state.opened_at
     assert began is not None
-    state = RoundState(state.version, state.live, state.invited, began, extensions)
+    state = RuleState(state.version, state.live, state.invited, began, extensions)
     now = began + times * sync.deadline
     decision = sync.decide(now, arrived(*here), state)
     shuffled = list(here)
@@ -172,13 +172,13 @@ def test_never_below_the_minimum_never_above_most_whatever_the_order(
 
 
 @given(rounds())
-def test_every_round_ends(made: tuple[Sync, RoundState, list[str]]) -> None:
+def test_every_round_ends(made: tuple[Sync, RuleState, list[str]]) -> None:
     """Asked at each time that it named, it closes or gives up by the last deadline."""
     sync, state, here = made
     assert state.opened_at is not None
     now, extensions = state.opened_at, 0
     for _ in range(2 * sync.extensions + 3):
-        at = RoundState(state.version, state.live, state.invited, state.opened_at, extensions)
+        at = RuleState(state.version, state.live, state.invited, state.opened_at, extensions)
         decision = sync.decide(now, arrived(*here), at)
         if isinstance(decision, Close | Drop):
             break
@@ -193,17 +193,17 @@ def test_every_round_ends(made: tuple[Sync, RoundState, list[str]]) -> None:
 
 
 @given(rounds())
-def test_past_the_last_deadline_it_ends_at_once(made: tuple[Sync, RoundState, list[str]]) -> None:
+def test_past_the_last_deadline_it_ends_at_once(made: tuple[Sync, RuleState, list[str]]) -> None:
     sync, state, here = made
     assert state.opened_at is not None
-    last = RoundState(state.version, state.live, state.invited, state.opened_at, sync.extensions)
+    last = RuleState(state.version, state.live, state.invited, state.opened_at, sync.extensions)
     now = state.opened_at + sync.deadline * (1 + sync.extensions)
     decision = sync.decide(now, arrived(*here), last)
     assert isinstance(decision, Close if len(here) >= sync.minimum else Drop)
 
 
 @given(rounds())
-def test_nobody_comes_into_an_open_round(made: tuple[Sync, RoundState, list[str]]) -> None:
+def test_nobody_comes_into_an_open_round(made: tuple[Sync, RuleState, list[str]]) -> None:
     sync, state, _ = made
     for member in [*state.live, "zz"]:
         answer = sync.admit(0.0, member, state)

@@ -76,7 +76,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
         + ring.degree * COEFFICIENT_BYTES
     )
     receipts = sum(
-        plan.rule(group.name).most * (RECEIPT_BYTES + group.blocks * DIGEST_BYTES + shared)
+        plan.bounds(group.name).most * (RECEIPT_BYTES + group.blocks * DIGEST_BYTES + shared)
         for group in groups
     )
     return CommitteeCost(
@@ -103,7 +103,7 @@ def advice(plan: Plan) -> Iterator[str]:
         return
     own = plan.cipher_parameters
     now, bits = value_bytes(own), _bits(own.levels)
-    largest = max(plan.rule(name).most for name in plan.all_groups) + plan.noisy_shards
+    largest = max(plan.bounds(name).most for name in plan.all_groups) + plan.noisy_shards
     tight = value_bytes(CipherParameters(own.name, largest, own.levels))
     if tight < now:
         yield (

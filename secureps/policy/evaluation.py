@@ -20,6 +20,7 @@ from secureps.config import (
     GroupSection,
     OptimizerSection,
     PlanSection,
+    SyncSection,
 )
 from secureps.errors import Malformed, NotFinite, PlanRefused
 from secureps.messages.evaluation import EVALUATION, Metric
@@ -69,6 +70,12 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
     own = section.evaluation
     if own is None:
         return
+    for group in section.group:
+        if not isinstance(group.rule, SyncSection):
+            raise PlanRefused(
+                f"evaluation: a version is judged between rounds, and group {group.name} has none "
+                f'under rule "{group.rule.name}": take "sync", or leave [evaluation] out'
+            )
     if own.every > section.versions:
         raise PlanRefused(
             f"evaluation.every: of {section.versions} versions none is the {own.every}th"

@@ -134,7 +134,7 @@ def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanati
 
 
 def _cost(plan: Plan, group: GroupLayout) -> GroupCost:
-    section, rule = plan.group(group.name), plan.rule(group.name)
+    section, rule = plan.group(group.name), plan.bounds(group.name)
     up = _bytes_up(plan, group)
     return GroupCost(
         name=group.name,
@@ -255,7 +255,7 @@ def _record_noise(plan: Plan, name: str) -> float:
     rate = float(plan.section.training.get("lr", math.nan))
     batch = privacy.sample_rate * section.most_examples
     one = rate * privacy.noise_multiplier * privacy.max_grad_norm * math.sqrt(steps) / batch
-    return one / math.sqrt(plan.rule(name).minimum)
+    return one / math.sqrt(plan.bounds(name).minimum)
 
 
 def _evaluation_remarks(plan: Plan) -> list[str]:
@@ -270,7 +270,7 @@ def _evaluation_remarks(plan: Plan) -> list[str]:
             f"the coordinator {names} in the clear; it does not train, and no epsilon covers its "
             "records"
         ]
-    least = plan.rule(EVALUATION).minimum
+    least = plan.bounds(EVALUATION).minimum
     seen = (
         f"evaluation: of {count} versions everybody sees {names}, each a mean over at least "
         f"{least} client{'' if least == 1 else 's'}"
@@ -315,7 +315,7 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
         remarks.append("no encryption: only for runs whose shards may read every update")
     for group in layout:
         remarks += _wasted(plan, group) if group.name != EVALUATION else ()
-        rule = plan.rule(group.name)
+        rule = plan.bounds(group.name)
         if sealed and rule.minimum < OPENED:
             remarks.append(
                 f"group {group.name}: a cohort may have {rule.minimum} members, and a key holder "

@@ -89,7 +89,7 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Fo
     state, sent, disk, held = (dict.fromkeys(service.shards, 0) for _ in range(4))
     work = largest = 0
     for group in groups:
-        most = plan.rule(group.name).most
+        most = plan.bounds(group.name).most
         remembered = plan.optimizer(group.name).init(np.zeros(1, np.float32)).slots
         for block, shard in enumerate(place_group(group.name, group.blocks, nodes)):
             slots = group.slots(block)

@@ -21,8 +21,8 @@ from secureps.config import (
     ClientPrivacySection,
     GroupSection,
     PlanSection,
+    PrioritySection,
     RecordPrivacySection,
-    RuleSection,
     parse,
     read_toml,
 )
@@ -40,7 +40,7 @@ from secureps.policy.evaluation import (
     refuse_unsound_evaluation,
 )
 from secureps.policy.rule import Rule
-from secureps.policy.sync import Sync
+from secureps.policy.rules import Bounds, bounds, build_rule, refuse_rule
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
 
@@ -255,10 +255,18 @@ class Plan:
         """What turns a cohort's sum into numbers."""
         return cipher(self.cipher_parameters).opening
 
+    @property
+    def room(self) -> int:
+        """The largest total weight of a cohort's members."""
+        return self.section.cipher.capacity - self.noisy_shards
+
+    def bounds(self, group: str) -> Bounds:
+        """What no cohort of the group exceeds, whatever its rule decides."""
+        return bounds(self.group(group).rule, self.room)
+
     def rule(self, group: str) -> Rule:
-        """The group's rule."""
-        room = self.section.cipher.capacity - self.noisy_shards
-        return build_rule(self.group(group).rule, room)
+        """The group's rule, for the coordinator: one of a user's is imported."""
+        return build_rule(self.group(group).rule, self.room)
 
     def optimizer(self, group: str) -> Optimizer:
         """The group's server optimizer."""
@@ -291,8 +299,6 @@ class Plan:
         return layout
 
 
-RULES = {"sync": Sync}
-
 NOISY_CHOICE = 0.25
 """Of a metric's magnitude: one standard deviation of the most noise that may pick a version."""
 
@@ -306,24 +312,6 @@ def _mechanism(
 ) -> ClientMechanism:
     """Finding the step takes a while, and every party asks again and again."""
     return ClientMechanism(clip, values, bits, noise, placement, honest)
-
-
-def build_rule(section: RuleSection, capacity: int) -> Rule:
-    """The rule that a section names; PlanRefused if there is none, or its numbers clash.
-
-    `capacity` is the largest total weight that a cohort's members may have.
-    """
-    if section.name not in RULES:
-        raise PlanRefused(f"no rule is called {section.name!r}; known: {', '.join(sorted(RULES))}")
-    start = section.start if section.start is not None else section.quorum
-    return Sync(
-        quorum=section.quorum,
-        minimum=section.minimum,
-        start=start,
-        most=section.most if section.most is not None else capacity,
-        deadline=section.deadline,
-        extensions=section.extensions,
-    )
 
 
 def load_plan(path: Path, base: Path | None = None) -> Plan:
@@ -348,12 +336,12 @@ def load_plan(path: Path, base: Path | None = None) -> Plan:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Whatever is refused of a plan names its file."""
+def naming(where: Path | str) -> Iterator[None]:
+    """Whatever is refused of a plan names its file, or the part of the plan that it is in."""
     try:
         yield
     except PlanRefused as error:
-        raise PlanRefused(f"{path}: {error}") from None
+        raise PlanRefused(f"{where}: {error}") from None
 
 
 def _refuse_unsound(plan: Plan) -> None:
@@ -365,7 +353,9 @@ def _refuse_unsound(plan: Plan) -> None:
     cipher(plan.cipher_parameters)
     own = (EVALUATION,) if plan.clients_evaluate else ()
     for name in (*plan.groups, *own):  # what evaluations inherit is refused where it is written
-        _refuse_rule(plan, name)
+        with naming(f"group {name}" if name != EVALUATION else "evaluation"):
+            sealed = plan.opening is not Opening.NOTHING
+            refuse_rule(plan.group(name).rule, section.cipher.capacity, sealed, plan.noisy_shards)
         plan.optimizer(name)
         if plan.adaptive(name) and not isinstance(section.privacy, ClientPrivacySection):
             raise PlanRefused(
@@ -431,6 +421,16 @@ def _refuse_client_privacy(plan: Plan, name: str, privacy: ClientPrivacySection)
             f"{where}: range: under client-level privacy it follows from clip, bits and noise; "
             "remove it"
         )
+    if privacy.placement != "local" and plan.bounds(name).most_weight > 1:
+        raise PlanRefused(
+            f"{where}: rule.power: {privacy.placement} noise is made for members that all weigh 1, "
+            "and a heavier one would be covered less: set power = 0, or take local noise"
+        )
+    if isinstance(section.rule, PrioritySection) and section.rule.score == "magnitude":
+        raise PlanRefused(
+            f"{where}: rule.score: a declared magnitude tells of an update what no noise covers: "
+            'take "freshness" under client-level privacy'
+        )
     if privacy.placement == "distributed" and not sealed:
         raise PlanRefused(
             "privacy.placement: distributed noise protects a sum and no single update, and "
@@ -444,37 +444,4 @@ def _refuse_client_privacy(plan: Plan, name: str, privacy: ClientPrivacySection)
         raise PlanRefused(
             f"{where}: {plan.honest(name)} members are trusted to add noise, but cohorts of "
             f"{section.rule.minimum} would be opened: raise rule.minimum or lower privacy.honest"
-        )
-
-
-def _refuse_rule(plan: Plan, name: str) -> None:
-    section = plan.group(name).rule
-    rule = plan.rule(name)
-    where = f"group {name}" if name != EVALUATION else "evaluation"
-    start = section.start if section.start is not None else section.quorum
-    if plan.opening is not Opening.NOTHING and section.minimum < 2:
-        raise PlanRefused(
-            f"{where}: rule.minimum = {section.minimum}: the sum of a cohort of one is that "
-            "client's update, open to whoever sees sums: under encryption it is at least 2"
-        )
-    if section.minimum > section.quorum:
-        raise PlanRefused(
-            f"{where}: the quorum {section.quorum} is below the minimum cohort {section.minimum}; "
-            "such a cohort would never be opened"
-        )
-    if start < section.quorum:
-        raise PlanRefused(
-            f"{where}: a round would open with {start} members and could never reach its "
-            f"quorum of {section.quorum}"
-        )
-    capacity = plan.section.cipher.capacity - plan.noisy_shards
-    if rule.most > capacity:
-        noise = ", of which the shards' noise takes 1" if plan.noisy_shards else ""
-        raise PlanRefused(
-            f"{where}: a cohort of {rule.most} exceeds the cipher's capacity of "
-            f"{plan.section.cipher.capacity}{noise}; raise cipher.capacity or lower rule.most"
-        )
-    if rule.most < start:
-        raise PlanRefused(
-            f"{where}: at most {rule.most} members are invited, but a round waits for {start}"
         )

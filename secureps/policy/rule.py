@@ -1,13 +1,16 @@
-"""What a rule is: two pure functions of receipts and time, every answer with its reason.
+"""What a rule is: pure functions of receipts and time, every answer with its reason.
 
-`admit` says whether a member may start on the next version, `decide` what becomes of
-the receipts that are there. Time is an argument: seconds of the run's journalled clock.
-What must not live here: any single rule, any I/O, any payload.
+`admit` says whether a member may start now, `decide` what becomes of the receipts that are
+there, `enter` at which clock a member begins. Time is an argument: seconds of the run's
+journalled clock. A rule has rounds (whoever is asked together is summed together), or it is
+driven by arrivals: members are asked one by one, whenever they are free, and what is not
+summed waits. What must not live here: any single rule, any I/O, any payload.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from secureps.messages.submission import Member, SubmissionId
@@ -15,22 +18,36 @@ from secureps.messages.submission import Member, SubmissionId
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A receipt as a rule sees it: whose, made from which base version."""
+    """A receipt as a rule sees it.
+
+    Args:
+        id: whose; version: made from which base version.
+        at: when it came, in seconds of the run's clock.
+        magnitude: what its client said of its size, 0 (smallest) to 15; None if it did not.
+    """
 
     id: SubmissionId
     version: int
+    at: float = 0.0
+    magnitude: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RoundState:
+class RuleState:
     """What a rule may look at beside the receipts.
 
     Args:
         version: the committed version of the group.
         live: members whose lease runs.
-        invited: members of the round that is open; empty between rounds.
-        opened_at: when it was opened, None between rounds.
+        invited: members that were asked: in the open round, or (without rounds) who have not
+            answered yet.
+        opened_at: when the round was opened, None between rounds; without rounds, when the
+            last cohort was settled.
         extensions: how often its deadline was moved.
+        clocks: of the members that take part: how many updates each has sent, counted from
+            the clock at which it began.
+        closed: how many cohorts are settled.
+        sent: the newest base version that each member has contributed from.
     """
 
     version: int
@@ -38,6 +55,9 @@ class RoundState:
     invited: frozenset[str] = frozenset()
     opened_at: float | None = None
     extensions: int = 0
+    clocks: Mapping[str, int] = field(default_factory=dict)
+    closed: int = 0
+    sent: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +100,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Give these submissions up without opening anything."""
+    """Give these submissions up without opening anything; in a round, the round with them."""
 
     ids: tuple[SubmissionId, ...]
     reason: str
@@ -98,11 +118,32 @@ class Rule(Protocol):
         """No fewer members than this are ever opened."""
 
     @property
-    def most(self) -> int:
-        """No cohort has a larger total weight than this."""
+    def rounds(self) -> bool:
+        """Whether members are asked together, for one round; else one by one."""
 
-    def admit(self, now: float, member: str, state: RoundState) -> Admission:
-        """May `member` start on the next version?"""
+    @property
+    def memory(self) -> int:
+        """The largest staleness of a submission that may still be summed."""
 
-    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RoundState) -> Decision:
-        """What becomes of the submissions that have arrived in the open round?"""
+    def enter(self, state: RuleState) -> int:
+        """The clock at which a member begins that (re)joins now."""
+
+    def admit(self, now: float, member: str, state: RuleState) -> Admission:
+        """May `member` start now?"""
+
+    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+        """What becomes of the submissions that have arrived, in the order of arrival?"""
+
+
+def by_client(arrivals: Iterable[Arrival]) -> dict[str, Arrival]:
+    """The first of each client's arrivals, in their order: nobody is summed twice in a cohort."""
+    first: dict[str, Arrival] = {}
+    for arrival in arrivals:
+        first.setdefault(arrival.id.client, arrival)
+    return first
+
+
+def named(names: list[str], shown: int = 3) -> str:
+    """The first of some names, and how many more."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

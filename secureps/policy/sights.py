@@ -59,7 +59,7 @@ def collusion(plan: Plan) -> tuple[str, ...]:
     """Everybody who can open a single update: one, or several who work together."""
     if plan.opening is Opening.NOTHING:
         return ("any shard alone: it reads every update",)
-    least = min(plan.rule(name).minimum for name in plan.all_groups)
+    least = min(plan.bounds(name).minimum for name in plan.all_groups)
     seen = "a shard, which knows its noise" if plan.noisy_shards else "whoever sees sums or models"
     who = _committees(plan) if plan.opening is Opening.COMMITTEE else _holders()
     return (

@@ -19,8 +19,9 @@ from secureps.policy.rule import (
     Decision,
     Drop,
     Extend,
-    RoundState,
+    RuleState,
     Wait,
+    named,
 )
 
 
@@ -43,8 +44,17 @@ class Sync:
     most: int
     deadline: float
     extensions: int
+    rounds: bool = True
 
-    def admit(self, now: float, member: str, state: RoundState) -> Admission:
+    @property
+    def memory(self) -> int:
+        """All train from the one version that the round is of."""
+        return 0
+
+    def enter(self, state: RuleState) -> int:
+        return 0
+
+    def admit(self, now: float, member: str, state: RuleState) -> Admission:
         if state.opened_at is not None:
             if member in state.invited:
                 return Admit(f"invited to version {state.version + 1}")
@@ -55,7 +65,7 @@ class Sync:
             return Wait(None, f"{self.most} others are invited first")
         return Admit(f"invited to version {state.version + 1}")
 
-    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RoundState) -> Decision:
+    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
         if state.opened_at is None:
             return Wait(None, "no round is open")
         here = {arrival.id.client for arrival in arrivals}
@@ -91,9 +101,3 @@ class Sync:
     @staticmethod
     def _close(arrivals: tuple[Arrival, ...], reason: str) -> Close:
         return Close(tuple(Member(a.id, 1) for a in sorted(arrivals, key=lambda a: a.id)), reason)
-
-
-def named(names: list[str], shown: int = 3) -> str:
-    """The first of some names, and how many more."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more

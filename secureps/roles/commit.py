@@ -48,8 +48,7 @@ from secureps.messages.records import (
 )
 from secureps.messages.requests import Examined, Prepared
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
-from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, Wait
-from secureps.policy.sync import named
+from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, Wait, named
 from secureps.roles import checkpointing, ending, judging, quorum
 from secureps.roles.federation import GroupState, Phase
 from secureps.roles.turn import Turn
@@ -176,7 +175,7 @@ def declined(turn: Turn, group: GroupState, client: str, reason: str) -> None:
 
 
 def _end_if_too_few(turn: Turn, group: GroupState, client: str, reason: str) -> None:
-    least = turn.plan.rule(group.name).minimum
+    least = turn.plan.bounds(group.name).minimum
     if len(group.invited) < least:
         ids = tuple(group.receipts)
         _give_up(

@@ -50,7 +50,7 @@ from secureps.messages.records import (
 )
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Cohort, Receipt, SubmissionId, model_digest
-from secureps.policy.rule import RoundState
+from secureps.policy.rule import RuleState
 from secureps.privacy.ledger import Ledger
 
 
@@ -119,9 +119,9 @@ class GroupState:
         """Digest of the committed version; what an update must have been trained on."""
         return model_digest(self.name, self.version, self.blocks)
 
-    def round_state(self, live: frozenset[str]) -> RoundState:
+    def round_state(self, live: frozenset[str]) -> RuleState:
         """What the rule may look at."""
-        return RoundState(self.version, live, self.invited, self.opened_at, self.extensions)
+        return RuleState(self.version, live, self.invited, self.opened_at, self.extensions)
 
     def end_round(self) -> None:
         """Between rounds."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.config import SyncSection
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.records import EvaluationSkipped
 from secureps.policy.stopping import best
@@ -87,6 +88,7 @@ def await_members(turn: Turn, group: GroupState, at: int, reason: str) -> float 
     if at != turn.plan.evaluated[-1] and not turn.federation.ending:
         return None  # the next round of the model decides
     rule = turn.plan.group(EVALUATION).rule
+    assert isinstance(rule, SyncSection)
     until = turn.federation.evaluations.since + rule.deadline * (1 + rule.extensions)
     if turn.now < until:
         return until

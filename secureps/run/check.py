@@ -69,7 +69,7 @@ def service(plan: Plan, clients: int | None = None) -> Service:
     """How `secureps serve` serves a plan; without a number, the largest cohort is connected."""
     return Service(
         shards=shard_names(plan.section.shards),
-        clients=clients or max(plan.rule(name).most for name in plan.groups),
+        clients=clients or max(plan.bounds(name).most for name in plan.groups),
         program=PROGRAM_BYTES + KERNEL_BYTES * (plan.opening is Opening.COMMITTEE),
         connection=CONNECTION_BUFFER,
         stream=STREAM_BUFFER,

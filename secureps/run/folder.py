@@ -189,7 +189,7 @@ def write_servers(
     folder: RunFolder, plan: Plan, cast: Cast, coordinator: str, unsafe_seed: int | None
 ) -> None:
     """The configuration of shards and key holders, who dial the coordinator at HOST:PORT."""
-    minimum = min(plan.rule(group).minimum for group in plan.all_groups)
+    minimum = min(plan.bounds(group).minimum for group in plan.all_groups)
     for shard in cast.shards:
         own = {"listen": LISTEN, "coordinator": coordinator, "checkpoints": str(folder.checkpoints)}
         _write(folder, shard, own if unsafe_seed is None else {**own, "unsafe_seed": unsafe_seed})

@@ -86,9 +86,7 @@ def load_scenario(path: Path) -> Scenario:
     plan = load_plan(path.parent / section.plan)
     refuse_privacy(path.parent / section.script, plan)
     script = Script(path.parent / section.script)
-    start = max(
-        plan.group(name).rule.start or plan.group(name).rule.quorum for name in plan.all_groups
-    )
+    start = max(plan.bounds(name).start for name in plan.all_groups)
     if section.clients < start:
         raise ConfigError(
             f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"

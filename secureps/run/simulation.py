@@ -263,7 +263,7 @@ class Simulation:
             return make_shard(public, settings, stores, around)
         identity = self._kit.identities[name]
         if name in self._kit.secrets:
-            minimum = min(self.plan.rule(group).minimum for group in self.plan.all_groups)
+            minimum = min(self.plan.bounds(group).minimum for group in self.plan.all_groups)
             own = HolderSecrets(name, identity, self._kit.secrets[name], minimum)
             return make_holder(public, own, stores, around)
         holdings = Holdings(

@@ -314,8 +314,7 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
         raise ConfigError(f"{path}: federation: `up` needs it: script and number of clients")
     trainers = federation.clients - (plan.evaluator != "")
     for name in plan.all_groups:
-        rule = plan.group(name).rule
-        start = rule.start if rule.start is not None else rule.quorum
+        start = plan.bounds(name).start
         if trainers < start:
             raise ConfigError(
                 f"{path}: federation.clients: {trainers} take part, but a round of "

@@ -245,8 +245,7 @@ class Watch:
         if self._status.finished:
             return self._status.finished
         here, plan = self._clients(), self._watched.plan
-        sections = [plan.group(name).rule for name in plan.groups]
-        needed = min(s.start if s.start is not None else s.quorum for s in sections)
+        needed = min(plan.bounds(name).start for name in plan.groups)
         quiet = time.monotonic() - self._moved_at
         if here and (len(here) >= needed or not _between(self._status.groups)):
             return ""

@@ -1,0 +1,88 @@
+"""Which K of the waiting updates make the next version: those of the highest score.
+
+    key = score - arrived / ageing
+
+is fixed when an update arrives, and the K largest keys are taken once a pool of updates waits.
+`ageing` seconds of waiting count as much as 1 of score, so nothing starves: with scores that
+differ by at most R, an update that has waited R * ageing seconds comes before everything that
+arrives from then on, and is summed within 1 + P // K versions if P came before it (or dropped, if
+it grows too stale meanwhile: R is no more than the largest staleness where freshness is the
+score). Weights and staleness are those of `policy.buffered`.
+
+Scores: "freshness" (the base version), "magnitude" (what clients declare of their updates'
+sizes, coarse: it leaks that much), or a function of the user's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from secureps.errors import PlanRefused
+from secureps.policy.buffered import Buffered, too_stale
+from secureps.policy.rule import Admission, Arrival, Decision, RuleState, by_client
+
+Score = Callable[[Arrival], float]
+
+
+def freshness(arrival: Arrival) -> float:
+    """The base version: the newest comes first."""
+    return float(arrival.version)
+
+
+def magnitude(arrival: Arrival) -> float:
+    """What the client declared: the largest comes first; who declared nothing, last."""
+    return float(arrival.magnitude if arrival.magnitude is not None else 0)
+
+
+SCORES: dict[str, Score] = {"freshness": freshness, "magnitude": magnitude}
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """The best K of a pool.
+
+    Args:
+        buffered: how many make a version, and everything else.
+        pool: updates that must wait before any are chosen; pool >= K.
+        score: of an update; finite, and the same whenever it is asked.
+        ageing: seconds of waiting that count as much as 1 of score.
+    """
+
+    buffered: Buffered
+    pool: int
+    score: Score
+    ageing: float
+    rounds: bool = False
+
+    @property
+    def minimum(self) -> int:
+        return self.buffered.minimum
+
+    @property
+    def memory(self) -> int:
+        return self.buffered.memory
+
+    def enter(self, state: RuleState) -> int:
+        return self.buffered.enter(state)
+
+    def admit(self, now: float, member: str, state: RuleState) -> Admission:
+        return self.buffered.admit(now, member, state)
+
+    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+        buffered = self.buffered
+        if stale := too_stale(arrivals, state.version, buffered.max_staleness):
+            return stale
+        ready = list(by_client(sorted(arrivals, key=self.key, reverse=True)).values())
+        if len(ready) >= self.pool:
+            reason = f"the best {buffered.buffer} of {len(ready)} updates"
+            return buffered.close(ready[: buffered.buffer], state, reason)
+        return buffered.wait(now, ready, self.pool, state)
+
+    def key(self, arrival: Arrival) -> tuple[float, str]:
+        """What it is ordered by; PlanRefused if the user's score is no number."""
+        score = self.score(arrival)
+        if not math.isfinite(score):
+            raise PlanRefused(f"rule.score: the score of {arrival.id} is {score}, not finite")
+        return score - arrival.at / self.ageing, arrival.id.client
