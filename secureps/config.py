@@ -202,11 +202,23 @@ class AdaptiveSection(Section):
     most: float = Field(default=2.0**10, ge=1, le=2.0**40)
 
 
+class SparseSection(Section):
+    """A table of which each client touches few rows, cut into row-blocks of `block` rows.
+
+    Every tensor of the group has `rows` rows. Each row-block is a group of its own, named
+    "NAME.0", "NAME.1", ...: it has versions, cohorts and keys of its own, under the group's rule.
+    """
+
+    rows: int = Field(ge=1, le=1 << 32)
+    block: int = Field(ge=1)
+
+
 class GroupSection(Section):
     """Parameters that share one rule, grid and clip.
 
     `pattern` is a shell pattern over tensor names; `range` is the grid's (default: the
-    clip); `most_examples` is n_max of the weighted mean: who has more counts as much.
+    clip); `most_examples` is n_max of the weighted mean: who has more counts as much; `versions`
+    is how many are made of it (default: the plan's).
     """
 
     name: str = Field(default="all", pattern=NAME)
@@ -217,6 +229,8 @@ class GroupSection(Section):
     range: float | None = Field(default=None, gt=0)
     weighting: Literal["examples", "uniform"] = "examples"
     most_examples: int = Field(default=1_000_000, ge=1)
+    versions: int | None = Field(default=None, ge=1)
+    sparse: SparseSection | None = None
     rule: Annotated[RuleSection, BeforeValidator(_spelled_short)]
     optimizer: OptimizerSection = OptimizerSection()
 

@@ -271,6 +271,7 @@ SECTIONS: dict[str, type[config.Section]] = {
     "`[group.rule]`, a class of your own": config.OwnRuleSection,
     "`[group.optimizer]`": config.OptimizerSection,
     "`[group.optimizer.schedule]`": config.ScheduleSection,
+    "`[group.sparse]`": config.SparseSection,
     "`[group.adaptive]`": config.AdaptiveSection,
     '`[privacy]`, unit = "record"': config.RecordPrivacySection,
     '`[privacy]`, unit = "client"': config.ClientPrivacySection,

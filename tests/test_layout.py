@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.model.layout import GroupLayout, Layout
+from secureps.model.layout import GroupLayout, Layout, RowBlocks
 
 SCHEMA = Schema(
     (
@@ -232,3 +232,31 @@ def test_digest_covers_everything() -> None:
 def test_unknown_groups_are_malformed() -> None:
     with pytest.raises(Malformed, match="'nobody'"):
         build().group("nobody")
+
+
+def test_row_blocks_are_groups_that_hold_every_row_once() -> None:
+    schema = Schema(
+        (
+            TensorSpec("deep.weight", (3, 2), "float32"),
+            TensorSpec("table.bias", (10,), "float32"),
+            TensorSpec("table.weight", (10, 4), "float32"),
+        )
+    )
+    patterns = (("table", "table.*"), ("rest", "*"))
+    layout = Layout.build(schema, patterns, 9, sparse={"table": RowBlocks(10, 4)})
+    assert [group.name for group in layout.groups] == ["table.0", "table.1", "table.2", "rest"]
+    assert [group.rows for group in layout.groups] == [(0, 4), (4, 8), (8, 10), None]
+    assert [group.size for group in layout.groups] == [20, 20, 10, 6]
+    rng = np.random.default_rng(3)
+    tensors = {t.name: rng.normal(size=t.shape).astype(np.float32) for t in schema.tensors}
+    flat = {group.name: group.flatten(tensors) for group in layout.groups}
+    assert np.array_equal(flat["table.1"][:4], tensors["table.bias"][4:8])
+    again = layout.assemble(lambda group: flat[group.name])
+    assert all(np.array_equal(again[name], tensors[name]) for name in tensors)
+    assert layout.digest != Layout.build(schema, patterns, 9).digest
+
+
+def test_a_sparse_tensor_has_the_plans_rows() -> None:
+    schema = Schema((TensorSpec("table", (9, 4), "float32"),))
+    with pytest.raises(PlanRefused, match=r"rows = 10, but tensor 'table' has the shape \[9, 4\]"):
+        Layout.build(schema, (("table", "*"),), 9, sparse={"table": RowBlocks(10, 4)})

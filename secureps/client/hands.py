@@ -11,6 +11,7 @@ not live here: whether to train, to evaluate or to send.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from secureps.messages.submission import (
     SubmissionId,
     model_digest,
 )
-from secureps.model.layout import Layout
+from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.spending import fact
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.library import block_key
@@ -180,12 +181,13 @@ class MemberHands:
 
     def _assemble(self, task: Contribute | Evaluate) -> Tensors:
         """The pulled model, in the order of the schema, with this client's local tensors."""
-        layout, at = self._layout(), 0
-        tensors: Tensors = {}
-        for group in layout.groups:
-            keys = [block_key(d) for d in task.blocks[at : at + group.blocks]]
-            at += group.blocks
-            tensors |= group.unflatten(np.concatenate([self._cache[key] for key in keys]))
+        layout, blocks = self._layout(), iter(task.blocks)
+
+        def values(group: GroupLayout) -> NDArray[np.float32]:
+            own = itertools.islice(blocks, group.blocks)
+            return np.concatenate([self._cache[block_key(digest)] for digest in own])
+
+        tensors = layout.assemble(values)
         wanted = {block_key(digest) for digest in task.blocks}
         self._cache = {key: values for key, values in self._cache.items() if key in wanted}
         if layout.local:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -40,12 +40,14 @@ class GroupLayout:
         tensors: the tensors of the group, in schema order; SCALE after them, where it has one.
         size: how many values they have together.
         block_values: values per block; the last block may have fewer.
+        rows: of every tensor, which rows [first, last) are the group's; None for all of it.
     """
 
     name: str
     tensors: tuple[TensorSpec, ...]
     size: int
     block_values: int
+    rows: tuple[int, int] | None = None
 
     @property
     def blocks(self) -> int:
@@ -98,6 +100,8 @@ class GroupLayout:
                     f"tensor {spec.name!r} is {tensor.dtype.name}{list(tensor.shape)}, but the "
                     f"run's layout has {spec.dtype}{list(spec.shape)}"
                 )
+            if self.rows is not None:
+                tensor = tensor[slice(*self.rows)]
             stop = start + tensor.size
             with np.errstate(over="ignore"):
                 flat[start:stop] = tensor.reshape(-1)
@@ -107,6 +111,8 @@ class GroupLayout:
 
     def unflatten(self, values: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         """The group's tensors, new arrays with the shape and dtype of their specs; no scale.
+
+        Of a row-block, its rows of them.
 
         Integers are rounded half to even and kept within their dtype's range; a boolean is
         true above 0.5.
@@ -124,14 +130,42 @@ class GroupLayout:
         tensors: dict[str, NDArray[Any]] = {}
         start = 0
         for spec in self.tensors:
-            stop = start + math.prod(spec.shape)
+            shape = _shape(spec, self.rows)
+            stop = start + math.prod(shape)
             part = values[start:stop]
             _demand_finite(part, spec.name)
             if spec == SCALE:
                 continue
-            tensors[spec.name] = _cast(part, spec).reshape(spec.shape)
+            tensors[spec.name] = _cast(part, spec).reshape(shape)
             start = stop
         return tensors
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """How a table of so many rows is cut: into groups of `block` rows, the last with the rest."""
+
+    rows: int
+    block: int
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """The groups that a group of this name becomes."""
+        return tuple(f"{name}.{k}" for k in range(-(-self.rows // self.block)))
+
+    def cut(self, name: str, specs: tuple[TensorSpec, ...], block_values: int) -> list[GroupLayout]:
+        """The row-blocks of these tensors; PlanRefused if one has other rows."""
+        for spec in specs:
+            if spec.shape[:1] != (self.rows,):
+                raise PlanRefused(
+                    f"group {name!r}: sparse.rows = {self.rows}, but tensor {spec.name!r} has the "
+                    f"shape {list(spec.shape)}"
+                )
+        groups = []
+        for k, own in enumerate(self.names(name)):
+            rows = (k * self.block, min((k + 1) * self.block, self.rows))
+            size = sum(math.prod(_shape(spec, rows)) for spec in specs)
+            groups.append(GroupLayout(own, specs, size, block_values, rows))
+        return groups
 
 
 @dataclass(frozen=True)
@@ -155,6 +189,7 @@ class Layout:
         local: Sequence[str] = (),
         scaled: Collection[str] = (),
         metrics: Sequence[str] = (),
+        sparse: Mapping[str, RowBlocks] | None = None,
     ) -> Layout:
         """Sort the tensors of a schema into groups.
 
@@ -166,10 +201,11 @@ class Layout:
             local: patterns of tensors that stay out, tried before all groups.
             scaled: groups with an adaptive clip, whose scale is their last value.
             metrics: names of what clients evaluate together, if they do.
+            sparse: how the groups are cut that are cut into row-blocks.
         Raises:
             PlanRefused: a tensor fits no group, a group gets no values, a name occurs twice or
                 is reserved, a dtype cannot be carried, or a block would have no room for a
-                value or for all metrics.
+                value or for all metrics, or a sparse tensor has other rows than the plan says.
         """
         for spec in schema.tensors:
             if min(spec.shape, default=1) < 0 or math.prod(spec.shape) > MOST_VALUES:
@@ -203,6 +239,9 @@ class Layout:
             size = sum(math.prod(spec.shape) for spec in specs)
             if size == 0:
                 raise PlanRefused(f"group {name!r} has no tensors: no value of the model is its")
+            if sparse and name in sparse:
+                built += sparse[name].cut(name, tuple(specs), block_size - 1)
+                continue
             if name in scaled:
                 specs, size = [*specs, SCALE], size + 1
             built.append(GroupLayout(name, tuple(specs), size, block_size - 1))
@@ -212,6 +251,22 @@ class Layout:
     def all_groups(self) -> tuple[GroupLayout, ...]:
         """The model's groups and, if there is one, that of the metrics."""
         return self.groups if self.evaluation is None else (self.evaluation, *self.groups)
+
+    def assemble(
+        self, values: Callable[[GroupLayout], NDArray[np.float32]]
+    ) -> dict[str, NDArray[Any]]:
+        """The model's tensors, of which row-blocks are put together; none that are local.
+
+        Args:
+            values: of a group, float32 of shape (size,).
+        Raises:
+            WrongShape, NotFinite: as `GroupLayout.unflatten`.
+        """
+        parts: dict[str, list[NDArray[Any]]] = {}
+        for group in self.groups:
+            for name, part in group.unflatten(values(group)).items():
+                parts.setdefault(name, []).append(part)
+        return {n: each[0] if len(each) == 1 else np.concatenate(each) for n, each in parts.items()}
 
     def group(self, name: str) -> GroupLayout:
         """The group of that name; Malformed if there is none."""
@@ -224,6 +279,11 @@ class Layout:
     def digest(self) -> bytes:
         """32 bytes (BLAKE2b-256) over groups, tensors, order, block size and local tensors."""
         return digest("secureps-layout", canonical(self))
+
+
+def _shape(spec: TensorSpec, rows: tuple[int, int] | None) -> tuple[int, ...]:
+    """Of these rows of a tensor."""
+    return spec.shape if rows is None else (rows[1] - rows[0], *spec.shape[1:])
 
 
 def _metrics(names: Sequence[str], block_size: int) -> GroupLayout | None:

@@ -23,6 +23,7 @@ from secureps.config import (
     PlanSection,
     PrioritySection,
     RecordPrivacySection,
+    SyncSection,
     parse,
     read_toml,
 )
@@ -32,7 +33,7 @@ from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
-from secureps.model.layout import Layout
+from secureps.model.layout import Layout, RowBlocks
 from secureps.model.optimizer import Optimizer, OptimizerSettings, ScheduleSettings, build_optimizer
 from secureps.policy.evaluation import (
     evaluated_versions,
@@ -59,9 +60,10 @@ class Plan:
     def text(self) -> str:
         """Canonical JSON: what the run id binds. Leaves out who takes part on this machine."""
         body = self.section.model_dump(mode="json", exclude={"federation"})
-        for group in body["group"]:  # without it, the text is that of before it was known
-            if group["adaptive"] is None:
-                del group["adaptive"]
+        for group in body["group"]:  # without them, the text is that of before they were known
+            for key in ("adaptive", "sparse", "versions"):
+                if group[key] is None:
+                    del group[key]
         return json.dumps(
             {"plan": body, "initial_digest": self.initial_digest},
             sort_keys=True,
@@ -82,15 +84,28 @@ class Plan:
         """One group's section; KeyError if there is none."""
         if name == EVALUATION and self.clients_evaluate:
             return self._evaluation_group
-        for group in self.section.group:
-            if group.name == name:
-                return group
-        raise KeyError(name)
+        return self._groups[name]
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The groups of the model."""
-        return tuple(group.name for group in self.section.group)
+        """The groups of the model, row-blocks one by one."""
+        return tuple(self._groups)
+
+    @cached_property
+    def _groups(self) -> dict[str, GroupSection]:
+        found: dict[str, GroupSection] = {}
+        for group in self.section.group:
+            cut = row_blocks(group)
+            for name in (group.name,) if cut is None else cut.names(group.name):
+                if name in found:
+                    raise PlanRefused(f"two groups have the same name, {name}")
+                found[name] = group
+        return found
+
+    def versions(self, group: str) -> int:
+        """How many versions are made of a group."""
+        own = None if group == EVALUATION else self.group(group).versions
+        return own if own is not None else self.section.versions
 
     @property
     def all_groups(self) -> tuple[str, ...]:
@@ -293,7 +308,11 @@ class Plan:
         scaled = [group.name for group in section.group if group.adaptive is not None]
         evaluation = section.evaluation if self.clients_evaluate else None
         metrics = sorted(evaluation.metrics) if evaluation is not None else ()
-        layout = Layout.build(schema, patterns, section.block_size, section.local, scaled, metrics)
+        cuts = {group.name: row_blocks(group) for group in section.group}
+        sparse = {name: cut for name, cut in cuts.items() if cut is not None}
+        layout = Layout.build(
+            schema, patterns, section.block_size, section.local, scaled, metrics, sparse
+        )
         for group in layout.all_groups:
             self.grid(group.name, group.size)
         return layout
@@ -304,6 +323,11 @@ NOISY_CHOICE = 0.25
 
 _HOLDERS = {Opening.HOLDER: 1, Opening.COMMITTEE: 4}
 """How many key holders a run has if its plan does not say."""
+
+
+def row_blocks(section: GroupSection) -> RowBlocks | None:
+    """How a group is cut into groups of few rows; None if it is not."""
+    return None if section.sparse is None else RowBlocks(**section.sparse.model_dump())
 
 
 @lru_cache(maxsize=64)
@@ -346,9 +370,6 @@ def naming(where: Path | str) -> Iterator[None]:
 
 def _refuse_unsound(plan: Plan) -> None:
     section = plan.section
-    names = plan.groups
-    if len(set(names)) != len(names):
-        raise PlanRefused("two groups have the same name")
     refuse_unsound_evaluation(section)
     cipher(plan.cipher_parameters)
     own = (EVALUATION,) if plan.clients_evaluate else ()
@@ -357,11 +378,7 @@ def _refuse_unsound(plan: Plan) -> None:
             sealed = plan.opening is not Opening.NOTHING
             refuse_rule(plan.group(name).rule, section.cipher.capacity, sealed, plan.noisy_shards)
         plan.optimizer(name)
-        if plan.adaptive(name) and not isinstance(section.privacy, ClientPrivacySection):
-            raise PlanRefused(
-                f"group {name}: adaptive: how many updates are short is counted under client-level "
-                f'privacy alone: remove it, or add [privacy] with unit = "client"'
-            )
+        _refuse_adaptive(plan, name)
         if isinstance(section.privacy, ClientPrivacySection):
             _refuse_client_privacy(plan, name, section.privacy)
         else:
@@ -404,6 +421,22 @@ def _refuse_noisy_choice(plan: Plan) -> None:
             f"+-{most:g}, it has a standard deviation of {noise:.2g} in the smallest cohort; "
             "remove best and stop, raise evaluation.rule.minimum, name fewer metrics, or name an "
             "evaluator"
+        )
+
+
+def _refuse_adaptive(plan: Plan, name: str) -> None:
+    section = plan.group(name)
+    if section.adaptive is None:
+        return
+    if not isinstance(plan.section.privacy, ClientPrivacySection):
+        raise PlanRefused(
+            f"group {name}: adaptive: how many updates are short is counted under client-level "
+            f'privacy alone: remove it, or add [privacy] with unit = "client"'
+        )
+    if not isinstance(section.rule, SyncSection) or section.sparse is not None:
+        raise PlanRefused(
+            f"group {name}: adaptive: a clip that moves is one for all members of a cohort, who "
+            'must train from one version of the whole group: take rule "sync" without sparse'
         )
 
 

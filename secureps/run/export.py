@@ -149,12 +149,10 @@ def _assemble(directory: Path, manifest: Manifest, complaints: tuple[str, ...]) 
     blocks: Tensors = {}
     for part in manifest.files:
         blocks |= read_state(directory / part.file, part.digest)[0]
-    tensors: Tensors = {}
-    for group in layout.groups:
-        try:
-            tensors |= group.unflatten(_values(group, blocks))
-        except (KeyError, ValueError, ClientError) as error:
-            raise DamagedStore(f"{directory}: a block is absent or damaged: {error}") from None
+    try:
+        tensors = layout.assemble(lambda group: _values(group, blocks))
+    except (KeyError, ValueError, ClientError) as error:
+        raise DamagedStore(f"{directory}: a block is absent or damaged: {error}") from None
     ordered = {s.name: tensors[s.name] for s in manifest.run.schema.tensors if s.name in tensors}
     versions = {at.group: at.version for at in manifest.versions if at.group != EVALUATION}
     evaluated = next((e for e in manifest.evaluations if {e.version} == {*versions.values()}), None)

@@ -13,6 +13,7 @@ from secureps.crypto.identity import Identity
 from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welcome
+from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.machine import COORDINATOR
 from secureps.store.keyring import load_private
@@ -80,17 +81,17 @@ class Observer:
 
     def _pull(self, welcome: Welcome, versions: dict[str, int]) -> dict[str, NDArray[Any]]:
         layout = Plan.from_text(welcome.run.plan).layout(welcome.run.schema)
-        tensors: dict[str, NDArray[Any]] = {}
-        for group in layout.groups:
-            owners = welcome.placement.of(group.name).owners
+
+        def values(group: GroupLayout) -> NDArray[np.float32]:
             asked = [
                 self._transport.call(
                     owner, GetBlock(welcome.run.id, group.name, versions[group.name], block)
                 )
-                for block, owner in enumerate(owners)
+                for block, owner in enumerate(welcome.placement.of(group.name).owners)
             ]
-            tensors |= group.unflatten(np.concatenate([_values(future) for future in asked]))
-        return tensors
+            return np.concatenate([_values(future) for future in asked])
+
+        return layout.assemble(values)
 
     def _ask(self, to: str, message: Any) -> Any:
         return self._transport.call(to, message).result()

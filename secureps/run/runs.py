@@ -86,7 +86,7 @@ def _run(folder: RunFolder) -> Run | None:
     else:
         standing, versions = PLAYED if is_claimed(folder.root) else STOPPED, _versions(folder)
     score = summary.get("score")
-    made = [versions.get(group.name, -1) for group in section.group]
+    made = list(versions.values()) or [-1]
     return Run(
         folder=folder.root,
         name=section.name,

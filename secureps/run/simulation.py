@@ -29,6 +29,7 @@ from secureps.errors import InternalError, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema
+from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import Coordinator
 from secureps.roles.machine import COORDINATOR, Halt
@@ -227,18 +228,19 @@ class Simulation:
         federation = self.coordinator.federation
         assert federation.pinned is not None
         layout = self.plan.layout(federation.pinned.run.schema)
-        tensors: dict[str, NDArray[np.generic]] = {}
-        for group in layout.groups:
-            owners = federation.pinned.placement.of(group.name).owners
+        placement = federation.pinned.placement
+
+        def values(group: GroupLayout) -> NDArray[np.float32]:
             version = federation.groups[group.name].version
             parts = [
                 np.frombuffer(
                     self._shard(owner).fetch(model_key(group.name, version, block)), dtype="<f4"
                 )
-                for block, owner in enumerate(owners)
+                for block, owner in enumerate(placement.of(group.name).owners)
             ]
-            tensors |= group.unflatten(np.concatenate(parts).astype(np.float32))
-        return tensors
+            return np.concatenate(parts).astype(np.float32)
+
+        return layout.assemble(values)
 
     def _shard(self, name: str) -> ShardHands:
         hands = self.parties[name].hands
