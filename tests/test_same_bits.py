@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from safetensors.numpy import load_file
 
 from tests.federations import CIPHERS, Tensors, same
@@ -84,7 +83,6 @@ def simulated(folder: Path, cipher: str, seed: int = SEED) -> Tensors:
     return model(out, out)
 
 
-@pytest.mark.timeout(240)
 def test_up_and_simulate_end_in_the_same_bits_under_every_cipher(tmp_path: Path) -> None:
     """`plain`, `bfv`, `rlwe` with one key holder, and with three of four: eight final models."""
     ciphers = ("plain", "bfv", "rlwe-alone", "rlwe")
