@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import committee, floor
+from benchmarks import committee, floor, threads
 from benchmarks.ciphers import measure
 from benchmarks.streaming import BLOCK, MOST_BEYOND, stream
 from secureps.crypto.suite import CIPHERS
@@ -31,6 +31,14 @@ def test_every_step_under_every_cipher_is_measured() -> None:
     assert (copy["to a copy"], copy["to fp32"]) == (1.0, 1.0)
     assert sealed["bytes/value"] == 8.0
     assert sealed["to fp32"] == 2.0
+
+
+def test_every_step_is_measured_with_any_threads() -> None:
+    rows = threads.measure(FEW, blocks=3, tries=1)
+    assert [row["step"] for row in rows] == ["seal", "add", "open"]
+    for row in rows:
+        assert all(float(row[f"{n} threads, ns/value"]) > 0 for n in threads.THREADS)
+        assert float(row["times as fast"]) > 0
 
 
 def test_every_party_of_every_committee_is_measured() -> None:
