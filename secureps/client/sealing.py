@@ -28,6 +28,7 @@ from secureps.messages.submission import (
     BlockHeader,
     Receipt,
     SubmissionId,
+    ciphertext_root,
     enveloped_part,
     sharing_id,
     signing_bytes,
@@ -152,14 +153,15 @@ class OutboxSealer:
             header = dataclasses.replace(header, signature=self._sign(header))
             self._outbox.put(header.key, payload)
             headers.append(header)
-        spends = origin.spends
+        spends, blocks = origin.spends, tuple(header.digest for header in headers)
         receipt = Receipt(
             run=run,
             id=id,
             purpose=purpose,
             version=origin.version,
             base=origin.digest,
-            blocks=tuple(header.digest for header in headers),
+            blocks=blocks,
+            root=ciphertext_root(blocks),
             envelopes=(),
             commitments=(),
             size=sum(header.length for header in headers),
