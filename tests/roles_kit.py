@@ -26,6 +26,7 @@ from secureps.messages.submission import (
     Member,
     Receipt,
     SubmissionId,
+    ciphertext_root,
     model_digest,
     signing_bytes,
 )
@@ -185,15 +186,16 @@ def make_receipt(
     spends = None
     if purpose == UPDATE:
         spends = fact(plan, id.client, id.group, layout.size, version)
+    names = (id.client, id.group, id.sequence)
+    blocks = tuple(block_digest(*names, b) for b in range(layout.blocks))
     receipt = Receipt(
         run=run,
         id=id,
         purpose=purpose,
         version=version,
         base=base,
-        blocks=tuple(
-            block_digest(id.client, id.group, id.sequence, b) for b in range(layout.blocks)
-        ),
+        blocks=blocks,
+        root=ciphertext_root(blocks),
         envelopes=(),
         commitments=(),
         size=sum(block_bytes(plan, layout, purpose, b) for b in range(layout.blocks)),

@@ -8,7 +8,7 @@ import pytest
 
 from secureps.errors import WrongVersion
 from secureps.messages import orders, records, requests
-from secureps.messages.submission import Member, SubmissionId
+from secureps.messages.submission import Member, SubmissionId, rooted
 from secureps.roles.federation import Phase
 from secureps.roles.machine import HANDS, Tick, Unwatched
 from secureps.roles.tasks import ManifestWritten, WriteManifest
@@ -70,7 +70,7 @@ def test_a_version_in_six_steps() -> None:
     assert opening == orders.Open(
         1,
         cohort,
-        tuple(names[c] for c in CLIENTS),
+        tuple(rooted(names[c]) for c in CLIENTS),
         tuple(orders.ShardSums(s, world.sums(s, "all", 0)) for s in SHARDS),
     )
     # 4 prepare

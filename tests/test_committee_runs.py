@@ -16,12 +16,14 @@ from secureps.client.hands import MemberHands
 from secureps.crypto.field import P, lagrange, parse_vector, vector_bytes
 from secureps.crypto.suite import key_length
 from secureps.errors import Malformed, Oversized, UnknownParty
-from secureps.messages import records, requests
+from secureps.messages import orders, records, requests
 from secureps.messages.submission import Receipt
+from secureps.roles.committee_holder import CommitteeHolder
 from secureps.roles.federation import Phase
 from secureps.run.simulation import Conditions, Simulation
 from secureps.service.committee_hands import CommitteeHands
 from secureps.store.spool import DiskSpool
+from secureps.wire.codec import encode
 from tests.federations import Tensors, same, small_federation, small_plan
 
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
@@ -62,6 +64,31 @@ def journalled(simulation: Simulation, kind: type[Any], party: str = "coordinato
 
 def reason(simulation: Simulation) -> str:
     return simulation.coordinator.federation.groups["all"].reason
+
+
+# --- what holders are told --------------------------------------------------------
+
+
+def test_what_a_holder_is_told_is_as_long_with_more_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, told = CommitteeHolder.handle, dict[int, list[tuple[str, int]]]()
+
+    def heard(self: CommitteeHolder, now: float, sender: str, event: Any) -> Any:
+        if isinstance(event, orders.Examine | orders.Open):
+            told[block_size].append((type(event).__name__, len(encode(event))))
+        return handle(self, now, sender, event)
+
+    monkeypatch.setattr(CommitteeHolder, "handle", heard)
+    for block_size in (64, 32):
+        told[block_size] = []
+        plan = small_plan("rlwe", block_size=block_size)
+        simulation = small_federation(plan, tmp_path / str(block_size))
+        simulation.run()
+        blocks = len(simulation.coordinator.federation.groups["all"].blocks)
+        assert blocks == {64: 4, 32: 7}[block_size]
+    assert len(told[64]) == 4 * 4 * (6 + 1)
+    assert sorted(told[64]) == sorted(told[32])
 
 
 # --- holders that die -------------------------------------------------------------

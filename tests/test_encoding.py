@@ -219,7 +219,7 @@ def test_signed_part_leaves_out_the_signature_alone() -> None:
 
 def test_a_receipts_signature_covers_whether_its_seed_was_unsafe() -> None:
     id = SubmissionId("a", "g", 0)
-    safe = Receipt(b"r", id, "update", 0, b"b", (b"d",), (), (), 1, None, None, False)
+    safe = Receipt(b"r", id, "update", 0, b"b", (b"d",), b"t", (), (), 1, None, None, False)
     unsafe = dataclasses.replace(safe, unsafe=True)
     assert signed_part(safe) != signed_part(unsafe)
     plain = to_plain(unsafe) | {"unsafe": 1}

@@ -64,14 +64,14 @@ class BlockHeader:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """All that the coordinator knows of a submission; no payload.
+    """All that the coordinator knows of a submission; no payload. Key holders get it `rooted`.
 
     Args:
         run: run id, 32 bytes.
         id: the submission.
         purpose: UPDATE or FOUNDING.
         version: the base version trained on, and base: its model digest.
-        blocks: digest of every block's payload, in order.
+        blocks: digest of every block's payload, in order; root: `ciphertext_root` of them.
         envelopes: seeds of the one-time key's shares, sealed for every key holder, in the order
             of their names; commitments: to every seed (`crypto.sharing`). Both are empty under
             ciphers without a committee.
@@ -90,6 +90,7 @@ class Receipt:
     version: int
     base: bytes
     blocks: tuple[bytes, ...]
+    root: bytes
     envelopes: tuple[bytes, ...]
     commitments: tuple[bytes, ...]
     size: int
@@ -103,11 +104,6 @@ class Receipt:
     def fact(self) -> Charge | Release | None:
         """What was spent on it, in whichever unit."""
         return self.charge if self.charge is not None else self.release
-
-    @property
-    def root(self) -> bytes:
-        """One digest over all blocks, 32 bytes."""
-        return digest("secureps-ciphertext-root", *self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +145,22 @@ def sharing_id(run: bytes, id: SubmissionId) -> bytes:
     return digest("secureps-shared-key", run, canonical(id))
 
 
+def ciphertext_root(blocks: tuple[bytes, ...]) -> bytes:
+    """One digest over the digests of all blocks, 32 bytes."""
+    return digest("secureps-ciphertext-root", *blocks)
+
+
+def rooted(receipt: Receipt) -> Receipt:
+    """What is signed and what key holders get: the root stands for the blocks' digests.
+
+    So it has the same bytes for a model of any size.
+    """
+    return dataclasses.replace(receipt, blocks=())
+
+
 def enveloped_part(receipt: Receipt) -> bytes:
-    """What an envelope is bound to: the whole receipt but envelopes and signature."""
-    return canonical(dataclasses.replace(receipt, envelopes=(), signature=b""))
+    """What an envelope is bound to: all that is signed of the receipt but the envelopes."""
+    return canonical(dataclasses.replace(rooted(receipt), envelopes=(), signature=b""))
 
 
 BLOCK_DOMAIN = b"secureps-block"
@@ -160,8 +169,9 @@ RECEIPT_DOMAIN = b"secureps-receipt"
 
 def signing_bytes(record: BlockHeader | Receipt) -> tuple[bytes, bytes]:
     """(domain, bytes) that the author signs and everyone verifies."""
-    domain = BLOCK_DOMAIN if isinstance(record, BlockHeader) else RECEIPT_DOMAIN
-    return domain, signed_part(record)
+    if isinstance(record, BlockHeader):
+        return BLOCK_DOMAIN, signed_part(record)
+    return RECEIPT_DOMAIN, signed_part(rooted(record))
 
 
 def model_digest(group: str, version: int, blocks: tuple[bytes, ...]) -> bytes:

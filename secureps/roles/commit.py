@@ -47,7 +47,7 @@ from secureps.messages.records import (
     VersionCommitted,
 )
 from secureps.messages.requests import Examined, Prepared
-from secureps.messages.submission import Cohort, Receipt, SubmissionId
+from secureps.messages.submission import Cohort, Receipt, SubmissionId, rooted
 from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, Wait, named
 from secureps.roles import checkpointing, ending, judging, quorum
 from secureps.roles.federation import GroupState, Phase
@@ -308,9 +308,11 @@ def send_again(turn: Turn, ids: tuple[SubmissionId, ...]) -> None:
 def make_open(turn: Turn, group: GroupState) -> Open:
     """The same for every holder."""
     assert group.cohort is not None
-    receipts = tuple(group.receipts[m.id] for m in group.cohort.members)
-    sums = tuple(ShardSums(shard, digests) for shard, digests in sorted(group.held.items()))
-    return Open(turn.federation.incarnation, group.cohort, receipts, sums)
+    receipts = tuple(rooted(group.receipts[m.id]) for m in group.cohort.members)
+    held = [ShardSums(shard, digests) for shard, digests in sorted(group.held.items())]
+    if quorum.wanted(turn.plan):
+        held = [sums.rooted for sums in held]
+    return Open(turn.federation.incarnation, group.cohort, receipts, tuple(held))
 
 
 def open_again(turn: Turn, group: GroupState) -> None:
@@ -348,12 +350,17 @@ def burnt(turn: Turn, group: GroupState, reason: str) -> None:
 # --- what a committee of holders says ---------------------------------------------
 
 
+def make_examine(turn: Turn, receipt: Receipt) -> Examine:
+    """The same for every holder."""
+    return Examine(turn.federation.incarnation, rooted(receipt))
+
+
 def examine(turn: Turn, receipt: Receipt) -> None:
     """A receipt has come: every holder of a committee is asked to look into its envelope."""
     if not quorum.wanted(turn.plan):
         return
     for holder in turn.holders:
-        turn.order(holder, Examine(turn.federation.incarnation, receipt))
+        turn.order(holder, make_examine(turn, receipt))
 
 
 def looked_into(turn: Turn, group: GroupState, answer: Examined) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from secureps.messages.orders import (
     Configure,
     Discard,
-    Examine,
     Finish,
     Found,
     SendAgain,
@@ -84,7 +83,7 @@ def _repeat_to_shard(turn: Turn, group: GroupState, shard: str) -> None:
 def _repeat_to_committee(turn: Turn, group: GroupState, holder: str) -> None:
     if group.phase is Phase.COLLECTING:
         for receipt in quorum.unexamined(group, holder):
-            turn.order(holder, Examine(turn.federation.incarnation, receipt))
+            turn.order(holder, commit.make_examine(turn, receipt))
     elif group.phase in (Phase.OPENING, Phase.PREPARING) and holder in quorum.silent(turn, group):
         turn.order(holder, commit.make_open(turn, group))
 
