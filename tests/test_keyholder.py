@@ -308,10 +308,10 @@ def test_too_small_a_cohort() -> None:
 
 def test_a_client_counts_once() -> None:
     """One client under many sequences is no crowd."""
-    members = tuple(Member(SubmissionId("c0", "all", s), 1) for s in (1, 2))
+    members = tuple(Member(SubmissionId("c0", "all", s), 1, 0) for s in (1, 2))
     alone = dataclasses.replace(make_cohort(), members=members)
     assert "2 members, this holder opens 2" in refusal(Keys().founded().order(opening(alone)))
-    crowd = (*members, Member(SubmissionId("c1", "all", 1), 1))
+    crowd = (*members, Member(SubmissionId("c1", "all", 1), 1, 0))
     twice = dataclasses.replace(make_cohort(), members=crowd)
     reason = refusal(Keys().founded().order(opening(twice)))
     assert reason == "a client stands in the cohort twice"
@@ -452,7 +452,7 @@ def test_two_sums_of_one_version_that_differ_in_a_client_are_never_released() ->
         keys.fetched(block)
         keys.stored(block)
     clients = tuple(m.id.client for m in make_cohort().members)
-    fewer = tuple(Member(SubmissionId(client, "all", 7), 1) for client in clients[:2])
+    fewer = tuple(Member(SubmissionId(client, "all", 7), 1, 0) for client in clients[:2])
     again = Cohort("all", 1, 1, 1, fewer)
     reason = "c0 stands in cohort 0, which was opened for the same version 1"
     assert refusal(keys.order(opening(again))) == reason
@@ -464,6 +464,6 @@ def test_a_cohort_that_was_not_released_leaves_its_clients_free() -> None:
     keys.order(opening())
     keys.fetched(0, answer=bytes(32))
     clients = tuple(m.id.client for m in make_cohort().members)
-    members = tuple(Member(SubmissionId(client, "all", 7), 1) for client in clients)
+    members = tuple(Member(SubmissionId(client, "all", 7), 1, 0) for client in clients)
     step = keys.order(opening(Cohort("all", 1, 1, 1, members)))
     assert len(fetches(step)) == 4

@@ -90,7 +90,8 @@ class Sync:
 
     @staticmethod
     def _close(arrivals: tuple[Arrival, ...], reason: str) -> Close:
-        return Close(tuple(Member(a.id, 1) for a in sorted(arrivals, key=lambda a: a.id)), reason)
+        members = sorted(arrivals, key=lambda arrival: arrival.id)
+        return Close(tuple(Member(a.id, 1, a.version) for a in members), reason)
 
 
 def named(names: list[str], shown: int = 3) -> str:
