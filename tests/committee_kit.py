@@ -119,7 +119,7 @@ class Bench:
             zip(sent, weights or [1] * len(sent), strict=True), key=lambda pair: pair[0].receipt.id
         )
         members = tuple(Member(s.receipt.id, w, s.receipt.version) for s, w in weighed)
-        version = weighed[0][0].receipt.version + 1
+        version = 1 + max(each.receipt.version for each in sent)
         receipts = tuple(s.receipt for s, _ in weighed)
         cohort = Cohort("all", number, version, 1, members)
         return orders.Open(incarnation, cohort, receipts, (orders.ShardSums(SHARD, ()),))

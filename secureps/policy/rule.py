@@ -101,6 +101,14 @@ class Rule(Protocol):
     def most(self) -> int:
         """No cohort has a larger total weight than this."""
 
+    @property
+    def most_weight(self) -> int:
+        """No member has a larger weight than this: 1, 2 or 4."""
+
+    @property
+    def stale(self) -> int:
+        """No member's base version is more versions behind the newest than this."""
+
     def admit(self, now: float, member: str, state: RoundState) -> Admission:
         """May `member` start on the next version?"""
 

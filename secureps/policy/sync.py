@@ -44,6 +44,14 @@ class Sync:
     deadline: float
     extensions: int
 
+    @property
+    def most_weight(self) -> int:
+        return 1
+
+    @property
+    def stale(self) -> int:
+        return 0
+
     def admit(self, now: float, member: str, state: RoundState) -> Admission:
         if state.opened_at is not None:
             if member in state.invited:
