@@ -132,6 +132,7 @@ class OwnRuleSection(Section):
     minimum: int = Field(default=5, ge=1)
     most: int | None = Field(default=None, ge=1)
     most_weight: Literal[1, 2, 4] = 1
+    max_staleness: int = Field(default=10, ge=0, le=1000)
     deadline: float = Field(default=60.0, gt=0)
     settings: dict[str, Scalar] = {}
 

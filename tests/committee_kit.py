@@ -122,8 +122,8 @@ class Site:
         weighed = sorted(
             zip(sent, weights or [1] * len(sent), strict=True), key=lambda pair: pair[0].receipt.id
         )
-        members = tuple(Member(s.receipt.id, w) for s, w in weighed)
-        version = weighed[0][0].receipt.version + 1
+        members = tuple(Member(s.receipt.id, w, s.receipt.version) for s, w in weighed)
+        version = 1 + max(each.receipt.version for each in sent)
         receipts = tuple(rooted(s.receipt) for s, _ in weighed)
         cohort = Cohort("all", number, version, 1, members)
         return orders.Open(incarnation, cohort, receipts, (orders.ShardSums(SHARD, ()),))

@@ -211,7 +211,8 @@ def make_cohort(
     clients: tuple[str, ...] = CLIENTS, number: int = 0, version: int = 1, group: str = "all"
 ) -> Cohort:
     """A cohort of everybody's first update."""
-    members = tuple(Member(SubmissionId(client, group, version), 1) for client in sorted(clients))
+    ids = [SubmissionId(client, group, version) for client in sorted(clients)]
+    members = tuple(Member(id, 1, version - 1) for id in ids)
     return Cohort(group, number, version, 1, members)
 
 

@@ -150,7 +150,8 @@ def test_what_is_none_by_default_leaves_no_trace_in_the_bytes() -> None:
 
 def test_the_class_is_part_of_the_bytes() -> None:
     assert canonical(Heartbeat("a")) == b'Heartbeat:{"party":"a"}'
-    bodies = {canonical(Member(SubmissionId("a", "b", 1), 1)), canonical(SubmissionId("a", "b", 1))}
+    id = SubmissionId("a", "b", 1)
+    bodies = {canonical(Member(id, 1, 0)), canonical(id)}
     assert len(bodies) == 2
 
 

@@ -285,7 +285,7 @@ def test_without_privacy_in_the_plan_no_epsilon_is_finite() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        records.CohortGranted(make_cohort(), ()),
+        records.CohortGranted(make_cohort(), (), (), b""),
         records.StatePrepared("all", 0, -1, (), b""),
         records.StateCommitted("none", 0, 0),
         records.CheckpointComplete(3),

@@ -116,7 +116,7 @@ class SspMembers(Members):
     @initialize(slack=st.integers(0, 3))
     def start(self, slack: int) -> None:
         self.slack = slack
-        self.begin(Ssp(slack, MINIMUM, 100))
+        self.begin(Ssp(slack, MINIMUM, 100, 2 * slack + 1))
 
     @invariant()
     def nobody_started_too_far_ahead(self) -> None:

@@ -72,7 +72,7 @@ def test_nothing_is_decided_between_rounds() -> None:
 
 def test_all_arrived() -> None:
     decision = rule().decide(100.0, arrived("c", "a", "b"), opened())
-    members = tuple(Member(SubmissionId(c, "all", 1), 1) for c in "abc")
+    members = tuple(Member(SubmissionId(c, "all", 1), 1, 0) for c in "abc")
     assert decision == Close(members, "all 3 invited have arrived")
 
 

@@ -351,23 +351,31 @@ class KeySumTaken:
 
 @dataclass(frozen=True, slots=True)
 class CohortReleased:
-    """All its sums are opened and about to leave: its clients are done with this version."""
+    """All its sums are opened and about to leave, or its share is."""
 
     cohort: Cohort
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """The digest of the model that every update from one base version was trained on."""
+
+    version: int
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class CohortGranted:
     """The holder's ledger: these submissions are bound to this cohort, and it to these sums.
 
-    Of a committee: and to this digest of the model that all were trained on, and to this one of
-    the receipts.
+    And base versions to the models that members were trained on (`bases`, ascending), and the
+    cohort to the receipts, of which `receipts` is one digest.
     """
 
     cohort: Cohort
     held: tuple[ShardSums, ...]
-    base: bytes | None = None
-    receipts: bytes | None = None
+    bases: tuple[BaseModel, ...]
+    receipts: bytes
 
 
 # --- member -----------------------------------------------------------------------

@@ -108,10 +108,11 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A submission's place in a cohort, with its integer weight >= 1."""
+    """A submission's place in a cohort: its integer weight >= 1, and the base version of it."""
 
     id: SubmissionId
     weight: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from secureps.errors import PlanRefused
-from secureps.policy.buffered import Buffered, too_stale
-from secureps.policy.rule import Admission, Arrival, Decision, RuleState, by_client
+from secureps.policy.buffered import Buffered
+from secureps.policy.rule import Admission, Arrival, Decision, RuleState, by_client, too_stale
 
 Score = Callable[[Arrival], float]
 
@@ -59,10 +59,6 @@ class Priority:
     @property
     def minimum(self) -> int:
         return self.buffered.minimum
-
-    @property
-    def memory(self) -> int:
-        return self.buffered.memory
 
     def enter(self, state: RuleState) -> int:
         return self.buffered.enter(state)

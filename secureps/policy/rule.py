@@ -9,7 +9,7 @@ summed waits. What must not live here: any single rule, any I/O, any payload.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -121,10 +121,6 @@ class Rule(Protocol):
     def rounds(self) -> bool:
         """Whether members are asked together, for one round; else one by one."""
 
-    @property
-    def memory(self) -> int:
-        """The largest staleness of a submission that may still be summed."""
-
     def enter(self, state: RuleState) -> int:
         """The clock at which a member begins that (re)joins now."""
 
@@ -141,6 +137,14 @@ def by_client(arrivals: Iterable[Arrival]) -> dict[str, Arrival]:
     for arrival in arrivals:
         first.setdefault(arrival.id.client, arrival)
     return first
+
+
+def too_stale(arrivals: Sequence[Arrival], version: int, most: int) -> Drop | None:
+    """Those that are older than any sum may take, given up."""
+    ids = tuple(a.id for a in arrivals if version - a.version > most)
+    if not ids:
+        return None
+    return Drop(ids, f"more than {most} versions behind version {version}: pull and train again")
 
 
 def named(names: list[str], shown: int = 3) -> str:

@@ -38,12 +38,14 @@ class Bounds:
     Args:
         minimum: fewest members that are opened; most: most members of a cohort.
         most_weight: of one member; start: live members that anything waits for.
+        stale: versions that a member's base may be behind the newest.
     """
 
     minimum: int
     most: int
     most_weight: int
     start: int
+    stale: int
 
     @property
     def total(self) -> int:
@@ -56,17 +58,21 @@ def bounds(section: RuleSection, room: int) -> Bounds:
     match section:
         case SyncSection():
             start = section.start if section.start is not None else section.quorum
-            return Bounds(section.minimum, _or(section.most, room), 1, start)
+            return Bounds(section.minimum, _or(section.most, room), 1, start, 0)
         case SspSection():
-            return Bounds(section.minimum, _or(section.most, room), 1, section.minimum)
+            return Bounds(
+                section.minimum, _or(section.most, room), 1, section.minimum, 2 * section.slack + 1
+            )
         case BufferedSection() | PrioritySection():
             fades = section.power > 0 and section.max_staleness > 0
             weight = FULL if fades else 1
-            return Bounds(section.minimum, section.buffer, weight, section.minimum)
+            least, stale = section.minimum, section.max_staleness
+            return Bounds(least, section.buffer, weight, least, stale)
         case AsyncSection():
-            return Bounds(1, 1, 1, 1)
+            return Bounds(1, 1, 1, 1, section.max_staleness)
         case OwnRuleSection(most_weight=weight):
-            return Bounds(section.minimum, _or(section.most, room // weight), weight, 1)
+            most = _or(section.most, room // weight)
+            return Bounds(section.minimum, most, weight, section.minimum, section.max_staleness)
 
 
 def build_rule(section: RuleSection, room: int) -> Rule:
@@ -87,7 +93,7 @@ def build_rule(section: RuleSection, room: int) -> Rule:
                 extensions=section.extensions,
             )
         case SspSection():
-            return Ssp(slack=section.slack, minimum=section.minimum, most=own.most)
+            return Ssp(section.slack, section.minimum, own.most, own.stale)
         case BufferedSection() | AsyncSection():
             return _buffered(section, own)
         case PrioritySection():

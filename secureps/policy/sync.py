@@ -46,11 +46,6 @@ class Sync:
     extensions: int
     rounds: bool = True
 
-    @property
-    def memory(self) -> int:
-        """All train from the one version that the round is of."""
-        return 0
-
     def enter(self, state: RuleState) -> int:
         return 0
 
@@ -100,4 +95,5 @@ class Sync:
 
     @staticmethod
     def _close(arrivals: tuple[Arrival, ...], reason: str) -> Close:
-        return Close(tuple(Member(a.id, 1) for a in sorted(arrivals, key=lambda a: a.id)), reason)
+        members = sorted(arrivals, key=lambda arrival: arrival.id)
+        return Close(tuple(Member(a.id, 1, a.version) for a in members), reason)

@@ -168,12 +168,14 @@ class Receipt(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("id", "weight")
+    __slots__ = ("id", "weight", "version")
     ID_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     id: SubmissionId
     weight: int
-    def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ...) -> None: ...
+    version: int
+    def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Cohort(_message.Message):
     __slots__ = ("group", "number", "version", "epoch", "members", "scale")
