@@ -21,14 +21,15 @@ from secureps.config import (
     SspSection,
     SyncSection,
 )
-from secureps.errors import PlanRefused
+from secureps.errors import PlanRefused, Refused
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.buffered import Buffered
+from secureps.policy.hiding import check_weights
 from secureps.policy.priority import SCORES, Priority, Score
 from secureps.policy.rule import Rule
 from secureps.policy.ssp import Ssp
 from secureps.policy.sync import Sync
-from secureps.policy.weights import FULL, uneven
+from secureps.policy.weights import FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,12 @@ def refuse_close(
             f"{len(members)} members of weights up to {max(weights)} exceed the plan's "
             f"{own.most} of {own.most_weight}"
         )
-    return uneven(weights, own.minimum) if sealed else ""
+    if sealed:
+        try:
+            check_weights(weights, own.minimum)
+        except Refused as error:
+            return str(error)
+    return ""
 
 
 def _buffered(section: BufferedSection | AsyncSection | PrioritySection, own: Bounds) -> Buffered:
