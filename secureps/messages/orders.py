@@ -145,7 +145,9 @@ class Invite:
 
     `seconds` is how long the round stays open from now, for information. `evaluates` is the
     version of the model that is to be evaluated: of the metrics' group by this invitation, of
-    any other by one that comes besides, before the training; 0 if there is none.
+    any other by one that comes besides, before the training; 0 if there is none. Under a rule
+    without rounds a newer version than this may be trained from, and `step` is which of the
+    client's updates of this version it would be.
     """
 
     incarnation: int
@@ -154,6 +156,7 @@ class Invite:
     version: int
     seconds: float
     evaluates: int = 0
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

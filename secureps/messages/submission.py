@@ -82,6 +82,9 @@ class Receipt:
             nobody, whatever the charge says.
         correction: what makes the shares those of the key: uint32 little-endian, as many as the
             key has coefficients; None without a committee.
+        step: which of the client's updates of this base version it is: 0, or more under rules by
+            which a client may run ahead of the others.
+        magnitude: how large its client says it is, 0 to 15; None if it does not.
     """
 
     run: bytes
@@ -98,6 +101,8 @@ class Receipt:
     release: Release | None
     unsafe: bool
     correction: bytes | None = None
+    step: int = 0
+    magnitude: int | None = None
     signature: bytes = b""
 
     @property
@@ -108,11 +113,12 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A submission's place in a cohort: its integer weight >= 1, and the base version of it."""
+    """A submission's place in a cohort: its integer weight >= 1, its base version and step."""
 
     id: SubmissionId
     weight: int
     version: int
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

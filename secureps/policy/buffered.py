@@ -63,7 +63,8 @@ class Buffered:
             return Wait(None, f"waits for members: {live} are live, a cohort needs {self.minimum}")
         if member in state.invited:
             return Wait(None, f"{member} trains")
-        if state.sent.get(member, -1) >= state.version:
+        last = state.sent.get(member)
+        if last is not None and last.version >= state.version:
             return Wait(None, f"{member} has contributed from version {state.version}")
         busy = len(state.invited & state.live)
         if busy >= self.concurrency:
@@ -93,5 +94,5 @@ class Buffered:
         """These, weighted by their staleness."""
         faint = [faded(state.version - arrival.version, self.power) for arrival in chosen]
         weights = evened(faint, self.minimum)
-        members = (Member(a.id, w, a.version) for a, w in zip(chosen, weights, strict=True))
+        members = (Member(a.id, w, a.version, a.step) for a, w in zip(chosen, weights, strict=True))
         return Close(tuple(sorted(members, key=lambda member: member.id)), reason)

@@ -9,7 +9,7 @@ summed waits. What must not live here: any single rule, any I/O, any payload.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class Arrival:
     """A receipt as a rule sees it.
 
     Args:
-        id: whose; version: made from which base version.
+        id: whose; version: made from which base version; step: which of its client's of it.
         at: when it came, in seconds of the run's clock.
         magnitude: what its client said of its size, 0 (smallest) to 15; None if it did not.
     """
@@ -30,6 +30,15 @@ class Arrival:
     version: int
     at: float = 0.0
     magnitude: int | None = None
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Base:
+    """What an update was trained from: the version, and which of the client's updates of it."""
+
+    version: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +56,17 @@ class RuleState:
         clocks: of the members that take part: how many updates each has sent, counted from
             the clock at which it began.
         closed: how many cohorts are settled.
-        sent: the newest base version that each member has contributed from.
+        sent: the newest base that each member has contributed from.
     """
 
     version: int
     live: frozenset[str]
-    invited: frozenset[str] = frozenset()
+    invited: Set[str] = frozenset()
     opened_at: float | None = None
     extensions: int = 0
     clocks: Mapping[str, int] = field(default_factory=dict)
     closed: int = 0
-    sent: Mapping[str, int] = field(default_factory=dict)
+    sent: Mapping[str, Base] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

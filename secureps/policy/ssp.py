@@ -84,7 +84,7 @@ class Ssp:
             return Wait(
                 None, f"{len(ready)} members have sent, the minimum cohort is {self.minimum}"
             )
-        members = sorted((Member(a.id, 1, a.version) for a in ready), key=lambda m: m.id)
+        members = sorted((Member(a.id, 1, a.version, a.step) for a in ready), key=lambda m: m.id)
         return Close(tuple(members), f"every live member has reached clock {least}")
 
 
