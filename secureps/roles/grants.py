@@ -21,6 +21,7 @@ from secureps.messages.orders import Configure, Open, ShardSums
 from secureps.messages.records import CohortGranted, CohortReleased, Incarnated, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Subscribe
 from secureps.messages.submission import UPDATE, Cohort, Receipt, SubmissionId, signing_bytes
+from secureps.policy.buckets import within
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
 
@@ -186,21 +187,32 @@ class Grants:
     def check_apart(self, cohort: Cohort) -> None:
         """Two sums of one version that differ in one client give that client's update away.
 
-        A blind holder allows another sum of new updates of exactly the same clients, none more and
-        none less, and each with the weight that it had: one of them, or another holder, may have
-        spoilt the first, and else a single lie would keep all of them out of a version that cannot
-        be made without them. Whoever trains again from the same model sends the same update, so
-        that one member's weight, if it changed, would be what the two sums differ in.
+        A blind holder allows another sum of new updates of exactly the same clients, each with the
+        weight that it had, or of a set of these that nobody chooses (`policy.buckets`): one of
+        them, or another holder, may have spoilt the first, and else a single lie would keep all of
+        them out of a version that cannot be made without them. Whoever trains again from the same
+        model sends the same update, so that one member's weight, if it changed, would be what the
+        two sums differ in.
         """
-        weighed = _weighed(cohort)
         for id in (member.id for member in cohort.members):
             other = self._released.get((id.client, cohort.group, cohort.version))
-            if other is None or other == cohort or (self._blind and _weighed(other) == weighed):
+            if (
+                other is None
+                or other == cohort
+                or (self._blind and self._may_follow(cohort, other))
+            ):
                 continue
             raise Refused(
                 f"{id.client} stands in cohort {other.number}, which was opened for the same "
                 f"version {cohort.version}"
             )
+
+    def _may_follow(self, cohort: Cohort, other: Cohort) -> bool:
+        part, whole, run = _weighed(cohort), _weighed(other), self.pinned.run.id
+        clients = (frozenset(whole), frozenset(part))
+        least = self.pinned.plan.rule(cohort.group).minimum
+        same = all(whole.get(client) == weight for client, weight in part.items())
+        return same and within(run, cohort.group, cohort.version, *clients, least)
 
     def check_base(self, cohort: Cohort, base: bytes) -> None:
         """Refused if another cohort of this version was trained on another model.
@@ -259,8 +271,8 @@ class Grants:
         return Call(COORDINATOR, OpenRefused(self.name, cohort.group, cohort.number, str(reason)))
 
 
-def _weighed(cohort: Cohort) -> frozenset[tuple[str, int]]:
-    return frozenset((member.id.client, member.weight) for member in cohort.members)
+def _weighed(cohort: Cohort) -> dict[str, int]:
+    return {member.id.client: member.weight for member in cohort.members}
 
 
 def receipts_digest(receipts: tuple[Receipt, ...]) -> bytes:
