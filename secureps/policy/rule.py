@@ -31,6 +31,7 @@ class RoundState:
         invited: members of the round that is open; empty between rounds.
         opened_at: when it was opened, None between rounds.
         extensions: how often its deadline was moved.
+        left_out: how many members never come again: nobody waits for them.
     """
 
     version: int
@@ -38,6 +39,7 @@ class RoundState:
     invited: frozenset[str] = frozenset()
     opened_at: float | None = None
     extensions: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

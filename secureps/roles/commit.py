@@ -50,13 +50,10 @@ from secureps.messages.requests import Examined, Prepared
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, Wait
 from secureps.policy.sync import named
-from secureps.roles import checkpointing, ending, judging, quorum
+from secureps.roles import checkpointing, ending, judging, quorum, suspecting
 from secureps.roles.federation import GroupState, Phase
 from secureps.roles.turn import Turn
 
-MOST_BURNT = 3
-"""Cohorts of a committee that may be burnt in succession before a run ends: it does not go on
-spending for a member, or so many holders, that spoil every one."""
 REASON_LIMIT = 300
 """Characters of another party's own words that are kept."""
 
@@ -114,14 +111,16 @@ def found(turn: Turn, group: GroupState, receipt: Receipt | None) -> None:
 
 
 def _open_round(turn: Turn, group: GroupState) -> float | None:
-    live, retired = turn.trainers, frozenset(turn.federation.retired)
+    suspecting.end_if_hopeless(turn, group)
+    out = frozenset(turn.federation.isolated)
+    live, retired = turn.trainers - out, frozenset(turn.federation.retired)
     invited, reason = _admitted(turn, group, live)
     if invited or retired:
         spent = ending.exhausted(turn, ending.next_version(turn))
         invited, reason = _admitted(turn, group, live - spent)
-        if out := (live & spent) | retired:
-            reason = f"their budget is spent: {named(sorted(out))}; {reason}"
-        if not invited and not _admitted(turn, group, turn.clients - spent - retired)[0]:
+        if stopped := (live & spent) | retired:
+            reason = f"their budget is spent: {named(sorted(stopped))}; {reason}"
+        if not invited and not _admitted(turn, group, turn.clients - out - spent - retired)[0]:
             ending.end(turn, ending.budget_spent(turn, group, spent, retired))
     if not invited:
         group.reason = turn.federation.ending or reason
@@ -144,7 +143,7 @@ def _open_evaluation(turn: Turn, group: GroupState) -> float | None:
     at = judging.due(turn)
     if group.phase is not Phase.WAITING or not at:
         return None
-    live = turn.live - ending.exhausted(turn, (group,))
+    live = turn.live - ending.exhausted(turn, (group,)) - turn.federation.isolated.keys()
     invited, reason = _admitted(turn, group, live)
     if not invited:
         return judging.await_members(turn, group, at, reason)
@@ -198,7 +197,11 @@ def _admitted(
     turn: Turn, group: GroupState, members: frozenset[str]
 ) -> tuple[tuple[str, ...], str]:
     """Whom the rule admits if these are live, and why not the first of those that it does not."""
-    rule, state = turn.plan.rule(group.name), group.round_state(members)
+    if suspecting.chooses(turn, group):
+        chosen = suspecting.choice(turn, group, members)
+        return tuple(sorted(chosen.clients)), chosen.reason
+    rule, out = turn.plan.rule(group.name), len(turn.federation.isolated)
+    state = group.round_state(members, out)
     answers = {member: rule.admit(turn.now, member, state) for member in sorted(members)}
     invited = tuple(member for member, answer in answers.items() if isinstance(answer, Admit))
     reasons = [a.reason for a in answers.values() if not isinstance(a, Admit)]
@@ -215,7 +218,11 @@ def make_invite(turn: Turn, group: GroupState, member: str) -> Invite:
 def _decide(turn: Turn, group: GroupState) -> float | None:
     receipts, waiting = quorum.examined(turn, group)
     arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
-    decision = turn.plan.rule(group.name).decide(turn.now, arrivals, group.round_state(turn.live))
+    if suspecting.chooses(turn, group):
+        decision = suspecting.decide(turn, group, arrivals)
+    else:
+        seen = group.round_state(turn.live)
+        decision = turn.plan.rule(group.name).decide(turn.now, arrivals, seen)
     if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time
         decision = Wait(None, "the deadline is over")
     match decision:
@@ -332,18 +339,16 @@ def opened(
     turn.tell_shards(group.name, lambda shard, blocks: make_prepare(turn, group, blocks))
 
 
-def burnt(turn: Turn, group: GroupState, reason: str) -> None:
-    """A holder will never open this cohort: its members are dropped, a new round begins."""
+def burnt(turn: Turn, group: GroupState, reason: str, spoilt: bool = False) -> None:
+    """Nobody will ever open this cohort: its members are dropped, a new round begins.
+
+    `spoilt`: it was for what a member of a committee's cohort sent.
+    """
     ids = tuple(group.receipts)
-    turn.write(CohortBurnt(group.name, group.number, reason))
+    turn.write(CohortBurnt(group.name, group.number, reason, spoilt))
     turn.tell_fates(ids)
     turn.discard(ids)
-    if quorum.wanted(turn.plan) and group.burnt >= MOST_BURNT and group.name != EVALUATION:
-        ending.end(
-            turn,
-            f"{group.burnt} cohorts in succession came to nothing at version {group.version} of "
-            f"{group.name}, and every one was charged: {reason}",
-        )
+    suspecting.isolate(turn, group)
 
 
 # --- what a committee of holders says ---------------------------------------------
@@ -358,14 +363,21 @@ def examine(turn: Turn, receipt: Receipt) -> None:
 
 
 def looked_into(turn: Turn, group: GroupState, answer: Examined) -> None:
-    """A holder has; with a flaw the submission is dropped, before anything is opened."""
+    """A holder has; with a flaw the submission is dropped, before anything is opened.
+
+    No holder was asked to open a cohort that is only held: it is closed anew. Once holders are
+    asked it is too late (this one will refuse its share), and the client is remembered.
+    """
     id, flaw = answer.id, answer.flaw[:REASON_LIMIT]
-    if id not in group.receipts or answer.holder in group.examined.get(id, ()):
+    if answer.holder in group.examined.get(id, ()) or not turn.federation.known(id):
         return
-    if flaw and group.phase is not Phase.COLLECTING:
-        return  # enough others found none; this holder will refuse its share
+    if flaw and group.phase is Phase.HOLDING and id in group.receipts:
+        turn.write(CohortReopened(group.name, group.number, ()))
+    late = not group.drops(id)
+    if (late and id.client in group.suspicion.flawed) if flaw else id not in group.receipts:
+        return
     turn.write(ReceiptExamined(group.name, id, answer.holder, flaw))
-    if flaw:
+    if flaw and not late:
         turn.tell_fates((id,))
         turn.discard((id,))
         _end_if_too_few(turn, group, id.client, turn.federation.fates[id].reason)
@@ -377,8 +389,8 @@ def _try_answers(turn: Turn, group: GroupState) -> float | None:
         case quorum.Found(key, holders):
             opened(turn, group, (), key, holders)
             return None
-        case quorum.Hopeless(reason):
-            burnt(turn, group, reason)
+        case quorum.Hopeless(reason, spoilt):
+            burnt(turn, group, reason, spoilt)
             return turn.now
         case quorum.Patience(until, reason):
             group.reason = reason
@@ -424,6 +436,7 @@ def prepared(turn: Turn, group: GroupState, by: Prepared) -> bool:
         _name_liars(turn, group)
     ids = tuple(group.receipts)
     turn.write(VersionCommitted(group.name, version))
+    suspecting.isolate(turn, group)
     turn.tell_shards(group.name, lambda shard, blocks: make_commit(turn, group))
     turn.tell_clients(make_published(turn, group))
     turn.tell_fates(ids)

@@ -21,6 +21,7 @@ from secureps.messages.records import (
     CheckpointComplete,
     CheckpointOrdered,
     CheckpointPart,
+    ClientIsolated,
     CohortBurnt,
     CohortClosed,
     CohortOpened,
@@ -51,6 +52,7 @@ from secureps.messages.records import (
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Cohort, Receipt, SubmissionId, model_digest
 from secureps.policy.rule import RoundState
+from secureps.policy.suspicion import Suspicion
 from secureps.privacy.ledger import Ledger
 
 
@@ -85,7 +87,7 @@ class GroupState:
     Of a committee: `examined` are the holders that found nothing wrong with a submission;
     `shares` and `refusals` their answers for the cohort, the last of them at `answered_at`;
     `failed` those whose sum of keys was tried in vain; `key` the sum that is tried, from the
-    answers of `opened_by`. `burnt` are cohorts that came to nothing since the last version.
+    answers of `opened_by`. `suspicion` is what cohorts that came to nothing say of their members.
     """
 
     name: str
@@ -100,7 +102,7 @@ class GroupState:
     receipts: dict[SubmissionId, Receipt] = field(default_factory=dict)
     cohort: Cohort | None = None
     number: int = -1
-    burnt: int = 0
+    suspicion: Suspicion = field(default_factory=Suspicion)
     held: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     opened: tuple[bytes, ...] = ()
     examined: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
@@ -119,9 +121,20 @@ class GroupState:
         """Digest of the committed version; what an update must have been trained on."""
         return model_digest(self.name, self.version, self.blocks)
 
-    def round_state(self, live: frozenset[str]) -> RoundState:
+    @property
+    def weights(self) -> dict[str, int]:
+        """The clients of the cohort in the making, and their weights."""
+        members = self.cohort.members if self.cohort is not None else ()
+        return {member.id.client: member.weight for member in members}
+
+    def round_state(self, live: frozenset[str], left_out: int = 0) -> RoundState:
         """What the rule may look at."""
-        return RoundState(self.version, live, self.invited, self.opened_at, self.extensions)
+        seen = (self.invited, self.opened_at, self.extensions)
+        return RoundState(self.version, live, *seen, left_out)
+
+    def drops(self, id: SubmissionId) -> bool:
+        """Whether a flaw in a submission is found in time to leave it out."""
+        return self.phase is Phase.COLLECTING and id in self.receipts
 
     def end_round(self) -> None:
         """Between rounds."""
@@ -211,7 +224,8 @@ class Federation:
             version and in no checkpoint yet.
         included: how many updates of a client are part of versions of the model.
         ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
-        retired: members that take part no more, by their own word.
+        retired: members that take part no more, by their own word; isolated: clients that are
+            left out, and why.
         holders_used: key holders that ever answered for a cohort; liars: those of them that were
             found out, and how.
     """
@@ -233,6 +247,7 @@ class Federation:
     liars: dict[str, str] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
+    isolated: dict[str, str] = field(default_factory=dict)
     evaluations: Evaluations = field(default_factory=Evaluations)
     ending: str = ""
     finished: str = ""
@@ -320,6 +335,10 @@ class Federation:
                     group.phase, group.reason = Phase.DONE, reason
             case Received(receipt):
                 self._receive(receipt)
+            case ClientIsolated(_, client, reason):
+                self.isolated[client] = reason
+                for group in self.groups.values():
+                    group.suspicion = group.suspicion.without(client)
             case CohortClosed(cohort):
                 self._apply_to(self.groups[cohort.group], at, record)
             case _ if getattr(record, "group", None) in self.groups:
@@ -354,6 +373,7 @@ class Federation:
                 group.end_round()
                 group.round, group.invited, group.opened_at = number, frozenset(invited), at
                 group.phase, group.reason = Phase.COLLECTING, reason
+                group.suspicion = group.suspicion.opened_for(group.invited)
                 if group.name == EVALUATION:
                     self.evaluations.begin(self.model_groups)
             case MemberDeclined(_, _, client):
@@ -362,6 +382,7 @@ class Federation:
                 group.extensions, group.reason = extensions, reason
             case RoundGivenUp(_, _, reason):
                 self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
+                group.suspicion = group.suspicion.given_up()
                 group.end_round()
                 group.phase, group.reason = Phase.WAITING, reason
             case CohortClosed(cohort, reason):
@@ -391,8 +412,8 @@ class Federation:
                 self.liars |= dict.fromkeys(holders, reason)
             case CohortBurnt(_, _, reason):
                 self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
+                group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
                 group.end_round()
-                group.burnt += 1
                 group.phase, group.reason = Phase.WAITING, reason
             case ShardPrepared(_, _, shard, blocks):
                 group.prepared[shard] = blocks
@@ -408,6 +429,8 @@ class Federation:
     def _apply_answer(self, group: GroupState, at: float, record: Any) -> None:
         """What holders of a committee say, and what comes of it."""
         match record:
+            case ReceiptExamined(_, id, holder, flaw) if flaw and not group.drops(id):
+                group.suspicion = group.suspicion.doubt(id.client)
             case ReceiptExamined(_, id, holder, flaw) if flaw:
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
                 self._settle(group, "dropped", group.version, reason, (id,))
@@ -429,7 +452,8 @@ class Federation:
 
     def _commit(self, group: GroupState, version: int) -> None:
         group.blocks = self.by_block(group.name, group.prepared)
-        group.version, group.scale, group.burnt = version, group.coming, 0
+        group.version, group.scale = version, group.coming
+        group.suspicion = group.suspicion.opens(frozenset(group.weights))
         summed = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
         included = tuple(id for id in group.receipts if id in summed)
         late = tuple(id for id in group.receipts if id not in summed)

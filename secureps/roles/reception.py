@@ -7,7 +7,7 @@ from one (`roles.commit`).
 from __future__ import annotations
 
 from secureps.crypto.identity import Roster
-from secureps.errors import Conflict, Malformed, UnknownParty, WrongRun, WrongVersion
+from secureps.errors import Conflict, Malformed, Refused, UnknownParty, WrongRun, WrongVersion
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.records import MemberRetired, Received
@@ -28,6 +28,7 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
         WrongRun, WrongVersion: it was made for something else than what is open.
         Conflict: another receipt is known for it, or for this client and version.
         Malformed: the plan makes no such receipt.
+        Refused: the client was found to spoil cohorts.
     """
     id = receipt.id
     roster.find(id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
@@ -45,6 +46,8 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
         turn.write(Received(receipt))
         commit.found(turn, group, receipt)
         return
+    if id.client in turn.federation.isolated:
+        raise Refused(f"left out of this run: {turn.federation.isolated[id.client]}")
     _demand_wanted(group, receipt, turn.federation.base(group))
     turn.write(Received(receipt))
     if receipt.fact is not None:

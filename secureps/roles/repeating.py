@@ -82,10 +82,10 @@ def _repeat_to_shard(turn: Turn, group: GroupState, shard: str) -> None:
 
 
 def _repeat_to_committee(turn: Turn, group: GroupState, holder: str) -> None:
-    if group.phase is Phase.COLLECTING:
+    if group.phase in (Phase.COLLECTING, Phase.HOLDING, Phase.OPENING):
         for receipt in quorum.unexamined(group, holder):
             turn.order(holder, Examine(turn.federation.incarnation, receipt))
-    elif group.phase in (Phase.OPENING, Phase.PREPARING) and holder in quorum.silent(turn, group):
+    if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in quorum.silent(turn, group):
         turn.order(holder, commit.make_open(turn, group))
 
 

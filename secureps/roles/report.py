@@ -129,10 +129,11 @@ def _member(turn: Turn, name: str) -> MemberStatus:
     federation = turn.federation
     live = name in turn.live
     state = "trains" if _owes(federation, name) else "waits"
+    away = "stopped" if name in federation.retired else "gone"
     return MemberStatus(
         name=name,
         live=live,
-        state=state if live else "stopped" if name in federation.retired else "gone",
+        state="left out" if name in federation.isolated else state if live else away,
         submissions=federation.included[name],
         charges=len(facts_of(federation.ledger, name)),
         epsilon=_epsilon(turn, name),
