@@ -1,4 +1,4 @@
-"""Members that cheat in a simulation under a committee, and what its journals say of that."""
+"""Members that cheat under a committee, holders that lie, and what journals say of that."""
 
 from __future__ import annotations
 
@@ -6,14 +6,49 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from secureps.client.hands import MemberHands
+from secureps.crypto.field import P, lagrange, parse_vector, vector_bytes
 from secureps.messages.submission import Receipt
+from secureps.roles.federation import Phase
 from secureps.run.simulation import Simulation
+from secureps.service.committee_hands import CommitteeHands
 
 
 def journalled(simulation: Simulation, kind: type[Any], party: str = "coordinator") -> list[Any]:
     journal = simulation._stores[party].journal
     return [record for _, record in journal.replay() if isinstance(record, kind)]
+
+
+def until(simulation: Simulation, phase: Phase, version: int = 1) -> None:
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: (group.phase, group.version) == (phase, version))
+
+
+def lies(simulation: Simulation, holder: str, lie: Callable[[Any], Any], times: int = 99) -> None:
+    """What this holder answers is changed, so many times."""
+    hands = simulation.parties[holder].hands
+    assert isinstance(hands, CommitteeHands)
+    right, left = hands._derive, [times]
+
+    def derive(task: Any) -> Any:
+        done = right(task)
+        left[0] -= 1
+        if left[0] < 0:
+            return done
+        length = len(done.share) // 4
+        share = vector_bytes(lie(parse_vector(done.share, length)))
+        return dataclasses.replace(done, share=share)
+
+    hands._derive = derive  # type: ignore[method-assign]
+
+
+def small_error(share: Any) -> Any:
+    """With the answers of holders 0, 1 and 2 the sum of keys is off by -1, 0 or 1."""
+    factor = pow(lagrange((1, 2, 3), 0)[1], -1, P)
+    error = np.random.default_rng(2).integers(-1, 2, share.size)
+    return ((share.astype(np.int64) + error * factor % P) % P).astype(np.uint32)
 
 
 def cheats(

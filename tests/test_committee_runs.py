@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -12,15 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.crypto.field import P, lagrange, parse_vector, vector_bytes
+from secureps.crypto.field import P
 from secureps.crypto.suite import key_length
 from secureps.errors import Malformed, Oversized, UnknownParty
 from secureps.messages import records, requests
 from secureps.roles.federation import Phase
 from secureps.run.simulation import Conditions, Simulation
-from secureps.service.committee_hands import CommitteeHands
 from secureps.store.spool import DiskSpool
-from tests.cheats import cheats, journalled, spoil_one, spoils
+from tests.cheats import cheats, journalled, lies, small_error, spoil_one, spoils, until
 from tests.federations import Tensors, same, small_federation, small_plan
 
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
@@ -41,11 +39,6 @@ def finished(simulation: Simulation) -> bool:
 def ends_as_unharmed(simulation: Simulation) -> None:
     simulation.run(lambda: finished(simulation))
     assert same(simulation.model(), unharmed())
-
-
-def until(simulation: Simulation, phase: Phase, version: int = 1) -> None:
-    group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: (group.phase, group.version) == (phase, version))
 
 
 def later(simulation: Simulation, seconds: float) -> None:
@@ -115,33 +108,8 @@ def test_a_holder_that_lost_its_ledger_is_refused_and_the_others_suffice(tmp_pat
 # --- holders that lie -------------------------------------------------------------
 
 
-def lies(simulation: Simulation, holder: str, lie: Callable[[Any], Any], times: int = 99) -> None:
-    """What this holder answers is changed, so many times."""
-    hands = simulation.parties[holder].hands
-    assert isinstance(hands, CommitteeHands)
-    right, left = hands._derive, [times]
-
-    def derive(task: Any) -> Any:
-        done = right(task)
-        left[0] -= 1
-        if left[0] < 0:
-            return done
-        length = len(done.share) // 4
-        share = vector_bytes(lie(parse_vector(done.share, length)))
-        return dataclasses.replace(done, share=share)
-
-    hands._derive = derive  # type: ignore[method-assign]
-
-
 def at_random(share: Any) -> Any:
     return np.random.default_rng(1).integers(0, P, share.size).astype(np.uint32)
-
-
-def small_error(share: Any) -> Any:
-    """With the answers of holders 0, 1 and 2 the sum of keys is off by -1, 0 or 1."""
-    factor = pow(lagrange((1, 2, 3), 0)[1], -1, P)
-    error = np.random.default_rng(2).integers(-1, 2, share.size)
-    return ((share.astype(np.int64) + error * factor % P) % P).astype(np.uint32)
 
 
 @pytest.mark.parametrize("lie", [at_random, small_error])

@@ -179,7 +179,9 @@ def _divide(state: Suspicion, cut: Cut, live: Clients, minimum: int, most: int) 
         size = min(len(live) // 2, most)
         return Choice(half.union(others[: size - len(half)]), f"{reason} in half of all members")
     if len(trusted) >= minimum:
-        return Choice(frozenset(trusted[:most]), f"too few for a test: without {named(list(pool))}")
+        return Choice(
+            frozenset(trusted[:most]), f"too few for a test: without {named(sorted(pool))}"
+        )
     return Choice(frozenset(sorted(live)[:most]), "too few for a test: all are invited")
 
 
