@@ -16,7 +16,7 @@ from secureps.messages import records, requests
 from secureps.messages.submission import Cohort, signing_bytes
 from secureps.policy.buckets import within
 from secureps.policy.plan import Plan
-from secureps.roles import quorum
+from secureps.roles import quorum, suspecting
 from secureps.roles.federation import Phase
 from secureps.roles.machine import Answer
 from secureps.run.names import client_names
@@ -243,3 +243,40 @@ def test_a_flaw_that_is_found_too_late_is_looked_for_from_then_on(tmp_path: Path
     assert quorum.examined(late, group) == (tuple(group.receipts.values()), "")
     away = dataclasses.replace(turn, watchers=turn.watchers - {"holder-2"})
     assert quorum.examined(away, group) == (tuple(group.receipts.values()), "")
+    assert quorum.last_look(turn, group) == (group.opened_at or 0.0) + 20.0
+    assert quorum.last_look(late, group) is None
+
+
+# --- rounds -----------------------------------------------------------------------
+
+
+def test_a_flaw_in_an_exact_round_gives_it_up_at_once(tmp_path: Path) -> None:
+    simulation = spoilt(tmp_path)
+    burnt(simulation, 1)
+    group = simulation.coordinator.federation.groups["all"]
+    asked = group.suspicion.chosen
+    cheat = min(asked - {"client-05"})
+    cheats(simulation, cheat, spoil_one)
+    simulation.run(lambda: bool(journalled(simulation, records.RoundGivenUp)))
+    (given_up,) = journalled(simulation, records.RoundGivenUp)
+    assert f"not {cheat}; nothing was opened" in given_up.reason
+    simulation.run()
+    assert simulation.versions() == {"all": 5}
+    assert set(simulation.coordinator.federation.isolated) == {"client-05"}
+    only_sets_of_the_tree(simulation)
+
+
+def test_too_few_that_are_left_end_the_run(tmp_path: Path) -> None:
+    simulation = federation(tmp_path, plan_for(10), 10)
+    until(simulation, Phase.COLLECTING)
+    turn = simulation.coordinator._turn(simulation.loop.now())
+    group = turn.federation.groups["all"]
+    names = client_names(10)
+    for client in names[:6]:
+        turn.write(records.ClientIsolated("all", client, "it spoils cohorts"))
+    suspecting.end_if_hopeless(turn, group)
+    assert turn.federation.ending == ""
+    turn.write(records.ClientIsolated("all", names[6], "it spoils cohorts"))
+    suspecting.end_if_hopeless(turn, group)
+    left = "client-00, client-01, client-02 and 4 more left out, fewer than 4 clients are left"
+    assert turn.federation.ending == left

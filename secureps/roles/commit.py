@@ -224,7 +224,7 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
         seen = group.round_state(turn.live)
         decision = turn.plan.rule(group.name).decide(turn.now, arrivals, seen)
     if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time
-        decision = Wait(None, "the deadline is over")
+        decision = Wait(quorum.last_look(turn, group), "the deadline is over")
     match decision:
         case Close(members, reason):
             assert turn.federation.pinned is not None

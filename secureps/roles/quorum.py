@@ -83,7 +83,7 @@ def examined(turn: Turn, group: GroupState) -> tuple[tuple[Receipt, ...], str]:
     if not wanted(turn.plan):
         return receipts, ""
     seen = {r.id: group.examined.get(r.id, frozenset()) for r in receipts}
-    strict = group.suspicion.flawed if turn.now < _last_call(turn, group) else frozenset()
+    strict = group.suspicion.flawed if last_look(turn, group) is not None else frozenset()
     here = turn.watchers.intersection(turn.holders)
     ready = tuple(
         r
@@ -99,10 +99,12 @@ def examined(turn: Turn, group: GroupState) -> tuple[tuple[Receipt, ...], str]:
     return ready, f"{updates} to be examined by key holders: {missing}"
 
 
-def _last_call(turn: Turn, group: GroupState) -> float:
+def last_look(turn: Turn, group: GroupState) -> float | None:
+    """Until when t holders do not suffice for those who are `flawed`; None: that is over."""
     rule = turn.plan.group(group.name).rule
     assert group.opened_at is not None
-    return group.opened_at + rule.deadline * (1 + rule.extensions)
+    until = group.opened_at + rule.deadline * (1 + rule.extensions)
+    return until if turn.now < until else None
 
 
 def unexamined(group: GroupState, holder: str) -> tuple[Receipt, ...]:
