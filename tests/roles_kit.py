@@ -35,7 +35,8 @@ from secureps.policy.spending import fact
 from secureps.roles.admission import block_bytes
 from secureps.roles.charter import Charter
 from secureps.roles.coordinator import Coordinator
-from secureps.roles.federation import Federation, Phase
+from secureps.roles.federation import Federation
+from secureps.roles.group_state import Phase
 from secureps.roles.machine import HANDS, Answer, Order, Step, Work
 from secureps.roles.tasks import ManifestWritten, WriteManifest
 

@@ -16,7 +16,7 @@ from secureps.messages.submission import Cohort, SubmissionId
 from secureps.messages.submission import Member as Summed
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact, spent
-from secureps.roles.federation import Phase
+from secureps.roles.group_state import Phase
 from secureps.roles.keyholder import KeyHolder
 from secureps.roles.member import Member
 from secureps.roles.tasks import Aim, Contribute, Evaluate

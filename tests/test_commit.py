@@ -9,7 +9,7 @@ import pytest
 from secureps.errors import WrongVersion
 from secureps.messages import orders, records, requests
 from secureps.messages.submission import Member, SubmissionId, rooted
-from secureps.roles.federation import Phase
+from secureps.roles.group_state import Phase
 from secureps.roles.machine import HANDS, Tick, Unwatched
 from secureps.roles.tasks import ManifestWritten, WriteManifest
 from tests.roles_kit import (

@@ -16,7 +16,8 @@ from secureps.errors import InternalError, SecurepsError
 from secureps.messages import orders, records, requests
 from secureps.messages.charge import Charge
 from secureps.messages.submission import SubmissionId
-from secureps.roles.federation import Federation, GroupState, Phase
+from secureps.roles.federation import Federation
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.machine import Tick
 from tests.roles_kit import (
     CLIENTS,

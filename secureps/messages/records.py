@@ -43,9 +43,10 @@ class ShardLocated:
 
 @dataclass(frozen=True, slots=True)
 class MemberJoined:
-    """A client joined, for the first time."""
+    """A client joined, for the first time or for other groups; `groups` as in `Join`."""
 
     client: str
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,10 +262,23 @@ class LiarsNamed:
 
 @dataclass(frozen=True, slots=True)
 class CohortBurnt:
-    """A cohort could not be opened and never will be; its members are dropped."""
+    """A cohort could not be opened and never will be; its members are dropped.
+
+    `spoilt`: the key holders' answers fit together, so that it was for what a member sent.
+    """
 
     group: str
     number: int
+    reason: str
+    spoilt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIsolated:
+    """A client was found to spoil cohorts of this group: it is left out of the run from now on."""
+
+    group: str
+    client: str
     reason: str
 
 

@@ -57,6 +57,7 @@ class RuleState:
             the clock at which it began.
         closed: how many cohorts are settled.
         sent: the newest base that each member has contributed from.
+        left_out: how many members never come again: nobody waits for them.
     """
 
     version: int
@@ -67,6 +68,7 @@ class RuleState:
     clocks: Mapping[str, int] = field(default_factory=dict)
     closed: int = 0
     sent: Mapping[str, Base] = field(default_factory=dict)
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,14 +166,24 @@ def _refuse_rounds(section: SyncSection, own: Bounds) -> None:
 
 
 def refuse_close(
-    members: tuple[Member, ...], here: Collection[SubmissionId], own: Bounds, sealed: bool
+    members: tuple[Member, ...],
+    here: Collection[SubmissionId],
+    version: int,
+    own: Bounds,
+    sealed: bool,
 ) -> str:
-    """Why these may not be a cohort, whatever rule says so; empty if they may."""
+    """Why these may not be a cohort, whatever rule says so; empty if they may.
+
+    Args:
+        here: what has arrived; version: the newest; sealed: whether the cipher hides anything.
+    """
     ids = [member.id for member in members]
     if len(members) < own.minimum:
         return f"{len(members)} members are fewer than the minimum cohort of {own.minimum}"
     if len({id.client for id in ids}) < len(ids) or not set(ids) <= set(here):
         return "a client stands in it twice, or with what is not here"
+    if version - min(member.version for member in members) > own.stale:
+        return f"one of its bases is more than {own.stale} versions behind version {version}"
     weights = [member.weight for member in members]
     if len(members) > own.most or max(weights) > own.most_weight or min(weights) < 1:
         return (

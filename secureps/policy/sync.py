@@ -54,8 +54,9 @@ class Sync:
             if member in state.invited:
                 return Admit(f"invited to version {state.version + 1}")
             return Wait(None, f"joins after version {state.version + 1}, whose round is open")
-        if len(state.live) < self.start:
-            return Wait(None, f"waits for members: {len(state.live)} of {self.start} are live")
+        start = max(self.start - state.left_out, self.minimum)
+        if len(state.live) < start:
+            return Wait(None, f"waits for members: {len(state.live)} of {start} are live")
         if member not in sorted(state.live)[: self.most]:
             return Wait(None, f"{self.most} others are invited first")
         return Admit(f"invited to version {state.version + 1}")

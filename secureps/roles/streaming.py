@@ -27,7 +27,7 @@ from secureps.messages.records import (
 from secureps.policy.rule import Admit, Arrival, Close, Drop, RuleState
 from secureps.policy.rules import refuse_close
 from secureps.roles import commit, ending, quorum
-from secureps.roles.federation import GroupState, Phase
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
 
@@ -84,7 +84,8 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
         case Close(members, reason):
             sealed = turn.plan.opening is not Opening.NOTHING
             here = {arrival.id for arrival in arrivals}
-            if wrong := refuse_close(members, here, turn.plan.bounds(group.name), sealed):
+            own = turn.plan.bounds(group.name)
+            if wrong := refuse_close(members, here, group.version, own, sealed):
                 ending.end(turn, f"the rule of {group.name} closed what may not be opened: {wrong}")
                 return turn.now
             commit.close(turn, group, members, reason)
