@@ -220,8 +220,9 @@ class Plan:
         """One set for all groups: the most bits decide."""
         bits = max(self.group(name).bits for name in self.all_groups)
         levels = 2 * ((1 << (bits - 1)) - 1)
+        heaviest = max(self.rule(name).most_weight for name in self.all_groups)
         section = self.section.cipher
-        return CipherParameters(section.name, section.capacity, levels)
+        return CipherParameters(section.name, section.capacity, levels, heaviest)
 
     @property
     def holders(self) -> int:
