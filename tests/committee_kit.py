@@ -65,14 +65,18 @@ class Sent:
     values: NDArray[np.int64]
 
 
-class Bench:
-    """A run under a committee; nothing is sent, everything can be asked."""
+class Site:
+    """A run under a committee; nothing is sent, everything can be asked.
 
-    def __init__(self, holders: int = 4, threshold: int = 3) -> None:
-        self.plan = committee_plan(holders, threshold)
-        self.kit: MemoryKit = memory_kit(self.plan, CLIENTS)
+    Args:
+        kit: with the secrets of those holders that are asked in this process.
+    """
+
+    def __init__(self, plan: Plan, kit: MemoryKit) -> None:
+        self.plan = plan
+        self.kit = kit
         layout = self.plan.layout(SCHEMA)
-        public = self.kit.public
+        public = kit.public
         self.run = RunInfo(
             self.plan.text,
             SCHEMA,
@@ -151,10 +155,18 @@ class Bench:
         return np.concatenate(found)
 
 
+class Bench(Site):
+    """A site whose keys are all in memory."""
+
+    def __init__(self, holders: int = 4, threshold: int = 3) -> None:
+        plan = committee_plan(holders, threshold)
+        super().__init__(plan, memory_kit(plan, CLIENTS))
+
+
 class Holder:
     """A machine, its hands and its journal; works are done at once."""
 
-    def __init__(self, bench: Bench, name: str, minimum: int) -> None:
+    def __init__(self, bench: Site, name: str, minimum: int) -> None:
         self.bench = bench
         self.name = name
         public, secret = bench.kit.public, bench.kit.secrets[name]

@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -21,6 +22,7 @@ from secureps.messages.requests import Status
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.names import client_names, holder_names, shard_names
 from secureps.run.observer import Model, Observer
+from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import create_kit, issue
 
 ROOT = Path(__file__).parent.parent
@@ -114,6 +116,7 @@ class Processes:
         self.clients = client_names(clients)
         self.recorders: dict[str, Recorder] = {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._faults: dict[str, tuple[str, ...]] = {}
         self._observer: Observer | None = None
         self._record = record
         self._metrics = metrics
@@ -147,16 +150,28 @@ class Processes:
         for recorder in self.recorders.values():
             recorder.close()
 
-    def start_all(self, clients: int | None = None) -> None:
-        """Starts all servers, and as many clients as are wanted (default: all of the roster)."""
+    def start_all(
+        self, clients: int | None = None, faults: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None:
+        """Starts all servers, and as many clients as are wanted (default: all of the roster).
+
+        Args:
+            faults: what goes wrong in whom, as `start` takes it.
+        """
         self.start("coordinator")
         self.wait(lambda: self._address("coordinator") is not None, "the coordinator")
         for name in (*self.shards, *self.holders, *self.clients[:clients]):
-            self.start(name)
+            self.start(name, *(faults or {}).get(name, ()))
 
-    def start(self, name: str) -> None:
-        """Starts a party, or starts it again where it was."""
+    def start(self, name: str, *faults: str) -> None:
+        """Starts a party, or starts it again where it was.
+
+        Args:
+            faults: the arguments of `tests.faulty_server` for a server that has any, and the one
+                of `tests.cheating_client` for a client.
+        """
         log = (self.folder / f"{name}.log").open("ab")
+        self._faults[name] = faults
         command = self._client(name) if name in self.clients else self._server(name)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self._running[name] = subprocess.Popen(
@@ -178,6 +193,10 @@ class Processes:
     def alive(self, name: str) -> bool:
         return self._running[name].poll() is None
 
+    def killed(self, name: str) -> bool:
+        """Whether its last process ended by SIGKILL."""
+        return self._running[name].poll() == -signal.SIGKILL
+
     def pid(self, name: str) -> int:
         return self._running[name].pid
 
@@ -197,17 +216,21 @@ class Processes:
         config = self.folder / f"{name}.toml"
         config.write_text("\n".join(lines) + "\n")
         role = {"holder": "keyholder"}.get(role, role)
-        command = [sys.executable, "-m", "secureps", "serve", role, "--config", str(config)]
+        program = ["-m", "secureps"]
+        if faults := self._faults[name]:
+            program = [str(ROOT / "tests" / "faulty_server.py"), *faults, "--"]
+        command = [sys.executable, *program, "serve", role, "--config", str(config)]
         return [*command, "--log-format", "json"] if self._json_logs else command
 
     def _client(self, name: str) -> list[str]:
-        number = self.clients.index(name)
-        script = str(ROOT / "tests" / "walker_client.py")
+        number, faults = self.clients.index(name), self._faults[name]
+        script = str(ROOT / "tests" / ("cheating_client.py" if faults else "walker_client.py"))
         return [
             *(sys.executable, "-W", "error", script, "--server", self.server),
             *("--kit", str(self.folder / "kit"), "--name", name),
             *("--state", str(self.folder / name), "--unsafe-seed", "3"),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
+            *(word for fault in faults for word in ("--set", f"cheat={fault}")),
         ]
 
     # --- looking in ---------------------------------------------------------------
@@ -239,6 +262,15 @@ class Processes:
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
+
+    def journal(self, name: str, *kinds: type[Any]) -> list[Any]:
+        """Kills a server, if it runs, and reads the records of these kinds that it wrote."""
+        self.kill(name)
+        journal = SqliteJournal(self.folder / name / "journal.db")
+        try:
+            return [record for _, record in journal.replay() if isinstance(record, kinds)]
+        finally:
+            journal.close()
 
     def observer(self) -> Observer:
         if self._observer is None:

@@ -1,0 +1,97 @@
+"""`secureps up` and `secureps simulate`, the real commands: the same bits under every cipher."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from safetensors.numpy import load_file
+
+from tests.federations import CIPHERS, Tensors, same
+from tests.processes import ROOT
+
+SCRIPT = ROOT / "tests" / "walker_client.py"
+CLIENTS = 3
+VERSIONS = 2
+PLAN = """
+name = "small"
+versions = {versions}
+shards = 2
+block_size = 64
+local = ["*.count"]
+[cipher]
+{cipher}
+[[group]]
+clip = 3.0
+range = 1.0
+most_examples = 32
+rule = {{ quorum = {clients}, minimum = 2 }}
+optimizer = {{ name = "adam", learning_rate = 0.1 }}
+[federation]
+script = "{script}"
+clients = {clients}
+"""
+SCENARIO = """
+name = "small"
+plan = "{cipher}.toml"
+script = "{script}"
+clients = {clients}
+seed = {seed}
+"""
+SEED = 5
+
+
+def run(*arguments: str | Path) -> None:
+    command = [sys.executable, "-m", "secureps", *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def model(folder: Path, report: Path) -> Tensors:
+    """The final model that a command wrote beside its summary."""
+    summary = json.loads((report / "summary.json").read_text())
+    assert summary["versions"] == {"all": VERSIONS}
+    assert set(summary["updates"].values()) == {VERSIONS}
+    found = load_file(folder / "model.safetensors")
+    assert sum(tensor.size for tensor in found.values()) == 217
+    return found
+
+
+def write_plan(folder: Path, cipher: str) -> Path:
+    settings = {**CIPHERS[cipher], "capacity": 8}
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+    path = folder / f"{cipher}.toml"
+    path.write_text(PLAN.format(versions=VERSIONS, cipher=lines, clients=CLIENTS, script=SCRIPT))
+    return path
+
+
+def played(folder: Path, cipher: str) -> Tensors:
+    """Every party a process of its own."""
+    out = folder / f"up-{cipher}"
+    run("up", write_plan(folder, cipher), "--out", out, "--unsafe-seed", str(SEED))
+    return model(out, out / "report")
+
+
+def simulated(folder: Path, cipher: str, seed: int = SEED) -> Tensors:
+    """All parties in one process, in virtual time."""
+    out = folder / f"simulated-{cipher}-{seed}"
+    scenario = folder / f"scenario-{cipher}-{seed}.toml"
+    scenario.write_text(SCENARIO.format(cipher=cipher, script=SCRIPT, clients=CLIENTS, seed=seed))
+    run("simulate", scenario, "--out", out)
+    return model(out, out)
+
+
+def test_up_and_simulate_end_in_the_same_bits_under_every_cipher(tmp_path: Path) -> None:
+    """`plain`, `bfv`, `rlwe` with one key holder, and with three of four: eight final models."""
+    ciphers = ("plain", "bfv", "rlwe-alone", "rlwe")
+    models = {}
+    for cipher in ciphers:
+        models["up", cipher] = played(tmp_path, cipher)
+        models["simulate", cipher] = simulated(tmp_path, cipher)
+        holders = {path.stem for path in (tmp_path / f"up-{cipher}/config").glob("holder-*")}
+        assert len(holders) == {"plain": 0, "bfv": 1, "rlwe-alone": 1, "rlwe": 4}[cipher]
+    first = models["up", "plain"]
+    assert {name: same(first, each) for name, each in models.items()} == dict.fromkeys(models, True)
+    assert not same(first, simulated(tmp_path, "plain", SEED + 1)), "bits are a seed's"
