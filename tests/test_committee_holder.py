@@ -90,8 +90,11 @@ def test_old_orders_and_other_runs_are_refused() -> None:
         with pytest.raises(Fenced, match="incarnation 2, 3 rules"):
             holder.begin(order)
     other = dataclasses.replace(bench().run, nonce=bytes([1]) * 32)
-    with pytest.raises(WrongRun, match="ledger is of another run"):
-        holder.begin(orders.Configure(3, other, bench().placement, bench().addresses))
+    wrong = orders.Configure(3, other, bench().placement, bench().addresses)
+    (halt,) = holder.begin(wrong).effects
+    assert isinstance(halt, Halt)
+    assert halt.error is WrongRun
+    assert "ledger is of another run" in halt.reason
 
 
 # --- examination ------------------------------------------------------------------

@@ -44,7 +44,7 @@ RUN = make_run(PLAN)
 
 @cache
 def receipt(id: SubmissionId, version: int, base: bytes) -> Receipt:
-    made = Receipt(RUN.id, id, UPDATE, version, base, (), (), (), 0, None, None, False)
+    made = Receipt(RUN.id, id, UPDATE, version, base, (), b"t", (), (), 0, None, None, False)
     signature = IDENTITIES[id.client].sign(*signing_bytes(made))
     return dataclasses.replace(made, signature=signature)
 
@@ -194,7 +194,7 @@ def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
     grants.apply(records.RunPinned(run, make_placement(plan), ADDRESSES))
     id = SubmissionId(CLIENTS[0], "evaluation", 1)
     members = (Member(id, 1, 1),)
-    old = Receipt(run.id, id, UPDATE, 1, b"", (), (), (), 0, None, None, False)
+    old = Receipt(run.id, id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
     with pytest.raises(Refused, match="none more than 0 behind version 2"):
         grants._check_receipt(Cohort("evaluation", 0, 3, 1, members), members[0], old)
 

@@ -60,6 +60,7 @@ from tests.roles_kit import (
 PLAN = make_plan("bfv")
 RUN = make_run(PLAN).id
 BASE = digest("base")
+ENDS = "this holder takes no part in the run: "
 SUMS = tuple(block_digest("sum", "all", 0, b) for b in range(4))
 
 
@@ -171,8 +172,9 @@ def test_the_run_is_pinned_once() -> None:
     assert step == Step([records.Incarnated(1), pinned], locations)
     assert keys.order(order) == Step(effects=locations)
     assert keys.machine.pinned == Pinned.of(pinned)
-    with pytest.raises(WrongRun, match="ledger is of another run"):
-        keys.order(configure(PLAN, incarnation=9, nonce=bytes(32)))
+    step = keys.order(configure(PLAN, incarnation=9, nonce=bytes(32)))
+    text = "ledger is of another run; give it an empty folder"
+    assert step == Step(effects=[Halt(f"{ENDS}this holder's {text}", WrongRun)])
     assert keys.order(order) == Step(effects=locations), "the refused order left no incarnation"
 
 
@@ -186,8 +188,11 @@ def test_the_run_is_pinned_once() -> None:
 )
 def test_a_run_of_another_kit_is_refused(changes: dict[str, bytes], text: str) -> None:
     keys = Keys()
-    with pytest.raises(WrongRun, match=text):
-        keys.order(configure(PLAN, incarnation=5, **changes))
+    (halt,) = keys.order(configure(PLAN, incarnation=5, **changes)).effects
+    assert isinstance(halt, Halt)
+    assert halt.error is WrongRun
+    assert halt.reason.startswith(ENDS)
+    assert text in halt.reason
     assert keys.journal == []
     assert keys.founded().journal != []
 

@@ -279,7 +279,7 @@ def test_disguises_of_a_second_cohort_change_nothing(run: RogueRun) -> None:
         reason = run.refusal(name, run.site.opening((*again[:1], *sent[1:]), number=number))
         assert reason == f"cohort {number} of all was another one before"
         reason = run.refusal(name, run.opening(again[1:]))
-        assert reason.startswith(f"client-01 stands in cohort {number}, which was opened for the")
+        assert reason.startswith(f"client-01 stands in cohort {number}, which was opened with")
         assert run.share(name, order) == share, "the same again is the same"
 
 

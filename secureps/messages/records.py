@@ -450,13 +450,14 @@ class CohortGranted:
 class Sealed:
     """The outbox holds all blocks of a submission; the charge in the receipt is spent.
 
-    `content` is a digest of the update before noise and of the model that it came of; it never
-    leaves its client.
+    `content` is a digest of the update before noise and of the model that it came of, and
+    `judged`, of an evaluation, one of the model itself; they never leave their client.
     """
 
     receipt: Receipt
     headers: tuple[BlockHeader, ...]
     content: bytes = b""
+    judged: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from secureps.crypto.identity import Roster
-from secureps.errors import Fenced, InternalError, Refused, SecurepsError, WrongRun
+from secureps.errors import (
+    ConfigError,
+    Fenced,
+    InternalError,
+    PlanRefused,
+    Refused,
+    SecurepsError,
+    WrongRun,
+)
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Configure, Open, ShardSums
@@ -191,11 +199,21 @@ class Grants:
         return step
 
     def configure(self, order: Configure) -> Step:
-        """Pins the run, for good.
+        """Pins the run, for good; a holder of another one ends, for it would wait in vain."""
+        try:
+            return self._pin(order)
+        except (WrongRun, PlanRefused, ConfigError) as error:
+            return Step(
+                effects=[Halt(f"this holder takes no part in the run: {error}", type(error))]
+            )
+
+    def _pin(self, order: Configure) -> Step:
+        """The run, in the ledger.
 
         Raises:
             WrongRun: it is not the one on record, or not of this holder's kit; or it was served
                 before, and what was opened then is not on record.
+            PlanRefused, ConfigError: its plan is unsound.
         """
         if self._pinned is None:
             check_run(order.run, self._roster, self._rules.holders)
