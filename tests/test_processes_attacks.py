@@ -95,7 +95,7 @@ def completed(
 @both
 def test_answers_of_all_but_one_of_t_holders_open_nothing(run: RogueRun) -> None:
     """Whatever is put in the place of the last answer; and with it, the same code opens all."""
-    sent, other = run.fresh(), run.fresh()
+    other, sent = run.fresh(), run.fresh()  # a holder takes none from before one that it opened
     order, elsewhere = run.opening(sent), run.opening(other)
     asked, last = run.names[: threshold(run) - 1], run.names[threshold(run) - 1]
     shares = {name: run.share(name, order) for name in asked}
