@@ -34,6 +34,7 @@ from secureps.messages.records import (
     CohortClosed,
     CohortOpened,
     CohortReopened,
+    FlawFoundLate,
     FounderChosen,
     LiarsNamed,
     MemberDeclined,
@@ -369,18 +370,20 @@ def looked_into(turn: Turn, group: GroupState, answer: Examined) -> None:
     asked it is too late (this one will refuse its share), and the client is remembered.
     """
     id, flaw = answer.id, answer.flaw[:REASON_LIMIT]
-    if answer.holder in group.examined.get(id, ()) or not turn.federation.known(id):
+    if answer.holder in group.examined.get(id, ()):
         return
     if flaw and group.phase is Phase.HOLDING and id in group.receipts:
         turn.write(CohortReopened(group.name, group.number, ()))
-    late = not group.drops(id)
-    if (late and id.client in group.suspicion.flawed) if flaw else id not in group.receipts:
-        return
-    turn.write(ReceiptExamined(group.name, id, answer.holder, flaw))
-    if flaw and not late:
-        turn.tell_fates((id,))
-        turn.discard((id,))
-        _end_if_too_few(turn, group, id.client, turn.federation.fates[id].reason)
+    if id in group.receipts and (not flaw or group.phase is Phase.COLLECTING):
+        turn.write(ReceiptExamined(group.name, id, answer.holder, flaw))
+        if flaw:
+            turn.tell_fates((id,))
+            turn.discard((id,))
+            _end_if_too_few(turn, group, id.client, turn.federation.fates[id].reason)
+    elif flaw and id.client not in group.suspicion.flawed:
+        fate = turn.federation.fates.get(id)
+        if id in group.receipts or (fate is not None and fate.outcome != "dropped"):
+            turn.write(FlawFoundLate(group.name, id, answer.holder, flaw))
 
 
 def _try_answers(turn: Turn, group: GroupState) -> float | None:

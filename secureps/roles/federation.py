@@ -29,6 +29,7 @@ from secureps.messages.records import (
     Ending,
     EvaluationSkipped,
     Finished,
+    FlawFoundLate,
     FounderChosen,
     HolderRefused,
     Incarnated,
@@ -131,10 +132,6 @@ class GroupState:
         """What the rule may look at."""
         seen = (self.invited, self.opened_at, self.extensions)
         return RoundState(self.version, live, *seen, left_out)
-
-    def drops(self, id: SubmissionId) -> bool:
-        """Whether a flaw in a submission is found in time to leave it out."""
-        return self.phase is Phase.COLLECTING and id in self.receipts
 
     def end_round(self) -> None:
         """Between rounds."""
@@ -408,6 +405,8 @@ class Federation:
                 group.reason = "opened; the shards average and step"
             case ReceiptExamined() | ShareReceived() | HolderRefused() | OpeningFailed():
                 self._apply_answer(group, at, record)
+            case FlawFoundLate(_, id):
+                group.suspicion = group.suspicion.doubt(id.client)
             case LiarsNamed(_, _, holders, reason):
                 self.liars |= dict.fromkeys(holders, reason)
             case CohortBurnt(_, _, reason):
@@ -429,8 +428,6 @@ class Federation:
     def _apply_answer(self, group: GroupState, at: float, record: Any) -> None:
         """What holders of a committee say, and what comes of it."""
         match record:
-            case ReceiptExamined(_, id, holder, flaw) if flaw and not group.drops(id):
-                group.suspicion = group.suspicion.doubt(id.client)
             case ReceiptExamined(_, id, holder, flaw) if flaw:
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
                 self._settle(group, "dropped", group.version, reason, (id,))
