@@ -87,7 +87,7 @@ def spoilt(
     folder: Path, offenders: tuple[str, ...] = ("client-05",), count: int = 10
 ) -> Simulation:
     """Version 1 is made, and from now on these spoil whatever they are in."""
-    simulation = federation(folder, plan_for(count, versions=5), count)
+    simulation = federation(folder, plan_for(count), count)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     for offender in offenders:
         spoils(simulation, offender, times=99)
@@ -139,7 +139,7 @@ def test_a_coordinator_that_is_killed_at_any_step_decides_the_same(
         closed = len(cohorts(simulation))
         simulation.run(lambda: len(cohorts(simulation)) > closed)  # noqa: B023
     simulation.run()
-    assert simulation.versions() == {"all": 5}
+    assert simulation.versions() == {"all": 8}
     assert set(simulation.coordinator.federation.isolated) == {"client-05"}
     only_sets_of_the_tree(simulation)
 
@@ -162,7 +162,7 @@ def test_who_stays_away_does_not_hold_up_the_other_half(tmp_path: Path) -> None:
     assert not other & asked
     simulation.start(away)
     simulation.run()
-    assert simulation.coordinator.federation.finished == "all 5 versions are made"
+    assert simulation.coordinator.federation.finished == "all 8 versions are made"
     only_sets_of_the_tree(simulation)
 
 
@@ -247,6 +247,18 @@ def test_a_flaw_that_is_found_too_late_is_looked_for_from_then_on(tmp_path: Path
     assert quorum.last_look(late, group) is None
 
 
+def test_a_flaw_that_is_found_after_the_version_is_remembered_once(tmp_path: Path) -> None:
+    simulation = federation(tmp_path, plan_for(10, versions=3), 10)
+    until(simulation, Phase.COLLECTING)
+    fates = simulation.coordinator.federation.fates
+    id = next(id for id, fate in fates.items() if fate.version == 1)
+    say = partial(simulation.coordinator.handle, simulation.loop.now())
+    for holder, wanted in (("holder-0", 1), ("holder-1", 0)):
+        step = say(holder, requests.Examined(holder, id, "a flaw"))
+        assert step.records == [records.FlawFoundLate("all", id, holder, "a flaw")] * wanted
+    assert simulation.coordinator.federation.groups["all"].suspicion.flawed == {id.client}
+
+
 # --- rounds -----------------------------------------------------------------------
 
 
@@ -261,7 +273,7 @@ def test_a_flaw_in_an_exact_round_gives_it_up_at_once(tmp_path: Path) -> None:
     (given_up,) = journalled(simulation, records.RoundGivenUp)
     assert f"not {cheat}; nothing was opened" in given_up.reason
     simulation.run()
-    assert simulation.versions() == {"all": 5}
+    assert simulation.versions() == {"all": 8}
     assert set(simulation.coordinator.federation.isolated) == {"client-05"}
     only_sets_of_the_tree(simulation)
 

@@ -206,6 +206,16 @@ class ReceiptExamined:
 
 
 @dataclass(frozen=True, slots=True)
+class FlawFoundLate:
+    """The same, when holders were asked to open a cohort with it already: it stays in."""
+
+    group: str
+    id: SubmissionId
+    holder: str
+    flaw: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShareReceived:
     """A holder's part of the sum of a cohort's one-time keys, as it sent it."""
 

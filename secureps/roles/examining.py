@@ -6,7 +6,7 @@ What must not live here: how a cohort is opened (`roles.quorum`, `roles.commit`)
 from __future__ import annotations
 
 from secureps.messages.orders import Examine
-from secureps.messages.records import CohortReopened, ReceiptExamined
+from secureps.messages.records import CohortReopened, FlawFoundLate, ReceiptExamined
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, rooted
 from secureps.roles import quorum, rounds
@@ -35,16 +35,19 @@ def looked_into(turn: Turn, group: GroupState, answer: Examined) -> None:
     asked it is too late (this one will refuse its share), and the client is remembered.
     """
     id, flaw = answer.id, answer.flaw[:REASON_LIMIT]
-    if answer.holder in group.examined.get(id, ()) or not turn.federation.known(id):
+    if answer.holder in group.examined.get(id, ()):
         return
     if flaw and group.phase is Phase.HOLDING and group.closed_over(id):
         turn.write(CohortReopened(group.name, group.number, ()))
-    late = not group.drops(id)
-    if (late and id.client in group.suspicion.flawed) if flaw else id not in group.receipts:
-        return
-    turn.write(ReceiptExamined(group.name, id, answer.holder, flaw))
-    if flaw and not late:
-        turn.tell_fates((id,))
-        turn.discard((id,))
-        if not group.streaming:
-            rounds.end_if_too_few(turn, group, id.client, turn.federation.fates[id].reason)
+    if id in group.receipts and (not flaw or group.drops(id)):
+        turn.write(ReceiptExamined(group.name, id, answer.holder, flaw))
+        if flaw:
+            turn.tell_fates((id,))
+            turn.discard((id,))
+            if not group.streaming:
+                reason = turn.federation.fates[id].reason
+                rounds.end_if_too_few(turn, group, id.client, reason)
+    elif flaw and id.client not in group.suspicion.flawed:
+        fate = turn.federation.fates.get(id)
+        if id in group.receipts or (fate is not None and fate.outcome != "dropped"):
+            turn.write(FlawFoundLate(group.name, id, answer.holder, flaw))

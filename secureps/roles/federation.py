@@ -28,6 +28,7 @@ from secureps.messages.records import (
     Ending,
     EvaluationSkipped,
     Finished,
+    FlawFoundLate,
     FounderChosen,
     HolderRefused,
     Incarnated,
@@ -317,6 +318,8 @@ class Federation:
                 group.reason = "opened; the shards average and step"
             case ReceiptExamined() | ShareReceived() | HolderRefused() | OpeningFailed():
                 self._apply_answer(group, at, record)
+            case FlawFoundLate(_, id):
+                group.suspicion = group.suspicion.doubt(id.client)
             case LiarsNamed(_, _, holders, reason):
                 self.liars |= dict.fromkeys(holders, reason)
             case CohortBurnt(_, _, reason):
@@ -346,8 +349,6 @@ class Federation:
     def _apply_answer(self, group: GroupState, at: float, record: Any) -> None:
         """What holders of a committee say, and what comes of it."""
         match record:
-            case ReceiptExamined(_, id, holder, flaw) if flaw and not group.drops(id):
-                group.suspicion = group.suspicion.doubt(id.client)
             case ReceiptExamined(_, id, holder, flaw) if flaw:
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
                 self._settle(group, "dropped", group.version, reason, (id,))
