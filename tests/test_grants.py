@@ -27,7 +27,8 @@ from secureps.messages.submission import (
 )
 from secureps.policy.buckets import halves, leaves
 from secureps.policy.hiding import check_weights
-from secureps.policy.sync import Sync
+from secureps.policy.plan import Plan
+from secureps.policy.rules import Bounds
 from secureps.roles.grants import REMEMBERED, Grants, HolderRules
 from secureps.roles.machine import Step
 from tests.roles_kit import ADDRESSES, CA, HOLDERS, _identity, make_placement, make_plan, make_run
@@ -110,7 +111,12 @@ class Coordinator:
 @pytest.fixture
 def lagging(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan's rule takes updates that are behind."""
-    monkeypatch.setattr(Sync, "stale", property(lambda self: 2))
+    bounds = Plan.bounds
+
+    def behind(plan: Plan, group: str) -> Bounds:
+        return dataclasses.replace(bounds(plan, group), stale=2)
+
+    monkeypatch.setattr(Plan, "bounds", behind)
 
 
 # --- one holder -------------------------------------------------------------------
