@@ -108,15 +108,19 @@ class Coordinator:
         return Cohort("all", self.sent, version, 1, members)
 
 
-@pytest.fixture
-def lagging(monkeypatch: pytest.MonkeyPatch) -> None:
+def lag(patch: pytest.MonkeyPatch) -> None:
     """The plan's rule takes updates that are behind."""
     bounds = Plan.bounds
 
     def behind(plan: Plan, group: str) -> Bounds:
         return dataclasses.replace(bounds(plan, group), stale=2)
 
-    monkeypatch.setattr(Plan, "bounds", behind)
+    patch.setattr(Plan, "bounds", behind)
+
+
+@pytest.fixture
+def lagging(monkeypatch: pytest.MonkeyPatch) -> None:
+    lag(monkeypatch)
 
 
 # --- one holder -------------------------------------------------------------------
@@ -300,7 +304,7 @@ def test_whatever_is_opened_every_update_hides(
     made of these sums by adding and subtracting.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Sync, "stale", property(lambda self: 2))
+        lag(patch)
         honest, opened = [Ledger(minimum) for minimum in minima], []
         for cohort, asked in requests(random.Random(seed)):
             order = opening(cohort)
