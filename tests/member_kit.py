@@ -9,7 +9,8 @@ from secureps.messages import orders, requests
 from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_digest
 from secureps.policy.plan import Plan
 from secureps.roles.machine import COORDINATOR, HANDS, Answered, Call, Halt, Step, WatchLost, Work
-from secureps.roles.member import Member, MemberKit
+from secureps.roles.member import Member
+from secureps.roles.member_kit import MemberKit
 from secureps.roles.tasks import Contributed, SealedUpdate
 from tests.roles_kit import (
     ADDRESSES,

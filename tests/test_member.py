@@ -35,7 +35,7 @@ from secureps.roles.machine import (
     WatchLost,
     Work,
 )
-from secureps.roles.member import MemberKit
+from secureps.roles.member_kit import MemberKit
 from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Sweep
 from tests.member_kit import PLAN, TWO, Client, asked, halts, puts, said, works
 from tests.roles_kit import (

@@ -22,7 +22,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
 from secureps.privacy.accountant import epsilon
 from secureps.roles.machine import COORDINATOR, HANDS, Answered, Call, Failed, Say, Step, Tick
-from secureps.roles.member import MemberKit
+from secureps.roles.member_kit import MemberKit
 from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune
 from tests.member_kit import Client, halts, leaves, puts, said, works
 from tests.roles_kit import (

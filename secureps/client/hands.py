@@ -25,6 +25,7 @@ from secureps.client.blame import blamed
 from secureps.client.judge import judge
 from secureps.client.sealing import Origin, OutboxSealer
 from secureps.client.trainer import FitConfig, FitResult, Trainer, record_privacy
+from secureps.config import PrioritySection
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Label, Seed, Stream
 from secureps.errors import InternalError, Malformed, WrongShape
@@ -39,6 +40,7 @@ from secureps.messages.submission import (
     model_digest,
 )
 from secureps.model.layout import GroupLayout, Layout
+from secureps.policy.priority import declared
 from secureps.policy.spending import fact
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.library import block_key
@@ -131,7 +133,7 @@ class MemberHands:
         first, last = self._layout().group(request.group).span(request.block)
         if len(payload) != 4 * (last - first):
             raise Malformed(f"block {request.block} of {request.group} has a wrong length")
-        values = np.frombuffer(payload, dtype="<f4").astype(np.float32)
+        values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
         self._cache[block_key(payload_digest(payload))] = values
 
     def fetch(self, key: str) -> bytes:
@@ -185,11 +187,13 @@ class MemberHands:
 
     def _assemble(self, task: Contribute | Evaluate) -> Tensors:
         """The pulled model, in the order of the schema, with this client's local tensors."""
-        layout, blocks = self._layout(), iter(task.blocks)
+        layout, blocks = self._layout(), self._blocks(task)
 
         def values(group: GroupLayout) -> NDArray[np.float32]:
-            own = itertools.islice(blocks, group.blocks)
-            return np.concatenate([self._cache[block_key(digest)] for digest in own])
+            """Zeros where this client's data touches nothing, which it does not pull."""
+            if group.name not in blocks:
+                return np.zeros(group.size, np.float32)
+            return np.concatenate([self._cache[block_key(each)] for each in blocks[group.name]])
 
         tensors = layout.assemble(values)
         wanted = {block_key(digest) for digest in task.blocks}
@@ -198,9 +202,18 @@ class MemberHands:
             tensors |= self._load_local(task.model)
         return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
 
+    def _blocks(self, task: Contribute | Evaluate) -> dict[str, tuple[bytes, ...]]:
+        """The digests of the pulled blocks, by group."""
+        layout, blocks = self._layout(), iter(task.blocks)
+        return {
+            at.group: tuple(itertools.islice(blocks, layout.group(at.group).blocks))
+            for at in task.model
+        }
+
     def _fit(self, task: Contribute, base: Tensors) -> FitResult:
         holdings, section = self._holdings, self._machine.pinned.plan.section
         labels = [part for at in task.model for part in (at.group, at.version)]
+        labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
         whole = digest("secureps-base", *task.blocks)
         config = FitConfig(
             versions={at.group: at.version for at in task.model},
@@ -224,10 +237,10 @@ class MemberHands:
             raise WrongShape(run.difference(fitted))
 
     def _seal(self, aim: Aim, base: Tensors, result: FitResult, task: Contribute) -> SealedUpdate:
-        plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
-        at = sum(g.blocks for g in self._layout().groups[: plan.groups.index(aim.group)])
-        model = model_digest(aim.group, aim.version, task.blocks[at : at + layout.blocks])
-        scale = self._scale(aim.group, task.blocks[at + layout.blocks - 1])
+        layout = self._layout().group(aim.group)
+        blocks = self._blocks(task)[aim.group]
+        model = model_digest(aim.group, aim.version, blocks)
+        scale = self._scale(aim.group, blocks[-1])
         with blamed("what fit returned"):
             delta = layout.flatten(result.parameters) - layout.flatten(base)
             clipped = self._clip(aim.group, delta, scale)
@@ -266,7 +279,14 @@ class MemberHands:
         spends = fact(plan, holdings.name, aim.group, layout.size, aim.version, attempt)
         sent = self._on_grid(aim, attempt, clipped, weight)
         id = SubmissionId(holdings.name, aim.group, aim.sequence)
-        origin = Origin(aim.version, base, spends, not holdings.seed.private)
+        origin = Origin(
+            aim.version,
+            base,
+            spends,
+            not holdings.seed.private,
+            aim.step,
+            self._magnitude(aim.group, clipped),
+        )
         sealed = self._sealer.seal(self._machine.pinned, id, sent, weight, origin)
         return dataclasses.replace(sealed, content=content)
 
@@ -290,6 +310,13 @@ class MemberHands:
         if adaptive is None or scale is None:
             return clip_l2(delta, plan.group(group).clip)[0]
         return adaptive.clipped(delta, scale)
+
+    def _magnitude(self, group: str, clipped: NDArray[np.float32]) -> int | None:
+        """What is declared of an update's size, if the rule asks for it."""
+        section = self._machine.pinned.plan.group(group)
+        if not isinstance(section.rule, PrioritySection) or section.rule.score != "magnitude":
+            return None
+        return declared(float(np.linalg.norm(clipped)), section.clip)
 
     # --- evaluating ---------------------------------------------------------------
 

@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from secureps.client.blame import blamed
 from secureps.client.hands import Holdings, MemberHands, initial_parameters, schema_of
 from secureps.client.trainer import Trainer
-from secureps.errors import ConfigError, SecurepsError
+from secureps.errors import ConfigError, SecurepsError, WrongShape
 from secureps.roles.machine import COORDINATOR, Halt
-from secureps.roles.member import Member, MemberKit
+from secureps.roles.member import Member
+from secureps.roles.member_kit import MemberKit
 from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, run_process
@@ -41,9 +44,30 @@ def make_member(
     initial = initial_parameters(holdings.trainer, holdings.seed)
     with blamed("what parameters returned"):
         schema = schema_of(initial)
-    machine = Member(MemberKit(holdings.name, kit.roster, kit.holders_digest, schema, budget))
+    with blamed("touches"):
+        rows = touched_rows(holdings.trainer)
+    member = MemberKit(holdings.name, kit.roster, kit.holders_digest, schema, budget, rows)
+    machine = Member(member)
     hands = MemberHands(holdings, machine, stores.spool, cost)
     return Executor(holdings.name, machine, stores.journal, around, hands)
+
+
+def touched_rows(trainer: Trainer) -> dict[str, list[int]]:
+    """The rows of sparse tensors that a trainer's records touch, ascending; {} if it does not say.
+
+    Raises:
+        WrongShape: it says something else than one-dimensional integers for every name.
+    """
+    touches = getattr(trainer, "touches", None)
+    if touches is None:
+        return {}
+    found = {}
+    for name, rows in touches().items():
+        array = np.asarray(rows)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise WrongShape(f"touches: the rows of {name} are not a vector of integers")
+        found[str(name)] = [int(row) for row in np.unique(array)]
+    return found
 
 
 @dataclass(frozen=True)

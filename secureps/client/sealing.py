@@ -51,12 +51,15 @@ class Origin:
         version: the base version, and digest: of its model.
         spends: what it costs in privacy, if anything.
         unsafe: its randomness is no secret.
+        step, magnitude: as in the receipt.
     """
 
     version: int
     digest: bytes
     spends: Fact | None
     unsafe: bool
+    step: int = 0
+    magnitude: int | None = None
 
 
 class OutboxSealer:
@@ -168,6 +171,8 @@ class OutboxSealer:
             charge=spends if isinstance(spends, Charge) else None,
             release=spends if isinstance(spends, Release) else None,
             unsafe=origin.unsafe,
+            step=origin.step,
+            magnitude=origin.magnitude,
         )
         if key is not None:
             receipt = self._shared(pinned, receipt, key)

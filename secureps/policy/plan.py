@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -101,6 +102,25 @@ class Plan:
                     raise PlanRefused(f"two groups have the same name, {name}")
                 found[name] = group
         return found
+
+    def touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+        """The groups that a client contributes to whose data touches these rows of sparse tensors.
+
+        Args:
+            rows: by the tensor's name; of a sparse tensor that is not there it touches all.
+        """
+        found = []
+        for group in self.section.group:
+            cut, known = row_blocks(group), [n for n in rows if fnmatchcase(n, group.pattern)]
+            if cut is None:
+                found.append(group.name)
+                continue
+            names = cut.names(group.name)
+            own = {int(row) // cut.block for name in known for row in rows[name]}
+            if own and not (min(own) >= 0 and max(own) < len(names)):
+                raise Malformed(f"group {group.name!r} has rows 0 to {cut.rows - 1} and no others")
+            found += [names[k] for k in sorted(own)] if known else names
+        return tuple(found)
 
     def versions(self, group: str) -> int:
         """How many versions are made of a group."""

@@ -36,6 +36,16 @@ def magnitude(arrival: Arrival) -> float:
     return float(arrival.magnitude if arrival.magnitude is not None else 0)
 
 
+def declared(norm: float, most: float) -> int:
+    """What a client declares of an update of this L2 norm, of which `most` is the largest: 0 to 15.
+
+    Half-octaves below the largest: 15 - 2 log2(most / norm), rounded and at least 0.
+    """
+    if norm <= 0 or most <= 0:
+        return 0
+    return max(0, min(15, round(15 - 2 * math.log2(most / norm))))
+
+
 SCORES: dict[str, Score] = {"freshness": freshness, "magnitude": magnitude}
 
 

@@ -40,6 +40,7 @@ class Bounds:
         minimum: fewest members that are opened; most: most members of a cohort.
         most_weight: of one member; start: live members that anything waits for.
         stale: versions that a member's base may be behind the newest.
+        rounds: whether members are asked together, for one round.
     """
 
     minimum: int
@@ -47,6 +48,7 @@ class Bounds:
     most_weight: int
     start: int
     stale: int
+    rounds: bool = False
 
     @property
     def total(self) -> int:
@@ -59,7 +61,7 @@ def bounds(section: RuleSection, room: int) -> Bounds:
     match section:
         case SyncSection():
             start = section.start if section.start is not None else section.quorum
-            return Bounds(section.minimum, _or(section.most, room), 1, start, 0)
+            return Bounds(section.minimum, _or(section.most, room), 1, start, 0, True)
         case SspSection():
             return Bounds(
                 section.minimum, _or(section.most, room), 1, section.minimum, 2 * section.slack + 1

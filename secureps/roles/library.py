@@ -43,10 +43,10 @@ class Library:
         if known is not None and order.version > known.version:
             self.asked -= set(known.blocks)
 
-    def lacking(self, pinned: Pinned, step: Step) -> bool:
-        """Whether blocks of the model are not here; those not asked for yet are asked for."""
+    def lacking(self, pinned: Pinned, groups: Iterable[str], step: Step) -> bool:
+        """Whether blocks of these groups are not here; those not asked for yet are asked for."""
         lacks = False
-        for group in pinned.plan.groups:
+        for group in groups:
             published, owners = self.published[group], pinned.placement.of(group).owners
             for block, digest in enumerate(published.blocks):
                 if digest in self.cached:

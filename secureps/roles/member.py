@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from secureps.crypto.identity import Roster
 from secureps.errors import (
     ClientError,
     ConfigError,
@@ -40,11 +39,12 @@ from secureps.messages.requests import (
     Telemetry,
     Welcome,
 )
-from secureps.messages.schema import Schema
 from secureps.messages.submission import FOUNDING, SubmissionId, model_digest
+from secureps.policy.rule import Base
 from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
 from secureps.roles import appraisal
+from secureps.roles.agenda import Desk
 from secureps.roles.allowance import Allowance
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.library import Library
@@ -64,8 +64,15 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
+from secureps.roles.member_kit import MemberKit
 from secureps.roles.releases import Releases
 from secureps.roles.tasks import Aim, Contribute, Contributed, Evaluate, Judged, Offer, Prune, Sweep
+
+GATHER_SECONDS = 0.05
+"""For which a client waits for more invitations to groups without rounds, after the first."""
+
+FOUNDED = Base(-1, 0)
+"""What the founding model is sealed for."""
 
 
 @dataclass(slots=True)
@@ -76,27 +83,13 @@ class Transfer:
     stored: set[int] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class MemberKit:
-    """What a client has from its kit and its model: names, roster, holders, schema.
-
-    `budget` is the epsilon at which it stops whatever the plan says; with it, a plan that
-    trains without privacy is refused.
-    """
-
-    name: str
-    roster: Roster
-    holders: bytes
-    schema: Schema
-    budget: float | None = None
-
-
 class Member:
     """The machine of one client."""
 
     def __init__(self, kit: MemberKit) -> None:
         self._kit = kit
         self._pinned: Pinned | None = None
+        self._groups: tuple[str, ...] = ()
         self._next: dict[str, int] = {}
         self._sealed: dict[SubmissionId, Sealed] = {}
         self._ledger = Ledger()
@@ -110,6 +103,7 @@ class Member:
         self._leaving = ""
         self._evaluated = 0
         self._refuses_to_evaluate = False
+        self._gathers_until: float | None = None
         self._beat: float | None = None
         self._beating = False
 
@@ -119,6 +113,7 @@ class Member:
         match record:
             case RunPinned():
                 self._pinned = Pinned.of(record)
+                self._groups = self._pinned.plan.touched(self._kit.rows)
             case Sealed(receipt):
                 if receipt.id.client != self._kit.name:
                     raise ConfigError(
@@ -141,10 +136,11 @@ class Member:
         return Step(effects=[Work(Sweep(kept)), *self._greet().effects])
 
     def _greet(self) -> Step:
-        return Step(effects=[Call(COORDINATOR, Join(self._kit.name, self._kit.schema))])
+        own = () if self._pinned is None or self._whole else self._groups  # those it contributes to
+        return Step(effects=[Call(COORDINATOR, Join(self._kit.name, self._kit.schema, own))])
 
     def wake(self) -> float | None:
-        return self._beat
+        return min([t for t in (self._beat, self._gathers_until) if t is not None], default=None)
 
     def subscription(self) -> Subscribe:
         return Subscribe(self._kit.name, tuple(sorted(self._sealed)))
@@ -177,7 +173,7 @@ class Member:
                 self._obey(now, step, event)
             case _:
                 raise Malformed(f"a member has no answer to a {type(event).__name__}")
-        self._go(step)
+        self._go(now, step)
         return step
 
     @property
@@ -187,6 +183,8 @@ class Member:
 
     def _tick(self, now: float, step: Step) -> None:
         """One heartbeat at a time: while the coordinator is away they do not pile up."""
+        if self._gathers_until is not None and self._beat is not None and now < self._beat:
+            return
         self._beat = now + self._lease / 3
         if not self._beating:
             self._beating = True
@@ -224,59 +222,60 @@ class Member:
 
     # --- pull, train, seal --------------------------------------------------------
 
-    def _go(self, step: Step) -> None:
+    def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
         if self._pinned is None or self._working or self._leaving:
             return
         for group, invite in list(self._invites.items()):
-            if invite.version == -1 and not self._pending(group, -1):
+            if invite.version == -1 and not self._desk().pending(group, FOUNDED):
                 self._followed[group] = self._invites.pop(group)
                 self._working = True
                 step.effects.append(Work(Offer(group, self._next.get(group, 0))))
                 return
         if self._evaluate(step):
             return
-        due = self._due()
-        if not due or not self._pulled(step):
+        desk = self._desk()
+        due = desk.due()
+        if not due or not self._gathered(now, desk.more_may_come(due)) or not self._pulled(step):
             return
-        aims = tuple(self._aim(invite) for invite in due)
+        aims = tuple(self._aim(each.invite.group, each.base) for each in due)
         if self._over_budget(step, aims):
             return
-        for invite in due:
-            self._followed[invite.group] = self._invites.pop(invite.group)
-        model, blocks = self._library.take(self.pinned.plan.groups)
+        for each in due:
+            self._followed[each.invite.group] = self._invites.pop(each.invite.group)
+        model, blocks = self._library.take(self._groups)
         self._working = True
         step.effects.append(Work(Contribute(model, blocks, aims)))
 
-    def _aim(self, invite: Invite) -> Aim:
-        return Aim(
-            invite.group,
-            invite.version,
-            self._next.get(invite.group, 0),
-            self._releases.known(invite.group, invite.version),
-        )
+    def _gathered(self, now: float, more_may_come: bool) -> bool:
+        """Whether training may begin: invitations that belong together come within a moment."""
+        if not more_may_come:
+            self._gathers_until = None
+        elif self._gathers_until is None:
+            self._gathers_until = now + GATHER_SECONDS
+        if self._gathers_until is not None and now < self._gathers_until:
+            return False
+        self._gathers_until = None
+        return True
 
-    def _due(self) -> list[Invite]:
-        """Invitations to train for now: groups of one rule move together, or not at all."""
-        due = []
-        for group in self.pinned.plan.groups:
-            published = self._library.published.get(group)
-            if published is None:
-                return []
-            if published.version >= self.pinned.plan.section.versions:
-                continue
-            invite = self._invites.get(group)
-            if invite is None or invite.version != published.version:
-                return []
-            if self._pending(group, invite.version):
-                return []
-            due.append(invite)
-        # evaluated first, in whatever order the invitations came
-        return [] if any(invite.evaluates > self._evaluated for invite in due) else due
+    def _aim(self, group: str, base: Base) -> Aim:
+        known = self._releases.known(group, base.version)
+        return Aim(group, base.version, self._next.get(group, 0), known, base.step)
+
+    def _desk(self) -> Desk:
+        return Desk(
+            self.pinned.plan,
+            self._groups,
+            self._library.published,
+            self._invites,
+            self._evaluated,
+            self._sealed.values(),
+            self._transfers.keys(),
+        )
 
     def _pulled(self, step: Step) -> bool:
         """Whether every block of the newest versions is here; asks for those that are not."""
-        return not self._library.lacking(self.pinned, step)
+        return not self._library.lacking(self.pinned, self._groups, step)
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
         """Whether training for these would spend too much; metrics that are paid for go first."""
@@ -307,9 +306,9 @@ class Member:
         if invite is None or ready is appraisal.Readiness.EARLY:
             return False
         self._evaluated = invite.evaluates
-        if self._pending(EVALUATION, invite.version):
+        if self._desk().pending(EVALUATION, Base(invite.version, 0)):
             return False
-        aim = self._aim(invite)
+        aim = self._aim(EVALUATION, Base(invite.version, 0))
         refusal = self._allowance.refusal(self._ledger, self.pinned.layout, aim)
         if ready is not appraisal.Readiness.READY or refusal:
             del self._invites[EVALUATION]
@@ -336,7 +335,7 @@ class Member:
         return True
 
     def _begin_evaluation(self, step: Step, aim: Aim | None = None, own: bytes = b"") -> None:
-        model, blocks = self._library.take(self.pinned.plan.groups)
+        model, blocks = self._library.take(self._groups)
         summed = appraisal.digests(self.pinned.plan, self._library.published)
         self._judging = appraisal.model_content(self.pinned.plan, self._library.published)
         self._working = True
@@ -381,7 +380,7 @@ class Member:
     def _answered(self, now: float, step: Step, request: Any, reply: Any) -> None:
         match request:
             case Join():
-                self._welcomed(now, step, reply)
+                self._welcomed(now, step, request, reply)
             case GetBlock(_, group, version, block):
                 self._got(step, group, version, block, reply.digest)
             case PutBlock(header):
@@ -405,7 +404,7 @@ class Member:
                     report = Telemetry(self._kit.name, receipt.id.group, made, figures)
                     step.effects.append(Call(COORDINATOR, report))
 
-    def _welcomed(self, now: float, step: Step, welcome: Welcome) -> None:
+    def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
         if self._pinned is None:
             try:
                 check_run(welcome.run, self._kit.roster, self._kit.holders)
@@ -424,6 +423,9 @@ class Member:
         elif self._pinned.run.id != welcome.run.id:
             text = "the coordinator runs another run than the one this client takes part in"
             step.effects.append(Halt(f"{text}; give a new --state folder", WrongRun))
+            return
+        if not request.groups and not self._whole:
+            step.effects += self._greet().effects  # the plan is known now, and which part is ours
             return
         self._beat = now + self._lease / 3
         for at in welcome.next:
@@ -479,19 +481,16 @@ class Member:
     # --- small things -------------------------------------------------------------
 
     @property
+    def _whole(self) -> bool:
+        return self._groups == self.pinned.plan.groups
+
+    @property
     def _allowance(self) -> Allowance:
         return Allowance(self.pinned.plan, self._kit.name, self._kit.budget)
 
     @property
     def _lease(self) -> float:
         return self.pinned.plan.section.lease
-
-    def _pending(self, group: str, version: int) -> bool:
-        """Whether a contribution to this version is sealed and its fate is open."""
-        return any(
-            sealed.receipt.id.group == group and sealed.receipt.version == version
-            for sealed in self._sealed.values()
-        )
 
     def _write(self, step: Step, record: Any) -> None:
         step.records.append(record)

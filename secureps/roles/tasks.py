@@ -213,21 +213,23 @@ class Offer:
 class Aim:
     """One group that a training run contributes to.
 
-    `known` are the contents (`Sealed.content`) that came of this version before, in order.
+    `known` are the contents (`Sealed.content`) that came of this version before, in order; `step`
+    is which of the client's updates of the version this is (`Receipt.step`).
     """
 
     group: str
     version: int
     sequence: int
     known: tuple[bytes, ...] = ()
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Contribute:
     """Trains from a model and seals every aim.
 
-    `model` are the newest pulled versions, `blocks` the digests of their blocks, group
-    after group.
+    `model` are the newest pulled versions of the groups that it contributes to, `blocks` the
+    digests of their blocks, group after group.
     """
 
     model: tuple[GroupVersion, ...]

@@ -1,0 +1,102 @@
+"""What a client trains for next: which groups, from which bases.
+
+Groups of one rule with rounds move together, or not at all. Without rounds an invitation is for the
+newest version that is published when training begins. Whatever is due is trained for at once: one
+pass over the data contributes to all of it. What must not live here: pulling, sealing, budgets
+(`roles.member`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from secureps.messages.orders import Invite, Published
+from secureps.messages.records import Sealed
+from secureps.messages.submission import SubmissionId
+from secureps.policy.plan import Plan
+from secureps.policy.rule import Base
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One group to train for: the invitation, and the base that it comes to."""
+
+    invite: Invite
+    base: Base
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What lies before a client.
+
+    Args:
+        groups: those that it contributes to; published: the newest versions that it heard of.
+        invites: by group; evaluated: the version that it evaluated last.
+        sealed: contributions whose fate is open; moving: those of them that are on their way.
+    """
+
+    plan: Plan
+    groups: tuple[str, ...]
+    published: Mapping[str, Published]
+    invites: Mapping[str, Invite]
+    evaluated: int
+    sealed: Collection[Sealed]
+    moving: Collection[SubmissionId]
+
+    def due(self) -> list[Due]:
+        """What can be trained for now, in the plan's order; nothing before all is published."""
+        if any(group not in self.published for group in self.groups):
+            return []
+        found = [due for rounds in self._in_rounds() for due in rounds]
+        found += [due for group in self._open(rounds=False) if (due := self._due(group))]
+        order = {group: k for k, group in enumerate(self.groups)}
+        found.sort(key=lambda due: order[due.invite.group])
+        # evaluated first, in whatever order the invitations came
+        return [] if any(due.invite.evaluates > self.evaluated for due in found) else found
+
+    def more_may_come(self, due: Sequence[Due]) -> bool:
+        """Whether invitations to other groups without rounds may be a moment behind these."""
+        asked = {each.invite.group for each in due}
+        streams = self._open(rounds=False)
+        return not asked.isdisjoint(streams) and any(group not in asked for group in streams)
+
+    def _in_rounds(self) -> Iterable[list[Due]]:
+        """For every rule with rounds, all of its groups or none."""
+        by_rule: dict[str, list[str]] = {}
+        for group in self._open(rounds=True):
+            by_rule.setdefault(repr(self.plan.group(group).rule), []).append(group)
+        for groups in by_rule.values():
+            due = [self._due(group) for group in groups]
+            if None not in due:
+                yield [each for each in due if each is not None]
+
+    def _open(self, rounds: bool) -> list[str]:
+        """The groups of which more versions are made, by rules with rounds or without."""
+        plan, published = self.plan, self.published
+        return [
+            group
+            for group in self.groups
+            if plan.bounds(group).rounds is rounds
+            and published[group].version < plan.versions(group)
+        ]
+
+    def _due(self, group: str) -> Due | None:
+        invite, newest = self.invites.get(group), self.published[group].version
+        if invite is None or invite.version > newest:
+            return None
+        if self.plan.bounds(group).rounds:
+            if invite.version != newest:
+                return None
+        elif any(id.group == group for id in self.moving):
+            return None
+        base = Base(newest, invite.step if newest == invite.version else 0)
+        return None if self.pending(group, base) else Due(invite, base)
+
+    def pending(self, group: str, base: Base) -> bool:
+        """Whether a contribution from this base is sealed and its fate is open."""
+        return any(
+            sealed.receipt.id.group == group
+            and Base(sealed.receipt.version, sealed.receipt.step) == base
+            for sealed in self.sealed
+        )
