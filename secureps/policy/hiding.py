@@ -15,8 +15,9 @@ from collections.abc import Sequence
 
 from secureps.crypto.cipher import WEIGHTS
 from secureps.errors import Refused
-from secureps.messages.submission import Cohort
+from secureps.messages.submission import Cohort, Member
 from secureps.policy.buckets import leaves, within
+from secureps.policy.rule import Base
 
 
 def check_weights(weights: Sequence[int], least: int) -> None:
@@ -47,6 +48,11 @@ def check_weights(weights: Sequence[int], least: int) -> None:
         raise Refused("one member outweighs all the others")
 
 
+def base_of(member: Member) -> Base:
+    """What tells a client's updates apart: whoever trains again from it sends the same."""
+    return Base(member.version, member.step)
+
+
 def both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
     """Whether two sums of one group may both be opened, and each member still hides.
 
@@ -61,8 +67,8 @@ def both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
         one, other: no client stands in either of them twice.
         least: fewest members of a leaf; a holder that asks for more sees a part of the same tree.
     """
-    mine = {member.id.client: (member.weight, member.version) for member in one.members}
-    theirs = {member.id.client: (member.weight, member.version) for member in other.members}
+    mine = {member.id.client: (member.weight, base_of(member)) for member in one.members}
+    theirs = {member.id.client: (member.weight, base_of(member)) for member in other.members}
     common = mine.keys() & theirs.keys()
     if mine == theirs or all(mine[name][1] != theirs[name][1] for name in common):
         return True

@@ -43,7 +43,8 @@ from secureps.messages.submission import (
     SubmissionId,
     signing_bytes,
 )
-from secureps.policy.hiding import both_open
+from secureps.policy.hiding import base_of, both_open
+from secureps.policy.rule import Base
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
 
@@ -75,19 +76,23 @@ class Grant:
     released: bool = False
 
 
+NONE = Base(-1, 0)
+"""Older than every base."""
+
+
 @dataclass(slots=True)
 class Standing:
     """What holds for a client in a group, for ever.
 
     Args:
         bound: its newest submission that is bound, and cohort: to which.
-        base: the newest base version of an update of it that was released, -1: none; and
+        base: the newest base of an update of it that was released, NONE if none was; and
         released: all cohorts that such an update is in.
     """
 
     bound: SubmissionId
     cohort: int
-    base: int = -1
+    base: Base = NONE
     released: tuple[Cohort, ...] = ()
 
 
@@ -143,8 +148,8 @@ class Grants:
         )
         for member in cohort.members:
             standing = self._standings[member.id.client, cohort.group]
-            if member.version > standing.base:
-                standing.base, standing.released = member.version, (cohort,)
+            if base_of(member) > standing.base:
+                standing.base, standing.released = base_of(member), (cohort,)
             elif not known:
                 standing.released = (*standing.released, cohort)
 
@@ -153,7 +158,7 @@ class Grants:
         found: dict[int, tuple[Cohort, Member]] = {}
         for member in cohort.members:
             standing = self._standings.get((member.id.client, cohort.group))
-            if standing is not None and standing.base == member.version:
+            if standing is not None and standing.base == base_of(member):
                 for other in standing.released:
                     found.setdefault(other.number, (other, member))
         return list(found.values())
@@ -292,13 +297,13 @@ class Grants:
         """
         for member in cohort.members:
             standing = self._standings.get((member.id.client, cohort.group))
-            if standing is not None and member.version < standing.base:
+            if standing is not None and base_of(member) < standing.base:
                 raise Refused(
                     f"{member.id} was trained from version {member.version}, and another of "
-                    f"{member.id.client} from version {standing.base} was opened before"
+                    f"{member.id.client} from version {standing.base.version} was opened before"
                 )
         plan, run = self.pinned.plan, self.pinned.run.id
-        least = max(self.least(cohort.group), plan.rule(cohort.group).minimum)
+        least = max(self.least(cohort.group), plan.bounds(cohort.group).minimum)
         for other, member in self._met(cohort):
             if not (self._blind and both_open(run, cohort, other, least)):
                 raise Refused(
@@ -349,7 +354,7 @@ class Grants:
     def _check_receipt(self, cohort: Cohort, member: Member, receipt: Receipt) -> None:
         group, newest = cohort.group, cohort.version - 1
         stale = 0 if group == EVALUATION else self.pinned.plan.bounds(group).stale
-        if receipt.id.group != group or receipt.version != member.version:
+        if receipt.id.group != group or Base(receipt.version, receipt.step) != base_of(member):
             raise Refused(f"{receipt.id}: its receipt is for another group or version")
         if not max(0, newest - stale) <= receipt.version <= newest:
             raise Refused(
@@ -384,8 +389,8 @@ class Grants:
         return Call(COORDINATOR, OpenRefused(self.name, cohort.group, cohort.number, str(reason)))
 
 
-def _updates(cohort: Cohort) -> frozenset[tuple[str, int, int]]:
-    return frozenset((m.id.client, m.weight, m.version) for m in cohort.members)
+def _updates(cohort: Cohort) -> frozenset[tuple[str, int, Base]]:
+    return frozenset((m.id.client, m.weight, base_of(m)) for m in cohort.members)
 
 
 def _digest(cohort: Cohort, held: tuple[ShardSums, ...]) -> bytes:
