@@ -132,6 +132,7 @@ class OwnRuleSection(Section):
     minimum: int = Field(default=5, ge=1)
     most: int | None = Field(default=None, ge=1)
     most_weight: Literal[1, 2, 4] = 1
+    max_staleness: int = Field(default=10, ge=0, le=1000)
     deadline: float = Field(default=60.0, gt=0)
     settings: dict[str, Scalar] = {}
 
@@ -368,6 +369,7 @@ class ServeSection(Section):
     dial (default: the same); `minimum` is the smallest cohort that a holder opens.
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
+    `threads` is how many add and open a shard's blocks.
     `unsafe_seed` repeats a shard's noise, on loopback alone: no privacy.
     """
 
@@ -383,6 +385,7 @@ class ServeSection(Section):
     weight: float = Field(default=1.0, gt=0)
     minimum: int = Field(default=5, ge=1)
     metrics: str | None = None
+    threads: int = Field(default=1, ge=1, le=256)
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
 
 

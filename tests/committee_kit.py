@@ -21,7 +21,7 @@ from secureps.errors import SecurepsError
 from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
-from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId
+from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
 from secureps.policy.plan import Plan
 from secureps.roles.charter import Pinned
 from secureps.roles.committee_holder import CommitteeHolder
@@ -122,9 +122,9 @@ class Site:
         weighed = sorted(
             zip(sent, weights or [1] * len(sent), strict=True), key=lambda pair: pair[0].receipt.id
         )
-        members = tuple(Member(s.receipt.id, w) for s, w in weighed)
-        version = weighed[0][0].receipt.version + 1
-        receipts = tuple(s.receipt for s, _ in weighed)
+        members = tuple(Member(s.receipt.id, w, s.receipt.version) for s, w in weighed)
+        version = 1 + max(each.receipt.version for each in sent)
+        receipts = tuple(rooted(s.receipt) for s, _ in weighed)
         cohort = Cohort("all", number, version, 1, members)
         return orders.Open(incarnation, cohort, receipts, (orders.ShardSums(SHARD, ()),))
 

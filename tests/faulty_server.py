@@ -118,9 +118,9 @@ def derived(done: ShareDerived, hands: CommitteeHands, task: Any) -> ShareDerive
 def answered(machine: CommitteeHolder, now: float, sender: str, event: Any) -> None:
     match event:
         case Answered(KeyShare(_, group, number)):
-            granted = machine._grants.granted(group, number)
-            assert granted is not None
-            reached("answered", granted.cohort.version)
+            known = machine._grants._standings.values()
+            released = {(c.group, c.number): c.version for each in known for c in each.released}
+            reached("answered", released[group, number])
 
 
 def summed(done: Any, hands: ShardHands, task: Any) -> Any:

@@ -19,6 +19,7 @@ from secureps.messages.submission import (
     BlockHeader,
     Receipt,
     SubmissionId,
+    ciphertext_root,
     model_digest,
     signing_bytes,
 )
@@ -174,6 +175,7 @@ class HostilePeer:
             version=0,
             base=model_digest("all", 0, blocks),
             blocks=blocks,
+            root=ciphertext_root(blocks),
             envelopes=(),
             commitments=(),
             size=sum(block_bytes(plan, layout, UPDATE, b) for b in range(layout.blocks)),

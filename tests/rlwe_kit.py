@@ -21,9 +21,10 @@ def place(slots: int, run: int = 0, group: str = "all", layout: int = 0) -> Plac
     return Place(bytes([run]) * 32, group, bytes([layout]) * 32, slots)
 
 
-def key_stream(key: bytes, first_block: int, words: int) -> NDArray[np.uint32]:
-    """Words of ChaCha20 (RFC 8439) under the zero nonce, from 64-byte block `first_block` on."""
-    stream = Cipher(algorithms.ChaCha20(key, first_block.to_bytes(4, "little") + bytes(12)), None)
+def key_stream(key: bytes, first_block: int, words: int, nonce: int = 0) -> NDArray[np.uint32]:
+    """Words of ChaCha20 (RFC 8439) under a nonce, from 64-byte block `first_block` on."""
+    start = first_block.to_bytes(4, "little") + nonce.to_bytes(12, "little")
+    stream = Cipher(algorithms.ChaCha20(key, start), None)
     return np.frombuffer(stream.encryptor().update(bytes(4 * words)), "<u4")
 
 
@@ -99,17 +100,18 @@ def binomials(words: NDArray[np.uint32]) -> list[int]:
 
 
 def sealed(enc: Encoding, at: Place, block: int, values: Ints, noise_key: bytes) -> bytes:
-    """A block, and before it the one-time key, of one noise stream."""
+    """A block, of the noise stream of its number from 1; the one-time key is of stream 0."""
     ring, n = enc.ring, enc.ring.degree
     elements = enc.elements(values.size)
-    noise = key_stream(noise_key, 0, 3 * n * (1 + elements)).reshape(-1, 3, n)
-    keys = [transformed(binomials(noise[0]), p) for p in ring.primes]
+    small = key_stream(noise_key, 0, 3 * n).reshape(3, n)
+    keys = [transformed(binomials(small), p) for p in ring.primes]
+    noise = key_stream(noise_key, 0, 3 * n * elements, nonce=1 + block).reshape(-1, 3, n)
     padded = np.zeros(elements * enc.values, np.int64)
     padded[: values.size] = values
     out = b""
     for j, digits in enumerate(padded.reshape(elements, enc.digits, n).tolist()):
         message = [sum(d[i] * enc.base**k for k, d in enumerate(digits)) for i in range(n)]
-        plain = [e + enc.delta * m for e, m in zip(binomials(noise[1 + j]), message)]
+        plain = [e + enc.delta * m for e, m in zip(binomials(noise[j]), message)]
         public = public_element(ring, at, block * enc.elements(at.slots) + j)
         residues = [
             [(a * s + x) % p for a, s, x in zip(row, key, transformed(plain, p))]

@@ -26,6 +26,7 @@ from secureps.messages.submission import (
     Member,
     Receipt,
     SubmissionId,
+    ciphertext_root,
     model_digest,
     signing_bytes,
 )
@@ -34,7 +35,8 @@ from secureps.policy.spending import fact
 from secureps.roles.admission import block_bytes
 from secureps.roles.charter import Charter
 from secureps.roles.coordinator import Coordinator
-from secureps.roles.federation import Federation, Phase
+from secureps.roles.federation import Federation
+from secureps.roles.group_state import Phase
 from secureps.roles.machine import HANDS, Answer, Order, Step, Work
 from secureps.roles.tasks import ManifestWritten, WriteManifest
 
@@ -185,15 +187,16 @@ def make_receipt(
     spends = None
     if purpose == UPDATE:
         spends = fact(plan, id.client, id.group, layout.size, version)
+    names = (id.client, id.group, id.sequence)
+    blocks = tuple(block_digest(*names, b) for b in range(layout.blocks))
     receipt = Receipt(
         run=run,
         id=id,
         purpose=purpose,
         version=version,
         base=base,
-        blocks=tuple(
-            block_digest(id.client, id.group, id.sequence, b) for b in range(layout.blocks)
-        ),
+        blocks=blocks,
+        root=ciphertext_root(blocks),
         envelopes=(),
         commitments=(),
         size=sum(block_bytes(plan, layout, purpose, b) for b in range(layout.blocks)),
@@ -209,7 +212,8 @@ def make_cohort(
     clients: tuple[str, ...] = CLIENTS, number: int = 0, version: int = 1, group: str = "all"
 ) -> Cohort:
     """A cohort of everybody's first update."""
-    members = tuple(Member(SubmissionId(client, group, version), 1) for client in sorted(clients))
+    ids = [SubmissionId(client, group, version) for client in sorted(clients)]
+    members = tuple(Member(id, 1, version - 1) for id in ids)
     return Cohort(group, number, version, 1, members)
 
 

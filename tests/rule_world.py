@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secureps.messages.submission import Member, SubmissionId
-from secureps.policy.rule import Admit, Arrival, Close, Drop, Rule, RuleState, Wait
-from secureps.roles.pool import Base, Pool
+from secureps.policy.rule import Admit, Arrival, Base, Close, Drop, Rule, RuleState, Wait
+from secureps.roles.pool import Pool
 
 
 @dataclass
@@ -64,7 +64,7 @@ class RuleWorld:
         arrival = Arrival(SubmissionId(member, "all", number), base.version, self.now)
         self.bases[arrival.id] = base
         self.waiting.append(arrival)
-        self.pool.arrive(member, base)
+        self.pool.arrive(arrival.id, base, self.now)
         self.settle()
         return arrival
 

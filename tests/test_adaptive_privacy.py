@@ -25,7 +25,7 @@ from secureps.model.layout import SCALE
 from secureps.policy.plan import Plan
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.mechanism import clip_l2
-from secureps.roles.federation import Phase
+from secureps.roles.group_state import Phase
 from secureps.roles.shard import Shard
 from secureps.roles.tasks import Aim
 from secureps.run.export import newest_model

@@ -57,6 +57,13 @@ def _whitewashed(receipt: Receipt) -> Receipt:
     return dataclasses.replace(receipt, signature=marked.signature)
 
 
+def _rearranged(receipt: Receipt) -> Receipt:
+    """Other digests under the same signature, which is over their root."""
+    changed = dataclasses.replace(receipt, blocks=receipt.blocks[::-1])
+    assert signing_bytes(changed) == signing_bytes(receipt)
+    return changed
+
+
 def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
     def change(receipt: Receipt) -> Receipt:
         made: Receipt = sign(dataclasses.replace(receipt, **changes), "c0")
@@ -79,6 +86,8 @@ def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
         (_other(blocks=(bytes(32),) * 3), Malformed, "the group has 4 blocks"),
         (_other(blocks=(bytes(32),) * 5), Malformed, "the group has 4 blocks"),
         (_other(blocks=(bytes(31),) * 4), Malformed, "each one digest"),
+        (_other(root=bytes(32)), Malformed, "its root is not that of its blocks' digests"),
+        (_rearranged, Malformed, "its root is not that of its blocks' digests"),
         (_other(size=1), Malformed, "1 bytes, the plan makes"),
         (_other(envelopes=(b"x",)), Malformed, "no envelopes"),
         (_other(commitments=(b"x",)), Malformed, "no envelopes"),

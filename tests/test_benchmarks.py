@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import committee, floor
+from benchmarks import committee, floor, holder, threads
 from benchmarks.ciphers import measure
 from benchmarks.streaming import BLOCK, MOST_BEYOND, stream
 from secureps.crypto.suite import CIPHERS
@@ -33,6 +33,14 @@ def test_every_step_under_every_cipher_is_measured() -> None:
     assert sealed["to fp32"] == 2.0
 
 
+def test_every_step_is_measured_with_any_threads() -> None:
+    rows = threads.measure(FEW, blocks=3, tries=1)
+    assert [row["step"] for row in rows] == ["seal", "add", "open"]
+    for row in rows:
+        assert all(float(row[f"{n} threads, ns/value"]) > 0 for n in threads.THREADS)
+        assert float(row["times as fast"]) > 0
+
+
 def test_every_party_of_every_committee_is_measured() -> None:
     rows = committee.measure(degree=64, tries=1)
     steps = {
@@ -47,6 +55,14 @@ def test_every_party_of_every_committee_is_measured() -> None:
             assert all(float(row["ms"]) > 0 for row in of)
     (sealed,) = (r for r in rows if (r["committee"], r["step"]) == ("3 of 4", "seal"))
     assert sealed["bytes"] == 4 * (3 * 32 + 48)
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").is_file(), reason="reads Linux's /proc")
+def test_a_real_key_holder_is_measured() -> None:
+    (row,) = holder.measure((((30, 7), 1),), rest=0.1)
+    assert float(row["bytes in"]) > 5 * 2 * 8_000  # receipts of five, each of them twice
+    assert float(row["bytes out"]) > 8_000
+    assert float(row["CPU ms"]) > 0
 
 
 def test_the_float32_floor_adds_up_and_takes_time(tmp_path: Path) -> None:

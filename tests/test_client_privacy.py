@@ -12,10 +12,11 @@ from secureps.client.hands import MemberHands
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused, Refused
-from secureps.messages.submission import Cohort
+from secureps.messages.submission import Cohort, SubmissionId
+from secureps.messages.submission import Member as Summed
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact, spent
-from secureps.roles.federation import Phase
+from secureps.roles.group_state import Phase
 from secureps.roles.keyholder import KeyHolder
 from secureps.roles.member import Member
 from secureps.roles.tasks import Aim, Contribute, Evaluate
@@ -179,8 +180,8 @@ def test_a_holder_opens_no_cohort_with_too_few_honest_members(tmp_path: Path) ->
     holder = simulation.parties["holder-0"].machine
     assert isinstance(holder, KeyHolder)
     object.__setattr__(holder._grants._rules, "minimum", 1)
-    cohort = holder.granted("all", 0)
-    few = Cohort("all", 99, 2, 1, cohort.members[:4])
+    members = tuple(Summed(SubmissionId(f"c{k}", "all", 9), 1, 1) for k in range(4))
+    few = Cohort("all", 99, 2, 1, members)
     with pytest.raises(Refused, match="4 members, this holder opens 5 or more"):
         holder._grants.check(few, (), ())
 

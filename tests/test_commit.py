@@ -8,8 +8,8 @@ import pytest
 
 from secureps.errors import WrongVersion
 from secureps.messages import orders, records, requests
-from secureps.messages.submission import Member, SubmissionId
-from secureps.roles.federation import Phase
+from secureps.messages.submission import Member, SubmissionId, rooted
+from secureps.roles.group_state import Phase
 from secureps.roles.machine import HANDS, Tick, Unwatched
 from secureps.roles.tasks import ManifestWritten, WriteManifest
 from tests.roles_kit import (
@@ -51,7 +51,7 @@ def test_a_version_in_six_steps() -> None:
     closed = step.records[1]
     cohort = closed.cohort
     assert closed.reason == "all 3 invited have arrived"
-    assert cohort.members == tuple(Member(names[c].id, 1) for c in CLIENTS)
+    assert cohort.members == tuple(Member(names[c].id, 1, 0) for c in CLIENTS)
     assert (cohort.group, cohort.number, cohort.version, cohort.epoch) == ("all", 0, 1, 1)
     for shard in SHARDS:
         (hold,) = orders_of(step, shard)
@@ -70,7 +70,7 @@ def test_a_version_in_six_steps() -> None:
     assert opening == orders.Open(
         1,
         cohort,
-        tuple(names[c] for c in CLIENTS),
+        tuple(rooted(names[c]) for c in CLIENTS),
         tuple(orders.ShardSums(s, world.sums(s, "all", 0)) for s in SHARDS),
     )
     # 4 prepare

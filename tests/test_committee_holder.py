@@ -13,6 +13,7 @@ from secureps.errors import Fenced, InternalError, Malformed, UnknownParty, Wron
 from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
+from secureps.policy.sync import Sync
 from secureps.roles.grants import receipts_digest
 from secureps.roles.machine import (
     COORDINATOR,
@@ -89,8 +90,11 @@ def test_old_orders_and_other_runs_are_refused() -> None:
         with pytest.raises(Fenced, match="incarnation 2, 3 rules"):
             holder.begin(order)
     other = dataclasses.replace(bench().run, nonce=bytes([1]) * 32)
-    with pytest.raises(WrongRun, match="ledger is of another run"):
-        holder.begin(orders.Configure(3, other, bench().placement, bench().addresses))
+    wrong = orders.Configure(3, other, bench().placement, bench().addresses)
+    (halt,) = holder.begin(wrong).effects
+    assert isinstance(halt, Halt)
+    assert halt.error is WrongRun
+    assert "ledger is of another run" in halt.reason
 
 
 # --- examination ------------------------------------------------------------------
@@ -188,7 +192,8 @@ def test_the_ledger_is_written_before_the_share_exists_and_before_it_leaves() ->
     holder, order = bench().holder(0), bench().opening(crowd())
     step = holder.begin(order)
     receipts = receipts_digest(order.receipts)
-    granted = records.CohortGranted(order.cohort, order.held, BASE, receipts)
+    bases = (records.BaseModel(0, BASE),)
+    granted = records.CohortGranted(order.cohort, order.held, bases, receipts)
     assert step == Step([granted], [Work(DeriveShare(order.cohort, order.receipts))])
     assert holder.begin(order) == Step(), "it is at it"
     done = holder.hands.work(step.effects[0].task)
@@ -244,7 +249,9 @@ def test_a_submission_is_bound_to_one_cohort_and_a_client_to_one_of_a_version() 
         assert reason == "c1/all/1 is bound to cohort 0 for ever"
         again = [bench().send(name, 2) for name in CLIENTS[:5]]
         reason = each.refusal(bench().opening(again, number=1))
-        assert reason == "c0 stands in cohort 0, which was opened for the same version 1"
+        assert reason == (
+            "c0 stands in cohort 0, which was opened with its update from the same version 0"
+        )
     holder.share(bench().opening(crowd(1), number=1))
 
 
@@ -289,8 +296,24 @@ def test_one_model_of_every_version_for_ever() -> None:
     others = [bench().send(name, 1, base=digest("another")) for name in CLIENTS[3:6]]
     for each in (holder, holder.restarted()):
         reason = each.refusal(bench().opening(others, number=1))
-        assert reason == "a cohort of version 1 of all was trained on another model before"
+        assert reason == "another model than before is said to be version 0 of all"
     holder.share(bench().opening(crowd()[3:], number=1))
+
+
+def test_updates_from_several_base_versions_add_up_and_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One set of public polynomials serves all versions of a run."""
+    monkeypatch.setattr(Sync, "stale", property(lambda self: 3))
+    bases = (0, 2, 3, 3, 1, 0)
+    models = [digest("model", bytes([version])) for version in range(4)]
+    sent = [bench().send(c, 9, v, models[v]) for c, v in zip(CLIENTS, bases)]
+    weights = [1, 1, 1, 2, 2, 2]
+    order = bench().opening(sent, weights=weights)
+    assert [m.version for m in order.cohort.members] == list(bases)
+    shares = {h.name: h.share(order) for h in (bench().holder(k, minimum=3) for k in range(3))}
+    found = bench().opened(sent, weights, bench().key(order, shares))
+    assert (found == sum(w * each.values for w, each in zip(weights, sent))).all()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -12,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.hands import MemberHands
-from secureps.crypto.field import P, lagrange, parse_vector, vector_bytes
+from secureps.crypto.field import P
 from secureps.crypto.suite import key_length
 from secureps.errors import Malformed, Oversized, UnknownParty
-from secureps.messages import records, requests
-from secureps.messages.submission import Receipt
-from secureps.roles.federation import Phase
+from secureps.messages import orders, records, requests
+from secureps.roles.committee_holder import CommitteeHolder
+from secureps.roles.group_state import Phase
 from secureps.run.simulation import Conditions, Simulation
-from secureps.service.committee_hands import CommitteeHands
 from secureps.store.spool import DiskSpool
+from secureps.wire.codec import encode
+from tests.cheats import cheats, journalled, lies, small_error, spoil_one, spoils, until
 from tests.federations import Tensors, same, small_federation, small_plan
 
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
@@ -44,24 +43,39 @@ def ends_as_unharmed(simulation: Simulation) -> None:
     assert same(simulation.model(), unharmed())
 
 
-def until(simulation: Simulation, phase: Phase, version: int = 1) -> None:
-    group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: (group.phase, group.version) == (phase, version))
-
-
 def later(simulation: Simulation, seconds: float) -> None:
     over = simulation.loop.now() + seconds
     simulation.loop.call_later(seconds, lambda: None)
     simulation.run(lambda: simulation.loop.now() >= over)
 
 
-def journalled(simulation: Simulation, kind: type[Any], party: str = "coordinator") -> list[Any]:
-    journal = simulation._stores[party].journal
-    return [record for _, record in journal.replay() if isinstance(record, kind)]
-
-
 def reason(simulation: Simulation) -> str:
     return simulation.coordinator.federation.groups["all"].reason
+
+
+# --- what holders are told --------------------------------------------------------
+
+
+def test_what_a_holder_is_told_is_as_long_with_more_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, told = CommitteeHolder.handle, dict[int, list[tuple[str, int]]]()
+
+    def heard(self: CommitteeHolder, now: float, sender: str, event: Any) -> Any:
+        if isinstance(event, orders.Examine | orders.Open):
+            told[block_size].append((type(event).__name__, len(encode(event))))
+        return handle(self, now, sender, event)
+
+    monkeypatch.setattr(CommitteeHolder, "handle", heard)
+    for block_size in (64, 32):
+        told[block_size] = []
+        plan = small_plan("rlwe", block_size=block_size)
+        simulation = small_federation(plan, tmp_path / str(block_size))
+        simulation.run()
+        blocks = len(simulation.coordinator.federation.groups["all"].blocks)
+        assert blocks == {64: 4, 32: 7}[block_size]
+    assert len(told[64]) == 4 * 4 * (6 + 1)
+    assert sorted(told[64]) == sorted(told[32])
 
 
 # --- holders that die -------------------------------------------------------------
@@ -121,33 +135,8 @@ def test_a_holder_that_lost_its_ledger_is_refused_and_the_others_suffice(tmp_pat
 # --- holders that lie -------------------------------------------------------------
 
 
-def lies(simulation: Simulation, holder: str, lie: Callable[[Any], Any], times: int = 99) -> None:
-    """What this holder answers is changed, so many times."""
-    hands = simulation.parties[holder].hands
-    assert isinstance(hands, CommitteeHands)
-    right, left = hands._derive, [times]
-
-    def derive(task: Any) -> Any:
-        done = right(task)
-        left[0] -= 1
-        if left[0] < 0:
-            return done
-        length = len(done.share) // 4
-        share = vector_bytes(lie(parse_vector(done.share, length)))
-        return dataclasses.replace(done, share=share)
-
-    hands._derive = derive  # type: ignore[method-assign]
-
-
 def at_random(share: Any) -> Any:
     return np.random.default_rng(1).integers(0, P, share.size).astype(np.uint32)
-
-
-def small_error(share: Any) -> Any:
-    """With the answers of holders 0, 1 and 2 the sum of keys is off by -1, 0 or 1."""
-    factor = pow(lagrange((1, 2, 3), 0)[1], -1, P)
-    error = np.random.default_rng(2).integers(-1, 2, share.size)
-    return ((share.astype(np.int64) + error * factor % P) % P).astype(np.uint32)
 
 
 @pytest.mark.parametrize("lie", [at_random, small_error])
@@ -206,29 +195,6 @@ def test_a_coordinator_killed_between_two_tries_does_not_repeat_the_first(tmp_pa
 # --- members that cheat -----------------------------------------------------------
 
 
-def cheats(
-    simulation: Simulation, client: str, change: Callable[[Receipt], dict[str, Any]], times: int = 1
-) -> None:
-    """What this member says of its key is changed before it signs, so many times."""
-    hands = simulation.parties[client].hands
-    assert isinstance(hands, MemberHands)
-    right, left = hands._sealer._shared, [times]
-
-    def shared(*given: Any) -> Receipt:
-        receipt = right(*given)
-        left[0] -= 1
-        return receipt if left[0] < 0 else dataclasses.replace(receipt, **change(receipt))
-
-    hands._sealer._shared = shared  # type: ignore[method-assign, assignment]
-
-
-def spoil_one(receipt: Receipt) -> dict[str, Any]:
-    """Holder 2 alone gets an envelope that does not open."""
-    envelopes = list(receipt.envelopes)
-    envelopes[2] = envelopes[2][:-1] + bytes([envelopes[2][-1] ^ 1])
-    return {"envelopes": tuple(envelopes)}
-
-
 def test_a_member_with_a_bad_envelope_is_named_and_left_out_before_anything_opens(
     tmp_path: Path,
 ) -> None:
@@ -256,22 +222,6 @@ def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
     (given_up,) = journalled(simulation, records.RoundGivenUp)
     assert "the minimum cohort is 5" in given_up.reason
     assert "holder-2 found a flaw" in given_up.reason
-
-
-def spoils(simulation: Simulation, client: str, times: int) -> None:
-    """It shares another key than it seals with, so many times."""
-    hands = simulation.parties[client].hands
-    assert isinstance(hands, MemberHands)
-    sealer = hands._sealer
-    right, left = sealer._shared, [times]
-
-    def shared(pinned: Any, receipt: Receipt, key: Any) -> Receipt:
-        left[0] -= 1
-        if left[0] >= 0:
-            key = type(key)(key.coefficients()[::-1].copy())
-        return right(pinned, receipt, key)
-
-    sealer._shared = shared  # type: ignore[method-assign]
 
 
 def test_a_member_whose_correction_is_wrong_burns_its_cohort_and_holders_are_cleared(

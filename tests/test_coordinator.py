@@ -24,7 +24,7 @@ from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import Coordinator
-from secureps.roles.federation import Phase
+from secureps.roles.group_state import Phase
 from secureps.roles.machine import Tick
 from tests.roles_kit import (
     CLIENTS,

@@ -20,7 +20,7 @@ from secureps.errors import DamagedStore, Refused
 from secureps.messages import records
 from secureps.messages.requests import GetSum
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE
-from secureps.roles.federation import Fate, GroupState, Phase
+from secureps.roles.group_state import Fate, GroupState, Phase
 from secureps.roles.shard import Shard, model_key, sum_key
 from secureps.roles.shelf import Shelves
 from secureps.run.simulation import Conditions

@@ -18,6 +18,16 @@ ELSEWHERE = {
         "test_member_sends.py",
         ": this client stops",
     ),
+    "...: ... is left out of the run: ... spoils cohorts: ...": (
+        "test_suspecting.py",
+        " is left out of the run: ",
+    ),
+    "left out of this run: ... spoils cohorts: ... (the other side's fault)": (
+        "test_suspecting.py",
+        "left out of this run: ",
+    ),
+    "... cohorts in succession came to nothing at version ... of ..., and every one was charged: "
+    "...": ("test_suspecting.py", " cohorts in succession came to nothing at version "),
     "... is open to others: chmod 600 ...": ("test_keyring.py", "chmod 600 "),
     "this folder holds another run: its plan or roster differs from what was given; start a new "
     "run in an empty folder": ("test_processes.py", "start a new run in an empty folder"),

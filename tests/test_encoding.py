@@ -150,7 +150,8 @@ def test_what_is_none_by_default_leaves_no_trace_in_the_bytes() -> None:
 
 def test_the_class_is_part_of_the_bytes() -> None:
     assert canonical(Heartbeat("a")) == b'Heartbeat:{"party":"a"}'
-    bodies = {canonical(Member(SubmissionId("a", "b", 1), 1)), canonical(SubmissionId("a", "b", 1))}
+    id = SubmissionId("a", "b", 1)
+    bodies = {canonical(Member(id, 1, 0)), canonical(id)}
     assert len(bodies) == 2
 
 
@@ -219,7 +220,7 @@ def test_signed_part_leaves_out_the_signature_alone() -> None:
 
 def test_a_receipts_signature_covers_whether_its_seed_was_unsafe() -> None:
     id = SubmissionId("a", "g", 0)
-    safe = Receipt(b"r", id, "update", 0, b"b", (b"d",), (), (), 1, None, None, False)
+    safe = Receipt(b"r", id, "update", 0, b"b", (b"d",), b"t", (), (), 1, None, None, False)
     unsafe = dataclasses.replace(safe, unsafe=True)
     assert signed_part(safe) != signed_part(unsafe)
     plain = to_plain(unsafe) | {"unsafe": 1}

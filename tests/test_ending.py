@@ -11,7 +11,7 @@ from secureps.errors import UnknownParty
 from secureps.messages import orders, records, requests
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact, facts_of, spent
-from secureps.roles.federation import Phase
+from secureps.roles.group_state import Phase
 from secureps.run.simulation import Simulation
 from tests.evaluations import evaluated_plan, examined, metrics_of
 from tests.federations import same, small_federation, small_plan

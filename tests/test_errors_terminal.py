@@ -307,6 +307,7 @@ def write_state(federation: Terminals, mistake: str) -> None:
         version=0,
         base=b"",
         blocks=(),
+        root=b"",
         envelopes=(),
         commitments=(),
         size=0,

@@ -16,7 +16,8 @@ from secureps.errors import InternalError, SecurepsError
 from secureps.messages import orders, records, requests
 from secureps.messages.charge import Charge
 from secureps.messages.submission import SubmissionId
-from secureps.roles.federation import Federation, GroupState, Phase
+from secureps.roles.federation import Federation
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.machine import Tick
 from tests.roles_kit import (
     CLIENTS,
@@ -285,7 +286,7 @@ def test_without_privacy_in_the_plan_no_epsilon_is_finite() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        records.CohortGranted(make_cohort(), ()),
+        records.CohortGranted(make_cohort(), (), (), b""),
         records.StatePrepared("all", 0, -1, (), b""),
         records.StateCommitted("none", 0, 0),
         records.CheckpointComplete(3),

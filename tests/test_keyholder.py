@@ -21,7 +21,7 @@ from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId
 from secureps.roles.charter import Pinned
-from secureps.roles.grants import HolderRules
+from secureps.roles.grants import HolderRules, receipts_digest
 from secureps.roles.keyholder import KeyHolder, received_key
 from secureps.roles.machine import (
     COORDINATOR,
@@ -60,6 +60,7 @@ from tests.roles_kit import (
 PLAN = make_plan("bfv")
 RUN = make_run(PLAN).id
 BASE = digest("base")
+ENDS = "this holder takes no part in the run: "
 SUMS = tuple(block_digest("sum", "all", 0, b) for b in range(4))
 
 
@@ -106,6 +107,13 @@ def opening(cohort: Cohort | None = None, incarnation: int = 1, **changes: Any) 
         make_receipt(PLAN, RUN, m.id, cohort.version - 1, BASE, **changes) for m in cohort.members
     )
     return orders.Open(incarnation, cohort, receipts, held())
+
+
+def granted(order: orders.Open | None = None) -> records.CohortGranted:
+    """What is on record of a cohort whose members were all trained from the version before it."""
+    order = order or opening()
+    bases = (records.BaseModel(order.cohort.version - 1, BASE),)
+    return records.CohortGranted(order.cohort, held(), bases, receipts_digest(order.receipts))
 
 
 def held() -> tuple[orders.ShardSums, ...]:
@@ -164,8 +172,9 @@ def test_the_run_is_pinned_once() -> None:
     assert step == Step([records.Incarnated(1), pinned], locations)
     assert keys.order(order) == Step(effects=locations)
     assert keys.machine.pinned == Pinned.of(pinned)
-    with pytest.raises(WrongRun, match="ledger is of another run"):
-        keys.order(configure(PLAN, incarnation=9, nonce=bytes(32)))
+    step = keys.order(configure(PLAN, incarnation=9, nonce=bytes(32)))
+    text = "ledger is of another run; give it an empty folder"
+    assert step == Step(effects=[Halt(f"{ENDS}this holder's {text}", WrongRun)])
     assert keys.order(order) == Step(effects=locations), "the refused order left no incarnation"
 
 
@@ -179,8 +188,11 @@ def test_the_run_is_pinned_once() -> None:
 )
 def test_a_run_of_another_kit_is_refused(changes: dict[str, bytes], text: str) -> None:
     keys = Keys()
-    with pytest.raises(WrongRun, match=text):
-        keys.order(configure(PLAN, incarnation=5, **changes))
+    (halt,) = keys.order(configure(PLAN, incarnation=5, **changes)).effects
+    assert isinstance(halt, Halt)
+    assert halt.error is WrongRun
+    assert halt.reason.startswith(ENDS)
+    assert text in halt.reason
     assert keys.journal == []
     assert keys.founded().journal != []
 
@@ -209,7 +221,7 @@ def test_only_the_coordinator_gives_orders(sender: str) -> None:
 
 def test_a_cohort_is_opened_block_by_block() -> None:
     keys = Keys().founded()
-    assert keys.order(opening()).records == [records.CohortGranted(make_cohort(), held())]
+    assert keys.order(opening()).records == [granted()]
     keys = Keys().founded()
     step = keys.order(opening())
     assert fetches(step) == [("shard-a", 0), ("shard-b", 1), ("shard-a", 2), ("shard-b", 3)]
@@ -217,7 +229,7 @@ def test_a_cohort_is_opened_block_by_block() -> None:
     for block in range(4):
         step = keys.fetched(block)
         key = f"{received_key('all', 0, block)}/{SUMS[block].hex()}"
-        assert step == Step(effects=[Work(OpenSum("all", 0, block, key))])
+        assert step == Step(effects=[Work(OpenSum("all", 0, block, key, 3))])
     headers = [opened_header(PLAN, RUN, "all", 0, b) for b in range(4)]
     for header in headers[:3]:
         assert keys.give(HANDS, SumOpened(header, 0.5)) == Step(), (
@@ -248,7 +260,7 @@ def test_a_cohort_is_opened_block_by_block() -> None:
 
 def test_the_grant_is_journalled_before_anything_is_fetched() -> None:
     step = Keys().founded().order(opening())
-    assert step.records == [records.CohortGranted(make_cohort(), held())]
+    assert step.records == [granted()]
     assert len(fetches(step)) == 4
 
 
@@ -308,10 +320,10 @@ def test_too_small_a_cohort() -> None:
 
 def test_a_client_counts_once() -> None:
     """One client under many sequences is no crowd."""
-    members = tuple(Member(SubmissionId("c0", "all", s), 1) for s in (1, 2))
+    members = tuple(Member(SubmissionId("c0", "all", s), 1, 0) for s in (1, 2))
     alone = dataclasses.replace(make_cohort(), members=members)
     assert "2 members, this holder opens 2" in refusal(Keys().founded().order(opening(alone)))
-    crowd = (*members, Member(SubmissionId("c1", "all", 1), 1))
+    crowd = (*members, Member(SubmissionId("c1", "all", 1), 1, 0))
     twice = dataclasses.replace(make_cohort(), members=crowd)
     reason = refusal(Keys().founded().order(opening(twice)))
     assert reason == "a client stands in the cohort twice"
@@ -388,8 +400,8 @@ def test_a_submission_is_bound_to_one_cohort_for_ever() -> None:
     for holder in (keys, keys.restarted()):
         reason = refusal(holder.order(opening(differencing)))
         assert reason == "c0/all/1 is bound to cohort 0 for ever"
-    fresh = make_cohort(number=1, version=2)
-    assert keys.order(opening(fresh)).records == [records.CohortGranted(fresh, held())]
+    fresh = opening(make_cohort(number=1, version=2))
+    assert keys.order(fresh).records == [granted(fresh)]
 
 
 def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
@@ -408,7 +420,7 @@ def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
 def test_a_refused_cohort_binds_nobody() -> None:
     keys = Keys().founded()
     refusal(keys.order(opening(make_cohort(CLIENTS[:1]))))
-    assert keys.order(opening()).records == [records.CohortGranted(make_cohort(), held())]
+    assert keys.order(opening()).records == [granted()]
 
 
 def test_every_shard_must_hold() -> None:
@@ -452,9 +464,9 @@ def test_two_sums_of_one_version_that_differ_in_a_client_are_never_released() ->
         keys.fetched(block)
         keys.stored(block)
     clients = tuple(m.id.client for m in make_cohort().members)
-    fewer = tuple(Member(SubmissionId(client, "all", 7), 1) for client in clients[:2])
+    fewer = tuple(Member(SubmissionId(client, "all", 7), 1, 0) for client in clients[:2])
     again = Cohort("all", 1, 1, 1, fewer)
-    reason = "c0 stands in cohort 0, which was opened for the same version 1"
+    reason = "c0 stands in cohort 0, which was opened with its update from the same version 0"
     assert refusal(keys.order(opening(again))) == reason
     assert refusal(keys.restarted().order(opening(again))) == reason
 
@@ -464,6 +476,6 @@ def test_a_cohort_that_was_not_released_leaves_its_clients_free() -> None:
     keys.order(opening())
     keys.fetched(0, answer=bytes(32))
     clients = tuple(m.id.client for m in make_cohort().members)
-    members = tuple(Member(SubmissionId(client, "all", 7), 1) for client in clients)
+    members = tuple(Member(SubmissionId(client, "all", 7), 1, 0) for client in clients)
     step = keys.order(opening(Cohort("all", 1, 1, 1, members)))
     assert len(fetches(step)) == 4

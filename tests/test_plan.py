@@ -465,3 +465,16 @@ def test_files_that_do_not_parse(tmp_path: Path) -> None:
             read_toml(tmp_path / "bad.toml")
     with pytest.raises(ConfigError, match="Is a directory; name a file in it"):
         read_toml(tmp_path)
+
+
+def test_the_cipher_has_room_for_the_heaviest_member_that_the_rules_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its 10 sigma count weights squared, not members."""
+    from secureps.policy.sync import Sync
+    from tests.roles_kit import make_plan
+
+    plan = make_plan("rlwe")
+    assert plan.cipher_parameters.most_weight == 1
+    monkeypatch.setattr(Sync, "most_weight", property(lambda self: 4))
+    assert Plan(plan.section).cipher_parameters.most_weight == 4

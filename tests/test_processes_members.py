@@ -18,9 +18,9 @@ from secureps.messages.records import (
     Received,
     RoundGivenUp,
 )
+from tests.cheats import cheats, spoil_one
 from tests.federations import Tensors, same, small_federation, small_plan
 from tests.processes import Processes
-from tests.test_committee_runs import cheats, spoil_one
 
 CHEATS = {
     1: ("client-01", "garbage", "an envelope does not open"),

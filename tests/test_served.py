@@ -11,7 +11,7 @@ from secureps.messages.orders import Configure
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.roles.committee_holder import CommitteeHolder
 from secureps.roles.grants import HolderRules
-from secureps.roles.machine import COORDINATOR
+from secureps.roles.machine import COORDINATOR, Halt
 from secureps.store.journal import MemoryJournal
 from secureps.store.served import ServedJournal, served_runs
 from tests.committee_kit import Bench
@@ -65,8 +65,12 @@ def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: 
     machine, _ = started(MemoryJournal(ledger.rows))
     machine.handle(0.0, COORDINATOR, order)
     machine, _ = started(MemoryJournal())
-    with pytest.raises(WrongRun, match="has served this run, and its ledger is not here"):
-        machine.handle(0.0, COORDINATOR, order)
+    step = machine.handle(0.0, COORDINATOR, order)
+    assert step.records == []
+    (halt,) = step.effects
+    assert isinstance(halt, Halt)
+    assert halt.error is WrongRun
+    assert "has served this run, and its ledger is not here" in halt.reason
     assert not machine.configured
 
 

@@ -258,5 +258,7 @@ def test_weights_are_part_of_a_cohort() -> None:
     desk = Desk().founded()
     cohort = make_cohort()
     desk.holding(cohort)
-    heavier = dataclasses.replace(cohort, members=tuple(Member(m.id, 2) for m in cohort.members))
+    heavier = dataclasses.replace(
+        cohort, members=tuple(Member(m.id, 2, m.version) for m in cohort.members)
+    )
     refused(desk, COORDINATOR, desk.hold(heavier), Refused, "another one before")

@@ -75,7 +75,7 @@ class Disk:
             digest = self.states.keep(group, version(group, number))
             blocks = tuple(bytes(32) for _ in GROUPS[group])
             if number:
-                member = Member(SubmissionId("c0", group, number), 1)
+                member = Member(SubmissionId("c0", group, number), 1, number - 1)
                 cohort = Cohort(group, number, number, 1, (member,))
                 self.shelves.apply(SumsMade(cohort, blocks))
             self.shelves.apply(StatePrepared(group, number, number, blocks, digest))
@@ -169,7 +169,7 @@ def test_a_thousand_versions_are_not_too_many(tmp_path: Path) -> None:
     disk.keep("a", 0)
     for number in range(1, 1001):
         record = disk.shelves.shelf("a").states[0]
-        member = Member(SubmissionId("c0", "a", number), 1)
+        member = Member(SubmissionId("c0", "a", number), 1, number - 1)
         disk.shelves.apply(SumsMade(Cohort("a", number, number, 1, (member,)), (bytes(32),)))
         disk.shelves.apply(StatePrepared("a", number, number, (bytes(32),), record.state))
     with pytest.raises(DamagedStore, match=r"a-000001\.safetensors: made again, it came out diff"):

@@ -27,7 +27,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.run import ShardAddress
 from secureps.roles import report
-from secureps.roles.federation import Phase
+from secureps.roles.group_state import Phase
 from secureps.run.simulation import Simulation
 from secureps.run.standing import EVERY, evaluations, record, show, show_json, watch
 from secureps.service.snapshot import Snapshot

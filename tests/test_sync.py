@@ -46,6 +46,13 @@ def test_a_round_waits_for_its_members() -> None:
     assert rule().admit(0.0, "a", state) == Admit("invited to version 1")
 
 
+def test_nobody_waits_for_who_is_left_out_but_the_minimum_stays() -> None:
+    pair, single = frozenset({"a", "b"}), frozenset({"a"})
+    assert isinstance(rule().admit(0.0, "a", RuleState(0, pair, left_out=1)), Admit)
+    waits = Wait(None, "waits for members: 1 of 2 are live")
+    assert rule().admit(0.0, "a", RuleState(0, single, left_out=5)) == waits
+
+
 def test_at_most_so_many_are_invited_by_name() -> None:
     state = RuleState(4, frozenset("edcba"))
     answers = {m: rule().admit(0.0, m, state) for m in "abcde"}
@@ -72,7 +79,7 @@ def test_nothing_is_decided_between_rounds() -> None:
 
 def test_all_arrived() -> None:
     decision = rule().decide(100.0, arrived("c", "a", "b"), opened())
-    members = tuple(Member(SubmissionId(c, "all", 1), 1) for c in "abc")
+    members = tuple(Member(SubmissionId(c, "all", 1), 1, 0) for c in "abc")
     assert decision == Close(members, "all 3 invited have arrived")
 
 

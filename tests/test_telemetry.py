@@ -9,7 +9,7 @@ import pytest
 from secureps.errors import Malformed
 from secureps.messages.requests import Figure, Missing, Telemetry
 from secureps.roles import telemetry
-from secureps.roles.federation import Phase
+from secureps.roles.group_state import Phase
 from secureps.roles.machine import Tick
 from secureps.roles.telemetry import Window
 from tests.roles_kit import World, collecting, holding, make_plan, preparing, refused, take

@@ -64,7 +64,8 @@ Tensors = dict[str, NDArray[Any]]
 class Holdings:
     """What a client brings: its trainer, its identity, its seed and the holders' keys.
 
-    `local` is the folder for tensors that never leave (the plan's `local` patterns).
+    `local` is the folder for tensors that never leave (the plan's `local` patterns); `threads`
+    seal its blocks.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Holdings:
     seed: Seed
     holder_keys: Mapping[str, bytes]
     local: Path
+    threads: int = 1
 
 
 def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
@@ -113,7 +115,9 @@ class MemberHands:
         self._outbox = outbox
         self._cost = cost
         self._cache: dict[str, NDArray[np.float32]] = {}
-        self._sealer = OutboxSealer(holdings.identity, holdings.holder_keys, outbox)
+        self._sealer = OutboxSealer(
+            holdings.identity, holdings.holder_keys, outbox, holdings.threads
+        )
 
     def seconds(self, task: object) -> float:
         return self._cost(task)

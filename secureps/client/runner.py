@@ -50,7 +50,8 @@ def make_member(
 class Joining:
     """How a client joins: which coordinator, with which kit, as whom, with what state.
 
-    `budget` is its own limit on epsilon: never more, and no training without privacy.
+    `budget` is its own limit on epsilon: never more, and no training without privacy. `threads`
+    is how many seal its blocks.
     """
 
     server: str
@@ -59,6 +60,7 @@ class Joining:
     state: Path
     unsafe_seed: int | None = None
     budget: float | None = None
+    threads: int = 1
 
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
@@ -66,6 +68,8 @@ class Joining:
             raise ConfigError(f"--server {self.server}: expected HOST:PORT, the coordinator's")
         if self.budget is not None and not 0 < self.budget < math.inf:
             raise ConfigError(f"a budget is a finite epsilon above 0, got {self.budget:g}")
+        if self.threads < 1:
+            raise ConfigError(f"blocks are sealed by 1 thread or more, got {self.threads}")
 
 
 def join(joining: Joining, trainer: Trainer) -> Halt:
@@ -81,7 +85,13 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
 
     def build(stores: Stores, around: Surroundings) -> Executor:
         holdings = Holdings(
-            joining.name, trainer, identity, seed, kit.holder_keys, stores.folder / "local"
+            joining.name,
+            trainer,
+            identity,
+            seed,
+            kit.holder_keys,
+            stores.folder / "local",
+            joining.threads,
         )
         return make_member(kit, holdings, stores, around, budget=joining.budget)
 
@@ -120,7 +130,13 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
             settings = read_settings(given.set)
             state = given.state if given.state is not None else Path("state") / given.name
             joining = Joining(
-                given.server, given.kit, given.name, state, given.unsafe_seed, given.budget
+                given.server,
+                given.kit,
+                given.name,
+                state,
+                given.unsafe_seed,
+                given.budget,
+                given.threads,
             )
             halt = join(joining, build(joining, settings))
     except SecurepsError as error:
@@ -155,6 +171,9 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         metavar="EPSILON",
         help="stop before more is spent, whatever the plan says; refuse a plan without privacy",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)"
     )
     parser.add_argument(
         "--verbose", action="store_true", help="show where the script's own errors come from"

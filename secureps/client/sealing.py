@@ -28,6 +28,7 @@ from secureps.messages.submission import (
     BlockHeader,
     Receipt,
     SubmissionId,
+    ciphertext_root,
     enveloped_part,
     sharing_id,
     signing_bytes,
@@ -35,6 +36,7 @@ from secureps.messages.submission import (
 from secureps.policy.spending import Fact
 from secureps.roles.charter import Pinned
 from secureps.roles.tasks import SealedUpdate
+from secureps.service.blocks import in_order
 from secureps.store.spool import Spool
 
 if TYPE_CHECKING:
@@ -64,12 +66,20 @@ class OutboxSealer:
         identity: signs headers and receipts.
         holder_keys: the holders' public cipher keys, from the kit.
         outbox: where payloads lie until they are durable elsewhere.
+        threads: that seal blocks; what they seal does not depend on how many there are.
     """
 
-    def __init__(self, identity: Identity, holder_keys: Mapping[str, bytes], outbox: Spool) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        holder_keys: Mapping[str, bytes],
+        outbox: Spool,
+        threads: int = 1,
+    ) -> None:
         self._identity = identity
         self._holder_keys = holder_keys
         self._outbox = outbox
+        self._threads = threads
 
     def offer(
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
@@ -107,8 +117,8 @@ class OutboxSealer:
             slots[1:] = values[slice(*layout.span(block))]
             return sealer.seal(block, slots)
 
-        blocks, key = map(sealed, range(layout.blocks)), getattr(sealer, "key", None)
-        return self._put(pinned, id, UPDATE, blocks, origin, key)
+        blocks = in_order(self._threads, sealed, range(layout.blocks))
+        return self._put(pinned, id, UPDATE, blocks, origin, getattr(sealer, "key", None))
 
     def _sealer(self, pinned: Pinned, group: str) -> Sealer:
         kind, key = cipher(pinned.plan.cipher_parameters), None
@@ -143,14 +153,15 @@ class OutboxSealer:
             header = dataclasses.replace(header, signature=self._sign(header))
             self._outbox.put(header.key, payload)
             headers.append(header)
-        spends = origin.spends
+        spends, blocks = origin.spends, tuple(header.digest for header in headers)
         receipt = Receipt(
             run=run,
             id=id,
             purpose=purpose,
             version=origin.version,
             base=origin.digest,
-            blocks=tuple(header.digest for header in headers),
+            blocks=blocks,
+            root=ciphertext_root(blocks),
             envelopes=(),
             commitments=(),
             size=sum(header.length for header in headers),

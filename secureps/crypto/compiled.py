@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ class _Shelf:
     kernels: list[Any] = field(default_factory=list)
     wanted: Path | None = None
     folder: Path | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 _SHELF = _Shelf()
@@ -79,11 +81,12 @@ def load_kernels() -> Path:
     Raises:
         ConfigError: as `kernel_folder`.
     """
-    if _SHELF.folder is None:
-        _SHELF.folder = kernel_folder()
-        for each in _SHELF.kernels:
-            _keep(each, _SHELF.folder)
-    return _SHELF.folder
+    with _SHELF.lock:
+        if _SHELF.folder is None:
+            _SHELF.folder = kernel_folder()
+            for each in _SHELF.kernels:
+                _keep(each, _SHELF.folder)
+        return _SHELF.folder
 
 
 def compiled_here() -> int:

@@ -40,11 +40,11 @@ class PublicPolynomials:
         name, group = ring.name.encode(), place.group.encode()
         self._key = digest("secureps-a", place.run, name, group, place.layout)
         self._window = 4 * (ring.degree + SPARE_WORDS)
-        self._spare = np.empty(ring.degree + SPARE_WORDS, np.uint32)
-        self._room = np.empty(0, np.uint8)
 
     def transformed(self, first: int, count: int) -> NDArray[np.uint32]:
         """Elements first to first + count: uint32 (count, primes, N), below their primes.
+
+        Any number of threads may ask at once.
 
         Raises:
             PlanRefused: beyond the 256 GiB of one key stream.
@@ -55,19 +55,15 @@ class PublicPolynomials:
             raise PlanRefused("a group of so many values has no public polynomials: split it")
         nonce = start.to_bytes(4, "little") + bytes(12)
         stream = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
-        words = self._room[: count * size]
-        if len(words) < count * size:
-            words = self._room = np.empty(count * size, np.uint8)
+        words = np.empty(count * size, np.uint8)
         room = words.data.cast("B")
         for at in range(0, words.size, len(_ZEROS)):
             piece = room[at : at + len(_ZEROS)]
             stream.update_into(_ZEROS[: len(piece)], piece)
         windows = words.view("<u4").reshape(count, len(self._ring.primes), -1)
         out = np.empty((*windows.shape[:2], self._ring.degree), np.uint32)
-        made = constants(self._ring)
-        if not _reduce_accepted(
-            windows.astype(np.uint32, copy=False), made.primes, self._spare, out
-        ):
+        made, spare = constants(self._ring), np.empty(windows.shape[2], np.uint32)
+        if not _reduce_accepted(windows.astype(np.uint32, copy=False), made.primes, spare, out):
             raise InternalError("a window of public words ran out, which has a chance of 2^-160")
         return out
 

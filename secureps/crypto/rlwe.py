@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,22 +71,31 @@ def encoding(parameters: CipherParameters) -> Encoding:
     return choose(parameters.capacity, parameters.levels, parameters.most_weight)
 
 
+Words = Callable[[tuple[int, ...]], npt.NDArray[np.uint32]]
+"""The next uniform words of a stream, uint32 of that shape."""
+
+
 class _Noise(Secret):
     """Uniform words for keys and errors: ChaCha20 under a key of the operating system's."""
 
-    __slots__ = ("_stream",)
+    __slots__ = ("_key",)
 
     def __init__(self) -> None:
-        cipher = StreamCipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None)
-        self._stream = cipher.encryptor()
+        self._key = os.urandom(32)
 
-    def words(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
-        """uint32 of that shape."""
-        words = np.empty(shape, np.uint32)
-        room = words.data.cast("B")
-        for at in range(0, words.nbytes, len(_ZEROS)):
-            piece = room[at : at + len(_ZEROS)]
-            self._stream.update_into(_ZEROS[: len(piece)], piece)
+    def stream(self, number: int) -> Words:
+        """The stream of this number (its nonce): every block has one, whoever seals it when."""
+        nonce = bytes(4) + number.to_bytes(12, "little")
+        stream = StreamCipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
+
+        def words(shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
+            made = np.empty(shape, np.uint32)
+            room = made.data.cast("B")
+            for at in range(0, made.nbytes, len(_ZEROS)):
+                piece = room[at : at + len(_ZEROS)]
+                stream.update_into(_ZEROS[: len(piece)], piece)
+            return made
+
         return words
 
 
@@ -171,7 +181,7 @@ class RlweAdder:
 
 
 class RlweSealing:
-    """One submission: a fresh key, and every block of a group at most once; one thread at a time.
+    """One submission: a fresh key, and every block of a group at most once, by any threads.
 
     Raises:
         PlanRefused: no ring holds these parameters.
@@ -185,9 +195,10 @@ class RlweSealing:
         self._public = PublicPolynomials(self._encoding.ring, place)
         self._noise = _Noise()
         self._sealed: set[int] = set()
+        self._claiming = threading.Lock()
         ring, primes = self._encoding.ring, len(self._encoding.ring.primes)
         small = np.empty(ring.degree, np.int32)
-        binomial(self._noise.words((3, ring.degree)), small)
+        binomial(self._noise.stream(0)((3, ring.degree)), small)
         self.key = OneTimeKey(small)
         self._key = np.empty((primes, 2, ring.degree), np.uint32)
         transform_small(small, constants(ring), np.empty((3, ring.degree), np.uint32), self._key)
@@ -211,16 +222,17 @@ class RlweSealing:
         """
         check_values(values, self._levels)
         _check_block(block, values.size, self._slots)
-        if block in self._sealed:
-            raise InternalError(f"block {block} was sealed under this one-time key before")
-        self._sealed.add(block)
+        with self._claiming:
+            if block in self._sealed:
+                raise InternalError(f"block {block} was sealed under this one-time key before")
+            self._sealed.add(block)
         start = block * self._encoding.elements(self._slots)
         return _sealed(
             self._encoding,
             values,
             self._key,
             lambda first, count: self._public.transformed(start + first, count),
-            self._noise.words,
+            self._noise.stream(1 + block),
         )
 
 
@@ -255,14 +267,14 @@ def _sealed(
     values: npt.NDArray[np.int64],
     key: npt.NDArray[np.uint32],
     public: Callable[[int, int], npt.NDArray[np.uint32]],
-    noise: Callable[[tuple[int, ...]], npt.NDArray[np.uint32]],
+    noise: Words,
 ) -> bytes:
     """A block, batch by batch.
 
     Args:
         key: as `transform_small` leaves it.
         public: (first, count) -> uint32 (count, primes, N), counted from the block's beginning.
-        noise: shape -> uniform words, of which errors are made; zeros make none.
+        noise: of which errors are made; zeros make none.
     """
     degree, words, elements = enc.ring.degree, len(enc.ring.words), enc.elements(values.size)
     small, work = np.empty(degree, np.int32), np.empty((3, degree), np.uint32)
@@ -307,7 +319,7 @@ class KeySum:
 
 
 class RlweOpener:
-    """Opens the totals of one cohort of one group; one thread at a time.
+    """Opens the totals of one cohort of one group, by any threads.
 
     Raises:
         PlanRefused: no ring holds these parameters.
@@ -327,11 +339,9 @@ class RlweOpener:
                 f"a key sum of shape {key.coefficients.shape} is none of {ring.name}, or its "
                 f"coefficients are beyond {ETA} times the capacity of {parameters.capacity}"
             )
-        self._work = np.empty((primes + 1, ring.degree), np.uint32)
-        self._room = np.empty((2, ring.degree), np.uint64)
         self._key = np.empty((primes, 2, ring.degree), np.uint32)
         small = key.coefficients.astype(np.int32)
-        transform_small(small, constants(ring), self._work[:2], self._key)
+        transform_small(small, constants(ring), np.empty((2, ring.degree), np.uint32), self._key)
 
     def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
         """The integer sums of a total, int64 (slots,), each in [0, capacity * levels].
@@ -347,6 +357,8 @@ class RlweOpener:
         elements, start = enc.elements(slots), block * enc.elements(self._slots)
         words = _frozen(total).reshape(elements, len(enc.ring.words), degree)
         out = np.empty((elements, enc.digits, degree), np.int64)
+        work = np.empty((len(enc.ring.primes) + 1, degree), np.uint32)
+        room = np.empty((2, degree), np.uint64)
         open_elements = open_narrow if len(enc.ring.words) == 1 else open_wide
         squares, sound = 0.0, True
         for first in range(0, elements, BATCH):
@@ -357,8 +369,8 @@ class RlweOpener:
                 self._key,
                 constants(enc.ring),
                 scale(enc),
-                self._work,
-                self._room,
+                work,
+                room,
                 out[first : first + count],
             )
             squares, sound = squares + found, sound and whole

@@ -94,7 +94,7 @@ def open_wide(
     total, sound = 0.0, True
     for element in range(words.shape[0]):
         remove_key(words[element], a[element], key, ring, work)
-        squares, whole = decode_wide(work, ring, scale, out[element])
+        squares, whole = decode_wide(work, ring, scale, room, out[element])
         total += squares
         sound &= whole
     return total, sound
@@ -148,54 +148,84 @@ def high_product(x: np.uint64, y: np.uint64) -> np.uint64:
 
 
 @kernel
-def decode_wide(residues: U32, ring: Constants, scale: Scale, out: I64) -> tuple[float, bool]:
-    """Digits of one element of a ring with two words, in `out` (d, N); returns as `open_narrow`."""
-    parts, size = out.shape
-    mixed, places, modulus = ring.mixed, scale.places, scale.modulus
+def decode_wide(
+    residues: U32, ring: Constants, scale: Scale, room: U64, out: I64
+) -> tuple[float, bool]:
+    """Digits of one element of a ring with two words, in `out` (d, N); returns as `open_narrow`.
+
+    Two limbs of a coefficient lie in `room` (2, N); every step goes over all of them.
+    """
+    lows, highs = room[0], room[1]
+    compose_wide(residues, ring, scale, lows, highs)
+    beyond = _u64(0)
+    for part in range(out.shape[0] - 1, -1, -1):
+        row, d_low, d_high = out[part], scale.places[part, 0], scale.places[part, 1]
+        inverse = 1.0 / (np.float64(d_high) * _LIMB + np.float64(d_low))
+        for k in range(row.size):
+            low, high = lows[k], highs[k]
+            digit = _u64((np.float64(high) * _LIMB + np.float64(low)) * inverse)
+            t_low = _u64(digit * d_low)
+            high = _u64(high - (digit * d_high + high_product(digit, d_low)) - _less(low, t_low))
+            low = _u64(low - t_low)
+            less = _u64(high >> _SIGN)  # the estimate was one too many
+            back = _u64(_u64(0) - less)
+            low = _u64(low + (d_low & back))
+            high = _u64(high + (d_high & back) + _less(low, d_low & back))
+            over = _u64(high - d_high - _less(low, d_low))
+            more = _u64(_ONE - (over >> _SIGN))  # or one too few
+            taken = _u64(_u64(0) - more)
+            lows[k] = _u64(low - (d_low & taken))
+            highs[k] = _u64((over & taken) | (high & ~taken))
+            digit = _u64(digit - less + more)
+            row[k] = np.int64(digit)
+            beyond |= _u64(_ONE - _less(digit, scale.base))
+    half = np.float64(scale.places[out.shape[0], 0])
+    half += np.float64(scale.places[out.shape[0], 1]) * _LIMB
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0  # four sums that do not wait for one another
+    for k in range(0, lows.size, 4):
+        a += (np.float64(lows[k]) + np.float64(highs[k]) * _LIMB - half) ** 2
+        b += (np.float64(lows[k + 1]) + np.float64(highs[k + 1]) * _LIMB - half) ** 2
+        c += (np.float64(lows[k + 2]) + np.float64(highs[k + 2]) * _LIMB - half) ** 2
+        d += (np.float64(lows[k + 3]) + np.float64(highs[k + 3]) * _LIMB - half) ** 2
+    return (a + b) + (c + d), beyond == _u64(0)
+
+
+@kernel
+def compose_wide(residues: U32, ring: Constants, scale: Scale, lows: U64, highs: U64) -> None:
+    """v + Delta / 2 modulo q of one element, both limbs, by Garner's formula.
+
+    v = r0 + p0 (m1 + p1 (m2 + p2 m3)), one mixed digit for every prime.
+    """
+    mixed = ring.mixed
     p0, p1, p2, p3 = ring.primes[0, 0], ring.primes[1, 0], ring.primes[2, 0], ring.primes[3, 0]
     first, second = _u64(p0) * _u64(p1), _u64(p2)
-    half_low, half_high = places[parts, 0], places[parts, 1]
-    total, beyond = 0.0, False
-    for k in range(size):
-        # Garner: v = r0 + p0 (m1 + p1 (m2 + p2 m3))
-        r0 = residues[0, k]
-        m1 = _apart(residues[1, k], r0, mixed[0], p1)
-        m2 = _apart(_apart(residues[2, k], r0, mixed[1], p2), m1, mixed[2], p2)
-        m3 = _apart(residues[3, k], r0, mixed[3], p3)
+    last = scale.places.shape[0] - 1
+    half_low, half_high = scale.places[last, 0], scale.places[last, 1]
+    q_low, q_high = scale.modulus[0], scale.modulus[1]
+    row0, row1, row2, row3 = residues[0], residues[1], residues[2], residues[3]
+    for k in range(lows.size):
+        r0 = row0[k]
+        m1 = _apart(row1[k], r0, mixed[0], p1)
+        m2 = _apart(_apart(row2[k], r0, mixed[1], p2), m1, mixed[2], p2)
+        m3 = _apart(row3[k], r0, mixed[3], p3)
         m3 = _apart(_apart(m3, m1, mixed[4], p3), m2, mixed[5], p3)
-        lower = _u64(r0) + _u64(p0) * _u64(m1)
-        upper = _u64(m2) + second * _u64(m3)
-        low = first * upper
-        high = high_product(first, upper)
-        low += lower
-        high += _u64(1) if low < lower else _u64(0)
-        low += half_low
-        high += half_high + (_u64(1) if low < half_low else _u64(0))
-        if high > modulus[1] or (high == modulus[1] and low >= modulus[0]):
-            high -= modulus[1] + (_u64(1) if low < modulus[0] else _u64(0))
-            low -= modulus[0]
-        for part in range(parts - 1, -1, -1):
-            d_low, d_high = places[part, 0], places[part, 1]
-            place = np.float64(d_high) * _LIMB + np.float64(d_low)
-            digit = _u64((np.float64(high) * _LIMB + np.float64(low)) / place)
-            t_low = digit * d_low
-            t_high = digit * d_high + high_product(digit, d_low)
-            high -= t_high + (_u64(1) if low < t_low else _u64(0))
-            low -= t_low
-            if np.int64(high) < 0:
-                digit -= _u64(1)
-                low += d_low
-                high += d_high + (_u64(1) if low < d_low else _u64(0))
-            elif high > d_high or (high == d_high and low >= d_low):
-                digit += _u64(1)
-                high -= d_high + (_u64(1) if low < d_low else _u64(0))
-                low -= d_low
-            out[part, k] = np.int64(digit)
-            beyond |= bool(digit >= scale.base)
-        error = np.float64(low) + np.float64(high) * _LIMB
-        error -= np.float64(half_low) + np.float64(half_high) * _LIMB
-        total += error * error
-    return total, not beyond
+        lower = _u64(_u64(r0) + _u64(p0) * _u64(m1))
+        upper = _u64(_u64(m2) + second * _u64(m3))
+        product = _u64(first * upper)
+        low = _u64(product + lower)
+        high = _u64(high_product(first, upper) + _less(low, lower))
+        low = _u64(low + half_low)
+        high = _u64(high + half_high + _less(low, half_low))
+        over = _u64(high - q_high - _less(low, q_low))
+        taken = _u64(_u64(0) - (_ONE - (over >> _SIGN)))
+        lows[k] = _u64(low - (q_low & taken))
+        highs[k] = _u64((over & taken) | (high & ~taken))
+
+
+@inlined
+def _less(x: np.uint64, y: np.uint64) -> np.uint64:
+    """1 if x < y, else 0: the borrow of x - y, or the carry of a sum x with y in it."""
+    return _u64(x < y)
 
 
 @inlined

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.encoding import digest
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
@@ -58,6 +59,11 @@ class ShardSums:
     shard: str
     sums: tuple[bytes, ...]
 
+    @property
+    def rooted(self) -> ShardSums:
+        """One digest over them in their place: for who binds itself to sums and fetches none."""
+        return ShardSums(self.shard, (digest("secureps-held-sums", *self.sums),))
+
 
 @dataclass(frozen=True, slots=True)
 class Examine:
@@ -69,7 +75,11 @@ class Examine:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Step 3, to a holder: every shard holds; open this cohort."""
+    """Step 3, to a holder: every shard holds; open this cohort.
+
+    Receipts are `rooted`, and so is `held` for the holders of a committee: what they are told is
+    as long for every model.
+    """
 
     incarnation: int
     cohort: Cohort
@@ -135,7 +145,9 @@ class Invite:
 
     `seconds` is how long the round stays open from now, for information. `evaluates` is the
     version of the model that is to be evaluated: of the metrics' group by this invitation, of
-    any other by one that comes besides, before the training; 0 if there is none.
+    any other by one that comes besides, before the training; 0 if there is none. Under a rule
+    without rounds a newer version than this may be trained from, and `step` is which of the
+    client's updates of this version it would be.
     """
 
     incarnation: int
@@ -144,6 +156,7 @@ class Invite:
     version: int
     seconds: float
     evaluates: int = 0
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

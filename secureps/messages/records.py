@@ -43,9 +43,10 @@ class ShardLocated:
 
 @dataclass(frozen=True, slots=True)
 class MemberJoined:
-    """A client joined, for the first time."""
+    """A client joined, for the first time or for other groups; `groups` as in `Join`."""
 
     client: str
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,57 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamBegan:
+    """A group whose rule has no rounds takes updates from now on."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """It takes no more; what waits is dropped."""
+
+    group: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberEntered:
+    """A member takes part in a group without rounds, from this clock on (`policy.rule`)."""
+
+    group: str
+    client: str
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    """Its lease ran out, or it takes part no more."""
+
+    group: str
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAsked:
+    """A member trains from this version, or a newer one that is there when it begins."""
+
+    group: str
+    client: str
+    version: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionsDropped:
+    """These wait no more, and are part of nothing."""
+
+    group: str
+    ids: tuple[SubmissionId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CohortClosed:
     """Step 1."""
 
@@ -146,6 +198,16 @@ class SumsHeld:
 @dataclass(frozen=True, slots=True)
 class ReceiptExamined:
     """A holder of the committee looked into its envelope; with a flaw the submission is dropped."""
+
+    group: str
+    id: SubmissionId
+    holder: str
+    flaw: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlawFoundLate:
+    """The same, when holders were asked to open a cohort with it already: it stays in."""
 
     group: str
     id: SubmissionId
@@ -210,10 +272,23 @@ class LiarsNamed:
 
 @dataclass(frozen=True, slots=True)
 class CohortBurnt:
-    """A cohort could not be opened and never will be; its members are dropped."""
+    """A cohort could not be opened and never will be; its members are dropped.
+
+    `spoilt`: the key holders' answers fit together, so that it was for what a member sent.
+    """
 
     group: str
     number: int
+    reason: str
+    spoilt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIsolated:
+    """A client was found to spoil cohorts of this group: it is left out of the run from now on."""
+
+    group: str
+    client: str
     reason: str
 
 
@@ -351,23 +426,31 @@ class KeySumTaken:
 
 @dataclass(frozen=True, slots=True)
 class CohortReleased:
-    """All its sums are opened and about to leave: its clients are done with this version."""
+    """All its sums are opened and about to leave, or its share is."""
 
     cohort: Cohort
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """The digest of the model that every update from one base version was trained on."""
+
+    version: int
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class CohortGranted:
     """The holder's ledger: these submissions are bound to this cohort, and it to these sums.
 
-    Of a committee: and to this digest of the model that all were trained on, and to this one of
-    the receipts.
+    And base versions to the models that members were trained on (`bases`, ascending), and the
+    cohort to the receipts, of which `receipts` is one digest.
     """
 
     cohort: Cohort
     held: tuple[ShardSums, ...]
-    base: bytes | None = None
-    receipts: bytes | None = None
+    bases: tuple[BaseModel, ...]
+    receipts: bytes
 
 
 # --- member -----------------------------------------------------------------------
@@ -377,13 +460,14 @@ class CohortGranted:
 class Sealed:
     """The outbox holds all blocks of a submission; the charge in the receipt is spent.
 
-    `content` is a digest of the update before noise and of the model that it came of; it never
-    leaves its client.
+    `content` is a digest of the update before noise and of the model that it came of, and
+    `judged`, of an evaluation, one of the model itself; they never leave their client.
     """
 
     receipt: Receipt
     headers: tuple[BlockHeader, ...]
     content: bytes = b""
+    judged: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

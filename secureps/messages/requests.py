@@ -28,10 +28,15 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A client wants to take part with a model of this schema."""
+    """A client wants to take part with a model of this schema.
+
+    `groups` are those that it contributes to, for a client whose data touches few row-blocks of a
+    sparse group; empty for all.
+    """
 
     client: str
     schema: Schema
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,14 +64,14 @@ class BlockHeader:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """All that the coordinator knows of a submission; no payload.
+    """All that the coordinator knows of a submission; no payload. Key holders get it `rooted`.
 
     Args:
         run: run id, 32 bytes.
         id: the submission.
         purpose: UPDATE or FOUNDING.
         version: the base version trained on, and base: its model digest.
-        blocks: digest of every block's payload, in order.
+        blocks: digest of every block's payload, in order; root: `ciphertext_root` of them.
         envelopes: seeds of the one-time key's shares, sealed for every key holder, in the order
             of their names; commitments: to every seed (`crypto.sharing`). Both are empty under
             ciphers without a committee.
@@ -82,6 +82,9 @@ class Receipt:
             nobody, whatever the charge says.
         correction: what makes the shares those of the key: uint32 little-endian, as many as the
             key has coefficients; None without a committee.
+        step: which of the client's updates of this base version it is: 0, or more under rules by
+            which a client may run ahead of the others.
+        magnitude: how large its client says it is, 0 to 15; None if it does not.
     """
 
     run: bytes
@@ -90,6 +93,7 @@ class Receipt:
     version: int
     base: bytes
     blocks: tuple[bytes, ...]
+    root: bytes
     envelopes: tuple[bytes, ...]
     commitments: tuple[bytes, ...]
     size: int
@@ -97,6 +101,8 @@ class Receipt:
     release: Release | None
     unsafe: bool
     correction: bytes | None = None
+    step: int = 0
+    magnitude: int | None = None
     signature: bytes = b""
 
     @property
@@ -104,18 +110,15 @@ class Receipt:
         """What was spent on it, in whichever unit."""
         return self.charge if self.charge is not None else self.release
 
-    @property
-    def root(self) -> bytes:
-        """One digest over all blocks, 32 bytes."""
-        return digest("secureps-ciphertext-root", *self.blocks)
-
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A submission's place in a cohort, with its integer weight >= 1."""
+    """A submission's place in a cohort: its integer weight >= 1, its base version and step."""
 
     id: SubmissionId
     weight: int
+    version: int
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +152,22 @@ def sharing_id(run: bytes, id: SubmissionId) -> bytes:
     return digest("secureps-shared-key", run, canonical(id))
 
 
+def ciphertext_root(blocks: tuple[bytes, ...]) -> bytes:
+    """One digest over the digests of all blocks, 32 bytes."""
+    return digest("secureps-ciphertext-root", *blocks)
+
+
+def rooted(receipt: Receipt) -> Receipt:
+    """What is signed and what key holders get: the root stands for the blocks' digests.
+
+    So it has the same bytes for a model of any size.
+    """
+    return dataclasses.replace(receipt, blocks=())
+
+
 def enveloped_part(receipt: Receipt) -> bytes:
-    """What an envelope is bound to: the whole receipt but envelopes and signature."""
-    return canonical(dataclasses.replace(receipt, envelopes=(), signature=b""))
+    """What an envelope is bound to: all that is signed of the receipt but the envelopes."""
+    return canonical(dataclasses.replace(rooted(receipt), envelopes=(), signature=b""))
 
 
 BLOCK_DOMAIN = b"secureps-block"
@@ -160,8 +176,9 @@ RECEIPT_DOMAIN = b"secureps-receipt"
 
 def signing_bytes(record: BlockHeader | Receipt) -> tuple[bytes, bytes]:
     """(domain, bytes) that the author signs and everyone verifies."""
-    domain = BLOCK_DOMAIN if isinstance(record, BlockHeader) else RECEIPT_DOMAIN
-    return domain, signed_part(record)
+    if isinstance(record, BlockHeader):
+        return BLOCK_DOMAIN, signed_part(record)
+    return RECEIPT_DOMAIN, signed_part(rooted(record))
 
 
 def model_digest(group: str, version: int, blocks: tuple[bytes, ...]) -> bytes:

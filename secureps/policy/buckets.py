@@ -40,6 +40,16 @@ def halves(
     return frozenset(drawn[:middle]), frozenset(drawn[middle:])
 
 
+def leaves(
+    run: bytes, group: str, version: int, whole: Set[str], least: int
+) -> tuple[Clients, ...]:
+    """The sets that are cut no further: disjoint, `whole` together, `least` or more in each."""
+    cut = halves(run, group, version, whole, least)
+    if not cut:
+        return (frozenset(whole),)
+    return tuple(leaf for half in cut for leaf in leaves(run, group, version, half, least))
+
+
 def within(
     run: bytes, group: str, version: int, whole: Set[str], part: Set[str], least: int
 ) -> bool:

@@ -24,10 +24,10 @@ from secureps.policy.rule import (
     Arrival,
     Close,
     Decision,
-    Drop,
     RuleState,
     Wait,
     by_client,
+    too_stale,
 )
 from secureps.policy.weights import evened, faded
 
@@ -54,10 +54,6 @@ class Buffered:
     deadline: float
     rounds: bool = False
 
-    @property
-    def memory(self) -> int:
-        return self.max_staleness
-
     def enter(self, state: RuleState) -> int:
         return 0
 
@@ -67,7 +63,8 @@ class Buffered:
             return Wait(None, f"waits for members: {live} are live, a cohort needs {self.minimum}")
         if member in state.invited:
             return Wait(None, f"{member} trains")
-        if state.sent.get(member, -1) >= state.version:
+        last = state.sent.get(member)
+        if last is not None and last.version >= state.version:
             return Wait(None, f"{member} has contributed from version {state.version}")
         busy = len(state.invited & state.live)
         if busy >= self.concurrency:
@@ -97,13 +94,5 @@ class Buffered:
         """These, weighted by their staleness."""
         faint = [faded(state.version - arrival.version, self.power) for arrival in chosen]
         weights = evened(faint, self.minimum)
-        members = (Member(a.id, w) for a, w in zip(chosen, weights, strict=True))
+        members = (Member(a.id, w, a.version, a.step) for a, w in zip(chosen, weights, strict=True))
         return Close(tuple(sorted(members, key=lambda member: member.id)), reason)
-
-
-def too_stale(arrivals: Sequence[Arrival], version: int, most: int) -> Drop | None:
-    """Those that are older than any sum may take, given up."""
-    ids = tuple(a.id for a in arrivals if version - a.version > most)
-    if not ids:
-        return None
-    return Drop(ids, f"more than {most} versions behind version {version}: pull and train again")

@@ -1,9 +1,8 @@
 """What a committee of key holders costs, and which ring its plan's sums lie in.
 
 Seeds, envelopes and answers belong to a key, whose length is the ring's degree whatever the
-model's: a holder's traffic grows with the clients of a cohort and hardly with the model (32 bytes
-of a receipt for every block). What must not live here: who must collude (`policy.sights`), and
-what updates cost (`policy.explanation`).
+model's: a holder's traffic grows with the clients of a cohort and not with the model. What must not
+live here: who must collude (`policy.sights`), and what updates cost (`policy.explanation`).
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.policy.sights import withstood
 
-RECEIPT_BYTES = 450
-"""Of a receipt without blocks and keys: names, digests, charge and signature, about."""
+RECEIPT_BYTES = 480
+"""Of a receipt as holders get it, without keys: names, digests, charge and signature, about."""
 DIGEST_BYTES = 32
 COEFFICIENT_BYTES = 4
 """Of a correction or an answer, modulo 2^31 - 1."""
@@ -75,10 +74,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
         + len(committee.subsets) * DIGEST_BYTES
         + ring.degree * COEFFICIENT_BYTES
     )
-    receipts = sum(
-        plan.bounds(group.name).most * (RECEIPT_BYTES + group.blocks * DIGEST_BYTES + shared)
-        for group in groups
-    )
+    receipts = sum(plan.bounds(group.name).most * (RECEIPT_BYTES + shared) for group in groups)
     return CommitteeCost(
         holders=plan.holders,
         threshold=plan.threshold,

@@ -236,7 +236,8 @@ class Plan:
         bits = max(self.group(name).bits for name in self.all_groups)
         levels = 2 * ((1 << (bits - 1)) - 1)
         section = self.section.cipher
-        return CipherParameters(section.name, section.capacity, levels)
+        heaviest = max(self.bounds(name).most_weight for name in self.all_groups)
+        return CipherParameters(section.name, section.capacity, levels, heaviest)
 
     @property
     def holders(self) -> int:

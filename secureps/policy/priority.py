@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from secureps.errors import PlanRefused
-from secureps.policy.buffered import Buffered, too_stale
-from secureps.policy.rule import Admission, Arrival, Decision, RuleState, by_client
+from secureps.policy.buffered import Buffered
+from secureps.policy.rule import Admission, Arrival, Decision, Drop, RuleState, too_stale
 
 Score = Callable[[Arrival], float]
 
@@ -60,10 +60,6 @@ class Priority:
     def minimum(self) -> int:
         return self.buffered.minimum
 
-    @property
-    def memory(self) -> int:
-        return self.buffered.memory
-
     def enter(self, state: RuleState) -> int:
         return self.buffered.enter(state)
 
@@ -74,7 +70,9 @@ class Priority:
         buffered = self.buffered
         if stale := too_stale(arrivals, state.version, buffered.max_staleness):
             return stale
-        ready = list(by_client(sorted(arrivals, key=self.key, reverse=True)).values())
+        if older := superseded(arrivals):
+            return older
+        ready = sorted(arrivals, key=self.key, reverse=True)
         if len(ready) >= self.pool:
             reason = f"the best {buffered.buffer} of {len(ready)} updates"
             return buffered.close(ready[: buffered.buffer], state, reason)
@@ -86,3 +84,10 @@ class Priority:
         if not math.isfinite(score):
             raise PlanRefused(f"rule.score: the score of {arrival.id} is {score}, not finite")
         return score - arrival.at / self.ageing, arrival.id.client
+
+
+def superseded(arrivals: tuple[Arrival, ...]) -> Drop | None:
+    """The older updates of clients that have sent newer ones: the newest alone is chosen from."""
+    newest = {arrival.id.client: arrival for arrival in arrivals}
+    ids = tuple(a.id for a in arrivals if newest[a.id.client] is not a)
+    return Drop(ids, "a newer update of the same client is here") if ids else None

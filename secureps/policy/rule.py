@@ -9,7 +9,7 @@ summed waits. What must not live here: any single rule, any I/O, any payload.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class Arrival:
     """A receipt as a rule sees it.
 
     Args:
-        id: whose; version: made from which base version.
+        id: whose; version: made from which base version; step: which of its client's of it.
         at: when it came, in seconds of the run's clock.
         magnitude: what its client said of its size, 0 (smallest) to 15; None if it did not.
     """
@@ -30,6 +30,15 @@ class Arrival:
     version: int
     at: float = 0.0
     magnitude: int | None = None
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Base:
+    """What an update was trained from: the version, and which of the client's updates of it."""
+
+    version: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +56,19 @@ class RuleState:
         clocks: of the members that take part: how many updates each has sent, counted from
             the clock at which it began.
         closed: how many cohorts are settled.
-        sent: the newest base version that each member has contributed from.
+        sent: the newest base that each member has contributed from.
+        left_out: how many members never come again: nobody waits for them.
     """
 
     version: int
     live: frozenset[str]
-    invited: frozenset[str] = frozenset()
+    invited: Set[str] = frozenset()
     opened_at: float | None = None
     extensions: int = 0
     clocks: Mapping[str, int] = field(default_factory=dict)
     closed: int = 0
-    sent: Mapping[str, int] = field(default_factory=dict)
+    sent: Mapping[str, Base] = field(default_factory=dict)
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +132,6 @@ class Rule(Protocol):
     def rounds(self) -> bool:
         """Whether members are asked together, for one round; else one by one."""
 
-    @property
-    def memory(self) -> int:
-        """The largest staleness of a submission that may still be summed."""
-
     def enter(self, state: RuleState) -> int:
         """The clock at which a member begins that (re)joins now."""
 
@@ -141,6 +148,14 @@ def by_client(arrivals: Iterable[Arrival]) -> dict[str, Arrival]:
     for arrival in arrivals:
         first.setdefault(arrival.id.client, arrival)
     return first
+
+
+def too_stale(arrivals: Sequence[Arrival], version: int, most: int) -> Drop | None:
+    """Those that are older than any sum may take, given up."""
+    ids = tuple(a.id for a in arrivals if version - a.version > most)
+    if not ids:
+        return None
+    return Drop(ids, f"more than {most} versions behind version {version}: pull and train again")
 
 
 def named(names: list[str], shown: int = 3) -> str:

@@ -21,14 +21,15 @@ from secureps.config import (
     SspSection,
     SyncSection,
 )
-from secureps.errors import PlanRefused
+from secureps.errors import PlanRefused, Refused
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.buffered import Buffered
+from secureps.policy.hiding import check_weights
 from secureps.policy.priority import SCORES, Priority, Score
 from secureps.policy.rule import Rule
 from secureps.policy.ssp import Ssp
 from secureps.policy.sync import Sync
-from secureps.policy.weights import FULL, uneven
+from secureps.policy.weights import FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,14 @@ class Bounds:
     Args:
         minimum: fewest members that are opened; most: most members of a cohort.
         most_weight: of one member; start: live members that anything waits for.
+        stale: versions that a member's base may be behind the newest.
     """
 
     minimum: int
     most: int
     most_weight: int
     start: int
+    stale: int
 
     @property
     def total(self) -> int:
@@ -56,17 +59,21 @@ def bounds(section: RuleSection, room: int) -> Bounds:
     match section:
         case SyncSection():
             start = section.start if section.start is not None else section.quorum
-            return Bounds(section.minimum, _or(section.most, room), 1, start)
+            return Bounds(section.minimum, _or(section.most, room), 1, start, 0)
         case SspSection():
-            return Bounds(section.minimum, _or(section.most, room), 1, section.minimum)
+            return Bounds(
+                section.minimum, _or(section.most, room), 1, section.minimum, 2 * section.slack + 1
+            )
         case BufferedSection() | PrioritySection():
             fades = section.power > 0 and section.max_staleness > 0
             weight = FULL if fades else 1
-            return Bounds(section.minimum, section.buffer, weight, section.minimum)
+            least, stale = section.minimum, section.max_staleness
+            return Bounds(least, section.buffer, weight, least, stale)
         case AsyncSection():
-            return Bounds(1, 1, 1, 1)
+            return Bounds(1, 1, 1, 1, section.max_staleness)
         case OwnRuleSection(most_weight=weight):
-            return Bounds(section.minimum, _or(section.most, room // weight), weight, 1)
+            most = _or(section.most, room // weight)
+            return Bounds(section.minimum, most, weight, section.minimum, section.max_staleness)
 
 
 def build_rule(section: RuleSection, room: int) -> Rule:
@@ -87,7 +94,7 @@ def build_rule(section: RuleSection, room: int) -> Rule:
                 extensions=section.extensions,
             )
         case SspSection():
-            return Ssp(slack=section.slack, minimum=section.minimum, most=own.most)
+            return Ssp(section.slack, section.minimum, own.most, own.stale)
         case BufferedSection() | AsyncSection():
             return _buffered(section, own)
         case PrioritySection():
@@ -159,21 +166,36 @@ def _refuse_rounds(section: SyncSection, own: Bounds) -> None:
 
 
 def refuse_close(
-    members: tuple[Member, ...], here: Collection[SubmissionId], own: Bounds, sealed: bool
+    members: tuple[Member, ...],
+    here: Collection[SubmissionId],
+    version: int,
+    own: Bounds,
+    sealed: bool,
 ) -> str:
-    """Why these may not be a cohort, whatever rule says so; empty if they may."""
+    """Why these may not be a cohort, whatever rule says so; empty if they may.
+
+    Args:
+        here: what has arrived; version: the newest; sealed: whether the cipher hides anything.
+    """
     ids = [member.id for member in members]
     if len(members) < own.minimum:
         return f"{len(members)} members are fewer than the minimum cohort of {own.minimum}"
     if len({id.client for id in ids}) < len(ids) or not set(ids) <= set(here):
         return "a client stands in it twice, or with what is not here"
+    if version - min(member.version for member in members) > own.stale:
+        return f"one of its bases is more than {own.stale} versions behind version {version}"
     weights = [member.weight for member in members]
     if len(members) > own.most or max(weights) > own.most_weight or min(weights) < 1:
         return (
             f"{len(members)} members of weights up to {max(weights)} exceed the plan's "
             f"{own.most} of {own.most_weight}"
         )
-    return uneven(weights, own.minimum) if sealed else ""
+    if sealed:
+        try:
+            check_weights(weights, own.minimum)
+        except Refused as error:
+            return str(error)
+    return ""
 
 
 def _buffered(section: BufferedSection | AsyncSection | PrioritySection, own: Bounds) -> Buffered:

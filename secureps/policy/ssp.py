@@ -26,6 +26,7 @@ from secureps.policy.rule import (
     Wait,
     by_client,
     named,
+    too_stale,
 )
 
 
@@ -37,17 +38,15 @@ class Ssp:
         slack: s, how many clocks a member may be ahead of the slowest live one.
         minimum: fewest members that are ever opened, and that must be live for anybody to start.
         most: members of a cohort at most.
+        stale: versions that an update may be behind; an older one is left over from before members
+            went away, and is dropped.
     """
 
     slack: int
     minimum: int
     most: int
+    stale: int
     rounds: bool = False
-
-    @property
-    def memory(self) -> int:
-        """No limit of its own: the slack bounds how stale an update gets, but for a backlog."""
-        return 2 * self.slack + 1
 
     def enter(self, state: RuleState) -> int:
         """At the clock that nobody may run ahead of: it holds nobody back, and may start."""
@@ -70,6 +69,8 @@ class Ssp:
         return Wait(None, f"{member} is at clock {clock}, slack {self.slack}: waits for {text}")
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+        if stale := too_stale(arrivals, state.version, self.stale):
+            return stale
         least = _least(state)
         ready = list(by_client(arrivals).values())[: self.most]
         if least <= state.closed:
@@ -83,7 +84,7 @@ class Ssp:
             return Wait(
                 None, f"{len(ready)} members have sent, the minimum cohort is {self.minimum}"
             )
-        members = sorted((Member(a.id, 1) for a in ready), key=lambda m: m.id)
+        members = sorted((Member(a.id, 1, a.version, a.step) for a in ready), key=lambda m: m.id)
         return Close(tuple(members), f"every live member has reached clock {least}")
 
 

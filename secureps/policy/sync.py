@@ -46,11 +46,6 @@ class Sync:
     extensions: int
     rounds: bool = True
 
-    @property
-    def memory(self) -> int:
-        """All train from the one version that the round is of."""
-        return 0
-
     def enter(self, state: RuleState) -> int:
         return 0
 
@@ -59,8 +54,9 @@ class Sync:
             if member in state.invited:
                 return Admit(f"invited to version {state.version + 1}")
             return Wait(None, f"joins after version {state.version + 1}, whose round is open")
-        if len(state.live) < self.start:
-            return Wait(None, f"waits for members: {len(state.live)} of {self.start} are live")
+        start = max(self.start - state.left_out, self.minimum)
+        if len(state.live) < start:
+            return Wait(None, f"waits for members: {len(state.live)} of {start} are live")
         if member not in sorted(state.live)[: self.most]:
             return Wait(None, f"{self.most} others are invited first")
         return Admit(f"invited to version {state.version + 1}")
@@ -100,4 +96,5 @@ class Sync:
 
     @staticmethod
     def _close(arrivals: tuple[Arrival, ...], reason: str) -> Close:
-        return Close(tuple(Member(a.id, 1) for a in sorted(arrivals, key=lambda a: a.id)), reason)
+        members = sorted(arrivals, key=lambda arrival: arrival.id)
+        return Close(tuple(Member(a.id, 1, a.version) for a in members), reason)

@@ -13,7 +13,14 @@ from secureps.crypto.suite import cipher, key_length
 from secureps.errors import Malformed, Oversized, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.requests import Prepared
-from secureps.messages.submission import FOUNDING, OPENED, UPDATE, BlockHeader, Receipt
+from secureps.messages.submission import (
+    FOUNDING,
+    OPENED,
+    UPDATE,
+    BlockHeader,
+    Receipt,
+    ciphertext_root,
+)
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact
@@ -49,6 +56,8 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     blocks = range(layout.blocks)
     if len(receipt.blocks) != len(blocks) or any(len(d) != DIGEST_BYTES for d in receipt.blocks):
         raise Malformed(f"{receipt.id}: the group has {len(blocks)} blocks, each one digest")
+    if receipt.root != ciphertext_root(receipt.blocks):
+        raise Malformed(f"{receipt.id}: its root is not that of its blocks' digests")
     size = sum(block_bytes(plan, layout, receipt.purpose, block) for block in blocks)
     if receipt.size != size:
         raise Malformed(f"{receipt.id}: {receipt.size} bytes, the plan makes {size}")

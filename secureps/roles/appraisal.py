@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
+from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.submission import model_digest
@@ -26,14 +27,22 @@ class Readiness(Enum):
     READY = "every group of the model is at the version"
     LATE = "a group of the model has gone on"
     PAST = "the evaluation is over"
+    JUDGED = "this client has judged this model before, for other metrics"
     UNPLANNED = "the plan has no such evaluation"
 
 
-def readiness(plan: Plan, published: Mapping[str, Published], invite: Invite | None) -> Readiness:
+def readiness(
+    plan: Plan,
+    published: Mapping[str, Published],
+    invite: Invite | None,
+    judged: Mapping[bytes, int],
+) -> Readiness:
     """How a client that knows these published versions stands to an invitation, if it has one.
 
     As many evaluations as the plan has, and of its versions: held-out records that no epsilon
-    covers are asked about no more often, whatever the coordinator wants.
+    covers are asked about no more often, whatever the coordinator wants. And one model under one
+    version of the metrics' group alone (`judged`, see `roles.releases`): two answers to the same
+    question, in sums of different members, would give this client's away.
     """
     own = published.get(EVALUATION)
     if own is None or invite is None or own.version < invite.version:
@@ -45,7 +54,10 @@ def readiness(plan: Plan, published: Mapping[str, Published], invite: Invite | N
     versions = [published[g].version if g in published else -1 for g in plan.groups]
     if max(versions) > invite.evaluates:
         return Readiness.LATE
-    return Readiness.READY if min(versions) == invite.evaluates else Readiness.EARLY
+    if min(versions) != invite.evaluates:
+        return Readiness.EARLY
+    before = judged.get(model_content(plan, published), invite.version)
+    return Readiness.READY if before == invite.version else Readiness.JUDGED
 
 
 def to_judge(plan: Plan, published: Mapping[str, Published], judged: int) -> int:
@@ -57,6 +69,11 @@ def to_judge(plan: Plan, published: Mapping[str, Published], judged: int) -> int
     versions = {published[g].version if g in published else -1 for g in plan.groups}
     (version, *others) = versions
     return version if not others and version in plan.evaluated and version > judged else 0
+
+
+def model_content(plan: Plan, published: Mapping[str, Published]) -> bytes:
+    """One digest of all blocks of the model as it is published, whatever its version is called."""
+    return digest("secureps-judged", *(b for group in plan.groups for b in published[group].blocks))
 
 
 def digests(plan: Plan, published: Mapping[str, Published]) -> tuple[bytes, ...]:

@@ -10,7 +10,8 @@ from secureps.messages.orders import GroupVersion, WriteCheckpoint
 from secureps.messages.records import CheckpointComplete, CheckpointOrdered
 from secureps.roles import judging
 from secureps.roles.ending import over
-from secureps.roles.federation import CheckpointState, GroupState
+from secureps.roles.federation import CheckpointState
+from secureps.roles.group_state import GroupState
 from secureps.roles.machine import Work
 from secureps.roles.tasks import WriteManifest
 from secureps.roles.turn import Turn

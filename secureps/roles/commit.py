@@ -7,7 +7,7 @@
     5 commit   when all are prepared
     6 publish  clients are told
 
-`advance` moves every group as far as it can go now. What must not live here: checks of who may
+What must not live here: when a cohort closes (`roles.rounds`, `roles.streaming`), checks of who may
 say what (`roles.coordinator`), what is said again to whom (`roles.repeating`), rules, I/O.
 """
 
@@ -15,13 +15,10 @@ from __future__ import annotations
 
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import (
     Commit,
-    Examine,
     Found,
     Hold,
-    Invite,
     MemberBlocks,
     Open,
     Prepare,
@@ -34,72 +31,23 @@ from secureps.messages.records import (
     CohortClosed,
     CohortOpened,
     CohortReopened,
-    FounderChosen,
     LiarsNamed,
-    MemberDeclined,
     OpeningFailed,
-    ReceiptExamined,
-    RoundExtended,
-    RoundGivenUp,
-    RoundOpened,
     ShardPrepared,
     SumsHeld,
     VersionCommitted,
 )
-from secureps.messages.requests import Examined, Prepared
-from secureps.messages.submission import Cohort, Receipt, SubmissionId
-from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, Wait, named
-from secureps.roles import checkpointing, ending, judging, quorum
-from secureps.roles.federation import GroupState, Phase
+from secureps.messages.requests import Prepared
+from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
+from secureps.roles import quorum, suspecting
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
-MOST_BURNT = 3
-"""Cohorts of a committee that may be burnt in succession before a run ends: it does not go on
-spending for a member, or so many holders, that spoil every one."""
 REASON_LIMIT = 300
 """Characters of another party's own words that are kept."""
 
 
-def advance(turn: Turn) -> float | None:
-    """Moves every group on; returns when time alone could move one (None: never)."""
-    if turn.federation.pinned is None or turn.federation.finished:
-        return None
-    _choose_founder(turn)
-    if judging.unkept(turn):
-        checkpointing.order(turn)  # a round may wait for it
-    untils = [_advance_group(turn, group) for group in turn.federation.groups.values()]
-    untils.append(_await_evaluator(turn))
-    checkpointing.order(turn)
-    ending.finish(turn)
-    return min((until for until in untils if until is not None), default=None)
-
-
-def _advance_group(turn: Turn, group: GroupState) -> float | None:
-    until = None
-    if group.name == EVALUATION:
-        until = _open_evaluation(turn, group)
-    elif group.phase is Phase.WAITING and not ending.over(turn, group):
-        until = _open_round(turn, group)
-    if group.phase is Phase.OPENING and quorum.wanted(turn.plan):
-        until = _try_answers(turn, group)
-    return _decide(turn, group) if group.phase is Phase.COLLECTING else until
-
-
 # --- before version 0 -------------------------------------------------------------
-
-
-def _choose_founder(turn: Turn) -> None:
-    federation = turn.federation
-    founding = [g for g in federation.groups.values() if g.phase is Phase.FOUNDING]
-    waiting = [g for g in founding if not turn.plan.given(g.name)]
-    if not any(not g.receipts for g in waiting):
-        return
-    if federation.founder not in turn.trainers:
-        candidates = [client for client in federation.members if client in turn.trainers]
-        if candidates:
-            turn.write(FounderChosen(candidates[0]))
-            for group in [g for g in waiting if not g.receipts]:
-                turn.order(federation.founder, make_invite(turn, group, federation.founder))
 
 
 def found(turn: Turn, group: GroupState, receipt: Receipt | None) -> None:
@@ -112,135 +60,19 @@ def found(turn: Turn, group: GroupState, receipt: Receipt | None) -> None:
 # --- 1 close ----------------------------------------------------------------------
 
 
-def _open_round(turn: Turn, group: GroupState) -> float | None:
-    live, retired = turn.trainers, frozenset(turn.federation.retired)
-    invited, reason = _admitted(turn, group, live)
-    if invited or retired:
-        spent = ending.exhausted(turn, ending.next_version(turn))
-        invited, reason = _admitted(turn, group, live - spent)
-        if out := (live & spent) | retired:
-            reason = f"their budget is spent: {named(sorted(out))}; {reason}"
-        if not invited and not _admitted(turn, group, turn.clients - spent - retired)[0]:
-            ending.end(turn, ending.budget_spent(turn, group, spent, retired))
-    if not invited:
-        group.reason = turn.federation.ending or reason
-        return None
-    if lacking := quorum.short(turn):
-        group.reason = lacking
-        return None
-    held = judging.hold_back(turn, group)
-    if held is not None:
-        group.reason = held.reason
-        return held.until
-    reason = f"{len(invited)} members are invited to version {group.version + 1}"
-    _invite(turn, group, invited, reason)
-    return None
-
-
-def _open_evaluation(turn: Turn, group: GroupState) -> float | None:
-    """Asks members to evaluate the version that the model is at, if it is due."""
-    judging.skip_lost(turn, group)
-    at = judging.due(turn)
-    if group.phase is not Phase.WAITING or not at:
-        return None
-    live = turn.live - ending.exhausted(turn, (group,))
-    invited, reason = _admitted(turn, group, live)
-    if not invited:
-        return judging.await_members(turn, group, at, reason)
-    _invite(turn, group, invited, f"{len(invited)} members are asked to evaluate version {at}")
-    return None
-
-
-def _await_evaluator(turn: Turn) -> float | None:
-    """At the end of a run no round waits for a designated evaluator; the end does."""
-    at = judging.due(turn)
-    if EVALUATION in turn.federation.groups or not at:
-        return None
-    if not all(ending.over(turn, group) for group in turn.federation.model_groups):
-        return None
-    held = judging.await_evaluator(turn, at)
-    return turn.now if held is None else held.until
-
-
-def _invite(turn: Turn, group: GroupState, invited: tuple[str, ...], reason: str) -> None:
-    turn.write(RoundOpened(group.name, group.round + 1, group.version, invited, reason))
-    for member in invited:
-        turn.order(member, make_invite(turn, group, member))
-
-
-def declined(turn: Turn, group: GroupState, client: str, reason: str) -> None:
-    """A member takes no part in the open round; too few for any cohort end it at once."""
-    turn.write(MemberDeclined(group.name, group.round, client, reason))
-    _end_if_too_few(turn, group, client, reason)
-
-
-def _end_if_too_few(turn: Turn, group: GroupState, client: str, reason: str) -> None:
-    least = turn.plan.bounds(group.name).minimum
-    if len(group.invited) < least:
-        ids = tuple(group.receipts)
-        _give_up(
-            turn,
-            group,
-            ids,
-            f"given up: {len(group.invited)} members take part, the minimum cohort is {least} "
-            f"({client}: {reason})",
-        )
-
-
-def _give_up(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...], reason: str) -> None:
-    turn.write(RoundGivenUp(group.name, group.round, reason))
-    turn.tell_fates(ids)
-    turn.discard(ids)
-
-
-def _admitted(
-    turn: Turn, group: GroupState, members: frozenset[str]
-) -> tuple[tuple[str, ...], str]:
-    """Whom the rule admits if these are live, and why not the first of those that it does not."""
-    rule, state = turn.plan.rule(group.name), group.round_state(members)
-    answers = {member: rule.admit(turn.now, member, state) for member in sorted(members)}
-    invited = tuple(member for member, answer in answers.items() if isinstance(answer, Admit))
-    reasons = [a.reason for a in answers.values() if not isinstance(a, Admit)]
-    return invited, (reasons or ["no member is live"])[0]
-
-
-def make_invite(turn: Turn, group: GroupState, member: str) -> Invite:
-    """To train, from the committed version."""
-    seconds = turn.plan.group(group.name).rule.deadline
-    evaluates, number = judging.asked(turn, group, member), turn.federation.incarnation
-    return Invite(number, group.name, group.round, group.version, seconds, evaluates)
-
-
-def _decide(turn: Turn, group: GroupState) -> float | None:
-    receipts, waiting = quorum.examined(turn, group)
-    arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
-    decision = turn.plan.rule(group.name).decide(turn.now, arrivals, group.round_state(turn.live))
-    if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time
-        decision = Wait(None, "the deadline is over")
-    match decision:
-        case Close(members, reason):
-            assert turn.federation.pinned is not None
-            epoch = turn.federation.pinned.placement.epoch
-            cohort = Cohort(
-                group.name,
-                group.number + 1,
-                group.version + 1,
-                epoch,
-                tuple(sorted(members, key=lambda m: m.id)),
-                group.scale,
-            )
-            turn.write(CohortClosed(cohort, reason))
-            turn.tell_shards(group.name, lambda shard, blocks: make_hold(turn, group, blocks))
-            return None
-        case Extend(until, reason):
-            turn.write(RoundExtended(group.name, group.round, group.extensions + 1, reason))
-            return until
-        case Drop(ids, reason):
-            _give_up(turn, group, ids, reason)
-            return turn.now
-        case _:
-            group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
-            return decision.until
+def close(turn: Turn, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
+    """These are the cohort: journalled before any message names it."""
+    assert turn.federation.pinned is not None
+    cohort = Cohort(
+        group.name,
+        group.number + 1,
+        group.version + 1,
+        turn.federation.pinned.placement.epoch,
+        tuple(sorted(members, key=lambda member: member.id)),
+        group.scale,
+    )
+    turn.write(CohortClosed(cohort, reason))
+    turn.tell_shards(group.name, lambda shard, blocks: make_hold(turn, group, blocks))
 
 
 # --- 2 hold -----------------------------------------------------------------------
@@ -308,9 +140,11 @@ def send_again(turn: Turn, ids: tuple[SubmissionId, ...]) -> None:
 def make_open(turn: Turn, group: GroupState) -> Open:
     """The same for every holder."""
     assert group.cohort is not None
-    receipts = tuple(group.receipts[m.id] for m in group.cohort.members)
-    sums = tuple(ShardSums(shard, digests) for shard, digests in sorted(group.held.items()))
-    return Open(turn.federation.incarnation, group.cohort, receipts, sums)
+    receipts = tuple(rooted(group.receipts[m.id]) for m in group.cohort.members)
+    held = [ShardSums(shard, digests) for shard, digests in sorted(group.held.items())]
+    if quorum.wanted(turn.plan):
+        held = [sums.rooted for sums in held]
+    return Open(turn.federation.incarnation, group.cohort, receipts, tuple(held))
 
 
 def open_again(turn: Turn, group: GroupState) -> None:
@@ -331,53 +165,29 @@ def opened(
     turn.tell_shards(group.name, lambda shard, blocks: make_prepare(turn, group, blocks))
 
 
-def burnt(turn: Turn, group: GroupState, reason: str) -> None:
-    """A holder will never open this cohort: its members are dropped, a new round begins."""
-    ids = tuple(group.receipts)
-    turn.write(CohortBurnt(group.name, group.number, reason))
+def burnt(turn: Turn, group: GroupState, reason: str, spoilt: bool = False) -> None:
+    """Nobody will ever open this cohort: its members are dropped, a new round begins.
+
+    `spoilt`: it was for what a member of a committee's cohort sent.
+    """
+    ids = group.summed
+    turn.write(CohortBurnt(group.name, group.number, reason, spoilt))
     turn.tell_fates(ids)
     turn.discard(ids)
-    if quorum.wanted(turn.plan) and group.burnt >= MOST_BURNT and group.name != EVALUATION:
-        ending.end(
-            turn,
-            f"{group.burnt} cohorts in succession came to nothing at version {group.version} of "
-            f"{group.name}, and every one was charged: {reason}",
-        )
+    suspecting.isolate(turn, group)
 
 
 # --- what a committee of holders says ---------------------------------------------
 
 
-def examine(turn: Turn, receipt: Receipt) -> None:
-    """A receipt has come: every holder of a committee is asked to look into its envelope."""
-    if not quorum.wanted(turn.plan):
-        return
-    for holder in turn.holders:
-        turn.order(holder, Examine(turn.federation.incarnation, receipt))
-
-
-def looked_into(turn: Turn, group: GroupState, answer: Examined) -> None:
-    """A holder has; with a flaw the submission is dropped, before anything is opened."""
-    id, flaw = answer.id, answer.flaw[:REASON_LIMIT]
-    if id not in group.receipts or answer.holder in group.examined.get(id, ()):
-        return
-    if flaw and group.phase is not Phase.COLLECTING:
-        return  # enough others found none; this holder will refuse its share
-    turn.write(ReceiptExamined(group.name, id, answer.holder, flaw))
-    if flaw:
-        turn.tell_fates((id,))
-        turn.discard((id,))
-        _end_if_too_few(turn, group, id.client, turn.federation.fates[id].reason)
-
-
-def _try_answers(turn: Turn, group: GroupState) -> float | None:
+def try_answers(turn: Turn, group: GroupState) -> float | None:
     """Tries the next sum of keys that the answers give, if there is one."""
     match quorum.decide(turn, group):
         case quorum.Found(key, holders):
             opened(turn, group, (), key, holders)
             return None
-        case quorum.Hopeless(reason):
-            burnt(turn, group, reason)
+        case quorum.Hopeless(reason, spoilt):
+            burnt(turn, group, reason, spoilt)
             return turn.now
         case quorum.Patience(until, reason):
             group.reason = reason
@@ -421,8 +231,9 @@ def prepared(turn: Turn, group: GroupState, by: Prepared) -> bool:
         return False
     if group.key is not None:
         _name_liars(turn, group)
-    ids = tuple(group.receipts)
+    ids = group.summed
     turn.write(VersionCommitted(group.name, version))
+    suspecting.isolate(turn, group)
     turn.tell_shards(group.name, lambda shard, blocks: make_commit(turn, group))
     turn.tell_clients(make_published(turn, group))
     turn.tell_fates(ids)

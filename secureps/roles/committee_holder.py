@@ -24,8 +24,9 @@ from secureps.messages.requests import (
     Subscribe,
     Telemetry,
 )
+from secureps.policy.hiding import check_weights
 from secureps.roles.charter import Pinned
-from secureps.roles.grants import Grants, HolderRules, check_weights
+from secureps.roles.grants import Grants, HolderRules
 from secureps.roles.machine import (
     COORDINATOR,
     HANDS,
@@ -126,11 +127,10 @@ class CommitteeHolder:
             self._grants.check(cohort, order.receipts, order.held)
             weights = [member.weight for member in cohort.members]
             check_weights(weights, self._grants.least(cohort.group))
-            self._grants.check_base(cohort, order.receipts[0].base)
         except SecurepsError as error:
             step.effects.append(self._grants.refusal(cohort, error))
             return step
-        self._grants.grant(step, order, bound=True)
+        self._grants.grant(step, order)
         self._busy.add(name)
         step.effects.append(Work(DeriveShare(cohort, order.receipts)))
         return step

@@ -7,7 +7,6 @@ follow, `roles.federation` is the state. What must not live here: I/O, payloads,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 from secureps.crypto.field import parse_vector
@@ -58,33 +57,30 @@ from secureps.messages.requests import (
     Welcome,
 )
 from secureps.messages.run import ShardAddress
-from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.policy.evaluation import from_vector
 from secureps.policy.plan import Plan
-from secureps.roles import checkpointing, commit, ending, founding, quorum, reception, repeating
+from secureps.roles import (
+    checkpointing,
+    commit,
+    driving,
+    ending,
+    examining,
+    founding,
+    quorum,
+    reception,
+    repeating,
+)
 from secureps.roles.admission import check_prepared
 from secureps.roles.charter import Charter
-from secureps.roles.federation import Federation, GroupState, Phase
+from secureps.roles.federation import Federation
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.machine import HANDS, Answer, Halt, Step, Tick, Unwatched, WorkFailed
+from secureps.roles.presence import Presence
 from secureps.roles.report import servers, status
 from secureps.roles.tasks import ManifestWritten
 from secureps.roles.telemetry import Window
 from secureps.roles.turn import Turn
-
-
-@dataclass(slots=True)
-class Presence:
-    """Who is here now, and whom this incarnation gave orders; a restart forgets it."""
-
-    leases: dict[str, float] = field(default_factory=dict)
-    watchers: set[str] = field(default_factory=set)
-    told: set[str] = field(default_factory=set)
-    holders: set[str] = field(default_factory=set)
-
-    def live(self, now: float) -> frozenset[str]:
-        """Clients whose lease runs."""
-        return frozenset(client for client, until in self.leases.items() if until > now)
 
 
 class Coordinator:
@@ -187,8 +183,9 @@ class Coordinator:
         match event:
             case Register():
                 return self._register(turn, sender, event)
-            case Join(client, schema):
-                return self._join(turn, self._same(sender, client), schema)
+            case Join(client):
+                self._same(sender, client)
+                return self._join(turn, event)
             case Subscribe(party, unsettled):
                 self._same(sender, party)
                 if self._charter.roster.find(party).role == "client":
@@ -223,7 +220,7 @@ class Coordinator:
                 self._opened(turn, self._holder(sender, holder), group, cohort, sums)
             case Examined(holder, id):
                 self._holder(sender, holder, committee=True)
-                commit.looked_into(turn, self._group(id.group), event)
+                examining.looked_into(turn, self._group(id.group), event)
             case KeyShare(holder):
                 self._key_share(turn, self._holder(sender, holder, committee=True), event)
             case Spoilt(shard):
@@ -272,7 +269,8 @@ class Coordinator:
         founding.found_from_file(turn, self._charter, self._presence.holders)
         return Noted()
 
-    def _join(self, turn: Turn, client: str, schema: Schema) -> Welcome:
+    def _join(self, turn: Turn, event: Join) -> Welcome:
+        client, schema = event.client, event.schema
         if self._charter.roster.find(client).role != "client":
             raise UnknownParty(f"{client} is on the roster, but not as a client")
         federation = turn.federation
@@ -283,8 +281,11 @@ class Coordinator:
         if schema.digest != ours.digest:
             text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
             raise WrongShape(f"{text}; train the run's model")
-        if client not in federation.members or client in federation.retired:
-            turn.write(MemberJoined(client))
+        if unknown := set(event.groups) - set(self._plan.groups):
+            raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
+        known = federation.parts.get(client, frozenset()) == frozenset(event.groups)
+        if client not in federation.members or client in federation.retired or not known:
+            turn.write(MemberJoined(client, event.groups))
             trains = client != self._plan.evaluator
             if trains and not federation.founder and self._charter.initial is None:
                 turn.write(FounderChosen(client))
@@ -426,7 +427,7 @@ class Coordinator:
     def _close_turn(self, turn: Turn) -> Step:
         self._lay_out()
         turn.layout = self._layout
-        self._until = commit.advance(turn)
+        self._until = driving.advance(turn)
         self._telemetry.measure(turn)
         return turn.step
 

@@ -15,7 +15,7 @@ from secureps.messages.records import Ending, Finished
 from secureps.policy.spending import Fact, after, fact, facts_of
 from secureps.policy.stopping import stop
 from secureps.roles import judging
-from secureps.roles.federation import GroupState, Phase
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
 
@@ -23,9 +23,10 @@ def over(turn: Turn, group: GroupState) -> bool:
     """Whether a group has made its last version."""
     if group.name == EVALUATION:
         return judging.over(turn, all(over(turn, each) for each in turn.federation.model_groups))
-    if turn.federation.ending and group.phase is Phase.WAITING:
+    between = group.phase is Phase.WAITING or (group.streaming and group.phase is Phase.COLLECTING)
+    if turn.federation.ending and between:
         return True
-    return group.version >= turn.plan.section.versions
+    return group.version >= turn.plan.versions(group.name)
 
 
 def end(turn: Turn, reason: str) -> None:
@@ -55,6 +56,12 @@ def exhausted(turn: Turn, groups: Iterable[GroupState]) -> frozenset[str]:
     if privacy is None or turn.layout is None:
         return frozenset()
     return frozenset(c for c in turn.clients if _next(turn, c, ahead) > privacy.budget)
+
+
+def unaffordable(turn: Turn, client: str, group: GroupState) -> bool:
+    """Whether one update more of a group would bring a client above the plan's budget."""
+    privacy = turn.plan.section.privacy
+    return privacy is not None and _next(turn, client, [group]) > privacy.budget
 
 
 def budget_spent(
@@ -104,7 +111,7 @@ def next_version(turn: Turn) -> list[GroupState]:
 
 def finish(turn: Turn) -> None:
     """The run is over when a checkpoint holds the last version of every group."""
-    federation, versions = turn.federation, turn.plan.section.versions
+    federation, plan = turn.federation, turn.plan
     groups = federation.groups.values()
     last = federation.checkpoints[-1] if federation.checkpoints else None
     if last is None or not last.complete or not all(over(turn, group) for group in groups):
@@ -113,7 +120,8 @@ def finish(turn: Turn) -> None:
         return
     if any(last.version_of(group.name) < group.version for group in groups):
         return
-    made = all(group.version >= versions for group in federation.model_groups)
-    turn.write(Finished(f"all {versions} versions are made" if made else federation.ending))
+    made = all(group.version >= plan.versions(group.name) for group in federation.model_groups)
+    text = f"all {plan.section.versions} versions are made" if made else federation.ending
+    turn.write(Finished(text))
     for party in sorted(turn.watchers):
         turn.order(party, Finish(federation.incarnation, federation.finished))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from secureps.errors import InternalError
@@ -21,6 +20,7 @@ from secureps.messages.records import (
     CheckpointComplete,
     CheckpointOrdered,
     CheckpointPart,
+    ClientIsolated,
     CohortBurnt,
     CohortClosed,
     CohortOpened,
@@ -28,12 +28,16 @@ from secureps.messages.records import (
     Ending,
     EvaluationSkipped,
     Finished,
+    FlawFoundLate,
     FounderChosen,
     HolderRefused,
     Incarnated,
     LiarsNamed,
+    MemberAsked,
     MemberDeclined,
+    MemberEntered,
     MemberJoined,
+    MemberLeft,
     MemberRetired,
     OpeningFailed,
     ReceiptExamined,
@@ -45,106 +49,16 @@ from secureps.messages.records import (
     ShardLocated,
     ShardPrepared,
     ShareReceived,
+    StreamBegan,
+    StreamEnded,
+    SubmissionsDropped,
     SumsHeld,
     VersionCommitted,
 )
 from secureps.messages.run import ShardAddress
-from secureps.messages.submission import Cohort, Receipt, SubmissionId, model_digest
-from secureps.policy.rule import RuleState
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.privacy.ledger import Ledger
-
-
-class Phase(Enum):
-    """Which step of the commit a group is in."""
-
-    FOUNDING = "founding"
-    WAITING = "waiting"
-    COLLECTING = "collecting"
-    HOLDING = "holding"
-    OPENING = "opening"
-    PREPARING = "preparing"
-    DONE = "done"
-
-
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """What became of a submission."""
-
-    outcome: str
-    version: int
-    reason: str
-
-
-@dataclass(slots=True)
-class GroupState:
-    """One group's life.
-
-    `scale` is the committed version's, under adaptive clipping; `coming` that of the version
-    in the making, once its shard is prepared.
-
-    Of a committee: `examined` are the holders that found nothing wrong with a submission;
-    `shares` and `refusals` their answers for the cohort, the last of them at `answered_at`;
-    `failed` those whose sum of keys was tried in vain; `key` the sum that is tried, from the
-    answers of `opened_by`. `burnt` are cohorts that came to nothing since the last version.
-    """
-
-    name: str
-    version: int = -1
-    blocks: tuple[bytes, ...] = ()
-    phase: Phase = Phase.FOUNDING
-    reason: str = "waits for the founding model"
-    round: int = 0
-    invited: frozenset[str] = frozenset()
-    opened_at: float | None = None
-    extensions: int = 0
-    receipts: dict[SubmissionId, Receipt] = field(default_factory=dict)
-    cohort: Cohort | None = None
-    number: int = -1
-    burnt: int = 0
-    held: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
-    opened: tuple[bytes, ...] = ()
-    examined: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
-    shares: dict[str, bytes] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
-    failed: tuple[tuple[str, ...], ...] = ()
-    answered_at: float = 0.0
-    key: bytes | None = None
-    opened_by: tuple[str, ...] = ()
-    prepared: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
-    scale: float | None = None
-    coming: float | None = None
-
-    @property
-    def digest(self) -> bytes:
-        """Digest of the committed version; what an update must have been trained on."""
-        return model_digest(self.name, self.version, self.blocks)
-
-    def round_state(self, live: frozenset[str]) -> RuleState:
-        """What the rule may look at."""
-        return RuleState(self.version, live, self.invited, self.opened_at, self.extensions)
-
-    def end_round(self) -> None:
-        """Between rounds."""
-        self.invited = frozenset()
-        self.opened_at = None
-        self.extensions = 0
-        self.receipts = {}
-        self.examined = {}
-        self.cohort = None
-        self.begin_cohort()
-
-    def begin_cohort(self) -> None:
-        """Nothing is held, opened or prepared of it."""
-        self.held = {}
-        self.opened = ()
-        self.shares = {}
-        self.refusals = {}
-        self.failed = ()
-        self.answered_at = 0.0
-        self.key = None
-        self.opened_by = ()
-        self.prepared = {}
-        self.coming = None
+from secureps.roles.group_state import Fate, GroupState, Phase
 
 
 @dataclass(slots=True)
@@ -211,7 +125,9 @@ class Federation:
             version and in no checkpoint yet.
         included: how many updates of a client are part of versions of the model.
         ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
-        retired: members that take part no more, by their own word.
+        retired: members that take part no more, by their own word; isolated: clients that are
+            left out, and why.
+        parts: the groups that a client contributes to, of those that do not to all.
         holders_used: key holders that ever answered for a cohort; liars: those of them that were
             found out, and how.
     """
@@ -233,6 +149,8 @@ class Federation:
     liars: dict[str, str] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
+    isolated: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, frozenset[str]] = field(default_factory=dict)
     evaluations: Evaluations = field(default_factory=Evaluations)
     ending: str = ""
     finished: str = ""
@@ -273,6 +191,11 @@ class Federation:
         """The next sequence of a client in every group, for one that lost its state."""
         return tuple(GroupVersion(name, self.next.get((client, name), 0)) for name in self.groups)
 
+    def takes_part(self, client: str, group: str) -> bool:
+        """Whether a client contributes to a group."""
+        own = self.parts.get(client)
+        return own is None or group in own
+
     def known(self, id: SubmissionId) -> bool:
         """Whether a receipt of this submission was accepted, whatever became of it."""
         group = self.groups.get(id.group)
@@ -292,8 +215,11 @@ class Federation:
                 self.pinned = record
             case ShardLocated(shard):
                 self.shards[shard.name] = shard
-            case MemberJoined(client):
+            case MemberJoined(client, groups):
                 self.members[client] = None
+                self.parts.pop(client, None)
+                if groups:
+                    self.parts[client] = frozenset(groups)
                 self.retired.discard(client)
             case MemberRetired(client):
                 self.retired.add(client)
@@ -319,7 +245,11 @@ class Federation:
                 for group in self.groups.values():
                     group.phase, group.reason = Phase.DONE, reason
             case Received(receipt):
-                self._receive(receipt)
+                self._receive(at, receipt)
+            case ClientIsolated(_, client, reason):
+                self.isolated[client] = reason
+                for group in self.groups.values():
+                    group.suspicion = group.suspicion.without(client)
             case CohortClosed(cohort):
                 self._apply_to(self.groups[cohort.group], at, record)
             case _ if getattr(record, "group", None) in self.groups:
@@ -339,9 +269,9 @@ class Federation:
                 return state
         raise InternalError(f"checkpoint {number} was never ordered")
 
-    def _receive(self, receipt: Receipt) -> None:
+    def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id
-        self.groups[id.group].receipts[id] = receipt
+        self.groups[id.group].receive(at, receipt)
         self.receipts[id] = digest("secureps-receipt-known", canonical(receipt))
         after = self.next.get((id.client, id.group), 0)
         self.next[id.client, id.group] = max(after, id.sequence + 1)
@@ -354,6 +284,7 @@ class Federation:
                 group.end_round()
                 group.round, group.invited, group.opened_at = number, frozenset(invited), at
                 group.phase, group.reason = Phase.COLLECTING, reason
+                group.suspicion = group.suspicion.opened_for(group.invited)
                 if group.name == EVALUATION:
                     self.evaluations.begin(self.model_groups)
             case MemberDeclined(_, _, client):
@@ -362,6 +293,7 @@ class Federation:
                 group.extensions, group.reason = extensions, reason
             case RoundGivenUp(_, _, reason):
                 self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
+                group.suspicion = group.suspicion.given_up()
                 group.end_round()
                 group.phase, group.reason = Phase.WAITING, reason
             case CohortClosed(cohort, reason):
@@ -369,9 +301,8 @@ class Federation:
                 group.cohort, group.number = cohort, cohort.number
                 group.phase, group.reason = Phase.HOLDING, reason
             case CohortReopened(_, _, missing):
-                for id in missing:
-                    group.receipts.pop(id, None)
-                    group.examined.pop(id, None)
+                group.let_go(missing)
+                group.pool.withdraw(missing if group.streaming else ())
                 group.cohort, group.held = None, {}
                 group.phase = Phase.COLLECTING
                 group.reason = f"{len(missing)} members' blocks are missing and are sent again"
@@ -387,19 +318,29 @@ class Federation:
                 group.reason = "opened; the shards average and step"
             case ReceiptExamined() | ShareReceived() | HolderRefused() | OpeningFailed():
                 self._apply_answer(group, at, record)
+            case FlawFoundLate(_, id):
+                group.suspicion = group.suspicion.doubt(id.client)
             case LiarsNamed(_, _, holders, reason):
                 self.liars |= dict.fromkeys(holders, reason)
             case CohortBurnt(_, _, reason):
+                self._settle(group, "dropped", group.version, reason, group.summed)
+                group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
+                group.sitting_out |= group.weights.keys() if group.streaming else frozenset()
+                group.end_cohort(at, reason)
+            case StreamEnded(_, reason):
                 self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
-                group.end_round()
-                group.burnt += 1
-                group.phase, group.reason = Phase.WAITING, reason
+                group.apply_stream(at, record)
+            case SubmissionsDropped(_, ids, reason):
+                self._settle(group, "dropped", group.version, reason, ids)
+                group.apply_stream(at, record)
+            case StreamBegan() | MemberEntered() | MemberLeft() | MemberAsked():
+                group.apply_stream(at, record)
             case ShardPrepared(_, _, shard, blocks):
                 group.prepared[shard] = blocks
                 if record.scale is not None:
                     group.coming = record.scale
             case VersionCommitted(_, version):
-                self._commit(group, version)
+                self._commit(at, group, version)
                 if group.name != EVALUATION:
                     self.evaluations.since = at
             case _:
@@ -411,9 +352,9 @@ class Federation:
             case ReceiptExamined(_, id, holder, flaw) if flaw:
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
                 self._settle(group, "dropped", group.version, reason, (id,))
-                del group.receipts[id]
-                group.examined.pop(id, None)
+                group.let_go((id,))
                 group.invited -= {id.client}
+                group.sitting_out |= {id.client} if group.streaming else frozenset()
             case ReceiptExamined(_, id, holder):
                 group.examined[id] = group.examined.get(id, frozenset()) | {holder}
             case ShareReceived(_, _, holder, share):
@@ -427,19 +368,21 @@ class Federation:
                 group.prepared, group.coming = {}, None
                 group.phase, group.reason = Phase.OPENING, reason
 
-    def _commit(self, group: GroupState, version: int) -> None:
+    def _commit(self, at: float, group: GroupState, version: int) -> None:
         group.blocks = self.by_block(group.name, group.prepared)
-        group.version, group.scale, group.burnt = version, group.coming, 0
-        summed = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
-        included = tuple(id for id in group.receipts if id in summed)
-        late = tuple(id for id in group.receipts if id not in summed)
+        group.version, group.scale = version, group.coming
+        group.history[version] = group.digest
+        group.suspicion = group.suspicion.opens(frozenset(group.weights))
+        group.sitting_out = frozenset()
+        part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
+        included = tuple(id for id in group.summed if id in part)
+        late = tuple(id for id in group.summed if id not in part)
         self._settle(group, "included", version, f"part of version {version}", included)
         self.undurable |= dict.fromkeys(included, version)
         if version > 0 and group.name != EVALUATION:
             self.included.update(id.client for id in included)
         self._settle(group, "dropped", version, f"version {version} closed without it", late)
-        group.end_round()
-        group.phase, group.reason = Phase.WAITING, f"version {version} is committed"
+        group.end_cohort(at, f"version {version} is committed")
 
     def _complete(self, number: int) -> None:
         for id in self.covered(number):

@@ -2,27 +2,53 @@
 
 It trusts nobody's word: receipts must be signed by clients of its own roster, the cohort
 must be large enough for its own minimum, and a submission is bound to one cohort for
-ever, in a ledger that is written before anything is opened. What must not live here: how a
-cohort is opened (`roles.keyholder`, `roles.committee_holder`), and I/O.
+ever, in a ledger that is written before anything is opened. In memory the ledger grows with
+clients and not with what they send: a client whose submission is bound sends no earlier one, and
+one whose update is opened none from an earlier version. What must not live here: how a
+cohort is opened (`roles.keyholder`, `roles.committee_holder`), what hides a member among others
+(`policy.hiding`), and I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from secureps.crypto.cipher import WEIGHTS
 from secureps.crypto.identity import Roster
-from secureps.errors import Fenced, InternalError, Refused, SecurepsError, WrongRun
+from secureps.errors import (
+    ConfigError,
+    Fenced,
+    InternalError,
+    PlanRefused,
+    Refused,
+    SecurepsError,
+    WrongRun,
+)
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Configure, Open, ShardSums
-from secureps.messages.records import CohortGranted, CohortReleased, Incarnated, RunPinned
+from secureps.messages.records import (
+    BaseModel,
+    CohortGranted,
+    CohortReleased,
+    Incarnated,
+    RunPinned,
+)
 from secureps.messages.requests import OpenRefused, Register, Subscribe
-from secureps.messages.submission import UPDATE, Cohort, Receipt, SubmissionId, signing_bytes
+from secureps.messages.submission import (
+    UPDATE,
+    Cohort,
+    Member,
+    Receipt,
+    SubmissionId,
+    signing_bytes,
+)
+from secureps.policy.hiding import both_open
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
+
+REMEMBERED = 64
+"""Cohorts of a group that may still be asked for again: the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +66,31 @@ class HolderRules:
     served: frozenset[bytes] = frozenset()
 
 
+@dataclass(slots=True)
+class Grant:
+    """A cohort that is bound: digests of it with its sums, and of its receipts."""
+
+    cohort: bytes
+    receipts: bytes
+    released: bool = False
+
+
+@dataclass(slots=True)
+class Standing:
+    """What holds for a client in a group, for ever.
+
+    Args:
+        bound: its newest submission that is bound, and cohort: to which.
+        base: the newest base version of an update of it that was released, -1: none; and
+        released: all cohorts that such an update is in.
+    """
+
+    bound: SubmissionId
+    cohort: int
+    base: int = -1
+    released: tuple[Cohort, ...] = ()
+
+
 class Grants:
     """Everything of a key holder that survives a restart, and what it allows.
 
@@ -53,10 +104,9 @@ class Grants:
         self._rules = rules
         self._incarnation = 0
         self._pinned: Pinned | None = None
-        self._bound: dict[SubmissionId, Cohort] = {}
+        self._standings: dict[tuple[str, str], Standing] = {}
         self._bases: dict[tuple[str, int], bytes] = {}
-        self._released: dict[tuple[str, str, int], Cohort] = {}
-        self._granted: dict[tuple[str, int], CohortGranted] = {}
+        self._granted: dict[str, dict[int, Grant]] = {}
 
     def apply(self, record: Any) -> None:
         """Folds one record; InternalError for one that is not a holder's."""
@@ -65,16 +115,48 @@ class Grants:
                 self._incarnation = number
             case RunPinned():
                 self._pinned = Pinned.of(record)
-            case CohortGranted(cohort):
-                self._granted[cohort.group, cohort.number] = record
-                self._bound |= {member.id: cohort for member in cohort.members}
-                if record.base is not None:
-                    self._bases[cohort.group, cohort.version] = record.base
+            case CohortGranted():
+                self._apply_granted(record)
             case CohortReleased(cohort):
-                for client in (member.id.client for member in cohort.members):
-                    self._released[client, cohort.group, cohort.version] = cohort
+                self._apply_released(cohort)
             case _:
                 raise InternalError(f"a holder's journal has no {type(record).__name__}")
+
+    def _apply_granted(self, record: CohortGranted) -> None:
+        cohort = record.cohort
+        known = self._granted.setdefault(cohort.group, {})
+        known[cohort.number] = Grant(_digest(cohort, record.held), record.receipts)
+        if len(known) > REMEMBERED:
+            del known[min(known)]
+        for id in (member.id for member in cohort.members):
+            standing = self._standings.setdefault((id.client, id.group), Standing(id, -1))
+            standing.bound, standing.cohort = id, cohort.number
+        if cohort.group != EVALUATION:
+            self._bases |= {(cohort.group, base.version): base.digest for base in record.bases}
+
+    def _apply_released(self, cohort: Cohort) -> None:
+        self._granted[cohort.group][cohort.number].released = True
+        updates = _updates(cohort)
+        known = any(
+            _updates(other) == updates and other.version == cohort.version
+            for other, _ in self._met(cohort)
+        )
+        for member in cohort.members:
+            standing = self._standings[member.id.client, cohort.group]
+            if member.version > standing.base:
+                standing.base, standing.released = member.version, (cohort,)
+            elif not known:
+                standing.released = (*standing.released, cohort)
+
+    def _met(self, cohort: Cohort) -> list[tuple[Cohort, Member]]:
+        """Released cohorts that have an update in common with this one, and whose, once each."""
+        found: dict[int, tuple[Cohort, Member]] = {}
+        for member in cohort.members:
+            standing = self._standings.get((member.id.client, cohort.group))
+            if standing is not None and standing.base == member.version:
+                for other in standing.released:
+                    found.setdefault(other.number, (other, member))
+        return list(found.values())
 
     def write(self, step: Step, record: Any) -> None:
         """Journals and folds one record."""
@@ -92,10 +174,6 @@ class Grants:
     def pinned(self) -> Pinned:
         """The run; NotReady before it is founded."""
         return founded(self._pinned, self.name)
-
-    def granted(self, group: str, number: int) -> CohortGranted | None:
-        """What is on record of a cohort that it has bound itself to open, if it has."""
-        return self._granted.get((group, number))
 
     def greeting(self) -> Step:
         """What a holder says first."""
@@ -121,11 +199,21 @@ class Grants:
         return step
 
     def configure(self, order: Configure) -> Step:
-        """Pins the run, for good.
+        """Pins the run, for good; a holder of another one ends, for it would wait in vain."""
+        try:
+            return self._pin(order)
+        except (WrongRun, PlanRefused, ConfigError) as error:
+            return Step(
+                effects=[Halt(f"this holder takes no part in the run: {error}", type(error))]
+            )
+
+    def _pin(self, order: Configure) -> Step:
+        """The run, in the ledger.
 
         Raises:
             WrongRun: it is not the one on record, or not of this holder's kit; or it was served
                 before, and what was opened then is not on record.
+            PlanRefused, ConfigError: its plan is unsound.
         """
         if self._pinned is None:
             check_run(order.run, self._roster, self._rules.holders)
@@ -151,16 +239,23 @@ class Grants:
 
         Raises:
             Refused: too small, weights it does not allow, a submission bound to another
-                cohort, or receipts that do not belong to the cohort.
+                cohort, another model than was trained on before, or receipts that do not belong
+                to the cohort.
             Unsigned, UnknownParty: a receipt that no client of the roster signed.
         """
-        granted = self._granted.get((cohort.group, cohort.number))
+        known = self._granted.get(cohort.group, {})
+        granted = known.get(cohort.number)
         if granted is not None:
-            if granted.cohort != cohort or granted.held != held:
+            if granted.cohort != _digest(cohort, held):
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
-            if granted.receipts not in (None, receipts_digest(receipts)):
+            if granted.receipts != receipts_digest(receipts):
                 raise Refused(f"cohort {cohort.number} of {cohort.group} had other receipts before")
             return
+        if len(known) == REMEMBERED and cohort.number < min(known):
+            raise Refused(
+                f"cohort {cohort.number} of {cohort.group} is older than the {REMEMBERED} that "
+                "this holder remembers"
+            )
         if cohort.group not in {placed.group for placed in self.pinned.placement.groups}:
             raise Refused(f"no group is called {cohort.group!r}")
         ids = [member.id for member in cohort.members]
@@ -172,11 +267,11 @@ class Grants:
             raise Refused("a client stands in the cohort twice")
         if [receipt.id for receipt in receipts] != ids:
             raise Refused("the receipts are not those of the cohort")
-        for receipt in receipts:
-            self._check_receipt(cohort, receipt, receipts[0].base)
+        for member, receipt in zip(cohort.members, receipts, strict=True):
+            self._check_receipt(cohort, member, receipt)
+        self._check_bases(cohort, receipts)
         for id in ids:
-            if id in self._bound:
-                raise Refused(f"{id} is bound to cohort {self._bound[id].number} for ever")
+            self._check_unbound(id)
         self.check_apart(cohort)
 
     def least(self, group: str) -> int:
@@ -184,36 +279,57 @@ class Grants:
         return max(self._rules.minimum, self.pinned.plan.honest(group))
 
     def check_apart(self, cohort: Cohort) -> None:
-        """Two sums of one version that differ in one client give that client's update away.
+        """Two sums that differ in one client's update of one base version give it away.
 
         A blind holder allows another sum of new updates of exactly the same clients, none more and
-        none less, and each with the weight that it had: one of them, or another holder, may have
-        spoilt the first, and else a single lie would keep all of them out of a version that cannot
-        be made without them. Whoever trains again from the same model sends the same update, so
-        that one member's weight, if it changed, would be what the two sums differ in.
-        """
-        weighed = _weighed(cohort)
-        for id in (member.id for member in cohort.members):
-            other = self._released.get((id.client, cohort.group, cohort.version))
-            if other is None or other == cohort or (self._blind and _weighed(other) == weighed):
-                continue
-            raise Refused(
-                f"{id.client} stands in cohort {other.number}, which was opened for the same "
-                f"version {cohort.version}"
-            )
+        none less, and each with the weight that it had, or of one half of them that nobody chose
+        (`policy.hiding`): one of them, or another holder, may have spoilt the first, and else a
+        single lie would keep all of them out of a version that cannot be made without them. To
+        each holder a pair is related by its own minimum, if that is larger than the plan's.
 
-    def check_base(self, cohort: Cohort, base: bytes) -> None:
-        """Refused if another cohort of this version was trained on another model.
+        Raises:
+            Refused: another sum was released that this one must not be subtracted from.
+        """
+        for member in cohort.members:
+            standing = self._standings.get((member.id.client, cohort.group))
+            if standing is not None and member.version < standing.base:
+                raise Refused(
+                    f"{member.id} was trained from version {member.version}, and another of "
+                    f"{member.id.client} from version {standing.base} was opened before"
+                )
+        plan, run = self.pinned.plan, self.pinned.run.id
+        least = max(self.least(cohort.group), plan.rule(cohort.group).minimum)
+        for other, member in self._met(cohort):
+            if not (self._blind and both_open(run, cohort, other, least)):
+                raise Refused(
+                    f"{member.id.client} stands in cohort {other.number}, which was opened with "
+                    f"its update from the same version {member.version}"
+                )
+
+    def _check_unbound(self, id: SubmissionId) -> None:
+        standing = self._standings.get((id.client, id.group))
+        if standing is None or standing.bound.sequence < id.sequence:
+            return
+        if standing.bound == id:
+            raise Refused(f"{id} is bound to cohort {standing.cohort} for ever")
+        raise Refused(f"{id} comes after {standing.bound}, which is bound: it is over for ever")
+
+    def _check_bases(self, cohort: Cohort, receipts: tuple[Receipt, ...]) -> None:
+        """Refused unless each base version was one and the same model, now and before.
 
         Clients that are given different models can be told apart in what they send (Pasquini
-        et al. 2022). The metrics' group is left out: it follows whichever model is evaluated.
+        et al. 2022). Over several cohorts the metrics' group is left out: it follows whichever
+        model is evaluated.
         """
-        known = self._bases.get((cohort.group, cohort.version), base)
-        if known != base and cohort.group != EVALUATION:
-            raise Refused(
-                f"a cohort of version {cohort.version} of {cohort.group} was trained on another "
-                "model before"
-            )
+        models: dict[int, bytes] = {}
+        for receipt in receipts:
+            if models.setdefault(receipt.version, receipt.base) != receipt.base:
+                raise Refused(f"{receipt.id}: trained on another model than the others")
+        for version, model in models.items():
+            if self._bases.get((cohort.group, version), model) != model:
+                raise Refused(
+                    f"another model than before is said to be version {version} of {cohort.group}"
+                )
 
     def check_author(self, receipt: Receipt) -> None:
         """Accepts a receipt of this run that a client of the own roster signed.
@@ -230,28 +346,37 @@ class Grants:
             *signing_bytes(receipt), receipt.signature
         )
 
-    def _check_receipt(self, cohort: Cohort, receipt: Receipt, base: bytes) -> None:
-        if receipt.id.group != cohort.group or receipt.version != cohort.version - 1:
+    def _check_receipt(self, cohort: Cohort, member: Member, receipt: Receipt) -> None:
+        group, newest = cohort.group, cohort.version - 1
+        stale = 0 if group == EVALUATION else self.pinned.plan.bounds(group).stale
+        if receipt.id.group != group or receipt.version != member.version:
             raise Refused(f"{receipt.id}: its receipt is for another group or version")
-        if receipt.base != base:
-            raise Refused(f"{receipt.id}: trained on another model than the others")
+        if not max(0, newest - stale) <= receipt.version <= newest:
+            raise Refused(
+                f"{receipt.id}: trained from version {receipt.version}, the plan's rule takes none "
+                f"more than {stale} behind version {newest}"
+            )
         self.check_author(receipt)
 
     # --- what is granted ----------------------------------------------------------
 
-    def grant(self, step: Step, order: Open, bound: bool = False) -> None:
-        """Binds the cohort to what was shown, once; `bound`: to model and receipts too."""
+    def grant(self, step: Step, order: Open) -> None:
+        """Binds the cohort to what was shown, once."""
         cohort = order.cohort
-        if (cohort.group, cohort.number) in self._granted:
+        if cohort.number in self._granted.get(cohort.group, {}):
             return
-        base = order.receipts[0].base if bound else None
-        receipts = receipts_digest(order.receipts) if bound else None
-        self.write(step, CohortGranted(cohort, order.held, base, receipts))
+        models = {receipt.version: receipt.base for receipt in order.receipts}
+        bases = tuple(BaseModel(*each) for each in sorted(models.items()))
+        receipts = receipts_digest(order.receipts)
+        self.write(step, CohortGranted(cohort, order.held, bases, receipts))
 
     def release(self, step: Step, cohort: Cohort) -> None:
         """Into the ledger before it leaves this process; Refused as `check_apart`."""
-        self.check_apart(cohort)
-        if cohort not in self._released.values():
+        granted = self._granted.get(cohort.group, {}).get(cohort.number)
+        if granted is None:
+            raise Refused(f"cohort {cohort.number} of {cohort.group} is over")
+        if not granted.released:
+            self.check_apart(cohort)
             self.write(step, CohortReleased(cohort))
 
     def refusal(self, cohort: Cohort, reason: object) -> Call:
@@ -259,37 +384,14 @@ class Grants:
         return Call(COORDINATOR, OpenRefused(self.name, cohort.group, cohort.number, str(reason)))
 
 
-def _weighed(cohort: Cohort) -> frozenset[tuple[str, int]]:
-    return frozenset((member.id.client, member.weight) for member in cohort.members)
+def _updates(cohort: Cohort) -> frozenset[tuple[str, int, int]]:
+    return frozenset((m.id.client, m.weight, m.version) for m in cohort.members)
+
+
+def _digest(cohort: Cohort, held: tuple[ShardSums, ...]) -> bytes:
+    return digest("secureps-granted-cohort", canonical(cohort), *map(canonical, held))
 
 
 def receipts_digest(receipts: tuple[Receipt, ...]) -> bytes:
     """One digest over all receipts of a cohort, 32 bytes."""
     return digest("secureps-granted-receipts", *(canonical(receipt) for receipt in receipts))
-
-
-def check_weights(weights: Sequence[int], least: int) -> None:
-    """Accepts weights by which no few members stand out from the others.
-
-    Every member must hide among `least`: those of a small weight are no fewer, the effective
-    number (sum w)^2 / sum w^2 is no less, and the others weigh no less than the heaviest.
-
-    Raises:
-        Refused: one of the weights is not 1, 2 or 4, or they are too uneven.
-    """
-    if any(weight not in WEIGHTS for weight in weights):
-        raise Refused(f"this holder opens cohorts of weights {WEIGHTS} only")
-    for heavier in WEIGHTS[1:]:
-        lighter = sum(weight < heavier for weight in weights)
-        if 0 < lighter < least:
-            raise Refused(
-                f"{lighter} members weigh less than {heavier}: none, or {least} or more must"
-            )
-    total, squares = sum(weights), sum(weight * weight for weight in weights)
-    if total * total < least * squares:
-        raise Refused(
-            f"members of so uneven weights hide among {total * total / squares:.1f}, this holder "
-            f"wants {least} or more"
-        )
-    if squares < 2 * max(weights) ** 2:
-        raise Refused("one member outweighs all the others")

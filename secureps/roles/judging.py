@@ -14,7 +14,7 @@ from secureps.config import SyncSection
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.records import EvaluationSkipped
 from secureps.policy.stopping import best
-from secureps.roles.federation import GroupState, Phase
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
 LAST_ROUNDS = 2

@@ -108,13 +108,6 @@ class KeyHolder:
         """The run; NotReady before it is founded."""
         return self._grants.pinned
 
-    def granted(self, group: str, number: int) -> Cohort:
-        """A cohort that it has bound itself to open; KeyError if there is none."""
-        granted = self._grants.granted(group, number)
-        if granted is None:
-            raise KeyError(number)
-        return granted.cohort
-
     # --- orders -------------------------------------------------------------------
 
     def _open(self, order: Open) -> Step:
@@ -170,7 +163,7 @@ class KeyHolder:
                 opening, f"the sum of block {block} is not the one that its shard held"
             )
         key = f"{received_key(group, cohort, block)}/{digest.hex()}"
-        return Step(effects=[Work(OpenSum(group, cohort, block, key))])
+        return Step(effects=[Work(OpenSum(group, cohort, block, key, opening.cohort.weight))])
 
     def _opened(self, event: SumOpened) -> Step:
         header = event.header

@@ -44,8 +44,8 @@ from secureps.messages.schema import Schema
 from secureps.messages.submission import FOUNDING, SubmissionId, model_digest
 from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
+from secureps.roles import appraisal
 from secureps.roles.allowance import Allowance
-from secureps.roles.appraisal import DECLINES, Readiness, digests, readiness, to_judge
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.library import Library
 from secureps.roles.machine import (
@@ -64,6 +64,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
+from secureps.roles.releases import Releases
 from secureps.roles.tasks import Aim, Contribute, Contributed, Evaluate, Judged, Offer, Prune, Sweep
 
 
@@ -99,7 +100,8 @@ class Member:
         self._next: dict[str, int] = {}
         self._sealed: dict[SubmissionId, Sealed] = {}
         self._ledger = Ledger()
-        self._contents: dict[tuple[str, int], tuple[bytes, ...]] = {}
+        self._releases = Releases()
+        self._judging = b""
         self._library = Library()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
@@ -125,7 +127,7 @@ class Member:
                     )
                 self._sealed[receipt.id] = record
                 self._next[receipt.id.group] = receipt.id.sequence + 1
-                self._remember(record)
+                self._releases.add(record)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
             case SubmissionSettled(id, outcome):
@@ -251,7 +253,7 @@ class Member:
             invite.group,
             invite.version,
             self._next.get(invite.group, 0),
-            self._contents.get((invite.group, invite.version), ()),
+            self._releases.known(invite.group, invite.version),
         )
 
     def _due(self) -> list[Invite]:
@@ -301,18 +303,18 @@ class Member:
         if plan.evaluator == self._kit.name:
             return self._judge(step)
         invite = self._invites.get(EVALUATION)
-        ready = readiness(plan, self._library.published, invite)
-        if invite is None or ready is Readiness.EARLY:
+        ready = appraisal.readiness(plan, self._library.published, invite, self._releases.judged)
+        if invite is None or ready is appraisal.Readiness.EARLY:
             return False
         self._evaluated = invite.evaluates
         if self._pending(EVALUATION, invite.version):
             return False
         aim = self._aim(invite)
         refusal = self._allowance.refusal(self._ledger, self.pinned.layout, aim)
-        if ready is not Readiness.READY or refusal:
+        if ready is not appraisal.Readiness.READY or refusal:
             del self._invites[EVALUATION]
-            if ready is not Readiness.PAST:
-                self._decline(step, invite, DECLINES if refusal else ready.value)
+            if ready is not appraisal.Readiness.PAST:
+                self._decline(step, invite, appraisal.DECLINES if refusal else ready.value)
             return False
         if self._pulled(step):
             self._followed[EVALUATION] = self._invites.pop(EVALUATION)
@@ -322,7 +324,8 @@ class Member:
 
     def _judge(self, step: Step) -> bool:
         """As the designated evaluator."""
-        if not (version := to_judge(self.pinned.plan, self._library.published, self._evaluated)):
+        plan, published = self.pinned.plan, self._library.published
+        if not (version := appraisal.to_judge(plan, published, self._evaluated)):
             return False
         objection = self._allowance.evaluation_objection()
         if objection:
@@ -334,7 +337,8 @@ class Member:
 
     def _begin_evaluation(self, step: Step, aim: Aim | None = None, own: bytes = b"") -> None:
         model, blocks = self._library.take(self.pinned.plan.groups)
-        summed = digests(self.pinned.plan, self._library.published)
+        summed = appraisal.digests(self.pinned.plan, self._library.published)
+        self._judging = appraisal.model_content(self.pinned.plan, self._library.published)
         self._working = True
         step.effects.append(Work(Evaluate(model, blocks, summed, aim, own)))
 
@@ -353,7 +357,8 @@ class Member:
             if spends is not None and spends.attempt and self._unaffordable(step, [spends]):
                 step.effects.append(Work(Prune(tuple(h.key for h in update.headers))))
                 return
-            sealed = Sealed(update.receipt, update.headers, update.content)
+            judged = self._judging if update.receipt.id.group == EVALUATION else b""
+            sealed = Sealed(update.receipt, update.headers, update.content, judged)
             self._write(step, sealed)
             self._send(now, step, sealed)
         for report in event.telemetry:
@@ -480,13 +485,6 @@ class Member:
     @property
     def _lease(self) -> float:
         return self.pinned.plan.section.lease
-
-    def _remember(self, sealed: Sealed) -> None:
-        """What came of a version, for good: whatever else comes of it is another release."""
-        at = (sealed.receipt.id.group, sealed.receipt.version)
-        known = self._contents.get(at, ())
-        if sealed.content and sealed.content not in known:
-            self._contents[at] = (*known, sealed.content)
 
     def _pending(self, group: str, version: int) -> bool:
         """Whether a contribution to this version is sealed and its fate is open."""

@@ -7,17 +7,11 @@ still come. What must not live here: receipts and cohorts (`roles.federation`), 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from secureps.policy.rule import RuleState
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Base:
-    """What an update was trained from: the version, and which of the client's updates of it."""
-
-    version: int
-    step: int
+from secureps.messages.submission import SubmissionId
+from secureps.policy.rule import Base, RuleState
 
 
 @dataclass(slots=True)
@@ -28,12 +22,16 @@ class Pool:
         clocks: of the members that take part (see `policy.rule`).
         training: who was asked, from which base on, and has not answered.
         sent: the newest base that each client has contributed from.
+        arrived: when each submission that waits came, in seconds of the run's clock.
+        returning: submissions that were taken out again, for their blocks were lost.
         closed: cohorts that are settled.
     """
 
     clocks: dict[str, int] = field(default_factory=dict)
     training: dict[str, Base] = field(default_factory=dict)
     sent: dict[str, Base] = field(default_factory=dict)
+    arrived: dict[SubmissionId, float] = field(default_factory=dict)
+    returning: set[SubmissionId] = field(default_factory=set)
     closed: int = 0
 
     def enter(self, client: str, clock: int) -> None:
@@ -60,30 +58,38 @@ class Pool:
         """It is asked to train from this base, or a newer one."""
         self.training[client] = base
 
-    def arrive(self, client: str, base: Base) -> None:
-        """Its update is here."""
-        self.training.pop(client, None)
-        self.sent[client] = max(base, self.sent.get(client, base))
-        if client in self.clocks:
-            self.clocks[client] += 1
+    def arrive(self, id: SubmissionId, base: Base, at: float) -> None:
+        """An update is here; one that returns was counted before."""
+        self.arrived[id] = at
+        self.training.pop(id.client, None)
+        self.sent[id.client] = max(base, self.sent.get(id.client, base))
+        if id in self.returning:
+            self.returning.discard(id)
+        elif id.client in self.clocks:
+            self.clocks[id.client] += 1
 
-    def withdraw(self, client: str) -> None:
-        """An update of it was taken out again, and it sends the same once more."""
-        if client in self.clocks:
-            self.clocks[client] -= 1
+    def remove(self, ids: Iterable[SubmissionId]) -> None:
+        """These do not wait any more: they are summed, or given up."""
+        for id in ids:
+            self.arrived.pop(id, None)
+
+    def withdraw(self, ids: Iterable[SubmissionId]) -> None:
+        """The blocks of these were lost: they come once more, or never."""
+        self.remove(ids)
+        self.returning.update(ids)
 
     def settle(self) -> None:
         """A cohort is part of a version, or burnt."""
         self.closed += 1
 
     def state(self, version: int, live: frozenset[str], since: float | None) -> RuleState:
-        """As the rule sees it."""
+        """As the rule sees it, now and after whatever is folded next."""
         return RuleState(
             version=version,
             live=live,
-            invited=frozenset(self.training),
+            invited=self.training.keys(),
             opened_at=since,
             clocks=self.clocks,
             closed=self.closed,
-            sent={client: base.version for client, base in self.sent.items()},
+            sent=self.sent,
         )

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from secureps.config import SyncSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.field import Vector, parse_vector
 from secureps.crypto.sharing import KEY_BOUND, Committee, Verdict, interpolate, judge, key_sum
 from secureps.crypto.suite import cipher, key_length
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
-from secureps.roles.federation import GroupState
+from secureps.roles.group_state import GroupState
 from secureps.roles.turn import Turn
 
 
@@ -38,9 +39,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Hopeless:
-    """Nothing will ever open this cohort."""
+    """Nothing will ever open this cohort; `spoilt`: whoever answered told the truth.
+
+    One holder more than t fits with the others: only two that conspire could have made that up.
+    """
 
     reason: str
+    spoilt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +75,38 @@ def short(turn: Turn) -> str:
 
 
 def examined(turn: Turn, group: GroupState) -> tuple[tuple[Receipt, ...], str]:
-    """The receipts that the rule may see, and what the others wait for (empty: there are none)."""
+    """The receipts that the rule may see, and what the others wait for (empty: there are none).
+
+    Of a client whose flaw was once found too late every holder that is here looks first, while
+    there is time.
+    """
     receipts = tuple(group.receipts.values())
     if not wanted(turn.plan):
         return receipts, ""
     seen = {r.id: group.examined.get(r.id, frozenset()) for r in receipts}
-    ready = tuple(r for r in receipts if len(seen[r.id]) >= turn.plan.threshold)
+    strict = group.suspicion.flawed if last_look(turn, group) is not None else frozenset()
+    here = turn.watchers.intersection(turn.holders)
+    ready = tuple(
+        r
+        for r in receipts
+        if len(seen[r.id]) >= turn.plan.threshold
+        and (r.id.client not in strict or seen[r.id] >= here)
+    )
     waiting = [seen[r.id] for r in receipts if r not in ready]
     if not waiting:
         return ready, ""
     updates = f"{len(waiting)} update{'s' * (len(waiting) > 1)}"
     missing = _missing(turn, frozenset.intersection(*waiting))
     return ready, f"{updates} to be examined by key holders: {missing}"
+
+
+def last_look(turn: Turn, group: GroupState) -> float | None:
+    """Until when t holders do not suffice for those who are `flawed`; None: that is over."""
+    rule = turn.plan.group(group.name).rule
+    assert group.opened_at is not None
+    extensions = rule.extensions if isinstance(rule, SyncSection) else 0
+    until = group.opened_at + rule.deadline * (1 + extensions)
+    return until if turn.now < until else None
 
 
 def unexamined(group: GroupState, holder: str) -> tuple[Receipt, ...]:
@@ -122,10 +147,11 @@ def decide(turn: Turn, group: GroupState) -> Found | Hopeless | Patience:
     found = next(_candidates(turn, group), None)
     if found is not None:
         return found
-    verdict = _judged(turn, group, None).reason
+    verdict = _judged(turn, group, None)
     until = group.answered_at + turn.plan.group(group.name).rule.deadline
     if not late or turn.now >= until:
-        return Hopeless(f"no {t} of {len(group.shares)} answers open it: {verdict}")
+        reason = f"no {t} of {len(group.shares)} answers open it: {verdict.reason}"
+        return Hopeless(reason, spoilt=len(verdict.consistent) > t)
     names = ", ".join(late)
     return Patience(until, f"no {t} of {len(group.shares)} answers open it; waits for {names}")
 

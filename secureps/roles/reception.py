@@ -7,16 +7,17 @@ from one (`roles.commit`).
 from __future__ import annotations
 
 from secureps.crypto.identity import Roster
-from secureps.errors import Conflict, Malformed, UnknownParty, WrongRun, WrongVersion
+from secureps.errors import Conflict, Malformed, Refused, UnknownParty, WrongRun, WrongVersion
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.records import MemberRetired, Received
 from secureps.messages.requests import Decline
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
 from secureps.policy.evaluation import check_metrics
-from secureps.roles import commit, ending, judging
+from secureps.policy.rule import Base
+from secureps.roles import commit, ending, examining, judging, rounds
 from secureps.roles.admission import check_receipt
-from secureps.roles.federation import GroupState, Phase
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
 
@@ -28,6 +29,7 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
         WrongRun, WrongVersion: it was made for something else than what is open.
         Conflict: another receipt is known for it, or for this client and version.
         Malformed: the plan makes no such receipt.
+        Refused: the client was found to spoil cohorts.
     """
     id = receipt.id
     roster.find(id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
@@ -45,11 +47,16 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
         turn.write(Received(receipt))
         commit.found(turn, group, receipt)
         return
-    _demand_wanted(group, receipt, turn.federation.base(group))
+    if id.client in turn.federation.isolated:
+        raise Refused(f"left out of this run: {turn.federation.isolated[id.client]}")
+    if turn.plan.rule(group.name).rounds:
+        _demand_wanted(group, receipt, turn.federation.base(group))
+    else:
+        _demand_asked(group, receipt)
     turn.write(Received(receipt))
     if receipt.fact is not None:
         turn.write(receipt.fact)
-    commit.examine(turn, receipt)
+    examining.examine(turn, receipt)
 
 
 def decline(turn: Turn, message: Decline) -> None:
@@ -65,7 +72,7 @@ def decline(turn: Turn, message: Decline) -> None:
     arrived = any(id.client == message.party for id in group.receipts)
     if open_now and message.party in group.invited and not arrived:
         said = "".join(c if c.isprintable() else "?" for c in message.reason[: commit.REASON_LIMIT])
-        commit.declined(turn, group, message.party, said)
+        rounds.declined(turn, group, message.party, said)
 
 
 def retire(turn: Turn, client: str) -> None:
@@ -82,7 +89,7 @@ def retire(turn: Turn, client: str) -> None:
     for group in turn.federation.groups.values():
         arrived = any(id.client == client for id in group.receipts)
         if group.phase is Phase.COLLECTING and client in group.invited and not arrived:
-            commit.declined(turn, group, client, "takes part no more")
+            rounds.declined(turn, group, client, "takes part no more")
 
 
 def evaluated(turn: Turn, roster: Roster, message: Evaluated) -> None:
@@ -151,3 +158,25 @@ def _demand_wanted(group: GroupState, receipt: Receipt, base: bytes) -> None:
         raise WrongVersion(f"{id.client} is not invited to version {coming}")
     if any(other.client == id.client for other in group.receipts):
         raise Conflict(f"{id.client} has contributed to version {coming} already")
+
+
+def _demand_asked(group: GroupState, receipt: Receipt) -> None:
+    """Accepts an update of a group without rounds, from the base that was asked for or a newer one.
+
+    One whose blocks were lost comes once more as it was.
+    """
+    id, pool, base = receipt.id, group.pool, Base(receipt.version, receipt.step)
+    if not group.streaming:
+        raise WrongVersion(f"{group.name} takes no updates now ({group.reason})")
+    if id in pool.returning:
+        return
+    asked = pool.training.get(id.client)
+    if asked is None:
+        raise WrongVersion(f"{id.client} was not asked for an update of {group.name} now; wait")
+    if receipt.version > group.version or group.history[receipt.version] != receipt.base:
+        raise WrongVersion(f"{id}: its base is no version {receipt.version} of {group.name}")
+    if base < asked or base.step != (asked.step if base.version == asked.version else 0):
+        raise WrongVersion(
+            f"{id}: asked was update {asked.step} of version {asked.version}, or the first of a "
+            f"newer version, and this is update {base.step} of version {base.version}"
+        )

@@ -9,15 +9,14 @@ from __future__ import annotations
 from secureps.messages.orders import (
     Configure,
     Discard,
-    Examine,
     Finish,
     Found,
     SendAgain,
     WriteCheckpoint,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.roles import checkpointing, commit, quorum
-from secureps.roles.federation import GroupState, Phase
+from secureps.roles import checkpointing, commit, examining, quorum, rounds, streaming
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
 
@@ -82,10 +81,10 @@ def _repeat_to_shard(turn: Turn, group: GroupState, shard: str) -> None:
 
 
 def _repeat_to_committee(turn: Turn, group: GroupState, holder: str) -> None:
-    if group.phase is Phase.COLLECTING:
+    if group.streaming or group.phase in (Phase.COLLECTING, Phase.HOLDING, Phase.OPENING):
         for receipt in quorum.unexamined(group, holder):
-            turn.order(holder, Examine(turn.federation.incarnation, receipt))
-    elif group.phase in (Phase.OPENING, Phase.PREPARING) and holder in quorum.silent(turn, group):
+            turn.order(holder, examining.make_examine(turn, receipt))
+    if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in quorum.silent(turn, group):
         turn.order(holder, commit.make_open(turn, group))
 
 
@@ -94,9 +93,10 @@ def _repeat_to_client(turn: Turn, group: GroupState, client: str) -> None:
         turn.order(client, commit.make_published(turn, group))
     for receipt in [r for r in group.receipts.values() if r.id.client == client]:
         commit.came_again(turn, group, receipt)  # a shard may have lost what is in its outbox
+    if group.awaits(client):
+        invite = streaming.make_invite if group.streaming else rounds.make_invite
+        turn.order(client, invite(turn, group, client))
     arrived = {id.client for id in group.receipts}
-    if group.phase is Phase.COLLECTING and client in group.invited - arrived:
-        turn.order(client, commit.make_invite(turn, group, client))
     founder = client == turn.federation.founder and not turn.plan.given(group.name)
     if group.phase is Phase.FOUNDING and founder and not arrived:
-        turn.order(client, commit.make_invite(turn, group, client))
+        turn.order(client, rounds.make_invite(turn, group, client))

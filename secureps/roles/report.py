@@ -19,7 +19,8 @@ from secureps.messages.requests import (
 from secureps.model.layout import Layout
 from secureps.policy.spending import facts_of, spent
 from secureps.roles import judging
-from secureps.roles.federation import Federation, GroupState, Phase
+from secureps.roles.federation import Federation
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
 SHOWN = 3
@@ -117,9 +118,7 @@ def _away(turn: Turn, group: GroupState, servers: tuple[ServerStatus, ...]) -> s
 
 
 def _group(turn: Turn, group: GroupState, servers: tuple[ServerStatus, ...]) -> GroupStatus:
-    late = sorted(group.invited - {id.client for id in group.receipts})
-    if group.phase is not Phase.COLLECTING:
-        late = []
+    late = [name for name in sorted(turn.federation.members) if group.awaits(name)]
     phase, clip = group.phase.value, clip_of(turn, group)
     reason = group.reason + _away(turn, group, servers)
     return GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
@@ -129,10 +128,11 @@ def _member(turn: Turn, name: str) -> MemberStatus:
     federation = turn.federation
     live = name in turn.live
     state = "trains" if _owes(federation, name) else "waits"
+    away = "stopped" if name in federation.retired else "gone"
     return MemberStatus(
         name=name,
         live=live,
-        state=state if live else "stopped" if name in federation.retired else "gone",
+        state="left out" if name in federation.isolated else state if live else away,
         submissions=federation.included[name],
         charges=len(facts_of(federation.ledger, name)),
         epsilon=_epsilon(turn, name),
@@ -141,12 +141,7 @@ def _member(turn: Turn, name: str) -> MemberStatus:
 
 
 def _owes(federation: Federation, name: str) -> bool:
-    return any(
-        group.phase is Phase.COLLECTING
-        and name in group.invited
-        and all(id.client != name for id in group.receipts)
-        for group in federation.groups.values()
-    )
+    return any(group.awaits(name) for group in federation.groups.values())
 
 
 def _epsilon(turn: Turn, name: str) -> float:

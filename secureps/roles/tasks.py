@@ -146,12 +146,16 @@ class PartWritten:
 
 @dataclass(frozen=True, slots=True)
 class OpenSum:
-    """Decrypts the sum of one block that lies in the store under `key`."""
+    """Decrypts the sum of one block that lies in the store under `key`.
+
+    `weight` is the cohort's total.
+    """
 
     group: str
     cohort: int
     block: int
     key: str
+    weight: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,16 @@ class Turn:
         """Live clients that train: all but a designated evaluator."""
         return self.live - {self.plan.evaluator}
 
+    def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
+        """Live trainers (or those among others) that take part in a group."""
+        federation = self.federation
+        found = self.trainers if among is None else among
+        if federation.isolated:
+            found -= federation.isolated.keys()
+        if federation.parts:
+            found = frozenset(client for client in found if federation.takes_part(client, group))
+        return found
+
     def write(self, record: Any) -> None:
         """Journals and folds one record."""
         self.step.records.append(record)

@@ -219,6 +219,9 @@ def join(
         ),
     ] = None,
     unsafe_seed: UnsafeSeed = None,
+    threads: Annotated[
+        int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")
+    ] = 1,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
     ] = False,
@@ -233,7 +236,7 @@ def join(
     from secureps.service.logs import logging_as
 
     state = state if state is not None else Path("state") / name
-    joining = Joining(server, kit, name, state, unsafe_seed, budget)
+    joining = Joining(server, kit, name, state, unsafe_seed, budget, threads)
     with logging_as(log_format, name, verbose):
         reason = run(script, joining, read_settings(settings or []))
     typer.echo(reason)

@@ -57,11 +57,13 @@ def make_coordinator(
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """What a shard is told: its address, its seed, where its parts of checkpoints go."""
+    """What a shard is told: its address, its seed, where its parts of checkpoints go; `threads`
+    work on its blocks."""
 
     address: ShardAddress
     seed: Seed
     checkpoints: Path
+    threads: int = 1
 
 
 def make_shard(
@@ -72,7 +74,8 @@ def make_shard(
     machine = Shard(address.name, kit.roster, kit.holders_digest, address.advertise, address.weight)
     folders = ShardFolders(stores.folder / "states", own.checkpoints)
     noise = ShardNoise(own.seed, kit.holder_keys)
-    hands = ShardHands(address.name, machine.shelves, stores.spool, folders, noise)
+    shelves = machine.shelves
+    hands = ShardHands(address.name, shelves, stores.spool, folders, noise, own.threads)
     return Executor(address.name, machine, stores.journal, around, hands)
 
 

@@ -180,7 +180,9 @@ def _serve_shard(serving: Serving, kit: PublicKit) -> None:
     listen = settle(serving.state, serving.section.listen)
     advertise = serving.section.advertise or listen
     address = ShardAddress(serving.section.name, advertise, serving.section.weight)
-    settings = ShardSettings(address, serving.seed(), serving.path("checkpoints"))
+    settings = ShardSettings(
+        address, serving.seed(), serving.path("checkpoints"), serving.section.threads
+    )
     with _gauged(serving) as gauged:
 
         def build(stores: Stores, around: Surroundings) -> Executor:

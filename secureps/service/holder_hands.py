@@ -69,8 +69,7 @@ class HolderHands:
         slots = self._machine.pinned.layout.group(task.group).slots(task.block)
         sums = self._tools(task.group).open(task.block, total, slots)
         self._spool.delete(task.key)
-        members = self._machine.granted(task.group, task.cohort).weight
-        self._machine.pinned.plan.check_weight(task.group, members, int(sums[0]))
+        self._machine.pinned.plan.check_weight(task.group, task.weight, int(sums[0]))
         payload = sums.astype("<i8").tobytes()
         header = BlockHeader(
             run=self._machine.pinned.run.id,

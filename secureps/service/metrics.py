@@ -32,7 +32,7 @@ from prometheus_client.registry import Collector
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.requests import Payload, PutBlock
-from secureps.roles.federation import Phase
+from secureps.roles.group_state import Phase
 from secureps.service.snapshot import Snapshot
 from secureps.wire.servers import Authenticate
 

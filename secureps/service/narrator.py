@@ -43,10 +43,14 @@ def told(record: Any) -> str | None:
             return f"{receipt.id}: {NO_PRIVACY}"
         case records.CohortClosed(cohort, reason):
             return f"{cohort.group}: cohort {cohort.number} closed: {reason}"
+        case records.CohortReopened(group, number, ()):
+            return f"{group}: cohort {number} reopened: a holder found a flaw in it"
         case records.CohortReopened(group, number, missing):
             return f"{group}: cohort {number} reopened: blocks of {len(missing)} are missing"
         case records.ReceiptExamined(_, id, holder, flaw) if flaw:
             return f"{id} is dropped: {holder} found a flaw: {flaw}"
+        case records.FlawFoundLate(_, id, holder, flaw):
+            return f"{id}: {holder} found a flaw, too late to leave it out: {flaw}"
         case records.HolderRefused(group, number, holder, reason):
             return f"{group}: cohort {number}: {holder} refuses: {reason}"
         case records.OpeningFailed(group, number, _, reason):
@@ -55,6 +59,8 @@ def told(record: Any) -> str | None:
             return f"{group}: cohort {number}: {reason}"
         case records.CohortBurnt(group, number, reason):
             return f"{group}: cohort {number} is burnt: {reason}"
+        case records.ClientIsolated(group, client, reason):
+            return f"{group}: {client} is left out of the run: {reason}"
         case records.VersionCommitted(group, version) | records.StateCommitted(group, version):
             return f"{group}: version {version} is committed"
         case records.CheckpointComplete(number):

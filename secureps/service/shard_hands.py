@@ -1,6 +1,7 @@
 """What a shard does with payloads: stores, adds, opens, averages, steps.
 
-Blocks are taken one at a time, so that memory does not grow with the number of members.
+Blocks are taken one at a time, or as many as there are threads, so that memory does not grow with
+the number of members.
 Nothing that lies on the disk is believed: a payload is used if it has the digest on
 record, else it is made again from others that have theirs, or asked for again. What must
 not live here: decisions, and files of versions (`service.shard_states`).
@@ -40,6 +41,7 @@ from secureps.roles.tasks import (
     Unopened,
     WritePart,
 )
+from secureps.service.blocks import in_order
 from secureps.service.shard_noise import ShardNoise
 from secureps.service.shard_states import GroupValues, ShardFolders, States, Values
 from secureps.store.spool import Spool
@@ -52,15 +54,26 @@ class _DoesNotOpen(Refused):
 
 
 class ShardHands:
-    """The hands of one shard."""
+    """The hands of one shard.
+
+    Args:
+        threads: that add, open and step blocks; what comes out does not depend on how many.
+    """
 
     def __init__(
-        self, name: str, shelves: Shelves, spool: Spool, folders: ShardFolders, noise: ShardNoise
+        self,
+        name: str,
+        shelves: Shelves,
+        spool: Spool,
+        folders: ShardFolders,
+        noise: ShardNoise,
+        threads: int = 1,
     ) -> None:
         self._name = name
         self._shelves = shelves
         self._spool = spool
         self._noise = noise
+        self._threads = threads
         self._states = States(name, shelves, folders, self._make)
 
     def seconds(self, task: object) -> float:
@@ -199,15 +212,20 @@ class ShardHands:
     # --- sums ---------------------------------------------------------------------
 
     def _sum(self, task: SumCohort) -> SumsReady:
-        began, cohort, digests = time.perf_counter(), task.cohort, []
-        for place, block in enumerate(self._shelves.own(cohort.group)):
+        began, cohort = time.perf_counter(), task.cohort
+
+        def summed(at: tuple[int, int]) -> bytes:
+            place, block = at
             noise = self._fresh_noise(cohort, block)
             data = self._added(cohort, block, [keys[place] for keys in task.keys], noise)
             self._spool.put(sum_key(cohort.group, cohort.number, block), data)
-            digests.append(payload_digest(data))
+            return payload_digest(data)
+
+        own = enumerate(self._shelves.own(cohort.group))
+        digests = tuple(in_order(self._threads, summed, own))
         figures = (Figure("adding_seconds", time.perf_counter() - began),)
         report = Telemetry(self._name, cohort.group, cohort.version, figures)
-        return SumsReady(cohort, tuple(digests), report)
+        return SumsReady(cohort, digests, report)
 
     def _added(
         self, cohort: Cohort, block: int, keys: Sequence[str | None], noise: bytes | None
@@ -330,9 +348,9 @@ class ShardHands:
         adaptive = plan.adaptive(group)
         terms = cohort.weight + plan.noisy_shards
         opener = None if task.opened is not None else self._opener(task)
-        values: dict[int, Values] = {}
-        states: dict[int, OptimizerState] = {}
-        for place, block in enumerate(self._shelves.own(group)):
+
+        def stepped(at: tuple[int, int]) -> tuple[Values, OptimizerState]:
+            place, block = at
             sums = self._opened(task, place, block, opener)
             plan.check_weight(group, cohort.weight, int(sums[0]))
             mean = grid.weighted_mean(sums[1:], int(sums[0]), terms)
@@ -341,12 +359,18 @@ class ShardHands:
                 mean *= np.float32(adaptive.check(cohort.scale))
             if self._has_scale(group, block):
                 mean[-1] = 0  # no step of the optimizer's
-            values[block], states[block] = apply(
-                mean, before.values[block], before.optimizer[block]
-            )
+            values, state = apply(mean, before.values[block], before.optimizer[block])
             if adaptive is not None and self._has_scale(group, block):
-                values[block][-1] = adaptive.after(float(before.values[block][-1]), measured)
-        return GroupValues(cohort.version, values, states)
+                values[-1] = adaptive.after(float(before.values[block][-1]), measured)
+            return values, state
+
+        own = self._shelves.own(group)
+        made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
+        return GroupValues(
+            cohort.version,
+            {block: values for block, (values, _) in made.items()},
+            {block: state for block, (_, state) in made.items()},
+        )
 
     def _has_scale(self, group: str, block: int) -> bool:
         """Whether the last value of a block is the scale of an adaptive clip."""

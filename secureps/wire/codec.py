@@ -49,6 +49,7 @@ SIZES: dict[str, int] = {
     "roster": DIGEST_BYTES,
     "nonce": 32,
     "blocks": DIGEST_BYTES,
+    "root": DIGEST_BYTES,
     "commitments": DIGEST_BYTES,
     "model": DIGEST_BYTES,
     "sums": DIGEST_BYTES,

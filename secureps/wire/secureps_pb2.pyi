@@ -134,13 +134,14 @@ class BlockHeader(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., author: _Optional[str] = ..., purpose: _Optional[str] = ..., group: _Optional[str] = ..., sequence: _Optional[int] = ..., block: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "signature")
+    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "root", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "step", "magnitude", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
     ENVELOPES_FIELD_NUMBER: _ClassVar[int]
     COMMITMENTS_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +149,8 @@ class Receipt(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     UNSAFE_FIELD_NUMBER: _ClassVar[int]
     CORRECTION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    MAGNITUDE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     id: SubmissionId
@@ -155,6 +158,7 @@ class Receipt(_message.Message):
     version: int
     base: bytes
     blocks: _containers.RepeatedScalarFieldContainer[bytes]
+    root: bytes
     envelopes: _containers.RepeatedScalarFieldContainer[bytes]
     commitments: _containers.RepeatedScalarFieldContainer[bytes]
     size: int
@@ -162,16 +166,22 @@ class Receipt(_message.Message):
     release: Release
     unsafe: bool
     correction: bytes
+    step: int
+    magnitude: int
     signature: bytes
-    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., step: _Optional[int] = ..., magnitude: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("id", "weight")
+    __slots__ = ("id", "weight", "version", "step")
     ID_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     id: SubmissionId
     weight: int
-    def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ...) -> None: ...
+    version: int
+    step: int
+    def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Cohort(_message.Message):
     __slots__ = ("group", "number", "version", "epoch", "members", "scale")
@@ -246,12 +256,14 @@ class Register(_message.Message):
     def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("client", "schema")
+    __slots__ = ("client", "schema", "groups")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     client: str
     schema: Schema
-    def __init__(self, client: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ...) -> None: ...
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, client: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., groups: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("party", "unsettled")
@@ -720,20 +732,22 @@ class Discard(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
 
 class Invite(_message.Message):
-    __slots__ = ("incarnation", "group", "round", "version", "seconds", "evaluates")
+    __slots__ = ("incarnation", "group", "round", "version", "seconds", "evaluates", "step")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     EVALUATES_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     group: str
     round: int
     version: int
     seconds: float
     evaluates: int
-    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., version: _Optional[int] = ..., seconds: _Optional[float] = ..., evaluates: _Optional[int] = ...) -> None: ...
+    step: int
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., version: _Optional[int] = ..., seconds: _Optional[float] = ..., evaluates: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Published(_message.Message):
     __slots__ = ("incarnation", "group", "version", "blocks")

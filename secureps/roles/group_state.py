@@ -1,0 +1,211 @@
+"""One group's life at the coordinator: its version, its round or its stream, its cohort.
+
+What must not live here: records of the whole federation (`roles.federation`), and decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from secureps.errors import InternalError
+from secureps.messages.records import (
+    MemberAsked,
+    MemberEntered,
+    MemberLeft,
+    StreamBegan,
+    StreamEnded,
+    SubmissionsDropped,
+)
+from secureps.messages.submission import Cohort, Receipt, SubmissionId, model_digest
+from secureps.policy.rule import Base, RuleState
+from secureps.policy.suspicion import Suspicion
+from secureps.roles.pool import Pool
+
+
+class Phase(Enum):
+    """Which step of the commit a group is in."""
+
+    FOUNDING = "founding"
+    WAITING = "waiting"
+    COLLECTING = "collecting"
+    HOLDING = "holding"
+    OPENING = "opening"
+    PREPARING = "preparing"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a submission."""
+
+    outcome: str
+    version: int
+    reason: str
+
+
+@dataclass(slots=True)
+class GroupState:
+    """One group's life.
+
+    `scale` is the committed version's, under adaptive clipping; `coming` that of the version
+    in the making, once its shard is prepared.
+
+    Of a committee: `examined` are the holders that found nothing wrong with a submission;
+    `shares` and `refusals` their answers for the cohort, the last of them at `answered_at`;
+    `failed` those whose sum of keys was tried in vain; `key` the sum that is tried, from the
+    answers of `opened_by`. `suspicion` is what cohorts that came to nothing say of their members.
+
+    Under a rule without rounds: `streaming` while updates are taken, `pool` who trains and whose
+    clock is where, `history` the digest of every version, `sitting_out` who takes no part until the
+    next one.
+    """
+
+    name: str
+    version: int = -1
+    blocks: tuple[bytes, ...] = ()
+    phase: Phase = Phase.FOUNDING
+    reason: str = "waits for the founding model"
+    round: int = 0
+    invited: frozenset[str] = frozenset()
+    opened_at: float | None = None
+    extensions: int = 0
+    receipts: dict[SubmissionId, Receipt] = field(default_factory=dict)
+    cohort: Cohort | None = None
+    number: int = -1
+    suspicion: Suspicion = field(default_factory=Suspicion)
+    held: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    opened: tuple[bytes, ...] = ()
+    examined: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
+    shares: dict[str, bytes] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    failed: tuple[tuple[str, ...], ...] = ()
+    answered_at: float = 0.0
+    key: bytes | None = None
+    opened_by: tuple[str, ...] = ()
+    prepared: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    scale: float | None = None
+    coming: float | None = None
+    streaming: bool = False
+    pool: Pool = field(default_factory=Pool)
+    history: dict[int, bytes] = field(default_factory=dict)
+    sitting_out: frozenset[str] = frozenset()
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of the committed version; what an update must have been trained on."""
+        return model_digest(self.name, self.version, self.blocks)
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """The clients of the cohort in the making, and their weights."""
+        members = self.cohort.members if self.cohort is not None else ()
+        return {member.id.client: member.weight for member in members}
+
+    def round_state(self, live: frozenset[str], left_out: int = 0) -> RuleState:
+        """What the rule may look at."""
+        return RuleState(
+            version=self.version,
+            live=live,
+            invited=self.invited,
+            opened_at=self.opened_at,
+            extensions=self.extensions,
+            left_out=left_out,
+        )
+
+    def awaits(self, client: str) -> bool:
+        """Whether an update of a client is asked for, and is not here."""
+        if self.streaming:
+            return client in self.pool.training
+        arrived = any(id.client == client for id in self.receipts)
+        return self.phase is Phase.COLLECTING and client in self.invited and not arrived
+
+    def drops(self, id: SubmissionId) -> bool:
+        """Whether a flaw in a submission is found in time to leave it out."""
+        if id not in self.receipts:
+            return False
+        return self.phase is Phase.COLLECTING or (self.streaming and not self.closed_over(id))
+
+    def closed_over(self, id: SubmissionId) -> bool:
+        """Whether a submission is part of the cohort in the making, or too late for it."""
+        if not self.streaming:
+            return self.cohort is not None and id in self.receipts
+        return self.cohort is not None and any(m.id == id for m in self.cohort.members)
+
+    @property
+    def summed(self) -> tuple[SubmissionId, ...]:
+        """The submissions that are settled with the cohort in the making."""
+        if self.streaming and self.cohort is not None:
+            return tuple(member.id for member in self.cohort.members)
+        return tuple(self.receipts)
+
+    def end_cohort(self, at: float, reason: str) -> None:
+        """It is part of a version, or burnt: the next round opens, or the stream goes on."""
+        if not self.streaming:
+            self.end_round()
+            self.phase, self.reason = Phase.WAITING, reason
+            return
+        self.let_go(self.summed)
+        self.cohort = None
+        self.begin_cohort()
+        self.pool.settle()
+        self.phase, self.reason, self.opened_at = Phase.COLLECTING, reason, at
+
+    def let_go(self, ids: Iterable[SubmissionId]) -> None:
+        """These wait no more."""
+        for id in ids:
+            self.receipts.pop(id, None)
+            self.examined.pop(id, None)
+            self.pool.remove((id,))
+
+    def receive(self, at: float, receipt: Receipt) -> None:
+        """A receipt was accepted."""
+        self.receipts[receipt.id] = receipt
+        if self.streaming:
+            self.pool.arrive(receipt.id, Base(receipt.version, receipt.step), at)
+
+    def end_round(self) -> None:
+        """Between rounds."""
+        self.invited = frozenset()
+        self.opened_at = None
+        self.extensions = 0
+        self.receipts = {}
+        self.examined = {}
+        self.cohort = None
+        self.begin_cohort()
+
+    def begin_cohort(self) -> None:
+        """Nothing is held, opened or prepared of it."""
+        self.held = {}
+        self.opened = ()
+        self.shares = {}
+        self.refusals = {}
+        self.failed = ()
+        self.answered_at = 0.0
+        self.key = None
+        self.opened_by = ()
+        self.prepared = {}
+        self.coming = None
+
+    def apply_stream(self, at: float, record: Any) -> None:
+        """Folds a record of a group without rounds."""
+        match record:
+            case StreamBegan():
+                self.streaming, self.phase, self.opened_at = True, Phase.COLLECTING, at
+                self.reason = "members are asked one by one"
+            case StreamEnded(_, reason):
+                self.streaming, self.pool = False, Pool()
+                self.end_round()
+                self.phase, self.reason = Phase.WAITING, reason
+            case MemberEntered(_, client, clock):
+                self.pool.enter(client, clock)
+            case MemberLeft(_, client):
+                self.pool.leave(client)
+            case MemberAsked(_, client, version, step):
+                self.pool.ask(client, Base(version, step))
+            case SubmissionsDropped(_, ids):
+                self.let_go(ids)
+            case _:
+                raise InternalError(f"no group without rounds has a {type(record).__name__}")

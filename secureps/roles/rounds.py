@@ -1,0 +1,134 @@
+"""Groups whose rule has rounds: who is invited to the next one, and when it closes.
+
+What must not live here: the steps of a version (`roles.commit`), groups without rounds
+(`roles.streaming`), rules.
+"""
+
+from __future__ import annotations
+
+from secureps.messages.orders import Invite
+from secureps.messages.records import MemberDeclined, RoundExtended, RoundGivenUp, RoundOpened
+from secureps.messages.submission import SubmissionId
+from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, Wait, named
+from secureps.roles import commit, ending, judging, quorum, suspecting
+from secureps.roles.group_state import GroupState, Phase
+from secureps.roles.turn import Turn
+
+
+def open_round(turn: Turn, group: GroupState) -> float | None:
+    suspecting.end_if_hopeless(turn, group)
+    out = frozenset(turn.federation.isolated)
+    live, retired = turn.takers(group.name), frozenset(turn.federation.retired)
+    invited, reason = _admitted(turn, group, live)
+    if invited or retired:
+        spent = ending.exhausted(turn, ending.next_version(turn))
+        invited, reason = _admitted(turn, group, live - spent)
+        if stopped := (live & spent) | retired:
+            reason = f"their budget is spent: {named(sorted(stopped))}; {reason}"
+        if not invited and not _admitted(turn, group, turn.clients - out - spent - retired)[0]:
+            ending.end(turn, ending.budget_spent(turn, group, spent, retired))
+    if not invited:
+        group.reason = turn.federation.ending or reason
+        return None
+    if lacking := quorum.short(turn):
+        group.reason = lacking
+        return None
+    held = judging.hold_back(turn, group)
+    if held is not None:
+        group.reason = held.reason
+        return held.until
+    reason = f"{len(invited)} members are invited to version {group.version + 1}"
+    _invite(turn, group, invited, reason)
+    return None
+
+
+def open_evaluation(turn: Turn, group: GroupState) -> float | None:
+    """Asks members to evaluate the version that the model is at, if it is due."""
+    judging.skip_lost(turn, group)
+    at = judging.due(turn)
+    if group.phase is not Phase.WAITING or not at:
+        return None
+    live = turn.live - ending.exhausted(turn, (group,)) - turn.federation.isolated.keys()
+    invited, reason = _admitted(turn, group, live)
+    if not invited:
+        return judging.await_members(turn, group, at, reason)
+    _invite(turn, group, invited, f"{len(invited)} members are asked to evaluate version {at}")
+    return None
+
+
+def _invite(turn: Turn, group: GroupState, invited: tuple[str, ...], reason: str) -> None:
+    turn.write(RoundOpened(group.name, group.round + 1, group.version, invited, reason))
+    for member in invited:
+        turn.order(member, make_invite(turn, group, member))
+
+
+def declined(turn: Turn, group: GroupState, client: str, reason: str) -> None:
+    """A member takes no part in the open round; too few for any cohort end it at once."""
+    turn.write(MemberDeclined(group.name, group.round, client, reason))
+    end_if_too_few(turn, group, client, reason)
+
+
+def end_if_too_few(turn: Turn, group: GroupState, client: str, reason: str) -> None:
+    least = turn.plan.bounds(group.name).minimum
+    if len(group.invited) < least:
+        ids = tuple(group.receipts)
+        _give_up(
+            turn,
+            group,
+            ids,
+            f"given up: {len(group.invited)} members take part, the minimum cohort is {least} "
+            f"({client}: {reason})",
+        )
+
+
+def _give_up(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...], reason: str) -> None:
+    turn.write(RoundGivenUp(group.name, group.round, reason))
+    turn.tell_fates(ids)
+    turn.discard(ids)
+
+
+def _admitted(
+    turn: Turn, group: GroupState, members: frozenset[str]
+) -> tuple[tuple[str, ...], str]:
+    """Whom the rule admits if these are live, and why not the first of those that it does not."""
+    if suspecting.chooses(turn, group):
+        chosen = suspecting.choice(turn, group, members)
+        return tuple(sorted(chosen.clients)), chosen.reason
+    rule, out = turn.plan.rule(group.name), len(turn.federation.isolated)
+    state = group.round_state(members, out)
+    answers = {member: rule.admit(turn.now, member, state) for member in sorted(members)}
+    invited = tuple(member for member, answer in answers.items() if isinstance(answer, Admit))
+    reasons = [a.reason for a in answers.values() if not isinstance(a, Admit)]
+    return invited, (reasons or ["no member is live"])[0]
+
+
+def make_invite(turn: Turn, group: GroupState, member: str) -> Invite:
+    """To train, from the committed version."""
+    seconds = turn.plan.group(group.name).rule.deadline
+    evaluates, number = judging.asked(turn, group, member), turn.federation.incarnation
+    return Invite(number, group.name, group.round, group.version, seconds, evaluates)
+
+
+def decide(turn: Turn, group: GroupState) -> float | None:
+    receipts, waiting = quorum.examined(turn, group)
+    arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
+    if suspecting.chooses(turn, group):
+        decision = suspecting.decide(turn, group, arrivals)
+    else:
+        seen = group.round_state(turn.live)
+        decision = turn.plan.rule(group.name).decide(turn.now, arrivals, seen)
+    if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time
+        decision = Wait(quorum.last_look(turn, group), "the deadline is over")
+    match decision:
+        case Close(members, reason):
+            commit.close(turn, group, members, reason)
+            return None
+        case Extend(until, reason):
+            turn.write(RoundExtended(group.name, group.round, group.extensions + 1, reason))
+            return until
+        case Drop(ids, reason):
+            _give_up(turn, group, ids, reason)
+            return turn.now
+        case _:
+            group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
+            return decision.until

@@ -1,0 +1,145 @@
+"""Groups whose rule has no rounds: members train one by one, cohorts close out of what is here.
+
+    begin     version 0 is there: whoever is live takes part
+    follow    members come and go
+    ask       whom the rule admits trains, from the newest version
+    decide    the rule closes a cohort, gives updates up, or waits
+    end       the last version is made, or the run ends: what waits is dropped
+
+While a cohort is made into a version, members go on sending: what is not in it stays here. A
+client whose cohort was burnt, or in whose envelopes a flaw was found, sits out until the next
+version. What must not live here: the steps of a version (`roles.commit`), rules.
+"""
+
+from __future__ import annotations
+
+from secureps.crypto.cipher import Opening
+from secureps.messages.encoding import digest
+from secureps.messages.orders import Invite
+from secureps.messages.records import (
+    MemberAsked,
+    MemberEntered,
+    MemberLeft,
+    StreamBegan,
+    StreamEnded,
+    SubmissionsDropped,
+)
+from secureps.policy.rule import Admit, Arrival, Close, Drop, RuleState
+from secureps.policy.rules import refuse_close
+from secureps.roles import commit, ending, quorum
+from secureps.roles.group_state import GroupState, Phase
+from secureps.roles.turn import Turn
+
+
+def advance(turn: Turn, group: GroupState) -> float | None:
+    """Moves a group without rounds on; returns when time alone could move it."""
+    if group.phase is Phase.WAITING and not ending.over(turn, group):
+        turn.write(StreamBegan(group.name))
+    if group.phase is Phase.COLLECTING and ending.over(turn, group):
+        _end(turn, group)
+    if not group.streaming:
+        return None
+    _follow(turn, group)
+    until = _decide(turn, group) if group.phase is Phase.COLLECTING else None
+    if held := _ask(turn, group):
+        group.reason = f"{group.reason}; {held}"
+    return until
+
+
+def state(turn: Turn, group: GroupState) -> RuleState:
+    """As the rule sees a group."""
+    here = turn.takers(group.name) - group.sitting_out
+    return group.pool.state(group.version, here, group.opened_at)
+
+
+def _end(turn: Turn, group: GroupState) -> None:
+    reason = turn.federation.ending or f"version {group.version} of {group.name} is the last"
+    ids = tuple(group.receipts)
+    turn.write(StreamEnded(group.name, reason))
+    turn.tell_fates(ids)
+    if ids:
+        turn.discard(ids)
+
+
+def _follow(turn: Turn, group: GroupState) -> None:
+    """Whoever is live takes part; whose lease ran out does not, and may come again."""
+    here, clocks = turn.takers(group.name), group.pool.clocks
+    for client in sorted(clocks.keys() - here):
+        turn.write(MemberLeft(group.name, client))
+    for client in sorted(here - clocks.keys()):
+        clock = turn.plan.rule(group.name).enter(state(turn, group))
+        turn.write(MemberEntered(group.name, client, clock))
+
+
+def _decide(turn: Turn, group: GroupState) -> float | None:
+    receipts, waiting = quorum.examined(turn, group)
+    arrived = group.pool.arrived
+    arrivals = tuple(
+        Arrival(r.id, r.version, arrived[r.id], r.magnitude, r.step)
+        for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
+    )
+    rule = turn.plan.rule(group.name)
+    decision = rule.decide(turn.now, arrivals, state(turn, group))
+    match decision:
+        case Close(members, reason):
+            sealed = turn.plan.opening is not Opening.NOTHING
+            here = {arrival.id for arrival in arrivals}
+            own = turn.plan.bounds(group.name)
+            if wrong := refuse_close(members, here, group.version, own, sealed):
+                ending.end(turn, f"the rule of {group.name} closed what may not be opened: {wrong}")
+                return turn.now
+            commit.close(turn, group, members, reason)
+            return None
+        case Drop(ids, reason):
+            turn.write(SubmissionsDropped(group.name, ids, reason))
+            turn.tell_fates(ids)
+            turn.discard(ids)
+            return turn.now
+        case _:
+            group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
+            return decision.until
+
+
+def _ask(turn: Turn, group: GroupState) -> str:
+    """Asks whom the rule admits; returns why nobody may be asked, whatever the rule says."""
+    coming = group.version + (group.phase is not Phase.COLLECTING)
+    if coming >= turn.plan.versions(group.name) or turn.federation.ending:
+        return ""
+    if lacking := quorum.short(turn):
+        return lacking
+    pool, rule = group.pool, turn.plan.rule(group.name)
+    now = state(turn, group)
+    idle = now.live - pool.training.keys()
+    for client in sorted(idle, key=lambda client: _order(group, client)):
+        if not isinstance(rule.admit(turn.now, client, now), Admit):
+            continue
+        if ending.unaffordable(turn, client, group):
+            continue
+        base = pool.next_base(client, group.version)
+        turn.write(MemberAsked(group.name, client, base.version, base.step))
+        turn.order(client, make_invite(turn, group, client))
+    if not pool.training and group.phase is Phase.COLLECTING:
+        _end_if_spent(turn, group)
+    return ""
+
+
+def _order(group: GroupState, client: str) -> tuple[int, bytes]:
+    """Whoever contributed longest ago comes first; among these, a draw that nobody chooses."""
+    last = group.pool.sent.get(client)
+    drawn = digest("secureps-asked", client.encode(), group.pool.closed.to_bytes(8, "little"))
+    return (-1 if last is None else last.version), drawn
+
+
+def _end_if_spent(turn: Turn, group: GroupState) -> None:
+    """Nobody trains: if nobody ever may again, for a budget's sake, the run ends in order."""
+    spent, retired = ending.exhausted(turn, (group,)), frozenset(turn.federation.retired)
+    able = turn.takers(group.name, turn.clients) - spent - retired
+    if (spent or retired) and len(able) < turn.plan.bounds(group.name).minimum:
+        ending.end(turn, ending.budget_spent(turn, group, spent, retired))
+
+
+def make_invite(turn: Turn, group: GroupState, client: str) -> Invite:
+    """To train from the newest version, or one that is newer when it begins."""
+    base = group.pool.training[client]
+    seconds, number = turn.plan.group(group.name).rule.deadline, turn.federation.incarnation
+    return Invite(number, group.name, group.round, base.version, seconds, 0, base.step)

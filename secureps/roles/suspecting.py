@@ -1,0 +1,94 @@
+"""After a burnt cohort of a committee: whom the next one is for, when it closes, who is left out.
+
+While there is suspicion no rule is asked: holders allow certain sets of clients alone to follow
+a burnt cohort, and later cohorts are to show who spoilt it. What must not live here: which sets
+these are (`policy.suspicion`), whether clients spoilt a cohort (`roles.quorum`), rounds.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from secureps.config import SyncSection
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.records import ClientIsolated
+from secureps.messages.submission import Member
+from secureps.policy.buckets import halves
+from secureps.policy.rule import Arrival, Close, Decision, Drop, Wait, named
+from secureps.policy.suspicion import Choice, choose, closing
+from secureps.roles import ending, quorum
+from secureps.roles.group_state import GroupState
+from secureps.roles.turn import Turn
+
+
+def chooses(turn: Turn, group: GroupState) -> bool:
+    """Whether rounds of a group are for those whom suspicion chooses.
+
+    Without rounds nobody is chosen: who stood in a burnt cohort sits out until the next version,
+    and cohorts of whoever comes bring the suspects down to one.
+    """
+    return quorum.wanted(turn.plan) and group.suspicion.chooses and not group.streaming
+
+
+def choice(turn: Turn, group: GroupState, live: frozenset[str]) -> Choice:
+    """Whom the next round is for, if these are live."""
+    federation, rule = turn.federation, turn.plan.bounds(group.name)
+    assert federation.pinned is not None
+    cut = partial(halves, federation.pinned.run.id, group.name, group.version + 1)
+    able = turn.clients - federation.isolated.keys() - federation.retired
+    return choose(group.suspicion, cut, able, live, rule.minimum, rule.most)
+
+
+def decide(turn: Turn, group: GroupState, arrivals: tuple[Arrival, ...]) -> Decision:
+    """What becomes of the open round: it closes for exactly those that it is for, if it must."""
+    assert group.opened_at is not None
+    state, rule = group.suspicion, turn.plan.group(group.name).rule
+    here = frozenset(arrival.id.client for arrival in arrivals)
+    extensions = rule.extensions if isinstance(rule, SyncSection) else 0
+    first, last = (group.opened_at + rule.deadline * k for k in (1, 1 + extensions))
+    whole = here >= group.invited
+    minimum = turn.plan.bounds(group.name).minimum
+    found = closing(state, here, minimum, whole or turn.now >= first, whole or turn.now >= last)
+    count = f"{len(here)} of {len(state.chosen)} have arrived"
+    if found is not None:
+        closed = sorted((a for a in arrivals if a.id.client in found), key=lambda a: a.id)
+        weigh = state.weight
+        members = (Member(a.id, weigh(a.id.client), a.version, a.step) for a in closed)
+        return Close(tuple(members), count)
+    out = state.chosen - group.invited
+    if whole or turn.now >= last or (state.exact and out):
+        missing = named(sorted(out or state.chosen - here))
+        ids = sorted(arrival.id for arrival in arrivals)
+        return Drop(tuple(ids), f"given up: {count}, not {missing}; nothing was opened")
+    until = first if turn.now < first else last
+    return Wait(until, f"{count}; waits for {named(sorted(state.chosen - here))}")
+
+
+def isolate(turn: Turn, group: GroupState) -> None:
+    """Offenders that suspicion comes down to are on record, and left out from now on."""
+    for client in sorted(group.suspicion.alone) if quorum.wanted(turn.plan) else ():
+        text = (
+            f"{client} spoils cohorts: one of {group.name} did not open, and all others in it "
+            "stood in cohorts that did"
+        )
+        turn.write(ClientIsolated(group.name, client, text))
+
+
+def end_if_hopeless(turn: Turn, group: GroupState) -> None:
+    """The run ends in order if nobody is left who might make the next version of a group."""
+    out, least = turn.federation.isolated, turn.plan.bounds(group.name).minimum
+    if out and len(turn.clients - out.keys()) < least:
+        ending.end(turn, f"{named(sorted(out))} left out, fewer than {least} clients are left")
+    if not chooses(turn, group) or group.name == EVALUATION:
+        return
+    tried = choice(turn, group, turn.trainers)
+    if tried.over:
+        state = group.suspicion
+        least_known = min(state.pools, key=lambda pool: (len(pool), sorted(pool)), default=None)
+        suspects = frozenset().union(*state.burnt) if least_known is None else least_known
+        ending.end(
+            turn,
+            f"{len(state.burnt)} cohorts in succession came to nothing at version {group.version} "
+            f"of {group.name}, and every one was charged: {group.reason}; {tried.reason}; "
+            f"suspected: {', '.join(sorted(suspects))}",
+        )

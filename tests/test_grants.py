@@ -1,0 +1,330 @@
+"""What several honest holders let through together, whatever they are asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secureps.crypto.identity import Roster, certify, sign_roster
+from secureps.errors import Refused
+from secureps.messages import orders, records
+from secureps.messages.encoding import digest
+from secureps.messages.submission import (
+    UPDATE,
+    Cohort,
+    Member,
+    Receipt,
+    SubmissionId,
+    signing_bytes,
+)
+from secureps.policy.buckets import halves, leaves
+from secureps.policy.hiding import check_weights
+from secureps.policy.plan import Plan
+from secureps.policy.rules import Bounds
+from secureps.roles.grants import REMEMBERED, Grants, HolderRules
+from secureps.roles.machine import Step
+from tests.roles_kit import ADDRESSES, CA, HOLDERS, _identity, make_placement, make_plan, make_run
+
+CLIENTS = tuple(f"m{number:02}" for number in range(14))
+IDENTITIES = {name: _identity(name) for name in CLIENTS}
+ROSTER: Roster = sign_roster(
+    CA, [certify(CA, name, "client", IDENTITIES[name].public.key) for name in CLIENTS]
+)
+LEAST = 3
+PLAN = make_plan("rlwe", {"minimum": LEAST})
+RUN = make_run(PLAN)
+
+
+@cache
+def receipt(id: SubmissionId, version: int, base: bytes) -> Receipt:
+    made = Receipt(RUN.id, id, UPDATE, version, base, (), b"t", (), (), 0, None, None, False)
+    signature = IDENTITIES[id.client].sign(*signing_bytes(made))
+    return dataclasses.replace(made, signature=signature)
+
+
+def opening(cohort: Cohort, base: bytes = b"") -> orders.Open:
+    receipts = tuple(
+        receipt(m.id, m.version, base or digest("model", bytes([m.version])))
+        for m in cohort.members
+    )
+    return orders.Open(1, cohort, receipts, ())
+
+
+class Ledger:
+    """A committee's honest holder, from which the envelopes are taken away."""
+
+    def __init__(self, minimum: int = 2, journal: tuple[Any, ...] = ()) -> None:
+        self.minimum = minimum
+        self.grants = Grants("holder", ROSTER, HolderRules(minimum, HOLDERS), blind=True)
+        self.journal: list[Any] = []
+        pinned = records.RunPinned(RUN, make_placement(PLAN), ADDRESSES)
+        for record in journal or (pinned,):
+            self.grants.apply(record)
+            self.journal.append(record)
+
+    def gives(self, order: orders.Open) -> str:
+        """Why it gives no share; empty if it does."""
+        step = Step()
+        try:
+            self.grants.check(order.cohort, order.receipts, order.held)
+            self.grants.grant(step, order)
+            self.grants.release(step, order.cohort)
+        except Refused as error:
+            return str(error)
+        finally:
+            self.journal += step.records
+        return ""
+
+    def restarted(self) -> Ledger:
+        return Ledger(self.minimum, tuple(self.journal))
+
+
+@dataclasses.dataclass
+class Coordinator:
+    """It names cohorts as it likes; every client sends as often as it is asked to."""
+
+    sent: int = 0
+
+    def cohort(
+        self, clients: Any, version: int = 1, bases: Any = None, weights: Any = None
+    ) -> Cohort:
+        self.sent += 1
+        members = tuple(
+            Member(
+                SubmissionId(client, "all", self.sent),
+                (weights or {}).get(client, 1),
+                (bases or {}).get(client, version - 1),
+            )
+            for client in sorted(clients)
+        )
+        return Cohort("all", self.sent, version, 1, members)
+
+
+def lag(patch: pytest.MonkeyPatch) -> None:
+    """The plan's rule takes updates that are behind."""
+    bounds = Plan.bounds
+
+    def behind(plan: Plan, group: str) -> Bounds:
+        return dataclasses.replace(bounds(plan, group), stale=2)
+
+    patch.setattr(Plan, "bounds", behind)
+
+
+@pytest.fixture
+def lagging(monkeypatch: pytest.MonkeyPatch) -> None:
+    lag(monkeypatch)
+
+
+# --- one holder -------------------------------------------------------------------
+
+
+def test_after_a_sum_its_halves_and_theirs_and_nothing_else() -> None:
+    ledger, asks = Ledger(), Coordinator()
+    assert ledger.gives(opening(asks.cohort(CLIENTS))) == ""
+    parts = leaves(RUN.id, "all", 1, frozenset(CLIENTS), LEAST)
+    assert len(parts) == 4
+    for each in (ledger, ledger.restarted()):
+        for part in parts:
+            assert each.gives(opening(asks.cohort(part))) == ""
+            less = opening(asks.cohort(sorted(part)[1:]))
+            assert "opened with its update from the same version 0" in each.gives(less)
+        swapped = [*sorted(parts[0])[1:], *sorted(parts[1])[:1]]
+        assert "opened with its update" in each.gives(opening(asks.cohort(swapped)))
+
+
+def test_a_larger_minimum_of_its_own_sees_fewer_halves() -> None:
+    asks = Coordinator()
+    whole = opening(asks.cohort(CLIENTS))
+    parts = leaves(RUN.id, "all", 1, frozenset(CLIENTS), LEAST)
+    half = opening(asks.cohort(parts[0] | parts[1]))
+    own = Ledger(4)
+    assert own.gives(whole) == ""
+    assert own.gives(half) == ""
+    (four,) = [part for part in parts[:2] if len(part) == 4]
+    assert "opened with its update" in own.gives(opening(asks.cohort(four))), "3 would be left"
+
+
+def test_one_model_of_every_base_version_over_all_cohorts(lagging: None) -> None:
+    ledger, asks = Ledger(), Coordinator()
+    mixed = dict(zip(CLIENTS, (1, 2, 3, 1, 2, 3)))
+    assert ledger.gives(opening(asks.cohort(CLIENTS[:6], 4, mixed))) == ""
+    other = asks.cohort(CLIENTS[6:10], 4, dict.fromkeys(CLIENTS, 2))
+    for each in (ledger, ledger.restarted()):
+        reason = each.gives(opening(other, base=digest("another")))
+        assert reason == "another model than before is said to be version 2 of all"
+    assert ledger.gives(opening(other)) == ""
+
+
+def test_within_a_cohort_too(lagging: None) -> None:
+    ledger, asks = Ledger(), Coordinator()
+    order = opening(asks.cohort(CLIENTS[:4], 4, dict.fromkeys(CLIENTS[:2], 3)))
+    last = order.receipts[-1]
+    forged = receipt(last.id, last.version, digest("another"))
+    reason = ledger.gives(dataclasses.replace(order, receipts=(*order.receipts[:-1], forged)))
+    assert reason == f"{last.id}: trained on another model than the others"
+
+
+def test_a_rule_says_how_far_behind_a_member_may_be(lagging: None) -> None:
+    ledger, asks = Ledger(), Coordinator()
+    for version, good in ((0, False), (1, True), (3, True), (4, False)):
+        cohort = asks.cohort(CLIENTS[:4], 4, {CLIENTS[0]: version})
+        reason = ledger.gives(opening(cohort))
+        assert (reason == "") == good or "opened with its update" in reason
+        if not good:
+            assert f"trained from version {version}, the plan's rule takes none" in reason
+
+
+def test_the_synchronous_rule_takes_the_newest_alone() -> None:
+    cohort = Coordinator().cohort(CLIENTS[:4], 4, {CLIENTS[0]: 2})
+    text = "trained from version 2, the plan's rule takes none more than 0 behind version 3"
+    assert text in Ledger().gives(opening(cohort))
+
+
+def test_a_receipt_and_its_member_say_the_same_base_version(lagging: None) -> None:
+    order = opening(Coordinator().cohort(CLIENTS[:4], 4))
+    members = tuple(dataclasses.replace(m, version=2) for m in order.cohort.members)
+    cohort = dataclasses.replace(order.cohort, members=members)
+    text = "for another group or version"
+    assert text in Ledger().gives(dataclasses.replace(order, cohort=cohort))
+
+
+def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
+    metrics = {"every": 1, "metrics": {"accuracy": 1.0}}
+    plan = make_plan("rlwe", {"minimum": LEAST}, evaluation=metrics)
+    run = make_run(plan)
+    grants = Grants("holder", ROSTER, HolderRules(2, HOLDERS), blind=True)
+    grants.apply(records.RunPinned(run, make_placement(plan), ADDRESSES))
+    id = SubmissionId(CLIENTS[0], "evaluation", 1)
+    members = (Member(id, 1, 1),)
+    old = Receipt(run.id, id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
+    with pytest.raises(Refused, match="none more than 0 behind version 2"):
+        grants._check_receipt(Cohort("evaluation", 0, 3, 1, members), members[0], old)
+
+
+# --- what is for ever -------------------------------------------------------------
+
+
+def test_a_submission_below_one_that_is_bound_is_over() -> None:
+    """Never bound, and passed over: the ledger does not remember each."""
+    ledger, asks = Ledger(), Coordinator()
+    early = asks.cohort(CLIENTS[:4])
+    assert ledger.gives(opening(asks.cohort(CLIENTS[:4]))) == ""
+    for each in (ledger, ledger.restarted()):
+        reason = each.gives(opening(early))
+        assert reason == "m00/all/1 comes after m00/all/2, which is bound: it is over for ever"
+
+
+def test_an_update_from_before_one_that_is_opened_is_over(lagging: None) -> None:
+    ledger, asks = Ledger(), Coordinator()
+    assert ledger.gives(opening(asks.cohort(CLIENTS[:4], 3))) == ""
+    late = asks.cohort(CLIENTS[:4], 3, {CLIENTS[1]: 1})
+    late = dataclasses.replace(late, members=late.members[1:])
+    for each in (ledger, ledger.restarted()):
+        reason = each.gives(opening(late))
+        assert "m01/all/2 was trained from version 1, and another of m01 from version 2" in reason
+
+
+def test_a_cohort_is_asked_for_again_while_it_is_remembered() -> None:
+    """It comes out the same, and nothing is written twice; then it is over."""
+    ledger, asks = Ledger(), Coordinator()
+    orders_ = [opening(asks.cohort(CLIENTS[:4], version)) for version in range(1, REMEMBERED + 1)]
+    assert {ledger.gives(order) for order in orders_} == {""}
+    written = len(ledger.journal)
+    for each in (ledger, ledger.restarted()):
+        assert {each.gives(order) for order in orders_} == {""}
+        assert len(each.journal) == written
+        assert each.gives(opening(asks.cohort(CLIENTS[:4], 9 + REMEMBERED))) == ""
+        reason = each.gives(orders_[0])
+        assert (
+            reason == f"cohort 1 of all is older than the {REMEMBERED} that this holder remembers"
+        )
+
+
+def test_memory_does_not_grow_with_versions() -> None:
+    ledger, asks = Ledger(), Coordinator()
+    sizes = set()
+    for version in range(1, 3 * REMEMBERED):
+        assert ledger.gives(opening(asks.cohort(CLIENTS[:4], version))) == ""
+        standings = ledger.grants._standings.values()
+        kept = sum(len(standing.released) for standing in standings)
+        sizes.add((len(standings), kept, min(len(ledger.grants._granted["all"]), REMEMBERED)))
+    assert {(clients, kept) for clients, kept, _ in sizes} == {(4, 4)}
+    assert len(ledger.grants._granted["all"]) == REMEMBERED
+
+
+# --- several holders --------------------------------------------------------------
+
+
+def requests(chance: random.Random) -> Iterator[tuple[Cohort, list[int]]]:
+    """Cohorts that a coordinator makes up, and which honest holders it asks, in which order."""
+    asks, made = Coordinator(), [frozenset(chance.sample(CLIENTS, chance.randint(LEAST, 14)))]
+    bases = {c: chance.choice((1, 2)) for c in CLIENTS}
+    weights = {c: chance.choice((1, 1, 1, 2)) for c in CLIENTS}
+    even = chance.random() < 0.6
+    for _ in range(chance.randint(2, 12)):
+        version = chance.choice((3, 3, 3, 4))
+        clients = chance.choice(made)
+        kind = chance.choice(("fresh", "half", "half", "near", "again", "other"))
+        if kind == "fresh":
+            clients = frozenset(chance.sample(CLIENTS, chance.randint(LEAST, 14)))
+        elif kind in ("half", "near"):
+            halved = halves(RUN.id, "all", version, clients, LEAST)
+            clients = chance.choice(halved or (clients,))
+        if kind == "near":
+            clients ^= {chance.choice(CLIENTS)}
+        own = dict.fromkeys(CLIENTS, 1) if even else dict(weights)
+        if kind == "other":
+            own[chance.choice(CLIENTS)] = 4
+            bases = bases | {chance.choice(CLIENTS): chance.choice((1, 2))}
+        made.append(clients)
+        asked = chance.sample(range(3), chance.randint(1, 3))
+        yield asks.cohort(clients, version, bases, own), asked
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    minima=st.tuples(*[st.integers(2, 4)] * 3),
+    restarts=st.booleans(),
+)
+def test_whatever_is_opened_every_update_hides(
+    seed: int, minima: tuple[int, int, int], restarts: bool
+) -> None:
+    """Three of four holders open; one is corrupt and gives whatever it is asked for.
+
+    Updates that stand in the same of the opened sums cannot be told apart in anything that is
+    made of these sums by adding and subtracting.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        lag(patch)
+        honest, opened = [Ledger(minimum) for minimum in minima], []
+        for cohort, asked in requests(random.Random(seed)):
+            order = opening(cohort)
+            try:
+                check_weights([m.weight for m in cohort.members], LEAST)
+            except Refused:
+                continue
+            given = sum(honest[index].gives(order) == "" for index in asked)
+            if restarts:
+                honest = [ledger.restarted() for ledger in honest]
+            if given + 1 >= 3:
+                opened.append(cohort)
+    standing: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0] * len(opened))
+    for index, cohort in enumerate(opened):
+        for member in cohort.members:
+            standing[member.id.client, member.version][index] = member.weight
+    atoms: dict[tuple[bool, ...], list[int]] = defaultdict(list)
+    for weights in standing.values():
+        (weight,) = set(weights) - {0}
+        atoms[tuple(w > 0 for w in weights)].append(weight)
+    for atom in atoms.values():
+        check_weights(atom, LEAST)
+        assert len(atom) >= LEAST
