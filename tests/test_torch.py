@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -6,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from secureps.client.torch import LocalSgd, TorchTrainer
@@ -349,3 +351,103 @@ def test_constructor_refuses_what_cannot_train() -> None:
         TorchTrainer(mlp, (x, y), (x, y[:3]))
     with pytest.raises(ConfigError, match="device 'abacus'"):
         TorchTrainer(mlp, (x, y), (x, y), device="abacus")
+
+
+# --- rows that the records touch ----------------------------------------------------
+
+
+def table() -> nn.Module:
+    return nn.Sequential(nn.Embedding(8, 4), nn.Flatten(), nn.Linear(8, 3))
+
+
+def shopper(touches: dict[str, NDArray[np.int64]] | None) -> TorchTrainer:
+    x = np.array([[1, 4], [4, 6], [6, 1]] * 4)
+    y = np.array([0, 1, 2] * 4)
+    return TorchTrainer(table, (x, y), (x, y), device="cpu", touches=touches)
+
+
+def test_rows_that_are_not_touched_leave_as_they_came() -> None:
+    rows = np.array([1, 4, 6])
+    holder = shopper({"0.weight": rows})
+    assert holder.touches()["0.weight"].tolist() == [1, 4, 6]
+    decaying = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "batch_size": 2}
+    config = FitConfig({}, 3, decaying)
+    start = holder.parameters(1)
+    sparse, dense = (each.fit(start, config).parameters for each in (holder, shopper(None)))
+    kept = [0, 2, 3, 5, 7]
+    assert sparse["0.weight"][kept].tobytes() == start["0.weight"][kept].tobytes()
+    assert (dense["0.weight"][kept] != start["0.weight"][kept]).all()  # by the decay alone
+    assert (sparse["0.weight"][rows] != start["0.weight"][rows]).all()
+    whole = shopper({"0.weight": np.arange(8)}).fit(start, config).parameters
+    assert same(whole, dense)
+
+
+def test_touches_are_copied_and_empty_by_default() -> None:
+    rows = np.array([1, 4, 6])
+    holder = shopper({"0.weight": rows})
+    rows[0] = 3
+    holder.touches()["0.weight"][0] = 5
+    assert holder.touches()["0.weight"].tolist() == [1, 4, 6]
+    assert shopper(None).touches() == {}
+
+
+@pytest.mark.parametrize("rows", [[4, 1], [1, 1], [-1, 2], [[1, 2]]])
+def test_rows_that_do_not_ascend_are_refused(rows: list[int]) -> None:
+    with pytest.raises(ConfigError, match=r"touches: the rows of '0\.weight' must ascend"):
+        shopper({"0.weight": np.array(rows)})
+
+
+@pytest.mark.parametrize(("name", "row"), [("1.weight", 0), ("0.weight", 8)])
+def test_rows_that_the_model_does_not_have_are_refused(name: str, row: int) -> None:
+    reason = f"touches: the model's tensor '{name}' is missing, or has no row {row}"
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        shopper({name: np.array([row])})
+
+
+def test_a_table_that_lacks_touched_rows_is_refused() -> None:
+    holder = shopper({"0.weight": np.array([1, 4, 6])})
+    start = holder.parameters(1)
+    for table in ({"0.weight": start["0.weight"][:6]}, {"0.weight": np.array(1.0)}):
+        with pytest.raises(WrongShape, match="is missing, or has no row 6"):
+            holder.fit(start | table, CONFIG)
+
+
+def test_a_fit_does_not_depend_on_rows_that_are_not_touched() -> None:
+    """Of a row-block that was not pulled, nobody can say what is in it."""
+    rows, others = np.array([1, 4, 6]), [0, 2, 3, 5, 7]
+    holder = shopper({"0.weight": rows})
+    config = FitConfig({}, 3, {"lr": 0.1, "batch_size": 2})
+    start = holder.parameters(1)
+    strange = {**start, "0.weight": start["0.weight"].copy()}
+    strange["0.weight"][others] = 77.0
+    one, other = (holder.fit(each, config).parameters for each in (start, strange))
+    assert one["0.weight"][rows].tobytes() == other["0.weight"][rows].tobytes()
+    assert (other["0.weight"][others] == 77.0).all()
+    assert one["2.weight"].tobytes() == other["2.weight"].tobytes()
+    strange["0.weight"][1] = 0.5
+    assert holder.fit(strange, config).parameters["2.weight"].tobytes() != one["2.weight"].tobytes()
+
+
+def test_no_noise_covers_which_rows_are_touched() -> None:
+    holder = shopper({"0.weight": np.array([1, 4, 6])})
+    with pytest.raises(PlanRefused, match=r"which rows of '0\.weight' a client sends"):
+        holder.fit(holder.parameters(1), PRIVATE)
+
+
+def test_metrics_are_of_all_records_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the mean over batches, which for a rank statistic is another number."""
+    monkeypatch.setattr("secureps.client.torch.EVALUATION_BATCH", 7)
+    seen = []
+
+    def spread(outputs: Tensor, targets: Tensor) -> Tensor:
+        seen.append((len(outputs), len(targets)))
+        return outputs.amax() - outputs.amin()
+
+    holder = TorchTrainer(
+        lambda: nn.Linear(6, 3), records(4), records(20, 1), metrics={"spread": spread}
+    )
+    start = holder.parameters(1)
+    outputs = records(20, 1)[0] @ start["weight"].T + start["bias"]
+    told = holder.evaluate(start)
+    assert seen == [(20, 20)]
+    assert told.metrics["spread"] == pytest.approx(outputs.max() - outputs.min(), rel=1e-5)

@@ -25,7 +25,7 @@ from secureps.client.trainer import RecordPrivacy
 from secureps.errors import NotFinite, PlanRefused
 
 Measure = Callable[..., Tensor]
-"""(outputs, targets) -> a scalar that is a mean over the records, float32 or float64."""
+"""(outputs, targets) -> a scalar, float32 or float64; that of a loss is a mean over the records."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,9 +5,10 @@ anything about rounds, grids or encryption.
 
 Randomness comes from `FitConfig.seed` alone, in streams that do not touch each other: order of
 batches (or Poisson sampling), gradient noise, layers such as dropout. A fit's streams are also
-bound to the model and settings it starts from, so that a server that asks twice under one
-version cannot subtract one answer from the other and with it the noise. torch's global
-generators are put back as they were; since they are global, fits in one process take turns.
+bound to the model (of a tensor in `touches`: to those rows) and settings it starts from, so that a
+server that asks twice under one version cannot subtract one answer from the other and with it the
+noise. torch's global generators are put back as they were; since they are global, fits in one
+process take turns.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from secureps.client.trainer import (
     Setting,
     check_like,
 )
-from secureps.errors import ConfigError, NotFinite, WrongShape
+from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
 
 Records = tuple[Tensor | Array, Tensor | Array]
 """(x, y): inputs and targets; the first dimension of both counts the same records."""
@@ -128,13 +129,17 @@ class TorchTrainer:
         held_out: records to evaluate on, at least one, none of them in `train`.
         loss: a mean over the records (Opacus would scale a sum wrongly). Under privacy
             neither it nor the model may let one record's output depend on another record.
-        metrics: more measures of `evaluate`, by name; default: `accuracy`.
+        metrics: more measures of `evaluate`, by name, each of all held-out records at once,
+            on the CPU, where the model has one tensor as its output; default: `accuracy`.
         device: "auto" (CUDA when there is one) or a name that torch knows. Bits repeat on
             the same device, torch and number of threads; CUDA 10.2 and later need
             CUBLAS_WORKSPACE_CONFIG=:4096:8 for that, else torch says so and stops.
+        touches: rows of tensors by name, see `touches` of `Trainer`. The other rows of these
+            tensors leave `fit` as they came, whatever the weight decay.
 
     Raises:
-        ConfigError: no records, not as many inputs as targets, or no such device.
+        ConfigError: no records, not as many inputs as targets, no such device, or `touches`
+            has rows that do not ascend, or that the model does not have.
     """
 
     def __init__(
@@ -145,6 +150,7 @@ class TorchTrainer:
         loss: Measure = functional.cross_entropy,
         metrics: Mapping[str, Measure] | None = None,
         device: str = "auto",
+        touches: Mapping[str, NDArray[np.int64]] | None = None,
     ) -> None:
         self._model = model
         self._train = _tensors(train, "train")
@@ -152,8 +158,12 @@ class TorchTrainer:
         self._loss = loss
         self._metrics = {"accuracy": accuracy} if metrics is None else dict(metrics)
         self._device = _device(device)
+        self._touches = {name: _ascending(name, rows) for name, rows in (touches or {}).items()}
         with self._reproducible(b"", "load"):
-            pass  # torch loads another second's worth of itself: now, not in the first round
+            # torch loads another second's worth of itself: now, not in the first round
+            reason = self._touches and _lacking(self._model().state_dict(), self._touches)
+        if reason:
+            raise ConfigError(f"touches: the model's {reason}")
 
     def parameters(self, seed: int) -> dict[str, Array]:
         """The state dict of a fresh model, buffers included; a pure function of `seed`."""
@@ -161,6 +171,10 @@ class TorchTrainer:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         with self._reproducible(seed.to_bytes(8, "big"), "parameters"):
             return _arrays(self._model())
+
+    def touches(self) -> dict[str, NDArray[np.int64]]:
+        """What it was made with; see `Trainer`."""
+        return {name: rows.copy() for name, rows in self._touches.items()}
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Train from `parameters`; see `Trainer.fit` for the contract and the errors.
@@ -171,11 +185,17 @@ class TorchTrainer:
         private. The noise is floating-point Gaussian (Mironov 2012 tells what that costs).
 
         Metrics without privacy: `loss`, the mean over steps. Under privacy: none.
+        `PlanRefused` under privacy if rows are left out: which ones, says what the records are.
         """
+        if config.privacy is not None and self._touches:
+            raise PlanRefused(
+                f"record privacy: which rows of {next(iter(self._touches))!r} a client sends "
+                "tells what its records touch, and no noise covers that; train the whole table"
+            )
         local = LocalSgd.of(config.settings, config.privacy)
         records = len(self._train[0])
         steps = local.steps(records, config.privacy)
-        key = _bound(parameters, config, local)
+        key = _bound(self._touched(parameters), config, local)
         with self._reproducible(key, "layers"):
             module = self._loaded(parameters).train()
             sgd = torch.optim.SGD(
@@ -194,6 +214,10 @@ class TorchTrainer:
                 noise = _noise_generator(key, self._device)
                 descend_privately(module, sgd, config.privacy, task, steps, (rng, noise))
             result = _arrays(module)
+        for name, rows in self._touches.items():
+            trained = result[name][rows]
+            result[name][...] = parameters[name]
+            result[name][rows] = trained
         for name, array in result.items():
             if not np.isfinite(array).all():
                 raise NotFinite(
@@ -205,24 +229,34 @@ class TorchTrainer:
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
         """Loss and metrics on the held-out records; see `Trainer.evaluate`."""
         x, y = self._held_out
-        measures = {"loss": self._loss, **self._metrics}
-        totals = dict.fromkeys(measures, 0.0)
+        total, outputs = 0.0, []
         with self._reproducible(b"", "evaluate"), torch.no_grad():
             module = self._loaded(parameters).eval()
             for start in range(0, len(x), EVALUATION_BATCH):
                 part = slice(start, start + EVALUATION_BATCH)
                 targets = y[part].to(self._device)
-                outputs = module(x[part].to(self._device))
-                for name, measure in measures.items():
-                    totals[name] += float(measure(outputs, targets)) * len(targets)
-        means = {name: total / len(x) for name, total in totals.items()}
-        loss = means.pop("loss")
+                output = module(x[part].to(self._device))
+                total += float(self._loss(output, targets)) * len(targets)
+                if self._metrics:
+                    outputs.append(output.cpu())
+        loss = total / len(x)
         if not math.isfinite(loss):
             raise NotFinite(
                 f"evaluation loss is {loss}: the model that was pulled, or a held-out record, "
                 "is not usable"
             )
-        return EvaluateResult(loss, len(x), means)
+        metrics = {
+            name: float(measure(torch.cat(outputs), y)) for name, measure in self._metrics.items()
+        }
+        return EvaluateResult(loss, len(x), metrics)
+
+    def _touched(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
+        """What a training depends on: of the tensors that were named, their rows."""
+        reason = _lacking(parameters, self._touches)
+        if reason is not None:
+            raise WrongShape(f"not a state of this trainer's model: {reason}")
+        rows = {name: np.asarray(parameters[name])[own] for name, own in self._touches.items()}
+        return {**parameters, **rows}
 
     def _loaded(self, parameters: Mapping[str, Array]) -> nn.Module:
         module = self._model()
@@ -329,6 +363,25 @@ def _tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:
     if len(x) == 0 or len(x) != len(y):
         raise ConfigError(f"{name}: {len(x)} inputs and {len(y)} targets; need as many, at least 1")
     return x, y
+
+
+def _ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A copy of row numbers as `touches` tells them; ConfigError if they are not."""
+    own = np.array(rows, np.int64)
+    if own.ndim != 1 or (own < 0).any() or (np.diff(own) <= 0).any():
+        raise ConfigError(f"touches: the rows of {name!r} must ascend from 0 or more, none twice")
+    return own
+
+
+def _lacking(
+    tensors: Mapping[str, Array | Tensor], touches: Mapping[str, NDArray[np.int64]]
+) -> str | None:
+    """The first of these rows that the tensors do not have, or None."""
+    for name, rows in touches.items():
+        height = tuple(tensors[name].shape)[:1] if name in tensors else ()
+        if not height or (rows >= height[0]).any():
+            return f"tensor {name!r} is missing, or has no row {rows.max(initial=0)}"
+    return None
 
 
 def _device(name: str) -> torch.device:

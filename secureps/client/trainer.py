@@ -152,7 +152,16 @@ class Evaluator(Protocol):
 
 
 class Trainer(Evaluator, Protocol):
-    """A data holder's own code. Arrays that are handed in or out are never shared."""
+    """A data holder's own code. Arrays that are handed in or out are never shared.
+
+    One more method is optional, `touches() -> Mapping[str, NDArray[np.int64]]`: of tensors by
+    name, the rows that this holder's records touch, trained on or held out, ascending, the same
+    at every call. Of a sparse group the client pulls and pushes the row-blocks of these rows alone;
+    the others it neither reads nor changes: rows that are left out may hold anything finite in
+    `fit` and `evaluate`, and must leave `fit` bit for bit as they came. Of a tensor that
+    is not named, and without the method, every row is touched. Whoever runs the coordinator
+    sees who touches which row-blocks; no privacy unit covers that.
+    """
 
     def parameters(self, seed: int) -> dict[str, Array]:
         """The initial model, every tensor by name in the model's order; a pure function of `seed`.

@@ -1,0 +1,176 @@
+"""Generated click data with a known truth: synthetic, nobody's records.
+
+A record says that a user of some segment saw an item in some context, and whether it was
+clicked. The three fields share one table of rows, in this order: segments, contexts, the items of a
+popular head, then the items of topics, shelf by shelf. Everybody meets the head; a party meets
+the shelves of few topics besides, so that it touches a small part of the table. Which user clicks
+on what is drawn from a factorization machine (Rendle 2010), so that the best possible AUC is
+known. Pure functions of a seed; what must not live here: models that learn from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.errors import ConfigError
+
+FIELDS = 3
+SEGMENTS = 64
+CONTEXTS = 64
+HEAD = 128
+"""Items that everybody meets."""
+TOPICS = 30
+TASTES = 3
+"""Topics of a party."""
+HEAD_SHARE = 0.5
+"""Of a party's records; the others are about items of its topics."""
+ZIPF = 1.1
+"""Exponent of popularity: the item of rank r is seen in proportion to r^-ZIPF."""
+LATENT = 4
+OFFSET = -1.2
+"""Of the logit: about three records in ten are clicks."""
+
+_TRUTH, _HABITS, _TRAIN, _HELD_OUT = range(4)
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """What was shown, and what came of it.
+
+    Args:
+        x: [n, 3] int64, the rows of the table: segment, context, item.
+        y: [n] int64, 1 for a click.
+        p: [n] float64, the chance of a click, from which y was drawn; no model sees it.
+    """
+
+    x: NDArray[np.int64]
+    y: NDArray[np.int64]
+    p: NDArray[np.float64]
+
+    @classmethod
+    def joined(cls, parts: list[Records]) -> Records:
+        """One after the other."""
+        x, y, p = (np.concatenate([getattr(part, k) for part in parts]) for k in ("x", "y", "p"))
+        return cls(x, y, p)
+
+
+@dataclass(frozen=True)
+class Clicks:
+    """A market of so many parties, each with `records` of its own.
+
+    Args:
+        rows: of the table, all fields together.
+        held_out: records that no party has, of the mixture of all parties.
+        seed: of the truth, the habits and the records; a party's are the same in whatever order
+            parties are asked for.
+
+    Raises:
+        ConfigError: a count is below 1, or the table has no row for every topic.
+    """
+
+    rows: int = 4000
+    parties: int = 40
+    records: int = 600
+    held_out: int = 5000
+    seed: int = 7
+
+    def __post_init__(self) -> None:
+        least = SEGMENTS + CONTEXTS + HEAD + TOPICS
+        if self.rows < least:
+            raise ConfigError(f"the table needs at least {least} rows, got {self.rows}")
+        if min(self.parties, self.records, self.held_out) < 1:
+            raise ConfigError("parties, records and held_out must be at least 1")
+
+    def share(self, party: int) -> Records:
+        """The records of one of [0, parties)."""
+        return self._drawn(party, self.records, _TRAIN)
+
+    def pooled(self) -> Records:
+        """The records of all parties."""
+        return Records.joined([self.share(party) for party in range(self.parties)])
+
+    def judged(self) -> Records:
+        """The held-out records: as many of every party's kind, but for one."""
+        edges = np.linspace(0, self.held_out, self.parties + 1).astype(np.int64)
+        counts = np.diff(edges).tolist()
+        return Records.joined([self._drawn(k, count, _HELD_OUT) for k, count in enumerate(counts)])
+
+    def chance(self, x: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The true chance of a click, [n] in (0, 1), of records x [n, 3].
+
+        logit = offset + sum of the rows' weights + sum over pairs of the rows' inner products.
+        """
+        weights, vectors = self._truth
+        shown = vectors[x]
+        pairs = (shown.sum(axis=1) ** 2 - (shown**2).sum(axis=1)).sum(axis=1) / 2
+        logits = OFFSET + weights[x].sum(axis=1) + pairs
+        return np.asarray(1 / (1 + np.exp(-logits)))
+
+    @property
+    def shelves(self) -> NDArray[np.int64]:
+        """[TOPICS + 1]: the items of topic k are the rows from shelves[k] to shelves[k + 1]."""
+        first = SEGMENTS + CONTEXTS + HEAD
+        return np.linspace(first, self.rows, TOPICS + 1).astype(np.int64)
+
+    @cached_property
+    def _truth(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Weight [rows] and vector [rows, LATENT] of every row; a topic's items are alike."""
+        rng, shelves = self._rng(_TRUTH), self.shelves
+        weights = 0.9 * rng.standard_normal(self.rows)
+        vectors = 0.25 * rng.standard_normal((self.rows, LATENT))
+        items, alike = slice(shelves[0], None), np.diff(shelves)
+        weights[items] = 0.5 * weights[items] + 0.9 * np.repeat(rng.standard_normal(TOPICS), alike)
+        common = 0.4 * rng.standard_normal((TOPICS, LATENT))
+        vectors[items] = 0.5 * vectors[items] + np.repeat(common, alike, axis=0)
+        return weights, vectors
+
+    def _drawn(self, party: int, count: int, purpose: int) -> Records:
+        """Records of a party, whose habits are its own and the same for every purpose."""
+        habits, rng = self._rng(_HABITS, party), self._rng(purpose, party)
+        users = habits.permutation(SEGMENTS)  # its commonest segment first
+        topics = habits.choice(TOPICS, TASTES, replace=False)
+        segment = users[_popular(rng, SEGMENTS, count)]
+        context = SEGMENTS + _popular(rng, CONTEXTS, count)
+        item = SEGMENTS + CONTEXTS + _popular(rng, HEAD, count)
+        topic = np.where(rng.random(count) < HEAD_SHARE, -1, rng.choice(topics, count))
+        for own in topics:
+            there, shelf = np.flatnonzero(topic == own), self.shelves[own : own + 2]
+            item[there] = shelf[0] + _popular(rng, int(shelf[1] - shelf[0]), len(there))
+        x = np.stack([segment, context, item], axis=1)
+        p = self.chance(x)
+        return Records(x, (rng.random(count) < p).astype(np.int64), p)
+
+    def _rng(self, *key: int) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64([self.seed, *key]))
+
+
+def _popular(rng: np.random.Generator, items: int, count: int) -> NDArray[np.int64]:
+    """`count` ranks in [0, items), Zipf-distributed."""
+    chances = np.arange(1, items + 1) ** -ZIPF
+    return rng.choice(items, size=count, p=chances / chances.sum()).astype(np.int64)
+
+
+def auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
+    """Chance that a random positive scores above a random negative, a tie counting half.
+
+    The rank statistic (Mann and Whitney 1947), tied scores sharing their mean rank.
+
+    Args:
+        scores: [n], in any unit that orders the records.
+        labels: [n] of 0 and 1.
+    Raises:
+        ConfigError: there are no positives, or no negatives.
+    """
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - (counts - 1) / 2
+    positives = int(np.count_nonzero(labels))
+    negatives = len(labels) - positives
+    if not positives or not negatives:
+        raise ConfigError("an AUC needs records of both classes; give it more records")
+    above = ranks[place][labels != 0].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))
