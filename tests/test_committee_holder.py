@@ -13,7 +13,7 @@ from secureps.errors import Fenced, InternalError, Malformed, UnknownParty, Wron
 from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
-from secureps.policy.sync import Sync
+from secureps.policy.plan import Plan
 from secureps.roles.grants import receipts_digest
 from secureps.roles.machine import (
     COORDINATOR,
@@ -304,7 +304,9 @@ def test_updates_from_several_base_versions_add_up_and_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One set of public polynomials serves all versions of a run."""
-    monkeypatch.setattr(Sync, "stale", property(lambda self: 3))
+    bounds = Plan.bounds
+    behind = lambda plan, group: dataclasses.replace(bounds(plan, group), stale=3)  # noqa: E731
+    monkeypatch.setattr(Plan, "bounds", behind)
     bases = (0, 2, 3, 3, 1, 0)
     models = [digest("model", bytes([version])) for version in range(4)]
     sent = [bench().send(c, 9, v, models[v]) for c, v in zip(CLIENTS, bases)]

@@ -302,7 +302,13 @@ class Plan:
 
     def rule(self, group: str) -> Rule:
         """The group's rule, for the coordinator: one of a user's is imported."""
-        return build_rule(self.group(group).rule, self.room)
+        if group not in self._rules:
+            self._rules[group] = build_rule(self.group(group).rule, self.room)
+        return self._rules[group]
+
+    @cached_property
+    def _rules(self) -> dict[str, Rule]:
+        return {}
 
     def optimizer(self, group: str) -> Optimizer:
         """The group's server optimizer."""

@@ -30,7 +30,7 @@ def _advance_group(turn: Turn, group: GroupState) -> float | None:
     until = None
     if group.name == EVALUATION:
         until = rounds.open_evaluation(turn, group)
-    elif not turn.plan.rule(group.name).rounds:
+    elif not turn.plan.bounds(group.name).rounds:
         if group.version >= 0:
             until = streaming.advance(turn, group)
     elif group.phase is Phase.WAITING and not ending.over(turn, group):

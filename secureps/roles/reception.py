@@ -49,7 +49,7 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
         return
     if id.client in turn.federation.isolated:
         raise Refused(f"left out of this run: {turn.federation.isolated[id.client]}")
-    if turn.plan.rule(group.name).rounds:
+    if turn.plan.bounds(group.name).rounds:
         _demand_wanted(group, receipt, turn.federation.base(group))
     else:
         _demand_asked(group, receipt)

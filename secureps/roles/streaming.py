@@ -13,6 +13,8 @@ version. What must not live here: the steps of a version (`roles.commit`), rules
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from secureps.crypto.cipher import Opening
 from secureps.messages.encoding import digest
 from secureps.messages.orders import Invite
@@ -79,7 +81,13 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
     )
     rule = turn.plan.rule(group.name)
-    decision = rule.decide(turn.now, arrivals, state(turn, group))
+    seen = state(turn, group)
+    if waiting:  # what holders have not looked into has not arrived, as far as a rule can see
+        clocks = dict(seen.clocks)
+        for id in group.receipts.keys() - {arrival.id for arrival in arrivals}:
+            clocks[id.client] = clocks.get(id.client, 1) - 1
+        seen = replace(seen, clocks=clocks)
+    decision = rule.decide(turn.now, arrivals, seen)
     match decision:
         case Close(members, reason):
             sealed = turn.plan.opening is not Opening.NOTHING
