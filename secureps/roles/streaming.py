@@ -43,6 +43,9 @@ def advance(turn: Turn, group: GroupState) -> float | None:
         return None
     _follow(turn, group)
     until = _decide(turn, group) if group.phase is Phase.COLLECTING else None
+    if lacking := ending.too_few(turn, group):
+        group.reason = lacking
+        return until
     if held := _ask(turn, group):
         group.reason = f"{group.reason}; {held}"
     return until
