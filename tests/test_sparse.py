@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +140,8 @@ def test_killed_parties_change_nothing(
     simulation, _ = shopping(sparse_plan(cipher, LOCKSTEP), tmp_path)
     for k, at in enumerate((1.3, 4.0, 9.1)):
         victim = victims[k % len(victims)]
-        simulation.loop.call_later(at, lambda name=victim: simulation.kill(name))
-        simulation.loop.call_later(at + 1.0, lambda name=victim: simulation.start(name))
+        simulation.loop.call_later(at, partial(simulation.kill, victim))
+        simulation.loop.call_later(at + 1.0, partial(simulation.start, victim))
     simulation.run()
     assert simulation.versions() == ENDS
     assert simulation.loop.now() > 10.1
