@@ -112,7 +112,7 @@ class Member:
     def apply(self, at: float, record: Any) -> None:
         match record:
             case RunPinned():
-                self._pinned = Pinned.of(record)
+                self._pinned = Pinned.of(record, self._kit.terms.threshold)
                 self._groups = self._pinned.plan.touched(self._kit.rows)
             case Sealed(receipt):
                 if receipt.id.client != self._kit.name:
@@ -407,7 +407,9 @@ class Member:
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
         if self._pinned is None:
             try:
-                check_run(welcome.run, self._kit.roster, self._kit.holders)
+                check_run(
+                    welcome.run, self._kit.roster, self._kit.holders, self._kit.terms.threshold
+                )
                 if welcome.run.schema != self._kit.schema:
                     difference = welcome.run.schema.difference(self._kit.schema)
                     raise WrongShape(
@@ -486,7 +488,7 @@ class Member:
 
     @property
     def _allowance(self) -> Allowance:
-        return Allowance(self.pinned.plan, self._kit.name, self._kit.budget)
+        return Allowance(self.pinned.plan, self._kit.name, self._kit.terms.budget)
 
     @property
     def _lease(self) -> float:

@@ -84,7 +84,8 @@ class HolderSecrets:
     """What only a key holder has.
 
     Args:
-        minimum: the smallest cohort that it opens; served: ids of runs that its key has served.
+        minimum: the smallest cohort that it opens; served: ids of runs that its key has served;
+        threshold: as in `HolderRules`.
     """
 
     name: str
@@ -92,13 +93,14 @@ class HolderSecrets:
     secret: Secret
     minimum: int
     served: frozenset[bytes] = frozenset()
+    threshold: int | None = None
 
 
 def make_holder(
     kit: PublicKit, own: HolderSecrets, stores: Stores, around: Surroundings
 ) -> Executor:
     """A key holder: what its secret is for says of which cipher."""
-    rules = HolderRules(own.minimum, kit.holders_digest, own.served)
+    rules = HolderRules(own.minimum, kit.holders_digest, own.served, own.threshold)
     if isinstance(own.secret, EnvelopeKey):
         member = CommitteeHolder(own.name, kit.roster, rules)
         names = tuple(certificate.name for certificate in kit.roster.holders())

@@ -180,10 +180,11 @@ class Simulation:
         Raises:
             SecurepsError: whatever ended a party that should not have ended.
             Refused: a server halted for a reason to complain of.
-            InternalError: nothing is left to happen, and the run is not over.
+            InternalError: nothing is left to happen, and `until()` is not true.
         """
         if not self.loop.run(lambda: self._failed() or (until or self._over)()):
-            raise InternalError(f"the simulation stands still: {self.reasons()}")
+            over = "after the end of the run, " if self.coordinator.federation.finished else ""
+            raise InternalError(f"the simulation stands still: {over}{self.reasons()}")
         for name, executor in self.parties.items():
             if executor.halted.done() and self._complains(name, executor.halted.result()):
                 raise Refused(executor.halted.result().reason)
