@@ -44,7 +44,7 @@ from secureps.policy.rule import Base
 from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
 from secureps.roles import appraisal
-from secureps.roles.agenda import Desk
+from secureps.roles.agenda import Desk, hurried, unanswered
 from secureps.roles.allowance import Allowance
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.library import Library
@@ -278,12 +278,12 @@ class Member:
         return not self._library.lacking(self.pinned, self._groups, step)
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
-        """Whether training for these would spend too much; metrics that are paid for go first."""
+        """Whether training for these would spend too much; what is paid for arrives first."""
         if objection := self._allowance.objection():
             step.effects.append(Halt(objection, PlanRefused))
             return True
         facts = self._allowance.planned(self.pinned.layout, aims)
-        if any(id.group == EVALUATION for id in self._transfers):
+        if hurried(self.pinned.plan, self._transfers):
             return bool(self._allowance.excess(self._ledger, facts))
         return self._unaffordable(step, facts)
 
@@ -395,6 +395,7 @@ class Member:
                 self._beating = False
             case Submit(receipt):
                 transfer = self._transfers.pop(receipt.id, None)
+                self._invites = unanswered(self.pinned.plan, self._invites, receipt)
                 if transfer is not None and receipt.purpose != FOUNDING:
                     figures = (
                         Figure("network_seconds", now - transfer.since),
