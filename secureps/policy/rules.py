@@ -41,6 +41,7 @@ class Bounds:
         most_weight: of one member; start: live members that anything waits for.
         stale: versions that a member's base may be behind the newest.
         rounds: whether members are asked together, for one round.
+        ahead: updates that a member may send beyond one for each version that is made.
     """
 
     minimum: int
@@ -49,6 +50,7 @@ class Bounds:
     start: int
     stale: int
     rounds: bool = False
+    ahead: int = 0
 
     @property
     def total(self) -> int:
@@ -63,9 +65,9 @@ def bounds(section: RuleSection, room: int) -> Bounds:
             start = section.start if section.start is not None else section.quorum
             return Bounds(section.minimum, _or(section.most, room), 1, start, 0, True)
         case SspSection():
-            return Bounds(
-                section.minimum, _or(section.most, room), 1, section.minimum, 2 * section.slack + 1
-            )
+            least, slack = section.minimum, section.slack
+            most = _or(section.most, room)
+            return Bounds(least, most, 1, least, 2 * slack + 1, ahead=slack)
         case BufferedSection() | PrioritySection():
             fades = section.power > 0 and section.max_staleness > 0
             weight = FULL if fades else 1
