@@ -63,7 +63,7 @@ def test_a_declared_magnitude_is_covered_by_no_noise() -> None:
 
 @pytest.mark.parametrize("rule", [FEDBUFF | {"power": 0.0}, {"name": "ssp", "slack": 1}])
 def test_a_clip_that_moves_is_one_for_a_round(rule: dict[str, Any]) -> None:
-    with pytest.raises(PlanRefused, match='adaptive: .* take rule "sync" without sparse'):
+    with pytest.raises(PlanRefused, match=r'adaptive: .* take rule "sync" without sparse'):
         plan(rule, client("distributed"), adaptive=MOVING)
     plan(ROUNDS, client("distributed"), adaptive=MOVING)
 
@@ -84,7 +84,7 @@ def test_nobody_judges_a_model_of_which_everybody_has_some_rows(evaluator: str |
     evaluation = {"every": 1, "metrics": {"loss": 1.0}, "evaluator": evaluator}
     group = {"rule": ROUNDS, "sparse": ROWS, "name": "table"}
     body = {"name": "demo", "versions": 3, "group": [group], "evaluation": evaluation}
-    with pytest.raises(PlanRefused, match="evaluation: .* of group table clients have the rows"):
+    with pytest.raises(PlanRefused, match=r"evaluation: .* of group table clients have the rows"):
         Plan(parse(PlanSection, body, "demo.toml"))
 
 

@@ -78,9 +78,9 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
             )
         if group.versions not in (None, section.versions):
             raise PlanRefused(
-                f"evaluation: a version is judged when every group is at it, and group {group.name} "
-                f"makes {group.versions} of {section.versions}: leave [evaluation] or its versions "
-                "out"
+                "evaluation: a version is judged when every group is at it, and group "
+                f"{group.name} makes {group.versions} of {section.versions}: leave [evaluation] or "
+                "its versions out"
             )
         if not isinstance(group.rule, SyncSection):
             raise PlanRefused(

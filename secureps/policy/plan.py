@@ -310,6 +310,16 @@ class Plan:
             self._rules[group] = build_rule(self.group(group).rule, self.room)
         return self._rules[group]
 
+    def make_rules(self) -> None:
+        """Makes every group's rule, where the coordinator runs, before anything begins.
+
+        Raises:
+            PlanRefused: one of a user's cannot be imported, or made.
+        """
+        for name in self.groups:
+            with naming(f"group {name}"):
+                self.rule(name)
+
     @cached_property
     def _rules(self) -> dict[str, Rule]:
         return {}
