@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secureps.crypto.cipher import Opening
+from secureps.errors import RuleFailed
 from secureps.messages.encoding import digest
 from secureps.messages.orders import Invite
 from secureps.messages.records import (
@@ -43,8 +44,17 @@ def advance(turn: Turn, group: GroupState) -> float | None:
         _end(turn, group)
     if not group.streaming:
         return None
+    try:
+        return _move(turn, group)
+    except RuleFailed as error:
+        return _fail(turn, group, f"the rule of {group.name} failed: {error}")
+
+
+def _move(turn: Turn, group: GroupState) -> float | None:
     _follow(turn, group)
     until = _decide(turn, group) if group.phase is Phase.COLLECTING else None
+    if not group.streaming:
+        return until
     spent = len(group.pool.spent)
     if held := _ask(turn, group):
         group.reason = f"{group.reason}; {held}"
@@ -66,6 +76,15 @@ def _end(turn: Turn, group: GroupState) -> None:
     turn.tell_fates(ids)
     if ids:
         turn.discard(ids)
+
+
+def _fail(turn: Turn, group: GroupState, reason: str) -> float | None:
+    """Its rule cannot be asked any more: the run ends, after the version in the making."""
+    began = not turn.federation.ending
+    ending.end(turn, reason)
+    if group.phase is Phase.COLLECTING:
+        _end(turn, group)
+    return turn.now if began else None
 
 
 def _follow(turn: Turn, group: GroupState) -> None:
@@ -108,8 +127,8 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             here = {arrival.id for arrival in arrivals}
             own = turn.plan.bounds(group.name)
             if wrong := refuse_close(members, here, group.version, own, sealed):
-                ending.end(turn, f"the rule of {group.name} closed what may not be opened: {wrong}")
-                return turn.now
+                text = f"the rule of {group.name} closed what may not be opened: {wrong}"
+                return _fail(turn, group, text)
             commit.close(turn, group, members, reason)
             return None
         case Drop(ids, reason):
