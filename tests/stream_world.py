@@ -37,7 +37,7 @@ MINIMUM = 3
 
 def stream_plan(rule: dict[str, Any], cipher: str = "bfv", **changes: Any) -> Plan:
     """Forty versions: more than any schedule makes."""
-    body = {"versions": 40, "group": [{"rule": rule}]}
+    body: dict[str, Any] = {"versions": 40, "group": [{"rule": rule}]}
     return make_plan(cipher, capacity=40, **(body | changes))
 
 

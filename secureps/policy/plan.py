@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
-from secureps.model.layout import Layout, RowBlocks
+from secureps.model.layout import Layout
 from secureps.model.optimizer import Optimizer, OptimizerSettings, ScheduleSettings, build_optimizer
 from secureps.policy.coverage import (
     refuse_adaptive,
@@ -47,6 +46,7 @@ from secureps.policy.evaluation import (
 )
 from secureps.policy.rule import Rule
 from secureps.policy.rules import Bounds, bounds, build_rule, refuse_rule
+from secureps.policy.sparse import refuse_small, row_blocks, touched
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
 
@@ -108,23 +108,8 @@ class Plan:
         return found
 
     def touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-        """The groups that a client contributes to whose data touches these rows of sparse tensors.
-
-        Args:
-            rows: by the tensor's name; of a sparse tensor that is not there it touches all.
-        """
-        found = []
-        for group in self.section.group:
-            cut, known = row_blocks(group), [n for n in rows if fnmatchcase(n, group.pattern)]
-            if cut is None:
-                found.append(group.name)
-                continue
-            names = cut.names(group.name)
-            own = {int(row) // cut.block for name in known for row in rows[name]}
-            if own and not (min(own) >= 0 and max(own) < len(names)):
-                raise Malformed(f"group {group.name!r} has rows 0 to {cut.rows - 1} and no others")
-            found += [names[k] for k in sorted(own)] if known else names
-        return tuple(found)
+        """The groups that a client contributes to, see `policy.sparse.touched`."""
+        return touched(self.section.group, rows)
 
     def versions(self, group: str) -> int:
         """How many versions are made of a group."""
@@ -291,6 +276,11 @@ class Plan:
         return Committee(tuple(sorted(names)), self.threshold)
 
     @property
+    def unnamed_committee(self) -> Committee:
+        """The plan's holders before a roster names them; PlanRefused for a bad threshold."""
+        return self.committee([f"holder-{number:02d}" for number in range(self.holders)])
+
+    @property
     def opening(self) -> Opening:
         """What turns a cohort's sum into numbers."""
         return cipher(self.cipher_parameters).opening
@@ -342,7 +332,8 @@ class Plan:
         """Groups and blocks of a model.
 
         Raises:
-            PlanRefused: a tensor has no group, or a group is too large for its noise.
+            PlanRefused: a tensor has no group, a group is too large for its noise, or a row-block
+            smaller than its envelopes.
         """
         section = self.section
         patterns = tuple((group.name, group.pattern) for group in section.group)
@@ -356,6 +347,10 @@ class Plan:
         )
         for group in layout.all_groups:
             self.grid(group.name, group.size)
+        if self.opening is Opening.COMMITTEE:
+            for each in (each for each in section.group if each.sparse is not None):
+                own = [group for group in layout.groups if self.group(group.name) is each]
+                refuse_small(each, own, self.cipher_parameters, self.unnamed_committee)
         return layout
 
 
@@ -364,11 +359,6 @@ NOISY_CHOICE = 0.25
 
 _HOLDERS = {Opening.HOLDER: 1, Opening.COMMITTEE: 4}
 """How many key holders a run has if its plan does not say."""
-
-
-def row_blocks(section: GroupSection) -> RowBlocks | None:
-    """How a group is cut into groups of few rows; None if it is not."""
-    return None if section.sparse is None else RowBlocks(**section.sparse.model_dump())
 
 
 @lru_cache(maxsize=64)
@@ -455,7 +445,7 @@ def _refuse_holders(plan: Plan) -> None:
             f"cipher.threshold: {section.name} has no committee; remove it, or take rlwe"
         )
     if opening is Opening.COMMITTEE:
-        plan.committee([f"holder-{number:02d}" for number in range(plan.holders)])
+        _ = plan.unnamed_committee
 
 
 def _refuse_noisy_choice(plan: Plan) -> None:

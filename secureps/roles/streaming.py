@@ -55,6 +55,9 @@ def _move(turn: Turn, group: GroupState) -> float | None:
     until = _decide(turn, group) if group.phase is Phase.COLLECTING else None
     if not group.streaming:
         return until
+    if lacking := ending.too_few(turn, group):
+        group.reason = lacking
+        return until
     spent = len(group.pool.spent)
     if held := _ask(turn, group):
         group.reason = f"{group.reason}; {held}"
