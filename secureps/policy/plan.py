@@ -75,15 +75,19 @@ class Plan:
             separators=(",", ":"),
         )
 
-    @classmethod
-    def from_text(cls, text: str) -> Plan:
-        """The plan that `text` came from; ConfigError or PlanRefused if it is not one."""
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def from_text(text: str) -> Plan:
+        """The plan that `text` came from; ConfigError or PlanRefused if it is not one.
+
+        Parties of one process share it.
+        """
         try:
             body = json.loads(text)
             section, digest = body["plan"], str(body["initial_digest"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise PlanRefused("the coordinator's plan is not a plan: join another run") from None
-        return cls(parse(PlanSection, section, "the coordinator's plan"), digest)
+        return Plan(parse(PlanSection, section, "the coordinator's plan"), digest)
 
     def group(self, name: str) -> GroupSection:
         """One group's section; KeyError if there is none."""
@@ -248,7 +252,7 @@ class Plan:
         heaviest = max(self.bounds(name).most_weight for name in self.all_groups)
         return CipherParameters(section.name, section.capacity, levels, heaviest)
 
-    @property
+    @cached_property
     def holders(self) -> int:
         """How many key holders the run has."""
         if self.opening is Opening.NOTHING:
@@ -256,7 +260,7 @@ class Plan:
         asked = self.section.cipher.holders
         return _HOLDERS[self.opening] if asked is None else asked
 
-    @property
+    @cached_property
     def threshold(self) -> int:
         """How many of the holders must agree to open anything."""
         asked = self.section.cipher.threshold
@@ -280,7 +284,7 @@ class Plan:
         """The plan's holders before a roster names them; PlanRefused for a bad threshold."""
         return self.committee([f"holder-{number:02d}" for number in range(self.holders)])
 
-    @property
+    @cached_property
     def opening(self) -> Opening:
         """What turns a cohort's sum into numbers."""
         return cipher(self.cipher_parameters).opening
@@ -335,6 +339,15 @@ class Plan:
             PlanRefused: a tensor has no group, a group is too large for its noise, or a row-block
             smaller than its envelopes.
         """
+        if schema not in self._layouts:
+            self._layouts[schema] = self._lay_out(schema)
+        return self._layouts[schema]
+
+    @cached_property
+    def _layouts(self) -> dict[Schema, Layout]:
+        return {}
+
+    def _lay_out(self, schema: Schema) -> Layout:
         section = self.section
         patterns = tuple((group.name, group.pattern) for group in section.group)
         scaled = [group.name for group in section.group if group.adaptive is not None]

@@ -15,6 +15,7 @@ ends. What must not live here: the steps of a version (`roles.commit`), rules.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from secureps.crypto.cipher import Opening
 from secureps.errors import RuleFailed
@@ -29,7 +30,7 @@ from secureps.messages.records import (
     SubmissionsDropped,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.policy.rule import Admit, Arrival, Close, Drop, RuleState, named
+from secureps.policy.rule import Admission, Admit, Arrival, Close, Drop, RuleState, Wait, named
 from secureps.policy.rules import refuse_close
 from secureps.roles import commit, ending, quorum
 from secureps.roles.group_state import GroupState, Phase
@@ -152,8 +153,13 @@ def _ask(turn: Turn, group: GroupState) -> str:
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
     idle = now.live - pool.training.keys()
+    if idle and _holds_everybody(rule.admit(turn.now, min(idle), now)):
+        idle = frozenset()
     for client in sorted(idle, key=lambda client: _order(group, client)):
-        if not isinstance(rule.admit(turn.now, client, now), Admit):
+        admission = rule.admit(turn.now, client, now)
+        if _holds_everybody(admission):
+            break
+        if not isinstance(admission, Admit):
             continue
         if ending.unaffordable(turn, client, group):
             turn.write(MemberLeft(group.name, client, spent=True))
@@ -167,8 +173,17 @@ def _ask(turn: Turn, group: GroupState) -> str:
 def _order(group: GroupState, client: str) -> tuple[int, bytes]:
     """Whoever contributed longest ago comes first; among these, a draw that nobody chooses."""
     last = group.pool.sent.get(client)
-    drawn = digest("secureps-asked", client.encode(), group.pool.closed.to_bytes(8, "little"))
-    return (-1 if last is None else last.version), drawn
+    return (-1 if last is None else last.version), _drawn(client, group.pool.closed)
+
+
+@lru_cache(maxsize=1 << 14)
+def _drawn(client: str, closed: int) -> bytes:
+    """The same for as long as a cohort takes, and asked for at every event."""
+    return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
+
+
+def _holds_everybody(admission: Admission) -> bool:
+    return isinstance(admission, Wait) and admission.everybody
 
 
 def _end_if_too_few(turn: Turn, group: GroupState) -> None:
