@@ -281,6 +281,8 @@ SECTIONS: dict[str, type[config.Section]] = {
     "`[evaluation.stop]`": config.StopSection,
     "`[federation]`": config.FederationSection,
     "A scenario, for `secureps simulate`": config.ScenarioSection,
+    "`[study]` of a scenario": config.StudySection,
+    "`[[study.variant]]`": config.VariantSection,
     "A server's file, for `secureps serve`": config.ServeSection,
 }
 

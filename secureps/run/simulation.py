@@ -195,6 +195,7 @@ class Simulation:
                 raise Refused(executor.halted.result().reason)
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
+        """Heard of every party that ends: nobody looks at all of them after every event."""
         if halted.exception() is not None or self._complains(name, halted.result()):
             self._failed.add(name)
 
