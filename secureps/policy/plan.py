@@ -21,9 +21,7 @@ from secureps.config import (
     ClientPrivacySection,
     GroupSection,
     PlanSection,
-    PrioritySection,
     RecordPrivacySection,
-    SyncSection,
     parse,
     read_toml,
 )
@@ -35,6 +33,12 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.model.optimizer import Optimizer, OptimizerSettings, ScheduleSettings, build_optimizer
+from secureps.policy.coverage import (
+    refuse_adaptive,
+    refuse_client_privacy,
+    refuse_placement,
+    refuse_rows,
+)
 from secureps.policy.evaluation import (
     evaluated_versions,
     evaluation_group,
@@ -71,15 +75,19 @@ class Plan:
             separators=(",", ":"),
         )
 
-    @classmethod
-    def from_text(cls, text: str) -> Plan:
-        """The plan that `text` came from; ConfigError or PlanRefused if it is not one."""
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def from_text(text: str) -> Plan:
+        """The plan that `text` came from; ConfigError or PlanRefused if it is not one.
+
+        Parties of one process share it.
+        """
         try:
             body = json.loads(text)
             section, digest = body["plan"], str(body["initial_digest"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise PlanRefused("the coordinator's plan is not a plan: join another run") from None
-        return cls(parse(PlanSection, section, "the coordinator's plan"), digest)
+        return Plan(parse(PlanSection, section, "the coordinator's plan"), digest)
 
     def group(self, name: str) -> GroupSection:
         """One group's section; KeyError if there is none."""
@@ -244,7 +252,7 @@ class Plan:
         heaviest = max(self.bounds(name).most_weight for name in self.all_groups)
         return CipherParameters(section.name, section.capacity, levels, heaviest)
 
-    @property
+    @cached_property
     def holders(self) -> int:
         """How many key holders the run has."""
         if self.opening is Opening.NOTHING:
@@ -252,7 +260,7 @@ class Plan:
         asked = self.section.cipher.holders
         return _HOLDERS[self.opening] if asked is None else asked
 
-    @property
+    @cached_property
     def threshold(self) -> int:
         """How many of the holders must agree to open anything."""
         asked = self.section.cipher.threshold
@@ -276,7 +284,7 @@ class Plan:
         """The plan's holders before a roster names them; PlanRefused for a bad threshold."""
         return self.committee([f"holder-{number:02d}" for number in range(self.holders)])
 
-    @property
+    @cached_property
     def opening(self) -> Opening:
         """What turns a cohort's sum into numbers."""
         return cipher(self.cipher_parameters).opening
@@ -295,6 +303,16 @@ class Plan:
         if group not in self._rules:
             self._rules[group] = build_rule(self.group(group).rule, self.room)
         return self._rules[group]
+
+    def make_rules(self) -> None:
+        """Makes every group's rule, where the coordinator runs, before anything begins.
+
+        Raises:
+            PlanRefused: one of a user's cannot be imported, or made.
+        """
+        for name in self.groups:
+            with naming(f"group {name}"):
+                self.rule(name)
 
     @cached_property
     def _rules(self) -> dict[str, Rule]:
@@ -321,6 +339,15 @@ class Plan:
             PlanRefused: a tensor has no group, a group is too large for its noise, or a row-block
             smaller than its envelopes.
         """
+        if schema not in self._layouts:
+            self._layouts[schema] = self._lay_out(schema)
+        return self._layouts[schema]
+
+    @cached_property
+    def _layouts(self) -> dict[Schema, Layout]:
+        return {}
+
+    def _lay_out(self, schema: Schema) -> Layout:
         section = self.section
         patterns = tuple((group.name, group.pattern) for group in section.group)
         scaled = [group.name for group in section.group if group.adaptive is not None]
@@ -395,12 +422,10 @@ def _refuse_unsound(plan: Plan) -> None:
             sealed = plan.opening is not Opening.NOTHING
             refuse_rule(plan.group(name).rule, section.cipher.capacity, sealed, plan.noisy_shards)
         plan.optimizer(name)
-        _refuse_adaptive(plan, name)
-        if isinstance(section.privacy, ClientPrivacySection):
-            _refuse_client_privacy(plan, name, section.privacy)
-        else:
-            plan.grid(name, 1)
+        with naming(f"group {plan.group(name).name}"):
+            _refuse_uncovered(plan, name)
     _refuse_noisy_choice(plan)
+    refuse_placement(section.privacy, section.cipher.name, plan.opening is not Opening.NOTHING)
     steps = section.training.get("local_steps")
     record = isinstance(section.privacy, RecordPrivacySection)
     if record and (type(steps) is not int or steps < 1):
@@ -409,6 +434,16 @@ def _refuse_unsound(plan: Plan) -> None:
             "so that a client knows what it will spend"
         )
     _refuse_holders(plan)
+
+
+def _refuse_uncovered(plan: Plan, name: str) -> None:
+    section, privacy = plan.group(name), plan.section.privacy
+    refuse_adaptive(section, privacy)
+    refuse_rows(section, privacy)
+    if isinstance(privacy, ClientPrivacySection):
+        refuse_client_privacy(section, privacy, plan.bounds(name), plan.honest(name))
+    else:
+        plan.grid(name, 1)
 
 
 def _refuse_holders(plan: Plan) -> None:
@@ -438,60 +473,4 @@ def _refuse_noisy_choice(plan: Plan) -> None:
             f"+-{most:g}, it has a standard deviation of {noise:.2g} in the smallest cohort; "
             "remove best and stop, raise evaluation.rule.minimum, name fewer metrics, or name an "
             "evaluator"
-        )
-
-
-def _refuse_adaptive(plan: Plan, name: str) -> None:
-    section = plan.group(name)
-    if section.adaptive is None:
-        return
-    if not isinstance(plan.section.privacy, ClientPrivacySection):
-        raise PlanRefused(
-            f"group {name}: adaptive: how many updates are short is counted under client-level "
-            f'privacy alone: remove it, or add [privacy] with unit = "client"'
-        )
-    if not isinstance(section.rule, SyncSection) or section.sparse is not None:
-        raise PlanRefused(
-            f"group {name}: adaptive: a clip that moves is one for all members of a cohort, who "
-            'must train from one version of the whole group: take rule "sync" without sparse'
-        )
-
-
-def _refuse_client_privacy(plan: Plan, name: str, privacy: ClientPrivacySection) -> None:
-    section, where = plan.group(name), f"group {name}"
-    sealed = plan.opening is not Opening.NOTHING
-    if section.weighting != "uniform":
-        raise PlanRefused(
-            f'{where}: weighting = "{section.weighting}" makes a client\'s influence depend on its '
-            "number of examples, which the noise does not cover: client-level privacy needs "
-            '"uniform"'
-        )
-    if section.range is not None:
-        raise PlanRefused(
-            f"{where}: range: under client-level privacy it follows from clip, bits and noise; "
-            "remove it"
-        )
-    if privacy.placement != "local" and plan.bounds(name).most_weight > 1:
-        raise PlanRefused(
-            f"{where}: rule.power: {privacy.placement} noise is made for members that all weigh 1, "
-            "and a heavier one would be covered less: set power = 0, or take local noise"
-        )
-    if isinstance(section.rule, PrioritySection) and section.rule.score == "magnitude":
-        raise PlanRefused(
-            f"{where}: rule.score: a declared magnitude tells of an update what no noise covers: "
-            'take "freshness" under client-level privacy'
-        )
-    if privacy.placement == "distributed" and not sealed:
-        raise PlanRefused(
-            "privacy.placement: distributed noise protects a sum and no single update, and "
-            f"cipher {plan.section.cipher.name} shows every one: encrypt, or take local"
-        )
-    if privacy.placement != "distributed" and privacy.honest is not None:
-        raise PlanRefused(
-            f"privacy.honest: {privacy.placement} noise relies on nobody's share; remove it"
-        )
-    if plan.honest(name) > section.rule.minimum:
-        raise PlanRefused(
-            f"{where}: {plan.honest(name)} members are trusted to add noise, but cohorts of "
-            f"{section.rule.minimum} would be opened: raise rule.minimum or lower privacy.honest"
         )

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.records import Sealed
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.policy.rule import Base
 
@@ -100,3 +101,21 @@ class Desk:
             and Base(sealed.receipt.version, sealed.receipt.step) == base
             for sealed in self.sealed
         )
+
+
+def unanswered(plan: Plan, invites: Mapping[str, Invite], receipt: Receipt) -> dict[str, Invite]:
+    """The invitations that are left when a receipt has arrived.
+
+    In a group without rounds nobody is asked twice for one update: what came once more while it
+    was on its way asks for nothing new.
+    """
+    group, base = receipt.id.group, Base(receipt.version, receipt.step)
+    invite, rounds = invites.get(group), plan.bounds(group).rounds
+    if invite is None or rounds or Base(invite.version, invite.step) > base:
+        return dict(invites)
+    return {name: each for name, each in invites.items() if name != group}
+
+
+def hurried(plan: Plan, moving: Iterable[SubmissionId]) -> bool:
+    """Whether something is on its way that is paid for, and wanted whenever it arrives."""
+    return any(id.group == EVALUATION or not plan.bounds(id.group).rounds for id in moving)

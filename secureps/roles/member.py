@@ -44,7 +44,7 @@ from secureps.policy.rule import Base
 from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
 from secureps.roles import appraisal
-from secureps.roles.agenda import Desk
+from secureps.roles.agenda import Desk, hurried, unanswered
 from secureps.roles.allowance import Allowance
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.library import Library
@@ -113,7 +113,7 @@ class Member:
     def apply(self, at: float, record: Any) -> None:
         match record:
             case RunPinned():
-                self._pinned = Pinned.of(record)
+                self._pinned = Pinned.of(record, self._kit.terms.threshold)
                 self._groups = self._pinned.plan.touched(self._kit.rows)
             case Sealed(receipt):
                 if receipt.id.client != self._kit.name:
@@ -275,12 +275,12 @@ class Member:
         return not self._library.lacking(self.pinned, self._groups, step)
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
-        """Whether training for these would spend too much; metrics that are paid for go first."""
+        """Whether training for these would spend too much; what is paid for arrives first."""
         if objection := self._allowance.objection():
             step.effects.append(Halt(objection, PlanRefused))
             return True
         facts = self._allowance.planned(self.pinned.layout, aims)
-        if any(id.group == EVALUATION for id in self._transfers):
+        if hurried(self.pinned.plan, self._transfers):
             return bool(self._allowance.excess(self._ledger, facts))
         return self._unaffordable(step, facts)
 
@@ -392,6 +392,7 @@ class Member:
                 self._beating = False
             case Submit(receipt):
                 transfer = self._transfers.pop(receipt.id, None)
+                self._invites = unanswered(self.pinned.plan, self._invites, receipt)
                 if transfer is not None and receipt.purpose != FOUNDING:
                     figures = (
                         Figure("network_seconds", now - transfer.since),
@@ -404,7 +405,9 @@ class Member:
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
         if self._pinned is None:
             try:
-                plan = check_run(welcome.run, self._kit.roster, self._kit.holders)
+                plan = check_run(
+                    welcome.run, self._kit.roster, self._kit.holders, self._kit.terms.threshold
+                )
                 plan.touched(self._kit.rows)
                 if welcome.run.schema != self._kit.schema:
                     difference = welcome.run.schema.difference(self._kit.schema)
@@ -484,7 +487,7 @@ class Member:
 
     @property
     def _allowance(self) -> Allowance:
-        return Allowance(self.pinned.plan, self._kit.name, self._kit.budget)
+        return Allowance(self.pinned.plan, self._kit.name, self._kit.terms.budget)
 
     @property
     def _lease(self) -> float:
