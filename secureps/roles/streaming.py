@@ -53,7 +53,8 @@ def _move(turn: Turn, group: GroupState) -> float | None:
     until = _decide(turn, group) if group.phase is Phase.COLLECTING else None
     if not group.streaming:
         return until
-    if held := _ask(turn, group):
+    held = _ask(turn, group)
+    if held and group.phase is Phase.COLLECTING:  # what a version in the making waits for stays
         group.reason = f"{group.reason}; {held}"
     return until
 
@@ -128,7 +129,7 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
 
 
 def _ask(turn: Turn, group: GroupState) -> str:
-    """Asks whom the rule admits; returns why nobody may be asked, whatever the rule says."""
+    """Asks whom the rule admits; returns why nobody trains, if nobody does."""
     coming = group.version + (group.phase is not Phase.COLLECTING)
     if coming >= turn.plan.versions(group.name) or turn.federation.ending:
         return ""
@@ -136,18 +137,23 @@ def _ask(turn: Turn, group: GroupState) -> str:
         return lacking
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
-    idle = now.live - pool.training.keys()
+    idle, held = now.live - pool.training.keys(), ""
     for client in sorted(idle, key=lambda client: _order(group, client)):
-        if not isinstance(rule.admit(turn.now, client, now), Admit):
+        answer = rule.admit(turn.now, client, now)
+        if not isinstance(answer, Admit):
+            held = held or answer.reason
             continue
         if ending.unaffordable(turn, client, group):
+            held = held or f"the budget of {client} is spent"
             continue
         base = pool.next_base(client, group.version)
         turn.write(MemberAsked(group.name, client, base.version, base.step))
         turn.order(client, make_invite(turn, group, client))
-    if not pool.training and group.phase is Phase.COLLECTING:
+    if pool.training:
+        return ""
+    if group.phase is Phase.COLLECTING:
         _end_if_spent(turn, group)
-    return ""
+    return held or "no member is live"
 
 
 def _order(group: GroupState, client: str) -> tuple[int, bytes]:
