@@ -33,10 +33,12 @@ def halfway(rule: dict[str, Any], folder: Path) -> Simulation:
     play = stream(stream_plan("plain", rule), folder)
     group = play.coordinator.federation.groups
     play.run(
-        lambda: "all" in group
-        and group["all"].version == 2
-        and group["all"].phase.value == "collecting"
-        and any(group["all"].awaits(name) for name in client_names(6))
+        lambda: (
+            "all" in group
+            and group["all"].version == 2
+            and group["all"].phase.value == "collecting"
+            and any(group["all"].awaits(name) for name in client_names(6))
+        )
     )
     return play
 
