@@ -101,10 +101,10 @@ def _weights(plan: Plan, own: Bounds) -> str:
     if own.most_weight == 1:
         return f"all 1; {used}"
     text = f"1 to {own.most_weight}, less for what is stale; {used}"
-    if own.most < 2 * own.minimum and plan.opening is not Opening.NOTHING:
+    if own.most == own.minimum and plan.opening is not Opening.NOTHING:
         text += (
-            f"; cohorts below {2 * own.minimum} are too small for two weights of {own.minimum} "
-            "members each, and hardly ever have them: power = 0 would take a quarter"
+            f"; cohorts of {own.most} must weigh alike, for each weight is that of {own.minimum} "
+            "members or more: power = 0 would take a quarter"
         )
     return text
 
