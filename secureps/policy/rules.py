@@ -41,6 +41,7 @@ class Bounds:
         most_weight: of one member; start: live members that anything waits for.
         stale: versions that a member's base may be behind the newest.
         rounds: whether members are asked together, for one round.
+        ahead: the last step of a base version (`policy.rule.Base`): nobody sends more from one.
     """
 
     minimum: int
@@ -49,6 +50,7 @@ class Bounds:
     start: int
     stale: int
     rounds: bool = False
+    ahead: int = 0
 
     @property
     def total(self) -> int:
@@ -63,8 +65,9 @@ def bounds(section: RuleSection, room: int) -> Bounds:
             start = section.start if section.start is not None else section.quorum
             return Bounds(section.minimum, _or(section.most, room), 1, start, 0, True)
         case SspSection():
+            most, slack = _or(section.most, room), section.slack
             return Bounds(
-                section.minimum, _or(section.most, room), 1, section.minimum, 2 * section.slack + 1
+                section.minimum, most, 1, section.minimum, stale=2 * slack + 1, ahead=slack
             )
         case BufferedSection() | PrioritySection():
             fades = section.power > 0 and section.max_staleness > 0
@@ -75,7 +78,8 @@ def bounds(section: RuleSection, room: int) -> Bounds:
             return Bounds(1, 1, 1, 1, section.max_staleness)
         case OwnRuleSection(most_weight=weight):
             most = _or(section.most, room // weight)
-            return Bounds(section.minimum, most, weight, section.minimum, section.max_staleness)
+            stale = section.max_staleness
+            return Bounds(section.minimum, most, weight, section.minimum, stale, ahead=stale)
 
 
 def build_rule(section: RuleSection, room: int) -> Rule:

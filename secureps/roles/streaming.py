@@ -124,6 +124,8 @@ def _ask(turn: Turn, group: GroupState) -> str:
         if ending.unaffordable(turn, client, group):
             continue
         base = pool.next_base(client, group.version)
+        if base.step > turn.plan.bounds(group.name).ahead:
+            continue
         turn.write(MemberAsked(group.name, client, base.version, base.step))
         turn.order(client, make_invite(turn, group, client))
     if not pool.training and group.phase is Phase.COLLECTING:
