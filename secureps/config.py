@@ -345,6 +345,35 @@ class PlanSection(Section):
     federation: FederationSection | None = None
 
 
+class VariantSection(Section):
+    """A rule in a study: which of `rules`, and at which of the server's `rates`, tuning decides."""
+
+    name: str = Field(pattern=NAME)
+    rules: tuple[Annotated[RuleSection, BeforeValidator(_spelled_short)], ...] = Field(min_length=1)
+    rates: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(1.0,), min_length=1)
+
+
+class StudySection(Section):
+    """Rules compared by the virtual time after which the model is good enough (`run.study`).
+
+    That is the first time from which `hold` judgements in a row, `every` seconds apart, have a
+    `measure` of `target` or more. Every rule of a variant is tried at each of its rates under the
+    seed `tuning`; the soonest is judged under `seeds`. `sealed` versions are made both in the
+    clear and under the plan's cipher, and compared.
+    """
+
+    measure: str = "accuracy"
+    target: float
+    hold: int = Field(default=1, ge=1)
+    every: float = Field(gt=0)
+    seconds: float = Field(gt=0)
+    tuning: int = Field(default=0, ge=0, lt=1 << 64)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=1 << 64)], ...] = Field(min_length=1)
+    sealed: int = Field(default=0, ge=0)
+    baseline: str
+    variant: tuple[VariantSection, ...] = Field(min_length=1)
+
+
 class ScenarioSection(Section):
     """A simulation: a plan, a script, how many clients, and what goes wrong.
 
@@ -360,6 +389,7 @@ class ScenarioSection(Section):
     settings: dict[str, Scalar] = {}
     delays: dict[str, Any] = {}
     downtime: float = Field(default=60.0, ge=0)
+    study: StudySection | None = None
 
 
 class ServeSection(Section):

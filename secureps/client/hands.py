@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,9 @@ from secureps.store.checkpoint import read_state, write_state
 from secureps.store.spool import Spool
 
 Tensors = dict[str, NDArray[Any]]
+
+_PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
+"""Published blocks that a client of this process has: many clients share one copy, read-only."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +137,9 @@ class MemberHands:
         first, last = self._layout().group(request.group).span(request.block)
         if len(payload) != 4 * (last - first):
             raise Malformed(f"block {request.block} of {request.group} has a wrong length")
+        key = block_key(payload_digest(payload))
         values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
-        self._cache[block_key(payload_digest(payload))] = values
+        self._cache[key] = _PULLED.setdefault(key, values)
 
     def fetch(self, key: str) -> bytes:
         """A sealed block from the outbox."""

@@ -17,7 +17,8 @@ import numpy as np
 from secureps.client.blame import blamed
 from secureps.client.hands import Holdings, MemberHands, initial_parameters, schema_of
 from secureps.client.trainer import Trainer
-from secureps.errors import ConfigError, SecurepsError, WrongShape
+from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape
+from secureps.messages.schema import Schema
 from secureps.roles.machine import COORDINATOR, Halt
 from secureps.roles.member import Member
 from secureps.roles.member_kit import NO_TERMS, MemberKit, Terms
@@ -44,28 +45,38 @@ def make_member(
     with blamed("what parameters returned"):
         schema = schema_of(initial)
     with blamed("touches"):
-        rows = touched_rows(holdings.trainer)
+        rows = touched_rows(holdings.trainer, schema)
     member = MemberKit(holdings.name, kit.roster, kit.holders_digest, schema, terms, rows)
     machine = Member(member)
     hands = MemberHands(holdings, machine, stores.spool, cost)
     return Executor(holdings.name, machine, stores.journal, around, hands)
 
 
-def touched_rows(trainer: Trainer) -> dict[str, list[int]]:
-    """The rows of sparse tensors that a trainer's records touch, ascending; {} if it does not say.
+def touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
+    """The rows of tensors that a trainer's records touch, ascending; {} if it does not say.
 
     Raises:
         WrongShape: it says something else than one-dimensional integers for every name.
+        Malformed: the model has no such tensor, or the tensor no such row.
     """
     touches = getattr(trainer, "touches", None)
     if touches is None:
         return {}
+    told = touches()
+    if not isinstance(told, Mapping):
+        raise WrongShape(f"it is a {type(told).__name__}, and must map tensors to their rows")
+    heights = {spec.name: spec.shape[0] for spec in schema.tensors if spec.shape}
     found = {}
-    for name, rows in touches().items():
+    for name, rows in told.items():
         array = np.asarray(rows)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise WrongShape(f"touches: the rows of {name} are not a vector of integers")
-        found[str(name)] = [int(row) for row in np.unique(array)]
+            raise WrongShape(f"the rows of {name} are not a vector of integers")
+        if name not in heights:
+            raise Malformed(f"the model has no tensor {name!r:.80} with rows")
+        found[name] = own = [int(row) for row in np.unique(array)]
+        if own and (own[0] < 0 or own[-1] >= heights[name]):
+            row = own[0] if own[0] < 0 else own[-1]
+            raise Malformed(f"{name} has rows 0 to {heights[name] - 1}, and no row {row}")
     return found
 
 

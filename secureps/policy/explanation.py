@@ -172,7 +172,7 @@ def _opened(plan: Plan) -> str:
 
 def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
     sizes = {**sizes, EVALUATION: plan.metrics_count}
-    section, privacy = plan.section, plan.section.privacy
+    privacy = plan.section.privacy
     if privacy is None:
         return None
 
@@ -180,7 +180,8 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
         return planned(plan, sizes, versions)
 
     refuse_unaffordable(plan, sizes)
-    allowed = next(v for v in range(section.versions, 0, -1) if spends(v) <= privacy.budget)
+    last = _last(plan)
+    allowed = next(v for v in range(last, 0, -1) if spends(v) <= privacy.budget)
     client = isinstance(privacy, ClientPrivacySection)
     deviation = {
         name: plan.deviation(name, sizes[name]) if client else _record_noise(plan, name)
@@ -190,7 +191,7 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
         unit=UNITS[privacy.unit],
         against=_against(plan),
         epsilon_version=spends(1),
-        epsilon_run=spends(section.versions),
+        epsilon_run=spends(last),
         delta=privacy.delta,
         budget=privacy.budget,
         versions=allowed,
@@ -201,6 +202,11 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
         },
         metrics=_metrics(plan),
     )
+
+
+def _last(plan: Plan) -> int:
+    """The last version of the group of which most are made."""
+    return max(plan.versions(name) for name in plan.groups)
 
 
 def _metrics(plan: Plan) -> dict[str, tuple[float, float]]:
@@ -289,9 +295,9 @@ def _short(plan: Plan, price: Price | None) -> Iterator[str]:
     """What is odd about budget and delta."""
     if price is None:
         return
-    if price.versions < plan.section.versions:
+    if price.versions < _last(plan):
         yield (
-            f"the budget ends the run after {price.versions} of {plan.section.versions} versions: "
+            f"the budget ends the run after {price.versions} of {_last(plan)} versions: "
             f"all of them spend epsilon {price.epsilon_run:.3f}"
         )
     if price.delta > LARGE_DELTA:

@@ -51,8 +51,8 @@ def check(path: Path, values: int | None = None) -> Explanation:
         ConfigError, PlanRefused: the plan is unsound; or nothing says how large the model is.
     """
     plan, cast = _read(path)
-    sizes = _sizes(plan, path, cast, values)
     with naming(path):
+        sizes = _sizes(plan, path, cast, values)
         return explain(plan, sizes, service(plan, cast.clients if cast else None))
 
 

@@ -46,7 +46,12 @@ class Founding:
 def make_coordinator(
     kit: PublicKit, founding: Founding, checkpoints: Path, stores: Stores, around: Surroundings
 ) -> Executor:
-    """The coordinator; checkpoints get their manifests in `checkpoints`."""
+    """The coordinator; checkpoints get their manifests in `checkpoints`.
+
+    Raises:
+        PlanRefused: a rule of the user's cannot be imported, or made.
+    """
+    founding.plan.make_rules()
     charter = Charter(
         founding.plan, kit.roster, kit.holders_digest, founding.initial, founding.nonce
     )
