@@ -103,6 +103,7 @@ class Member:
         self._leaving = ""
         self._evaluated = 0
         self._refuses_to_evaluate = False
+        self._due_since: float | None = None
         self._gathers_until: float | None = None
         self._beat: float | None = None
         self._beating = False
@@ -224,7 +225,7 @@ class Member:
 
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
-        gathers_until, self._gathers_until = self._gathers_until, None
+        due_since, self._due_since, self._gathers_until = self._due_since, None, None
         if self._pinned is None or self._working or self._leaving:
             return
         for group, invite in list(self._invites.items()):
@@ -237,12 +238,13 @@ class Member:
             return
         desk = self._desk()
         due = desk.due()
-        if desk.more_may_come(due):  # what belongs together comes within a moment
-            until = gathers_until if gathers_until is not None else now + GATHER_SECONDS
-            if now < until:
-                self._gathers_until = until
-                return
-        if not due or not self._pulled(step):
+        if not due:
+            return
+        self._due_since = now if due_since is None else due_since
+        if desk.more_may_come(due) and now < self._due_since + GATHER_SECONDS:
+            self._gathers_until = self._due_since + GATHER_SECONDS
+            return
+        if not self._pulled(step):
             return
         aims = tuple(self._aim(each.invite.group, each.base) for each in due)
         if self._over_budget(step, aims):
@@ -250,7 +252,7 @@ class Member:
         for each in due:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
         model, blocks = self._library.take(self._groups)
-        self._working = True
+        self._working, self._due_since = True, None
         step.effects.append(Work(Contribute(model, blocks, aims)))
 
     def _aim(self, group: str, base: Base) -> Aim:
