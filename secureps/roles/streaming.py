@@ -168,6 +168,8 @@ def _ask(turn: Turn, group: GroupState) -> str:
             turn.write(MemberLeft(group.name, client, spent=True))
             continue
         base = pool.next_base(client, group.version)
+        if base.step > turn.plan.bounds(group.name).ahead:
+            continue
         turn.write(MemberAsked(group.name, client, base.version, base.step))
         turn.order(client, make_invite(turn, group, client))
     return "" if pool.training else held or "no member is live"
