@@ -411,7 +411,7 @@ REFUSED: dict[str, tuple[Callable[[RogueRun], orders.Open], str]] = {
     ),
     "two models of a version": (
         two_models_of_a_version,
-        r"a cohort of version \d+ of all was trained on another model before",
+        r"another model than before is said to be version \d+ of all",
     ),
     "a weight of its own": (
         weighing(1, 1, 1, 1, 1, 3),

@@ -19,8 +19,9 @@ from secureps.config import (
     SyncSection,
 )
 from secureps.crypto.cipher import Opening
-from secureps.policy.plan import Plan, row_blocks
+from secureps.policy.plan import Plan
 from secureps.policy.rules import Bounds
+from secureps.policy.sparse import row_blocks
 
 
 @dataclass(frozen=True, slots=True)
