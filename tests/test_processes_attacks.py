@@ -403,7 +403,8 @@ REFUSED: dict[str, tuple[Callable[[RogueRun], orders.Open], str]] = {
     ),
     "of another version": (
         of_another_version,
-        "client-09/all/1: its receipt is for another group or version",
+        r"client-\d+/all/\d+: trained from version \d+, the plan's rule takes none more than 0 "
+        r"behind version \d+",
     ),
     "two models in a cohort": (
         two_models_in_a_cohort,
