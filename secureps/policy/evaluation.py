@@ -73,8 +73,9 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
     for group in section.group:
         if group.sparse is not None:
             raise PlanRefused(
-                f"evaluation: a model is judged as a whole, and of group {group.name} clients have "
-                "the rows that they touch: leave [evaluation] or sparse out"
+                f"evaluation: a version is of all groups, and the row-blocks of group {group.name} "
+                "do not wait for each other, nor has every client all of them: remove sparse, or "
+                "leave [evaluation] out"
             )
         if group.versions not in (None, section.versions):
             raise PlanRefused(
@@ -86,11 +87,6 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
             raise PlanRefused(
                 f"evaluation: a version is judged between rounds, and group {group.name} has none "
                 f'under rule "{group.rule.name}": take "sync", or leave [evaluation] out'
-            )
-        if group.sparse is not None:
-            raise PlanRefused(
-                f"evaluation: a version is of all groups, and the row-blocks of group {group.name} "
-                "do not wait for each other: remove sparse, or leave [evaluation] out"
             )
     if own.every > section.versions:
         raise PlanRefused(
