@@ -129,6 +129,16 @@ def test_it_takes_no_part_in_a_plan_of_a_lower_threshold_than_its_own() -> None:
         insists(4).machine.apply(0.0, pinned)
 
 
+@pytest.mark.parametrize("step", [-1, 1])
+def test_it_does_not_answer_for_a_step_that_the_rule_does_not_have(step: int) -> None:
+    """Rounds have none: asked so, it would contribute twice from one version."""
+    client = Client().joined()
+    client.publish(0)
+    invite = orders.Invite(1, "all", 1, 0, 10.0, 0, step)
+    assert asked(client.order(invite)) == []
+    assert works(client.pull(0)) == []
+
+
 def test_it_stays_with_its_run() -> None:
     client = Client().joined()
     step = client.welcome(nonce=bytes(32))

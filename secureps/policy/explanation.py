@@ -18,6 +18,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.footprint import FLOAT_BYTES, Footprint, Service, footprint
 from secureps.policy.plan import Plan
+from secureps.policy.rule_words import RuleWords, rule_words
 from secureps.policy.sights import Sight, collusion, sights, withstood
 from secureps.policy.spending import planned, refuse_unaffordable
 
@@ -86,6 +87,7 @@ class Explanation:
         sights: by role.
         collusion: everybody who can open a single update: one, or several who work together.
         opened: what whoever opens one learns from it.
+        rules: of each group of the plan's file, in words.
         price: None if nothing is private.
         groups: costs, in the plan's order.
         committee: what key holders cost; None where there is no committee.
@@ -100,6 +102,7 @@ class Explanation:
     sights: tuple[Sight, ...]
     collusion: tuple[str, ...]
     opened: str
+    rules: tuple[RuleWords, ...]
     price: Price | None
     groups: tuple[GroupCost, ...]
     committee: CommitteeCost | None
@@ -125,6 +128,7 @@ def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanati
         sights=sights(plan),
         collusion=collusion(plan),
         opened=_opened(plan),
+        rules=rule_words(plan),
         price=price,
         groups=tuple(_cost(plan, group) for group in layout),
         committee=committee_cost(plan, layout),
@@ -319,7 +323,7 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
     remarks += _evaluation_remarks(plan)
     if not sealed:
         remarks.append("no encryption: only for runs whose shards may read every update")
-    for group in layout:
+    for group in _one_of_each(plan, layout):
         remarks += _wasted(plan, group) if group.name != EVALUATION else ()
         rule = plan.bounds(group.name)
         if sealed and rule.minimum < OPENED:
@@ -347,6 +351,16 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
     if section.shards > 1 and sum(blocks) < section.shards:
         remarks.append("the model has fewer blocks than shards: some shards will have no work")
     return tuple(remarks)
+
+
+def _one_of_each(plan: Plan, layout: Sequence[GroupLayout]) -> Iterator[GroupLayout]:
+    """Of the row-blocks of a table the first: what is to be said of them is the same."""
+    known: set[str] = set()
+    for group in layout:
+        name = plan.group(group.name).name
+        if name not in known:
+            known.add(name)
+            yield group
 
 
 OPENED = ServeSection.model_fields["minimum"].default

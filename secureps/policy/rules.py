@@ -41,7 +41,8 @@ class Bounds:
         most_weight: of one member; start: live members that anything waits for.
         stale: versions that a member's base may be behind the newest.
         rounds: whether members are asked together, for one round.
-        ahead: updates that a member may send beyond one for each version that is made.
+        ahead: updates that a member may send beyond one for each version that is made, and so the
+            last step of a base version (`policy.rule.Base`).
     """
 
     minimum: int
@@ -77,7 +78,8 @@ def bounds(section: RuleSection, room: int) -> Bounds:
             return Bounds(1, 1, 1, 1, section.max_staleness)
         case OwnRuleSection(most_weight=weight):
             most = _or(section.most, room // weight)
-            return Bounds(section.minimum, most, weight, section.minimum, section.max_staleness)
+            stale = section.max_staleness
+            return Bounds(section.minimum, most, weight, section.minimum, stale, ahead=stale)
 
 
 def build_rule(section: RuleSection, room: int) -> Rule:

@@ -86,6 +86,8 @@ class Desk:
         invite, newest = self.invites.get(group), self.published[group].version
         if invite is None or invite.version > newest:
             return None
+        if not 0 <= invite.step <= self.plan.bounds(group).ahead:
+            return None  # no rule of this plan asks for it
         if self.plan.bounds(group).rounds:
             if invite.version != newest:
                 return None

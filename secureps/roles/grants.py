@@ -357,13 +357,19 @@ class Grants:
 
     def _check_receipt(self, cohort: Cohort, member: Member, receipt: Receipt) -> None:
         group, newest = cohort.group, cohort.version - 1
-        stale = 0 if group == EVALUATION else self.pinned.plan.bounds(group).stale
+        own = self.pinned.plan.bounds(group)
+        stale = 0 if group == EVALUATION else own.stale
         if receipt.id.group != group or Base(receipt.version, receipt.step) != base_of(member):
             raise Refused(f"{receipt.id}: its receipt is for another group or version")
         if not max(0, newest - stale) <= receipt.version <= newest:
             raise Refused(
                 f"{receipt.id}: trained from version {receipt.version}, the plan's rule takes none "
                 f"more than {stale} behind version {newest}"
+            )
+        if not 0 <= receipt.step <= own.ahead:
+            raise Refused(
+                f"{receipt.id}: update {receipt.step} of one version, by the plan's rule the last "
+                f"is {own.ahead}"
             )
         self.check_author(receipt)
 

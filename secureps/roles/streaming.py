@@ -60,7 +60,8 @@ def _move(turn: Turn, group: GroupState) -> float | None:
         group.reason = lacking
         return until
     spent = len(group.pool.spent)
-    if held := _ask(turn, group):
+    held = _ask(turn, group)
+    if held and group.phase is Phase.COLLECTING:  # what a version in the making waits for stays
         group.reason = f"{group.reason}; {held}"
     if group.phase is Phase.COLLECTING and not turn.federation.ending:
         _end_if_too_few(turn, group)
@@ -144,7 +145,7 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
 
 
 def _ask(turn: Turn, group: GroupState) -> str:
-    """Asks whom the rule admits; returns why nobody may be asked, whatever the rule says."""
+    """Asks whom the rule admits; returns why nobody trains, if nobody does."""
     coming = group.version + (group.phase is not Phase.COLLECTING)
     if coming >= turn.plan.versions(group.name) or turn.federation.ending:
         return ""
@@ -152,22 +153,26 @@ def _ask(turn: Turn, group: GroupState) -> str:
         return lacking
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
-    idle = now.live - pool.training.keys()
-    if idle and _holds_everybody(rule.admit(turn.now, min(idle), now)):
-        idle = frozenset()
+    idle, held = now.live - pool.training.keys(), ""
+    if idle and _holds_everybody(first := rule.admit(turn.now, min(idle), now)):
+        idle, held = frozenset(), first.reason
     for client in sorted(idle, key=lambda client: _order(group, client)):
-        admission = rule.admit(turn.now, client, now)
-        if _holds_everybody(admission):
-            break
-        if not isinstance(admission, Admit):
+        answer = rule.admit(turn.now, client, now)
+        if not isinstance(answer, Admit):
+            held = held or answer.reason
+            if _holds_everybody(answer):
+                break
             continue
         if ending.unaffordable(turn, client, group):
+            held = held or f"the budget of {client} is spent"
             turn.write(MemberLeft(group.name, client, spent=True))
             continue
         base = pool.next_base(client, group.version)
+        if base.step > turn.plan.bounds(group.name).ahead:
+            continue
         turn.write(MemberAsked(group.name, client, base.version, base.step))
         turn.order(client, make_invite(turn, group, client))
-    return ""
+    return "" if pool.training else held or "no member is live"
 
 
 def _order(group: GroupState, client: str) -> tuple[int, bytes]:
