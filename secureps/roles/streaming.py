@@ -117,10 +117,14 @@ def _ask(turn: Turn, group: GroupState) -> str:
         return lacking
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
-    idle = now.live - pool.training.keys()
-    for client in sorted(idle, key=lambda client: _order(group, client)):
+    willing = [
+        client
+        for client in now.live - pool.training.keys()
+        if isinstance(rule.admit(turn.now, client, now), Admit)
+    ]
+    for client in sorted(willing, key=lambda client: _order(group, client)):
         if not isinstance(rule.admit(turn.now, client, now), Admit):
-            continue
+            continue  # those who were asked just now are as many as may train at once
         if ending.unaffordable(turn, client, group):
             continue
         base = pool.next_base(client, group.version)
