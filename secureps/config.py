@@ -396,7 +396,8 @@ class ServeSection(Section):
     """One server process; which keys it needs depends on its role (`run.serve`).
 
     Paths are relative to the file. `listen` is where it binds, `advertise` what others
-    dial (default: the same); `minimum` is the smallest cohort that a holder opens.
+    dial (default: the same); `minimum` is the smallest cohort that a holder opens, `threshold` how
+    many holders must agree by any plan that it takes part in (default: as many as the plan says).
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks.
@@ -414,6 +415,7 @@ class ServeSection(Section):
     checkpoints: str | None = None
     weight: float = Field(default=1.0, gt=0)
     minimum: int = Field(default=5, ge=1)
+    threshold: int | None = Field(default=None, ge=1, le=64)
     metrics: str | None = None
     threads: int = Field(default=1, ge=1, le=256)
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)

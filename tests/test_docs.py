@@ -31,6 +31,7 @@ PAGES = (
     "docs/operations.md",
     "docs/plan.md",
     "docs/protocol.md",
+    "docs/rules.md",
     "docs/threat-model.md",
 )
 FOLDERS = ("aggregator", "clients", "policies", "simulations")
