@@ -166,6 +166,7 @@ def _ask(turn: Turn, group: GroupState) -> str:
         if ending.unaffordable(turn, client, group):
             held = held or f"the budget of {client} is spent"
             turn.write(MemberLeft(group.name, client, spent=True))
+            now = state(turn, group)  # nobody waits for its clock
             continue
         base = pool.next_base(client, group.version)
         if base.step > turn.plan.bounds(group.name).ahead:
