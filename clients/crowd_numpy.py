@@ -65,7 +65,7 @@ class Holder:
     def fit(self, parameters: Arrays, config: FitConfig) -> FitResult:
         x, y = self._data.x[self._rows], self._data.y[self._rows]
         rate = np.float32(config.settings["lr"])
-        steps = int(config.settings["local_steps"])
+        steps = config.part(int(config.settings["local_steps"]))
         for _ in range(steps):
             hidden, chances = _forward(parameters, x)
             error = chances

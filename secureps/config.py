@@ -318,6 +318,17 @@ PrivacySection = Annotated[
 ]
 
 
+class WorkSection(Section):
+    """Slow clients do less local work, so that they arrive in time (`policy.work`).
+
+    `target_seconds` is for pulling, training and pushing (default: the shortest deadline of the
+    groups); `least` the smallest part of the work, a power of two.
+    """
+
+    target_seconds: float | None = Field(default=None, gt=0)
+    least: float = Field(default=0.125, gt=0, le=1)
+
+
 class FederationSection(Section):
     """Who takes part when one machine plays all parties (`up`): script, count and settings."""
 
@@ -340,6 +351,7 @@ class PlanSection(Section):
     cipher: CipherSection = CipherSection()
     privacy: PrivacySection | None = None
     training: dict[str, Scalar] = {}
+    work: WorkSection | None = None
     group: tuple[GroupSection, ...] = Field(min_length=1)
     evaluation: EvaluationSection | None = None
     federation: FederationSection | None = None

@@ -225,6 +225,7 @@ class MemberHands:
             seed=self._stream("fit", holdings.name, *labels, whole).integer(63),
             settings=section.training,
             privacy=record_privacy(self._machine.pinned.plan),
+            work=task.work,
         )
         with blamed("fit"):
             own = {name: array.copy() for name, array in base.items()}

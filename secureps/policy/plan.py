@@ -43,6 +43,7 @@ from secureps.policy.evaluation import (
 )
 from secureps.policy.rule import Rule
 from secureps.policy.rules import Bounds, bounds, build_rule, refuse_rule
+from secureps.policy.work import refuse_unsound_work
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
 
@@ -61,6 +62,8 @@ class Plan:
     def text(self) -> str:
         """Canonical JSON: what the run id binds. Leaves out who takes part on this machine."""
         body = self.section.model_dump(mode="json", exclude={"federation"})
+        if body["work"] is None:
+            del body["work"]
         for group in body["group"]:  # without them, the text is that of before they were known
             for key in ("adaptive", "sparse", "versions"):
                 if group[key] is None:
@@ -411,6 +414,7 @@ def naming(where: Path | str) -> Iterator[None]:
 def _refuse_unsound(plan: Plan) -> None:
     section = plan.section
     refuse_unsound_evaluation(section)
+    refuse_unsound_work(section)
     cipher(plan.cipher_parameters)
     own = (EVALUATION,) if plan.clients_evaluate else ()
     for name in (*plan.groups, *own):  # what evaluations inherit is refused where it is written

@@ -269,7 +269,7 @@ class Play:
             return 0.0
         version = int(aims[0].version)
         delays, seed = self.scenario.delays, self.scenario.section.seed
-        seconds = delays.train_seconds(seed, name, version)
+        seconds = float(task.work) * delays.train_seconds(seed, name, version)
         if delays.drops(seed, name, version) and (name, version) not in self._dropped:
             self._dropped.add((name, version))
             loop, downtime = self.simulation.loop, self.scenario.section.downtime

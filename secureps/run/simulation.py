@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +146,7 @@ class Simulation:
         self._stores: dict[str, Stores] = {}
         self._seeds: dict[str, Seed] = {}
         self.parties: dict[str, Executor] = {}
-        self._failed: set[str] = set()
+        self._failures: set[str] = set()
         shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
         for name in (COORDINATOR, *shards, *holders, *cast.trainers):
             self.start(name)
@@ -158,8 +157,8 @@ class Simulation:
         """Starts a party, or starts it again from what it had journalled."""
         executor = self._make(name)
         self.parties[name] = executor
-        self._failed.discard(name)
-        executor.halted.add_done_callback(partial(self._ended, name))
+        self._failures.discard(name)
+        executor.halted.add_done_callback(lambda done: self._ended(name, done))
         if name == COORDINATOR or name.startswith("shard-"):
             self.network.attach(name, executor)
         executor.start()
@@ -187,15 +186,16 @@ class Simulation:
             Refused: a server halted for a reason to complain of.
             InternalError: nothing is left to happen, and the run is not over.
         """
-        if not self.loop.run(lambda: bool(self._failed) or (until or self._over)()):
+        if not self.loop.run(lambda: bool(self._failures) or (until or self._over)()):
             raise InternalError(f"the simulation stands still: {self.reasons()}")
         for name, executor in self.parties.items():
             if executor.halted.done() and self._complains(name, executor.halted.result()):
                 raise Refused(executor.halted.result().reason)
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
+        """Heard of every party that ends: nobody looks at all of them after every event."""
         if halted.exception() is not None or self._complains(name, halted.result()):
-            self._failed.add(name)
+            self._failures.add(name)
 
     def _complains(self, name: str, halt: Halt) -> bool:
         """Whether nothing can go on without this party; other clients can without one."""
