@@ -357,11 +357,25 @@ class PlanSection(Section):
     federation: FederationSection | None = None
 
 
+class StaySection(Section):
+    """Clients that do not stay from beginning to end.
+
+    `count` of them, from number `first` on, come at `comes` seconds and are gone for good, without
+    a word, at `leaves` (default: they stay).
+    """
+
+    first: int = Field(ge=0)
+    count: int = Field(default=1, ge=1)
+    comes: float = Field(default=0.0, ge=0)
+    leaves: float | None = Field(default=None, gt=0)
+
+
 class ScenarioSection(Section):
     """A simulation: a plan, a script, how many clients, and what goes wrong.
 
     `delays` is read by `scenario.delays`; a client that drops out of a version is gone
-    for `downtime` seconds and then starts again from its journal.
+    for `downtime` seconds and then starts again from its journal. `stay` is for those that come
+    late or leave.
     """
 
     name: str = Field(pattern=NAME)
@@ -372,6 +386,7 @@ class ScenarioSection(Section):
     settings: dict[str, Scalar] = {}
     delays: dict[str, Any] = {}
     downtime: float = Field(default=60.0, ge=0)
+    stay: tuple[StaySection, ...] = ()
 
 
 class ServeSection(Section):

@@ -269,6 +269,7 @@ SECTIONS: dict[str, type[config.Section]] = {
     '`[group.rule]`, name = "async"': config.AsyncSection,
     '`[group.rule]`, name = "priority"': config.PrioritySection,
     "`[group.rule]`, a class of your own": config.OwnRuleSection,
+    "`[work]`": config.WorkSection,
     "`[group.optimizer]`": config.OptimizerSection,
     "`[group.optimizer.schedule]`": config.ScheduleSection,
     "`[group.sparse]`": config.SparseSection,
@@ -280,6 +281,7 @@ SECTIONS: dict[str, type[config.Section]] = {
     "`[evaluation.stop]`": config.StopSection,
     "`[federation]`": config.FederationSection,
     "A scenario, for `secureps simulate`": config.ScenarioSection,
+    "`[[stay]]` of a scenario": config.StaySection,
     "A server's file, for `secureps serve`": config.ServeSection,
 }
 

@@ -130,6 +130,11 @@ class MemberHands:
 
     # --- payloads -----------------------------------------------------------------
 
+    @property
+    def pulled(self) -> Mapping[str, NDArray[np.float32]]:
+        """The blocks that are here, by `roles.library.block_key`; for reading."""
+        return self._cache
+
     def keep(self, request: object, payload: bytes) -> None:
         """Caches a published block; Malformed if it is no float32 block."""
         if not isinstance(request, GetBlock):

@@ -27,7 +27,7 @@ from secureps.messages.records import (
     StreamEnded,
     SubmissionsDropped,
 )
-from secureps.policy.rule import Admission, Admit, Arrival, Close, Drop, RuleState, Wait
+from secureps.policy.rule import Admit, Arrival, Close, Drop, RuleState, holds_everybody
 from secureps.policy.rules import refuse_close
 from secureps.roles import commit, ending, quorum
 from secureps.roles.group_state import GroupState, Phase
@@ -119,11 +119,11 @@ def _ask(turn: Turn, group: GroupState) -> str:
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
     idle = now.live - pool.training.keys()
-    if idle and _holds_everybody(rule.admit(turn.now, min(idle), now)):
+    if idle and holds_everybody(rule.admit(turn.now, min(idle), now)):
         idle = frozenset()
     for client in sorted(idle, key=lambda client: _order(group, client)):
         admission = rule.admit(turn.now, client, now)
-        if _holds_everybody(admission):
+        if holds_everybody(admission):
             break
         if not isinstance(admission, Admit):
             continue
@@ -147,10 +147,6 @@ def _order(group: GroupState, client: str) -> tuple[int, bytes]:
 def _drawn(client: str, closed: int) -> bytes:
     """The same for as long as a cohort takes, and asked for at every event."""
     return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
-
-
-def _holds_everybody(admission: Admission) -> bool:
-    return isinstance(admission, Wait) and admission.everybody
 
 
 def _end_if_spent(turn: Turn, group: GroupState) -> None:

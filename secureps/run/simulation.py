@@ -115,12 +115,16 @@ class Cast:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the network does, and where payloads and journals are kept (default: memory)."""
+    """What the network does, where payloads and journals are kept (default: memory), who is late.
+
+    `late` are clients that begin when somebody calls `Simulation.start`.
+    """
 
     delay: DelayOf = no_delay
     faults: Faults = field(default_factory=Faults)
     journal: Callable[[str], Journal] = lambda name: MemoryJournal()
     spool: Callable[[str], Spool] = lambda name: MemorySpool()
+    late: frozenset[str] = frozenset()
 
 
 class Simulation:
@@ -149,7 +153,8 @@ class Simulation:
         self._failures: set[str] = set()
         shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
         for name in (COORDINATOR, *shards, *holders, *cast.trainers):
-            self.start(name)
+            if name not in self._conditions.late:
+                self.start(name)
 
     # --- processes ----------------------------------------------------------------
 
@@ -203,7 +208,8 @@ class Simulation:
 
     def _over(self) -> bool:
         return bool(self.coordinator.federation.finished) and all(
-            self.parties[name].halted.done() for name in self._cast.trainers
+            name in self.parties and self.parties[name].halted.done()
+            for name in self._cast.trainers
         )
 
     # --- looking in ---------------------------------------------------------------
