@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.errors import PlanRefused
 from secureps.policy.plan import Plan
+from secureps.sections import parse
 
 RECORD = {
     "noise_multiplier": 1.0,

@@ -10,12 +10,13 @@ import pytest
 
 from secureps.client.hands import schema_of
 from secureps.client.runner import touched_rows
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.committee_cost import committee_cost
 from secureps.policy.plan import Plan
+from secureps.sections import parse
 from tests.shoppers import BLOCK, BUFFERED, ROWS, SYNC, WIDTH, Shopper, shopping, sparse_plan
 
 SCHEMA = schema_of(Shopper(0, [0]).parameters(1))

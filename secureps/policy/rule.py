@@ -138,6 +138,11 @@ Admission = Admit | Wait | Refuse
 Decision = Close | Wait | Extend | Drop
 
 
+def holds_everybody(admission: Admission) -> bool:
+    """Whether nobody else need ask now."""
+    return isinstance(admission, Wait) and admission.everybody
+
+
 class Rule(Protocol):
     """When members start and cohorts close."""
 

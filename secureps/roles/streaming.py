@@ -30,7 +30,7 @@ from secureps.messages.records import (
     SubmissionsDropped,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.policy.rule import Admission, Admit, Arrival, Close, Drop, RuleState, Wait, named
+from secureps.policy.rule import Admit, Arrival, Close, Drop, RuleState, holds_everybody, named
 from secureps.policy.rules import refuse_close
 from secureps.roles import commit, ending, quorum
 from secureps.roles.group_state import GroupState, Phase
@@ -154,13 +154,13 @@ def _ask(turn: Turn, group: GroupState) -> str:
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
     idle, held = now.live - pool.training.keys(), ""
-    if idle and _holds_everybody(first := rule.admit(turn.now, min(idle), now)):
+    if idle and holds_everybody(first := rule.admit(turn.now, min(idle), now)):
         idle, held = frozenset(), first.reason
     for client in sorted(idle, key=lambda client: _order(group, client)):
         answer = rule.admit(turn.now, client, now)
         if not isinstance(answer, Admit):
             held = held or answer.reason
-            if _holds_everybody(answer):
+            if holds_everybody(answer):
                 break
             continue
         if ending.unaffordable(turn, client, group):
@@ -186,10 +186,6 @@ def _order(group: GroupState, client: str) -> tuple[int, bytes]:
 def _drawn(client: str, closed: int) -> bytes:
     """The same for as long as a cohort takes, and asked for at every event."""
     return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
-
-
-def _holds_everybody(admission: Admission) -> bool:
-    return isinstance(admission, Wait) and admission.everybody
 
 
 def _end_if_too_few(turn: Turn, group: GroupState) -> None:
