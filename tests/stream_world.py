@@ -36,8 +36,8 @@ MINIMUM = 3
 
 
 def stream_plan(rule: dict[str, Any], cipher: str = "bfv", **changes: Any) -> Plan:
-    """Forty versions: more than any schedule makes."""
-    body = {"versions": 40, "group": [{"rule": rule}]}
+    """Two hundred versions: more than any schedule makes."""
+    body = {"versions": 200, "group": [{"rule": rule}]}
     return make_plan(cipher, capacity=40, **(body | changes))
 
 
@@ -215,9 +215,10 @@ class StreamWorld(World):
         return None
 
     def _arrived(self, receipt: Receipt) -> None:
+        sender = self.senders[receipt.id.client]
+        sender.next = max(sender.next, receipt.id.sequence + 1)
         if receipt.version < 0:
             return
-        sender = self.senders[receipt.id.client]
         self.acked.add(receipt.id)
         sender.moving.discard(receipt.id)
         invite = sender.invite

@@ -154,7 +154,8 @@ class Schedules(RuleBasedStateMachine):
             if world.group().version >= goal:
                 return
         group = world.group()
-        raise AssertionError(f"stands still: {group.reason}; {world.federation.ending}; {group}")
+        why = f"{group.reason}; {world.federation.ending}; {world.errors}"
+        raise AssertionError(f"stands still at {group.phase}: {why}; {group.pool}")
 
 
 class SspSchedules(Schedules):
@@ -195,5 +196,5 @@ TestSsp = SspSchedules.TestCase
 TestBuffered = BufferedSchedules.TestCase
 TestPriority = PrioritySchedules.TestCase
 TestSsp.settings = TestBuffered.settings = TestPriority.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None
+    max_examples=15, stateful_step_count=40, deadline=None
 )
