@@ -38,7 +38,7 @@ def slow(name: str, task: object) -> float:
 
 
 def begun(rule: str, cipher: str, folder: Path, conditions: Conditions | None = None) -> Simulation:
-    return stream(stream_plan(cipher, RULES[rule]), folder, 8, conditions, slow)
+    return stream(stream_plan(cipher, RULES[rule]), folder, 6, conditions, slow)
 
 
 def cohorts(simulation: Simulation) -> list[Any]:
@@ -88,13 +88,13 @@ def ends_as_unharmed(simulation: Simulation, rule: str) -> None:
 def test_a_server_killed_in_any_phase_changes_nothing(
     rule: str, cipher: str, party: str, tmp_path: Path
 ) -> None:
+    simulation = begun(rule, cipher, tmp_path)
     phases = PHASES if cipher == "rlwe" else [p for p in PHASES if p is not Phase.OPENING]
-    for phase in phases:
-        simulation = begun(rule, cipher, tmp_path / phase.value)
-        until(simulation, phase, 2)
+    for version, phase in enumerate(phases):
+        until(simulation, phase, version)
         simulation.kill(party)
         simulation.start(party)
-        ends_as_unharmed(simulation, rule)
+    ends_as_unharmed(simulation, rule)
 
 
 @pytest.mark.parametrize("cipher", ["plain", "rlwe"])
@@ -102,13 +102,14 @@ def test_a_server_killed_in_any_phase_changes_nothing(
 def test_a_client_killed_in_any_phase_loses_nothing_that_was_acknowledged(
     rule: str, cipher: str, tmp_path: Path
 ) -> None:
-    for phase in (Phase.COLLECTING, Phase.HOLDING, Phase.PREPARING):
-        simulation = begun(rule, cipher, tmp_path / phase.value)
-        until(simulation, phase, 1)
+    simulation = begun(rule, cipher, tmp_path)
+    for version, phase in enumerate((Phase.COLLECTING, Phase.HOLDING, Phase.PREPARING)):
+        until(simulation, phase, version)
         simulation.kill("client-01")
         simulation.loop.call_later(100.0, partial(simulation.start, "client-01"))
-        simulation.run()
-        all_is_somewhere(simulation)
+        simulation.run(lambda: not simulation.parties["client-01"].halted.done())
+    simulation.run()
+    all_is_somewhere(simulation)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -129,7 +130,7 @@ def test_blocks_that_a_shard_lost_come_again(rule: str, cipher: str, tmp_path: P
     """The cohort is closed anew when they are here: the same one, for nobody else came."""
     simulation = begun(rule, cipher, tmp_path)
     group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: group.version == 2 and len(group.receipts) >= 4)
+    simulation.run(lambda: group.version == 2 and len(group.receipts) >= 3)
     simulation.kill("shard-0")
     spool = simulation._stores["shard-0"].spool
     for key in spool.keys("update"):
@@ -145,7 +146,7 @@ def test_blocks_that_a_shard_lost_come_again(rule: str, cipher: str, tmp_path: P
 def test_lost_blocks_whose_client_lost_them_too_are_given_up(rule: str, tmp_path: Path) -> None:
     simulation = begun(rule, "plain", tmp_path)
     group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: group.version == 1 and len(group.receipts) >= 4)
+    simulation.run(lambda: group.version == 1 and len(group.receipts) >= 3)
     victim = min(group.receipts, key=lambda id: group.pool.arrived[id])
     for party in ("shard-0", victim.client):
         simulation.kill(party)
@@ -176,15 +177,15 @@ MESSAGES = [
 
 @pytest.mark.parametrize("fault", [Drop(), DropReply(), Duplicate(), Delay(3.0)], ids=repr)
 @pytest.mark.parametrize("rule", RULES)
-def test_lost_repeated_and_late_messages_change_nothing(
+def test_repeated_messages_change_nothing_and_lost_or_late_ones_lose_nothing(
     rule: str, fault: Fault, tmp_path: Path
 ) -> None:
+    """Of every kind, the first three."""
+    table = {(*message, count): fault for message in MESSAGES for count in (1, 2, 3)}
+    simulation = begun(rule, "plain", tmp_path, Conditions(faults=Faults(table)))
+    if isinstance(fault, Duplicate):
+        ends_as_unharmed(simulation, rule)
+    simulation.run()
+    all_is_somewhere(simulation)
     for message in MESSAGES:
-        table = {(*message, count): fault for count in (1, 2, 3)}
-        folder, faults = tmp_path / "-".join(message), Faults(table)
-        simulation = begun(rule, "plain", folder, Conditions(faults=faults))
-        simulation.run()
         assert simulation.network.seen(*message) >= 2, "the fault never happened"
-        all_is_somewhere(simulation)
-        assert cohorts(simulation) == unharmed(rule)[1], message
-        assert same(simulation.model(), unharmed(rule)[0])

@@ -96,9 +96,11 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
     )
     rule = turn.plan.rule(group.name)
     seen = state(turn, group)
-    if waiting:  # what holders have not looked into has not arrived, as far as a rule can see
+    # what holders have not looked into, or is sent again, has not arrived, as far as a rule can see
+    unseen = group.receipts.keys() - {arrival.id for arrival in arrivals} | group.pool.returning
+    if unseen:
         clocks = dict(seen.clocks)
-        for id in group.receipts.keys() - {arrival.id for arrival in arrivals}:
+        for id in unseen:
             clocks[id.client] = clocks.get(id.client, 1) - 1
         seen = replace(seen, clocks=clocks)
     decision = rule.decide(turn.now, arrivals, seen)
