@@ -37,7 +37,7 @@ MINIMUM = 3
 
 def stream_plan(rule: dict[str, Any], cipher: str = "bfv", **changes: Any) -> Plan:
     """Two hundred versions: more than any schedule makes."""
-    body = {"versions": 200, "group": [{"rule": rule}]}
+    body: dict[str, Any] = {"versions": 200, "group": [{"rule": rule}]}
     return make_plan(cipher, capacity=40, **(body | changes))
 
 

@@ -173,8 +173,8 @@ def test_after_the_end_nothing_is_taken_and_all_has_a_fate() -> None:
         world.train(client)
     while world.group().version < 1:
         ready = [due for due in world.due if getattr(due.reply, "receipt", None) is None]
-        first = next((due for due in world.due if due.to != "c4"), None)
-        world.deliver((ready or [first])[0])
+        first = [due for due in world.due if due.to != "c4"]
+        world.deliver((ready or first)[0])
     assert not world.group().streaming
     receipt = world.senders["c4"].outbox[late]
     refused(world, receipt, WrongVersion, "all takes no updates now .version 1 of all is the last")
