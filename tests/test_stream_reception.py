@@ -12,7 +12,7 @@ from secureps.messages import orders, records, requests
 from secureps.messages.submission import SubmissionId, model_digest
 from secureps.roles.group_state import Phase
 from tests.roles_kit import MANY, MANY_ROSTER, SCHEMA, SHARDS, World, model_blocks, sign, state_of
-from tests.stream_world import MINIMUM, StreamWorld, stream_plan
+from tests.stream_parties import MINIMUM, StreamWorld, stream_plan
 
 SSP = {"name": "ssp", "slack": 1, "minimum": MINIMUM}
 BUFFERED = {"name": "buffered", "buffer": 4, "minimum": MINIMUM, "max_staleness": 2}

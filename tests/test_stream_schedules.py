@@ -13,7 +13,7 @@ from secureps.messages import orders, requests
 from secureps.messages.submission import SubmissionId
 from secureps.policy.hiding import check_weights
 from tests.roles_kit import HOLDER, MANY, Due
-from tests.stream_world import MINIMUM, StreamWorld, stream_plan
+from tests.stream_parties import MINIMUM, StreamWorld, stream_plan
 
 MEMBERS = st.sampled_from(MANY)
 
