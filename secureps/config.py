@@ -345,6 +345,35 @@ class PlanSection(Section):
     federation: FederationSection | None = None
 
 
+class VariantSection(Section):
+    """A rule in a study: which of `rules`, and at which of the server's `rates`, tuning decides."""
+
+    name: str = Field(pattern=NAME)
+    rules: tuple[Annotated[RuleSection, BeforeValidator(_spelled_short)], ...] = Field(min_length=1)
+    rates: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(1.0,), min_length=1)
+
+
+class StudySection(Section):
+    """Rules compared by the virtual time after which the model is good enough (`run.study`).
+
+    That is the first time from which `hold` judgements in a row, `every` seconds apart, have a
+    `measure` of `target` or more. Every rule of a variant is tried at each of its rates under the
+    seed `tuning`; the soonest is judged under `seeds`. `sealed` versions are made both in the
+    clear and under the plan's cipher, and compared.
+    """
+
+    measure: str = "accuracy"
+    target: float
+    hold: int = Field(default=1, ge=1)
+    every: float = Field(gt=0)
+    seconds: float = Field(gt=0)
+    tuning: int = Field(default=0, ge=0, lt=1 << 64)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=1 << 64)], ...] = Field(min_length=1)
+    sealed: int = Field(default=0, ge=0)
+    baseline: str
+    variant: tuple[VariantSection, ...] = Field(min_length=1)
+
+
 class ScenarioSection(Section):
     """A simulation: a plan, a script, how many clients, and what goes wrong.
 
@@ -360,13 +389,15 @@ class ScenarioSection(Section):
     settings: dict[str, Scalar] = {}
     delays: dict[str, Any] = {}
     downtime: float = Field(default=60.0, ge=0)
+    study: StudySection | None = None
 
 
 class ServeSection(Section):
     """One server process; which keys it needs depends on its role (`run.serve`).
 
     Paths are relative to the file. `listen` is where it binds, `advertise` what others
-    dial (default: the same); `minimum` is the smallest cohort that a holder opens.
+    dial (default: the same); `minimum` is the smallest cohort that a holder opens, `threshold` how
+    many holders must agree by any plan that it takes part in (default: as many as the plan says).
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks.
@@ -384,6 +415,7 @@ class ServeSection(Section):
     checkpoints: str | None = None
     weight: float = Field(default=1.0, gt=0)
     minimum: int = Field(default=5, ge=1)
+    threshold: int | None = Field(default=None, ge=1, le=64)
     metrics: str | None = None
     threads: int = Field(default=1, ge=1, le=256)
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)

@@ -21,7 +21,7 @@ TABLES: list[tuple[dict[str, object], Distribution]] = [
     ({"kind": "lognormal", "median": 2.0, "sigma": 0.5}, LogNormal(2.0, 0.5)),
     ({"kind": "exponential", "mean": 2.0}, Exponential(2.0)),
 ]
-DELAYS = Delays(LogNormal(2.0, 0.5), Exponential(0.1), 0.3)
+DELAYS = Delays(LogNormal(2.0, 0.5), Exponential(0.1), dropout=0.3)
 
 
 @pytest.mark.parametrize(("table", "expected"), TABLES)
@@ -49,6 +49,16 @@ def test_samples_follow_their_law() -> None:
     exponential = draws(Exponential(2.0))
     assert np.mean(exponential) == pytest.approx(2.0, rel=0.06)
     assert np.std(exponential) == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_slow_device_is_slow_every_time() -> None:
+    delays = Delays(LogNormal(2.0, 0.5), device=LogNormal(1.0, 0.9))
+    speeds = [
+        {delays.train_seconds(9, c, v) / DELAYS.train_seconds(9, c, v) for v in range(3)}
+        for c in ("a", "b")
+    ]
+    (a,), (b,) = ({round(factor, 9) for factor in each} for each in speeds)
+    assert a != b
 
 
 def test_a_delay_does_not_depend_on_the_order_of_calls() -> None:
@@ -82,7 +92,7 @@ def test_dropout_is_a_probability() -> None:
 def test_delays_come_from_a_table() -> None:
     table = {"train": TABLES[2][0], "network": TABLES[3][0] | {"mean": 0.1}, "dropout": 0.3}
     assert Delays.of(table) == DELAYS
-    assert Delays.of({}) == Delays() == Delays(Constant(0.0), Constant(0.0), 0.0)
+    assert Delays.of({}) == Delays() == Delays(Constant(0.0), Constant(0.0), Constant(1.0), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +116,9 @@ def test_bad_distributions_are_refused(table: object, reason: str) -> None:
 
 
 def test_bad_delays_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"unknown key 'drop'; known are train, network, dropout"):
+    with pytest.raises(
+        ConfigError, match=r"unknown key 'drop'; known are train, network, device, dropout"
+    ):
         Delays.of({"drop": 0.1})
     with pytest.raises(ConfigError, match=r"\[0, 1\]"):
         Delays.of({"dropout": 1.5})

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,9 @@ from secureps.store.checkpoint import read_state, write_state
 from secureps.store.spool import Spool
 
 Tensors = dict[str, NDArray[Any]]
+
+_PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
+"""Published blocks that a client of this process has: many clients share one copy, read-only."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +137,9 @@ class MemberHands:
         first, last = self._layout().group(request.group).span(request.block)
         if len(payload) != 4 * (last - first):
             raise Malformed(f"block {request.block} of {request.group} has a wrong length")
+        key = block_key(payload_digest(payload))
         values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
-        self._cache[block_key(payload_digest(payload))] = values
+        self._cache[key] = _PULLED.setdefault(key, values)
 
     def fetch(self, key: str) -> bytes:
         """A sealed block from the outbox."""
@@ -267,13 +272,14 @@ class MemberHands:
     ) -> SealedUpdate:
         """Rounds, adds noise where the plan wants it, seals, and puts it into the outbox.
 
-        What comes of another model is another release even if it is the same: that it is the
-        same would be told without noise.
+        What comes of another model, or at another step of one, is another release even if it is
+        the same: that it is the same would be told without noise.
         """
         holdings, plan = self._holdings, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
         values = (weight.to_bytes(8, "little"), clipped.tobytes())
-        content = digest("secureps-update", *values, *task.blocks)
+        step = aim.step.to_bytes(8, "little")
+        content = digest("secureps-update", *values, step, *task.blocks)
         known = aim.known
         attempt = known.index(content) if content in known else len(known)
         spends = fact(plan, holdings.name, aim.group, layout.size, aim.version, attempt)

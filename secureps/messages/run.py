@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from secureps.messages.encoding import digest
 from secureps.messages.schema import Schema
@@ -31,15 +32,21 @@ class RunInfo:
     @property
     def id(self) -> bytes:
         """32 bytes; part of every signature, so that nothing crosses between runs."""
-        return digest(
-            "secureps-run",
-            self.plan.encode(),
-            self.schema.digest,
-            self.layout,
-            self.holders,
-            self.roster,
-            self.nonce,
-        )
+        return _id(self)
+
+
+@lru_cache(maxsize=16)
+def _id(run: RunInfo) -> bytes:
+    """Asked for with every message."""
+    return digest(
+        "secureps-run",
+        run.plan.encode(),
+        run.schema.digest,
+        run.layout,
+        run.holders,
+        run.roster,
+        run.nonce,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from secureps.messages.encoding import canonical, digest
 
@@ -25,7 +26,7 @@ class Schema:
     @property
     def digest(self) -> bytes:
         """32 bytes; two parties train the same model iff these agree."""
-        return digest("secureps-schema", canonical(self))
+        return _digest(self)
 
     def difference(self, theirs: Schema) -> str:
         """In words, the first thing in which another schema differs from this one, the run's."""
@@ -42,3 +43,9 @@ class Schema:
                     f"{ours[name].dtype}{list(ours[name].shape)}"
                 )
         return "the order of tensors differs"
+
+
+@lru_cache(maxsize=16)
+def _digest(schema: Schema) -> bytes:
+    """Asked for again and again."""
+    return digest("secureps-schema", canonical(schema))

@@ -60,15 +60,17 @@ class Buffered:
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
         if len(state.live) < self.minimum:
             live = len(state.live)
-            return Wait(None, f"waits for members: {live} are live, a cohort needs {self.minimum}")
+            text = f"waits for members: {live} are live, a cohort needs {self.minimum}"
+            return Wait(None, text, everybody=True)
+        busy = len(state.invited & state.live)
+        if busy >= self.concurrency:
+            text = f"{busy} members train, no more than {self.concurrency} at once"
+            return Wait(None, text, everybody=True)
         if member in state.invited:
             return Wait(None, f"{member} trains")
         last = state.sent.get(member)
         if last is not None and last.version >= state.version:
             return Wait(None, f"{member} has contributed from version {state.version}")
-        busy = len(state.invited & state.live)
-        if busy >= self.concurrency:
-            return Wait(None, f"{busy} members train, no more than {self.concurrency} at once")
         return Admit(f"trains from version {state.version}")
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:

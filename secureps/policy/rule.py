@@ -80,10 +80,14 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing happens before `until` (None: before another event)."""
+    """Nothing happens before `until` (None: before another event).
+
+    Of an admission, `everybody` says that whoever asks now hears the same.
+    """
 
     until: float | None
     reason: str
+    everybody: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,17 +128,14 @@ class Coordinator:
         raise Malformed("the coordinator takes no payloads: blocks go to their shards")
 
     def wake(self) -> float | None:
-        leases = self._presence.leases.values()
-        return min([t for t in (self._until, *leases) if t is not None], default=None)
+        times = (self._until, self._presence.next_look)
+        return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> Subscribe:
         raise Malformed("the coordinator watches nobody")
 
     def handle(self, now: float, sender: str, event: Any) -> Step:
         if isinstance(event, Tick):
-            leases = self._presence.leases
-            for client in [c for c, until in leases.items() if until <= now]:
-                del leases[client]
             return self._close_turn(self._turn(now))
         if isinstance(event, Unwatched):
             self._presence.watchers.discard(event.party)
@@ -203,7 +200,7 @@ class Coordinator:
                 reception.submit(turn, self._charter.roster, receipt)
             case Retire(party):
                 self._same(sender, party)
-                self._presence.leases.pop(party, None)
+                self._presence.leave(party)
                 turn.live -= {party}
                 reception.retire(turn, party)
             case Decline(party):
@@ -432,7 +429,7 @@ class Coordinator:
         return turn.step
 
     def _renew(self, now: float, client: str) -> None:
-        self._presence.leases[client] = now + self._plan.section.lease
+        self._presence.renew(client, now + self._plan.section.lease)
 
     def _renew_if_client(self, now: float, sender: str) -> None:
         if sender in self._federation.members:

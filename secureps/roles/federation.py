@@ -221,6 +221,9 @@ class Federation:
                 if groups:
                     self.parts[client] = frozenset(groups)
                 self.retired.discard(client)
+                for group in self.groups.values():
+                    if not self.takes_part(client, group.name):
+                        group.excuse(client)
             case MemberRetired(client):
                 self.retired.add(client)
                 for group in self.groups.values():

@@ -171,6 +171,12 @@ class GroupState:
         if self.streaming:
             self.pool.arrive(receipt.id, Base(receipt.version, receipt.step), at)
 
+    def excuse(self, client: str) -> None:
+        """Nothing is asked of a client: its data has nothing for this group."""
+        if self.awaits(client):
+            self.invited -= {client}
+            self.pool.forget(client)
+
     def end_round(self) -> None:
         """Between rounds."""
         self.invited = frozenset()

@@ -103,6 +103,7 @@ class Member:
         self._leaving = ""
         self._evaluated = 0
         self._refuses_to_evaluate = False
+        self._due_since: float | None = None
         self._gathers_until: float | None = None
         self._beat: float | None = None
         self._beating = False
@@ -112,7 +113,7 @@ class Member:
     def apply(self, at: float, record: Any) -> None:
         match record:
             case RunPinned():
-                self._pinned = Pinned.of(record)
+                self._pinned = Pinned.of(record, self._kit.terms.threshold)
                 self._groups = self._pinned.plan.touched(self._kit.rows)
             case Sealed(receipt):
                 if receipt.id.client != self._kit.name:
@@ -224,6 +225,7 @@ class Member:
 
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
+        due_since, self._due_since, self._gathers_until = self._due_since, None, None
         if self._pinned is None or self._working or self._leaving:
             return
         for group, invite in list(self._invites.items()):
@@ -236,7 +238,13 @@ class Member:
             return
         desk = self._desk()
         due = desk.due()
-        if not due or not self._gathered(now, desk.more_may_come(due)) or not self._pulled(step):
+        if not due:
+            return
+        self._due_since = now if due_since is None else due_since
+        if desk.more_may_come(due) and now < self._due_since + GATHER_SECONDS:
+            self._gathers_until = self._due_since + GATHER_SECONDS
+            return
+        if not self._pulled(step):
             return
         aims = tuple(self._aim(each.invite.group, each.base) for each in due)
         if self._over_budget(step, aims):
@@ -244,19 +252,8 @@ class Member:
         for each in due:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
         model, blocks = self._library.take(self._groups)
-        self._working = True
+        self._working, self._due_since = True, None
         step.effects.append(Work(Contribute(model, blocks, aims)))
-
-    def _gathered(self, now: float, more_may_come: bool) -> bool:
-        """Whether training may begin: invitations that belong together come within a moment."""
-        if not more_may_come:
-            self._gathers_until = None
-        elif self._gathers_until is None:
-            self._gathers_until = now + GATHER_SECONDS
-        if self._gathers_until is not None and now < self._gathers_until:
-            return False
-        self._gathers_until = None
-        return True
 
     def _aim(self, group: str, base: Base) -> Aim:
         known = self._releases.known(group, base.version)
@@ -408,7 +405,10 @@ class Member:
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
         if self._pinned is None:
             try:
-                check_run(welcome.run, self._kit.roster, self._kit.holders)
+                plan = check_run(
+                    welcome.run, self._kit.roster, self._kit.holders, self._kit.terms.threshold
+                )
+                plan.touched(self._kit.rows)
                 if welcome.run.schema != self._kit.schema:
                     difference = welcome.run.schema.difference(self._kit.schema)
                     raise WrongShape(
@@ -487,7 +487,7 @@ class Member:
 
     @property
     def _allowance(self) -> Allowance:
-        return Allowance(self.pinned.plan, self._kit.name, self._kit.budget)
+        return Allowance(self.pinned.plan, self._kit.name, self._kit.terms.budget)
 
     @property
     def _lease(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -9,11 +10,35 @@ from dataclasses import dataclass, field
 class Presence:
     """Who is here now, and whom this incarnation gave orders; a restart forgets it."""
 
-    leases: dict[str, float] = field(default_factory=dict)
     watchers: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
     holders: set[str] = field(default_factory=set)
+    _leases: dict[str, float] = field(default_factory=dict)
+    _live: frozenset[str] = frozenset()
+    _first: float = math.inf
+    """No lease runs out before it: until then nobody need look at all of them."""
+
+    def renew(self, client: str, until: float) -> None:
+        """A client's lease runs until then."""
+        self._leases[client] = until
+        self._first = min(self._first, until)
+        if client not in self._live:
+            self._live |= {client}
+
+    def leave(self, client: str) -> None:
+        """Its lease is over."""
+        self._leases.pop(client, None)
+        self._live -= {client}
 
     def live(self, now: float) -> frozenset[str]:
         """Clients whose lease runs."""
-        return frozenset(client for client, until in self.leases.items() if until > now)
+        if now >= self._first:
+            self._leases = {client: until for client, until in self._leases.items() if until > now}
+            self._first = min(self._leases.values(), default=math.inf)
+            self._live = frozenset(self._leases)
+        return self._live
+
+    @property
+    def next_look(self) -> float | None:
+        """When a lease may run out; None: none runs."""
+        return self._first if self._leases else None

@@ -22,7 +22,7 @@ from secureps.config import SyncSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.field import Vector, parse_vector
 from secureps.crypto.sharing import KEY_BOUND, Committee, Verdict, interpolate, judge, key_sum
-from secureps.crypto.suite import cipher, key_length
+from secureps.crypto.suite import key_length
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.group_state import GroupState
@@ -58,7 +58,7 @@ class Patience:
 
 def wanted(plan: Plan) -> bool:
     """Whether a committee opens the sums of a plan."""
-    return cipher(plan.cipher_parameters).opening is Opening.COMMITTEE
+    return plan.opening is Opening.COMMITTEE
 
 
 def short(turn: Turn) -> str:

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 from secureps.crypto.cipher import Opening
+from secureps.errors import RuleFailed
 from secureps.messages.encoding import digest
 from secureps.messages.orders import Invite
 from secureps.messages.records import (
@@ -29,7 +31,7 @@ from secureps.messages.records import (
     SubmissionsDropped,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.policy.rule import Admit, Arrival, Close, Drop, RuleState, named
+from secureps.policy.rule import Admission, Admit, Arrival, Close, Drop, RuleState, Wait, named
 from secureps.policy.rules import refuse_close
 from secureps.roles import commit, ending, quorum
 from secureps.roles.group_state import GroupState, Phase
@@ -44,10 +46,23 @@ def advance(turn: Turn, group: GroupState) -> float | None:
         _end(turn, group)
     if not group.streaming:
         return None
+    try:
+        return _move(turn, group)
+    except RuleFailed as error:
+        return _fail(turn, group, f"the rule of {group.name} failed: {error}")
+
+
+def _move(turn: Turn, group: GroupState) -> float | None:
     _follow(turn, group)
     until = _decide(turn, group) if group.phase is Phase.COLLECTING else None
+    if not group.streaming:
+        return until
+    if lacking := ending.too_few(turn, group):
+        group.reason = lacking
+        return until
     spent = len(group.pool.spent)
-    if held := _ask(turn, group):
+    held = _ask(turn, group)
+    if held and group.phase is Phase.COLLECTING:  # what a version in the making waits for stays
         group.reason = f"{group.reason}; {held}"
     if group.phase is Phase.COLLECTING and not turn.federation.ending:
         _end_if_too_few(turn, group)
@@ -67,6 +82,15 @@ def _end(turn: Turn, group: GroupState) -> None:
     turn.tell_fates(ids)
     if ids:
         turn.discard(ids)
+
+
+def _fail(turn: Turn, group: GroupState, reason: str) -> float | None:
+    """Its rule cannot be asked any more: the run ends, after the version in the making."""
+    began = not turn.federation.ending
+    ending.end(turn, reason)
+    if group.phase is Phase.COLLECTING:
+        _end(turn, group)
+    return turn.now if began else None
 
 
 def _follow(turn: Turn, group: GroupState) -> None:
@@ -111,8 +135,8 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             here = {arrival.id for arrival in arrivals}
             own = turn.plan.bounds(group.name)
             if wrong := refuse_close(members, here, group.version, own, sealed):
-                ending.end(turn, f"the rule of {group.name} closed what may not be opened: {wrong}")
-                return turn.now
+                text = f"the rule of {group.name} closed what may not be opened: {wrong}"
+                return _fail(turn, group, text)
             commit.close(turn, group, members, reason)
             return None
         case Drop(ids, reason):
@@ -139,7 +163,7 @@ def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
 
 
 def _ask(turn: Turn, group: GroupState) -> str:
-    """Asks whom the rule admits; returns why nobody may be asked, whatever the rule says."""
+    """Asks whom the rule admits; returns why nobody trains, if nobody does."""
     coming = group.version + (group.phase is not Phase.COLLECTING)
     if coming >= turn.plan.versions(group.name) or turn.federation.ending:
         return ""
@@ -147,24 +171,42 @@ def _ask(turn: Turn, group: GroupState) -> str:
         return lacking
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
-    idle = now.live - pool.training.keys()
+    idle, held = now.live - pool.training.keys(), ""
+    if idle and _holds_everybody(first := rule.admit(turn.now, min(idle), now)):
+        idle, held = frozenset(), first.reason
     for client in sorted(idle, key=lambda client: _order(group, client)):
-        if not isinstance(rule.admit(turn.now, client, now), Admit):
+        answer = rule.admit(turn.now, client, now)
+        if not isinstance(answer, Admit):
+            held = held or answer.reason
+            if _holds_everybody(answer):
+                break
             continue
         if ending.unaffordable(turn, client, group):
+            held = held or f"the budget of {client} is spent"
             turn.write(MemberLeft(group.name, client, spent=True))
             continue
         base = pool.next_base(client, group.version)
+        if base.step > turn.plan.bounds(group.name).ahead:
+            continue
         turn.write(MemberAsked(group.name, client, base.version, base.step))
         turn.order(client, make_invite(turn, group, client))
-    return ""
+    return "" if pool.training else held or "no member is live"
 
 
 def _order(group: GroupState, client: str) -> tuple[int, bytes]:
     """Whoever contributed longest ago comes first; among these, a draw that nobody chooses."""
     last = group.pool.sent.get(client)
-    drawn = digest("secureps-asked", client.encode(), group.pool.closed.to_bytes(8, "little"))
-    return (-1 if last is None else last.version), drawn
+    return (-1 if last is None else last.version), _drawn(client, group.pool.closed)
+
+
+@lru_cache(maxsize=1 << 14)
+def _drawn(client: str, closed: int) -> bytes:
+    """The same for as long as a cohort takes, and asked for at every event."""
+    return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
+
+
+def _holds_everybody(admission: Admission) -> bool:
+    return isinstance(admission, Wait) and admission.everybody
 
 
 def _end_if_too_few(turn: Turn, group: GroupState) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +147,7 @@ class Simulation:
         self._stores: dict[str, Stores] = {}
         self._seeds: dict[str, Seed] = {}
         self.parties: dict[str, Executor] = {}
+        self._failed: set[str] = set()
         shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
         for name in (COORDINATOR, *shards, *holders, *cast.trainers):
             self.start(name)
@@ -155,6 +158,8 @@ class Simulation:
         """Starts a party, or starts it again from what it had journalled."""
         executor = self._make(name)
         self.parties[name] = executor
+        self._failed.discard(name)
+        executor.halted.add_done_callback(partial(self._ended, name))
         if name == COORDINATOR or name.startswith("shard-"):
             self.network.attach(name, executor)
         executor.start()
@@ -180,20 +185,19 @@ class Simulation:
         Raises:
             SecurepsError: whatever ended a party that should not have ended.
             Refused: a server halted for a reason to complain of.
-            InternalError: nothing is left to happen, and the run is not over.
+            InternalError: nothing is left to happen, and `until()` is not true.
         """
-        if not self.loop.run(lambda: self._failed() or (until or self._over)()):
-            raise InternalError(f"the simulation stands still: {self.reasons()}")
+        if not self.loop.run(lambda: bool(self._failed) or (until or self._over)()):
+            over = "after the end of the run, " if self.coordinator.federation.finished else ""
+            raise InternalError(f"the simulation stands still: {over}{self.reasons()}")
         for name, executor in self.parties.items():
             if executor.halted.done() and self._complains(name, executor.halted.result()):
                 raise Refused(executor.halted.result().reason)
 
-    def _failed(self) -> bool:
-        return any(
-            e.halted.exception() is not None or self._complains(name, e.halted.result())
-            for name, e in self.parties.items()
-            if e.halted.done()
-        )
+    def _ended(self, name: str, halted: Future[Halt]) -> None:
+        """Heard of every party that ends: nobody looks at all of them after every event."""
+        if halted.exception() is not None or self._complains(name, halted.result()):
+            self._failed.add(name)
 
     def _complains(self, name: str, halt: Halt) -> bool:
         """Whether nothing can go on without this party; other clients can without one."""

@@ -110,12 +110,16 @@ def generator(seed: int, client: str, version: int, purpose: str) -> np.random.G
 class Delays:
     """A population of clients: training time, time of one message, chance to drop a version.
 
+    `device` is drawn once for each client, and multiplies all its training times: who is slow
+    today is slow tomorrow.
+
     Raises:
         ConfigError: `dropout` is not in [0, 1].
     """
 
     train: Distribution = field(default_factory=lambda: Constant(0.0))
     network: Distribution = field(default_factory=lambda: Constant(0.0))
+    device: Distribution = field(default_factory=lambda: Constant(1.0))
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
@@ -124,7 +128,7 @@ class Delays:
 
     @classmethod
     def of(cls, table: Mapping[str, object]) -> Delays:
-        """From a table with any of `train`, `network` (see `distribution`) and `dropout`.
+        """From a table with any of `train`, `network`, `device` (see `distribution`), `dropout`.
 
         Raises:
             ConfigError: an unknown key or a bad value.
@@ -136,12 +140,14 @@ class Delays:
         return cls(
             train=distribution(table.get("train", 0.0), "delays.train"),
             network=distribution(table.get("network", 0.0), "delays.network"),
+            device=distribution(table.get("device", 1.0), "delays.device"),
             dropout=_number(table.get("dropout", 0.0), "delays.dropout"),
         )
 
     def train_seconds(self, seed: int, client: str, version: int) -> float:
         """How long `client` trains from `version`."""
-        return self.train.sample(generator(seed, client, version, "train"))
+        speed = self.device.sample(generator(seed, client, 0, "device"))
+        return speed * self.train.sample(generator(seed, client, version, "train"))
 
     def network_seconds(self, seed: int, client: str, version: int, purpose: str) -> float:
         """How long the message named `purpose` takes, between `client` and the servers."""
