@@ -14,6 +14,7 @@ ends. What must not live here: the steps of a version (`roles.commit`), rules.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 
@@ -112,17 +113,19 @@ def _follow(turn: Turn, group: GroupState) -> None:
 
 def _decide(turn: Turn, group: GroupState) -> float | None:
     receipts, waiting = quorum.examined(turn, group)
-    arrived = group.pool.arrived
+    arrived, seen_ids = group.pool.arrived, _seen(group, {r.id for r in receipts})
     arrivals = tuple(
         Arrival(r.id, r.version, arrived[r.id], r.magnitude, r.step)
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
-        if r.id.client not in group.sitting_out
+        if r.id in seen_ids
     )
     rule = turn.plan.rule(group.name)
     seen = state(turn, group)
-    if waiting:  # what holders have not looked into has not arrived, as far as a rule can see
+    # what holders have not looked into, or is sent again, has not arrived, as far as a rule can see
+    unseen = set(group.pending) - seen_ids
+    if unseen:
         clocks = dict(seen.clocks)
-        for id in group.receipts.keys() - {arrival.id for arrival in arrivals}:
+        for id in unseen:
             clocks[id.client] = clocks.get(id.client, 1) - 1
         seen = replace(seen, clocks=clocks)
     decision = rule.decide(turn.now, arrivals, seen)
@@ -142,6 +145,21 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
         case _:
             group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
             return decision.until
+
+
+def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
+    """Those of these that a rule may see: none before an older one of the same client.
+
+    Holders open a client's updates in the order in which it made them, and no others.
+    """
+    first: dict[str, int] = {}
+    for id in set(group.pending) - ids:
+        first[id.client] = min(id.sequence, first.get(id.client, id.sequence))
+    return {
+        id
+        for id in ids
+        if id.client not in group.sitting_out and id.sequence < first.get(id.client, math.inf)
+    }
 
 
 def _ask(turn: Turn, group: GroupState) -> str:
