@@ -121,7 +121,7 @@ def test_what_returns_is_what_was_lost_and_answers_no_invitation() -> None:
     number = hold.order.cohort.number
     world.replace(hold, requests.Missing(hold.to, "all", number, (lost,)))
     world.deliver(next(due for due in world.due if due.to == hold.to))
-    assert world.group().pool.returning == {lost}
+    assert world.group().pool.returning.keys() == {lost}
     training, clocks = dict(world.group().pool.training), dict(world.group().pool.clocks)
     assert "c1" in training, "it trains its next one meanwhile"
     for changes in ({"magnitude": 3}, {"step": 1}):

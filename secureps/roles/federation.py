@@ -306,8 +306,7 @@ class Federation:
                 group.cohort, group.number = cohort, cohort.number
                 group.phase, group.reason = Phase.HOLDING, reason
             case CohortReopened(_, _, missing):
-                group.let_go(missing)
-                group.pool.withdraw(missing if group.streaming else ())
+                group.lose(missing)
                 group.cohort, group.held = None, {}
                 group.phase = Phase.COLLECTING
                 group.reason = f"{len(missing)} members' blocks are missing and are sent again"

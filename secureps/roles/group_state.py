@@ -165,6 +165,13 @@ class GroupState:
             self.examined.pop(id, None)
             self.pool.remove((id,))
 
+    def lose(self, ids: Iterable[SubmissionId]) -> None:
+        """Blocks of these are lost: they are sent again."""
+        if self.streaming:
+            lost = [self.receipts[id] for id in ids if id in self.receipts]
+            self.pool.withdraw({each.id: Base(each.version, each.step) for each in lost})
+        self.let_go(ids)
+
     def receive(self, at: float, receipt: Receipt) -> None:
         """A receipt was accepted."""
         self.receipts[receipt.id] = receipt

@@ -7,7 +7,7 @@ still come. What must not live here: receipts and cohorts (`roles.federation`), 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from secureps.messages.submission import SubmissionId
@@ -32,7 +32,7 @@ class Pool:
     training: dict[str, Base] = field(default_factory=dict)
     sent: dict[str, Base] = field(default_factory=dict)
     arrived: dict[SubmissionId, float] = field(default_factory=dict)
-    returning: set[SubmissionId] = field(default_factory=set)
+    returning: dict[SubmissionId, Base] = field(default_factory=dict)
     spent: set[str] = field(default_factory=set)
     closed: int = 0
 
@@ -68,7 +68,7 @@ class Pool:
     def arrive(self, id: SubmissionId, base: Base, at: float) -> None:
         """An update is here; one that returns comes before later ones, and was counted before."""
         if id in self.returning:
-            self.returning.discard(id)
+            del self.returning[id]
             later = (t for other, t in self.arrived.items() if other.client == id.client)
             self.arrived[id] = min((at, *later))
             return
@@ -83,15 +83,22 @@ class Pool:
         for id in ids:
             self.arrived.pop(id, None)
 
-    def withdraw(self, ids: Iterable[SubmissionId]) -> None:
+    def withdraw(self, lost: Mapping[SubmissionId, Base]) -> None:
         """The blocks of these were lost: they come once more, or never."""
-        self.remove(ids)
-        self.returning.update(ids)
+        self.remove(lost)
+        self.returning |= lost
 
     def miss(self, ids: Iterable[SubmissionId]) -> None:
-        """Of these, whatever was to return never does: it counts no more for a later cohort."""
-        for id in self.returning.intersection(ids):
-            self.returning.discard(id)
+        """Of these, whatever was to return never does: it counts no more for a later cohort.
+
+        If it was its client's newest, the client may make it anew from the same base.
+        """
+        for id in self.returning.keys() & set(ids):
+            base = self.returning.pop(id)
+            if self.sent.get(id.client) == base:
+                del self.sent[id.client]
+                if base.step:
+                    self.sent[id.client] = Base(base.version, base.step - 1)
             if self.clocks.get(id.client, 0) > self.closed:
                 self.clocks[id.client] -= 1
 
