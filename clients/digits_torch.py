@@ -9,8 +9,11 @@ ones but for `partition` and `device`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from secureps.client.runner import run_client
@@ -18,8 +21,10 @@ from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import EvaluateResult, FitConfig
 from secureps.config import Section, parse
 from secureps.errors import ConfigError
-from secureps.scenario.datasets import digits, stratified
+from secureps.scenario.datasets import Dataset, digits, stratified
 from secureps.scenario.partition import dirichlet
+
+Shares = tuple[NDArray[np.int64], ...]
 
 LOCAL_HELD_OUT = 0.15  # of a share, for the holder's own evaluation
 
@@ -43,16 +48,22 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
+@cache
+def shares(partitions: int, alpha: float, seed: int, minimum: int) -> tuple[Dataset, Shares]:
+    """All records and whose they are; drawn once where one process plays many holders."""
+    data = digits(seed)
+    return data, dirichlet(data.y, partitions, alpha, seed, minimum)
+
+
 def make(settings: Mapping[str, str]) -> TorchTrainer:
     """This holder's share: trained on, except for a part that its own evaluation uses."""
     split = read(settings)
-    data = digits(split.seed)
-    shares = dirichlet(data.y, split.partitions, split.alpha, split.seed, split.minimum)
+    data, parts = shares(split.partitions, split.alpha, split.seed, split.minimum)
     if not 0 <= split.partition < split.partitions:
         raise ConfigError(f"partition must be 0 to {split.partitions - 1}, got {split.partition}")
-    mine = shares[split.partition]
-    parts = (mine[part] for part in stratified(data.y[mine], LOCAL_HELD_OUT, split.seed))
-    train, held_out = ((data.x[part], data.y[part]) for part in parts)
+    mine = parts[split.partition]
+    cut = (mine[part] for part in stratified(data.y[mine], LOCAL_HELD_OUT, split.seed))
+    train, held_out = ((data.x[part], data.y[part]) for part in cut)
     return TorchTrainer(model, train, held_out, device=split.device)
 
 

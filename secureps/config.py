@@ -7,11 +7,9 @@ environment, and anything about processes and addresses (`run.serve` has those).
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -22,9 +20,9 @@ from pydantic import (
     Tag,
     ValidationError,
 )
-from pydantic_core import ErrorDetails
 
 from secureps.errors import ConfigError
+from secureps.wrong_keys import follows, told
 
 Scalar = bool | int | float | str
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
@@ -370,6 +368,35 @@ class StaySection(Section):
     leaves: float | None = Field(default=None, gt=0)
 
 
+class VariantSection(Section):
+    """A rule in a study: which of `rules`, and at which of the server's `rates`, tuning decides."""
+
+    name: str = Field(pattern=NAME)
+    rules: tuple[Annotated[RuleSection, BeforeValidator(_spelled_short)], ...] = Field(min_length=1)
+    rates: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(1.0,), min_length=1)
+
+
+class StudySection(Section):
+    """Rules compared by the virtual time after which the model is good enough (`run.study`).
+
+    That is the first time from which `hold` judgements in a row, `every` seconds apart, have a
+    `measure` of `target` or more. Every rule of a variant is tried at each of its rates under the
+    seed `tuning`; the soonest is judged under `seeds`. `sealed` versions are made both in the
+    clear and under the plan's cipher, and compared.
+    """
+
+    measure: str = "accuracy"
+    target: float
+    hold: int = Field(default=1, ge=1)
+    every: float = Field(gt=0)
+    seconds: float = Field(gt=0)
+    tuning: int = Field(default=0, ge=0, lt=1 << 64)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=1 << 64)], ...] = Field(min_length=1)
+    sealed: int = Field(default=0, ge=0)
+    baseline: str
+    variant: tuple[VariantSection, ...] = Field(min_length=1)
+
+
 class ScenarioSection(Section):
     """A simulation: a plan, a script, how many clients, and what goes wrong.
 
@@ -387,13 +414,15 @@ class ScenarioSection(Section):
     delays: dict[str, Any] = {}
     downtime: float = Field(default=60.0, ge=0)
     stay: tuple[StaySection, ...] = ()
+    study: StudySection | None = None
 
 
 class ServeSection(Section):
     """One server process; which keys it needs depends on its role (`run.serve`).
 
     Paths are relative to the file. `listen` is where it binds, `advertise` what others
-    dial (default: the same); `minimum` is the smallest cohort that a holder opens.
+    dial (default: the same); `minimum` is the smallest cohort that a holder opens, `threshold` how
+    many holders must agree by any plan that it takes part in (default: as many as the plan says).
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks.
@@ -411,6 +440,7 @@ class ServeSection(Section):
     checkpoints: str | None = None
     weight: float = Field(default=1.0, gt=0)
     minimum: int = Field(default=5, ge=1)
+    threshold: int | None = Field(default=None, ge=1, le=64)
     metrics: str | None = None
     threads: int = Field(default=1, ge=1, le=256)
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
@@ -425,59 +455,8 @@ def parse(kind: type[S], data: dict[str, Any], where: str) -> S:
         return kind.model_validate(data)
     except ValidationError as error:
         errors = error.errors()
-        wrong = "; ".join(_told(kind, each) for each in errors if not _follows(each, errors))
+        wrong = "; ".join(told(kind, each) for each in errors if not follows(each, errors))
         raise ConfigError(f"{where}: {wrong}") from None
-
-
-def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
-    """Whether a table counts as absent only because something in it is wrong."""
-    own = error["loc"]
-    return error["type"] == "too_short" and any(
-        len(other["loc"]) > len(own) and other["loc"][: len(own)] == own for other in errors
-    )
-
-
-def _told(kind: type[Section], error: ErrorDetails) -> str:
-    """A key, as the file spells it, and what is wrong; for an unknown one, which are known."""
-    key, section = _place(kind, error["loc"])
-    if error["type"] != "extra_forbidden":
-        return f"{key or 'top level'}: {error['msg']}"
-    known = list(section.model_fields)
-    close = difflib.get_close_matches(str(error["loc"][-1]), known, 1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-    return f"{key}: unknown key; {hint}"
-
-
-def _place(kind: type[Section], location: tuple[int | str, ...]) -> tuple[str, type[Section]]:
-    """The key at a pydantic location, tables counted from 1, and the section that it is in."""
-    key, section, inside = "", kind, [kind]
-    for part in location:
-        if isinstance(part, int):
-            key += f" {part + 1}"
-        elif len(inside) > 1:  # the tag of one of several sections, which no file spells
-            section = next(each for each in inside if _tag(each) == part)
-            inside = [section]
-        else:
-            section = inside[0] if inside else section
-            key += f".{part}" if key else part
-            field = section.model_fields.get(part)
-            inside = [] if field is None else list(_sections(field.annotation))
-    return key, section
-
-
-def _sections(annotation: Any) -> Iterator[type[Section]]:
-    """All sections that a type mentions."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _sections(argument)
-
-
-def _tag(section: type[Section]) -> str:
-    for key in ("unit", "name"):
-        if key in section.model_fields and (tags := get_args(section.model_fields[key].annotation)):
-            return str(tags[0])
-    return "own"
 
 
 def read_toml(path: Path) -> dict[str, Any]:

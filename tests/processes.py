@@ -94,7 +94,10 @@ class Recorder:
 
 
 class Processes:
-    """Kit, configurations and processes under one folder; `with` stops them all."""
+    """Kit, configurations and processes under one folder; `with` stops them all.
+
+    `settings` has a line more for the configuration of a server, by its name.
+    """
 
     def __init__(
         self,
@@ -122,6 +125,7 @@ class Processes:
         self._metrics = metrics
         self._json_logs = json_logs
         self.pace = 0.0
+        self.settings: dict[str, str] = {}
         self._make_kit()
 
     def _make_kit(self) -> None:
@@ -213,6 +217,7 @@ class Processes:
             lines.append(f'advertise = "{self._recorder(name).address}"')
         if self._metrics:
             lines.append('metrics = "127.0.0.1:0"')
+        lines += [self.settings[name]] if name in self.settings else []
         config = self.folder / f"{name}.toml"
         config.write_text("\n".join(lines) + "\n")
         role = {"holder": "keyholder"}.get(role, role)

@@ -56,7 +56,9 @@ def _identity(name: str) -> Identity:
     return Identity.from_bytes(digest("identity", name.encode()))
 
 
-IDENTITIES = {name: _identity(name) for name in (*CLIENTS, SPARE, HOLDER, STRANGER, *SHARDS)}
+MANY = tuple(f"c{number}" for number in range(8))
+"""Clients of a roster of their own, `MANY_ROSTER`."""
+IDENTITIES = {name: _identity(name) for name in (*MANY, HOLDER, STRANGER, *SHARDS)}
 CA = _identity("ca")
 
 
@@ -70,6 +72,13 @@ ROSTER: Roster = sign_roster(
         *(_certificate(name, "client") for name in (*CLIENTS, SPARE)),
         *(_certificate(name, "shard") for name in SHARDS),
         _certificate(HOLDER, "holder"),
+    ],
+)
+MANY_ROSTER: Roster = sign_roster(
+    CA,
+    [
+        *(_certificate(name, "client") for name in MANY),
+        *(c for c in ROSTER.certificates if c.role != "client"),
     ],
 )
 KEYED_ROSTER: Roster = sign_roster(
@@ -96,6 +105,7 @@ def make_plan(
     cipher: str = "plain",
     rule: dict[str, Any] | None = None,
     initial_digest: str = "",
+    capacity: int = 8,
     **changes: Any,
 ) -> Plan:
     """Three clients, two versions, four blocks of fifteen values."""
@@ -105,7 +115,7 @@ def make_plan(
         "versions": 2,
         "block_size": 16,
         "lease": 30.0,
-        "cipher": {"name": cipher, "capacity": 8},
+        "cipher": {"name": cipher, "capacity": capacity},
         "group": [{"rule": wanted | (rule or {})}],
     }
     return Plan(parse(PlanSection, body | changes, "test"), initial_digest)
@@ -116,8 +126,8 @@ def private_plan(**changes: Any) -> Plan:
     return make_plan(privacy=PRIVACY, training={"local_steps": STEPS}, **changes)
 
 
-def make_charter(plan: Plan, initial: Schema | None = None) -> Charter:
-    return Charter(plan, ROSTER, HOLDERS, initial, NONCE)
+def make_charter(plan: Plan, initial: Schema | None = None, roster: Roster = ROSTER) -> Charter:
+    return Charter(plan, roster, HOLDERS, initial, NONCE)
 
 
 def make_run(plan: Plan, /, **changes: Any) -> RunInfo:
@@ -258,6 +268,7 @@ class World:
         clients: tuple[str, ...] = CLIENTS,
         initial: Schema | None = None,
         journal: tuple[tuple[Any, ...], ...] = (),
+        roster: Roster = ROSTER,
     ) -> None:
         self.plan = plan
         self.clients = clients
@@ -267,7 +278,7 @@ class World:
         self.sent: list[tuple[str, Any]] = []
         self.told: list[tuple[str, Any]] = []
         self.receipts: dict[SubmissionId, Receipt] = {}
-        self.coordinator = Coordinator(make_charter(plan, initial))
+        self.coordinator = Coordinator(make_charter(plan, initial, roster))
         for transaction in journal:
             for record in transaction:
                 self.coordinator.apply(0.0, record)

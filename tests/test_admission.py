@@ -88,6 +88,8 @@ def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
         (_other(blocks=(bytes(31),) * 4), Malformed, "each one digest"),
         (_other(root=bytes(32)), Malformed, "its root is not that of its blocks' digests"),
         (_rearranged, Malformed, "its root is not that of its blocks' digests"),
+        (_other(step=1), Malformed, "update 1 of one version, by the plan's rule the last is 0"),
+        (_other(step=-1), Malformed, "update -1 of one version"),
         (_other(size=1), Malformed, "1 bytes, the plan makes"),
         (_other(envelopes=(b"x",)), Malformed, "no envelopes"),
         (_other(commitments=(b"x",)), Malformed, "no envelopes"),

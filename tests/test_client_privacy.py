@@ -237,6 +237,22 @@ def test_that_two_models_came_to_the_same_is_told_to_nobody(
         known += () if made.content in known else (made.content,)
 
 
+def test_that_two_steps_of_a_model_came_to_the_same_is_told_to_nobody(tmp_path: Path) -> None:
+    """A client whose steps are equal, as an empty one's, would be known by its equal noise."""
+    simulation = federation(private_plan("local"), tmp_path)
+    simulation.run()
+    hands = simulation.parties["client-00"].hands
+    assert isinstance(hands, MemberHands)
+    update = np.zeros(217, dtype=np.float32)
+    known: tuple[bytes, ...] = ()
+    for step, attempt in ((0, 0), (1, 1), (0, 0), (2, 2), (1, 1)):
+        task, aim = Contribute((), (b"one",), ()), Aim("all", 2, 100, known, step)
+        made = hands._contribution(task, aim, bytes(32), update, 1)
+        assert made.receipt.release is not None
+        assert (made.receipt.step, made.receipt.release.attempt) == (step, attempt)
+        known += () if made.content in known else (made.content,)
+
+
 @pytest.mark.parametrize(
     ("group", "privacy", "cipher", "reason"),
     [

@@ -19,8 +19,8 @@ from secureps.policy.committee_cost import (
     CommitteeCost,
     advice,
     committee_cost,
-    value_bytes,
 )
+from secureps.policy.envelopes import value_bytes
 from secureps.policy.plan import Plan
 from secureps.wire.codec import encode
 from tests.committee_plans import committee_plan

@@ -31,6 +31,7 @@ PAGES = (
     "docs/operations.md",
     "docs/plan.md",
     "docs/protocol.md",
+    "docs/rules.md",
     "docs/threat-model.md",
 )
 FOLDERS = ("aggregator", "clients", "policies", "simulations")
@@ -281,6 +282,8 @@ SECTIONS: dict[str, type[config.Section]] = {
     "`[evaluation.stop]`": config.StopSection,
     "`[federation]`": config.FederationSection,
     "A scenario, for `secureps simulate`": config.ScenarioSection,
+    "`[study]` of a scenario": config.StudySection,
+    "`[[study.variant]]`": config.VariantSection,
     "`[[stay]]` of a scenario": config.StaySection,
     "A server's file, for `secureps serve`": config.ServeSection,
 }

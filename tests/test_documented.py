@@ -28,6 +28,31 @@ ELSEWHERE = {
     ),
     "... cohorts in succession came to nothing at version ... of ..., and every one was charged: "
     "...": ("test_suspecting.py", " cohorts in succession came to nothing at version "),
+    "this holder takes no part in the run: ...": (
+        "test_processes_holders.py",
+        "this holder takes no part in the run: ",
+    ),
+    "blocks are sealed by 1 thread or more, got ... (the operator's fault)": (
+        "test_blocks.py",
+        "1 thread or more, got ",
+    ),
+    "the plan has ... key holders, and the kit keys of ...: issue the missing ones with ..., or "
+    "change cipher.holders": ("test_serve.py", " key holders, and the kit keys of "),
+    "the kit was made for another cipher than the plan's: its holders have ...; make a new kit "
+    "with ...": ("test_serve.py", "made for another cipher than the plan's: its holders have "),
+    "... has no cipher key of a holder called ...: under a cipher without one no key holder runs; "
+    "otherwise ... makes it": ("test_serve.py", "has no cipher key of a holder called "),
+    "... is signed by another CA: its fingerprint is ... and the pinned one ...": (
+        "test_keyring.py",
+        "another CA",
+    ),
+    "the kit in ... is damaged: ...; fetch it anew": ("test_keyring.py", "damaged"),
+    "... belongs to others or can be written to by them, and what is kept there is executed: chmod "
+    "700 it, or name another folder (--kernels)": ("test_compiled.py", "chmod 700 it"),
+    "compiled kernels cannot be kept in ...: ...; name another folder (--kernels)": (
+        "test_compiled.py",
+        "name another folder",
+    ),
     "... is open to others: chmod 600 ...": ("test_keyring.py", "chmod 600 "),
     "this folder holds another run: its plan or roster differs from what was given; start a new "
     "run in an empty folder": ("test_processes.py", "start a new run in an empty folder"),

@@ -94,6 +94,12 @@ BEFORE = {
         "the plan trains without privacy, and this client has a budget of its own: nothing was "
         "trained; ask for a plan with [privacy], or leave --budget out (the operator's fault)"
     ),
+    "no threshold": "a threshold is 1 key holder or more, got ... (the operator's fault)",
+    "threshold": (
+        "by the plan ... of ... key holders open a sum together, and this party insists on ...: "
+        "ask for a plan with cipher.threshold = ... or more, or lower this party's own threshold "
+        "(the operator's fault)"
+    ),
     "schema": (
         "...'s model differs from the run's: ...; train the run's model (the sender's fault)"
     ),
@@ -258,6 +264,10 @@ def mistaken(mistake: str, federation: Terminals) -> list[str]:
             return command(SPARE, SCRIPT, *RIGHT, "--budget", "0")
         case "budget":
             return command("client-07", SCRIPT, *RIGHT, "--budget", "3")
+        case "no threshold":
+            return command(SPARE, SCRIPT, *RIGHT, "--threshold", "0")
+        case "threshold":
+            return command(SPARE, *JOIN, SCRIPT, *RIGHT, "--threshold", "3")
         case "schema" | "verbose":
             settings = ("partition=7", f"fault={mistake}")
             return command(SPARE, SCRIPT, *["--verbose"][mistake == "schema" :], settings=settings)

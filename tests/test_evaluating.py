@@ -31,6 +31,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import facts_of, spent
 from secureps.roles.machine import Answer
 from secureps.roles.member import Member
+from secureps.roles.member_kit import Terms
 from secureps.run.export import export
 from secureps.run.names import client_names
 from secureps.run.simulation import Simulation
@@ -221,7 +222,7 @@ def budgeted(simulation: Simulation, names: tuple[str, ...], budget: float = 100
     for name in names:
         machine = simulation.parties[name].machine
         assert isinstance(machine, Member)
-        machine._kit = replace(machine._kit, budget=budget)
+        machine._kit = replace(machine._kit, terms=Terms(budget))
 
 
 RECORD: dict[str, Any] = {

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent / "secureps"
 
 FLOORS = {
     "errors": 0,
+    "wrong_keys": 0,
     "config": 0,
     "messages": 0,
     "model": 1,

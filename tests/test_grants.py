@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secureps.config import SspSection
 from secureps.crypto.identity import Roster, certify, sign_roster
 from secureps.errors import Refused
 from secureps.messages import orders, records
@@ -28,7 +29,7 @@ from secureps.messages.submission import (
 from secureps.policy.buckets import halves, leaves
 from secureps.policy.hiding import check_weights
 from secureps.policy.plan import Plan
-from secureps.policy.rules import Bounds
+from secureps.policy.rules import Bounds, bounds
 from secureps.roles.grants import REMEMBERED, Grants, HolderRules
 from secureps.roles.machine import Step
 from tests.roles_kit import ADDRESSES, CA, HOLDERS, _identity, make_placement, make_plan, make_run
@@ -44,18 +45,26 @@ RUN = make_run(PLAN)
 
 
 @cache
-def receipt(id: SubmissionId, version: int, base: bytes) -> Receipt:
-    made = Receipt(RUN.id, id, UPDATE, version, base, (), b"t", (), (), 0, None, None, False)
+def receipt(id: SubmissionId, version: int, base: bytes, step: int = 0) -> Receipt:
+    made = Receipt(
+        RUN.id, id, UPDATE, version, base, (), b"t", (), (), 0, None, None, False, None, step
+    )
     signature = IDENTITIES[id.client].sign(*signing_bytes(made))
     return dataclasses.replace(made, signature=signature)
 
 
 def opening(cohort: Cohort, base: bytes = b"") -> orders.Open:
     receipts = tuple(
-        receipt(m.id, m.version, base or digest("model", bytes([m.version])))
+        receipt(m.id, m.version, base or digest("model", bytes([m.version])), m.step)
         for m in cohort.members
     )
     return orders.Open(1, cohort, receipts, ())
+
+
+def stepped(cohort: Cohort, step: int) -> Cohort:
+    """The same clients' updates of this step."""
+    members = tuple(dataclasses.replace(member, step=step) for member in cohort.members)
+    return dataclasses.replace(cohort, members=members)
 
 
 class Ledger:
@@ -207,6 +216,28 @@ def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
     old = Receipt(run.id, id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
     with pytest.raises(Refused, match="none more than 0 behind version 2"):
         grants._check_receipt(Cohort("evaluation", 0, 3, 1, members), members[0], old)
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_a_rule_says_how_many_updates_come_from_one_version(step: int) -> None:
+    """Else the same clients but one would be summed again from the same model, as another step."""
+    ledger, asks = Ledger(), Coordinator()
+    assert ledger.gives(opening(asks.cohort(CLIENTS[:6]))) == ""
+    order = opening(stepped(asks.cohort(CLIENTS[:5]), step))
+    reason = ledger.gives(order)
+    assert reason == f"m00/all/2: update {step} of one version, by the plan's rule the last is 0"
+
+
+def test_a_rule_that_lets_clients_run_ahead_has_as_many_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ahead = bounds(SspSection(name="ssp", slack=2), 8).ahead
+    own = dataclasses.replace(PLAN.bounds("all"), ahead=ahead)
+    monkeypatch.setattr(Plan, "bounds", lambda plan, group: own)
+    for step, opens in ((2, True), (3, False)):
+        ledger, asks = Ledger(), Coordinator()
+        assert ledger.gives(opening(asks.cohort(CLIENTS[:6]))) == ""
+        assert (ledger.gives(opening(stepped(asks.cohort(CLIENTS[:5]), step))) == "") is opens
 
 
 # --- what is for ever -------------------------------------------------------------

@@ -11,6 +11,7 @@ from secureps.errors import (
     InternalError,
     Malformed,
     NotReady,
+    PlanRefused,
     Refused,
     UnknownParty,
     Unreachable,
@@ -35,7 +36,7 @@ from secureps.roles.machine import (
     WatchLost,
     Work,
 )
-from secureps.roles.member_kit import MemberKit
+from secureps.roles.member_kit import MemberKit, Terms
 from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Sweep
 from tests.member_kit import PLAN, TWO, Client, asked, halts, puts, said, works
 from tests.roles_kit import (
@@ -101,6 +102,41 @@ def test_it_takes_no_part_in_a_run_of_another_kit(changes: dict[str, Any], text:
     assert said in halts(other.welcome())[0].reason
     other = Client(kit=MemberKit("c0", OTHER_ROSTER, HOLDERS, SCHEMA))
     assert "roster differs" in halts(other.welcome())[0].reason
+
+
+def test_it_takes_no_part_in_a_plan_of_a_lower_threshold_than_its_own() -> None:
+    """Nor after a restart: what is on record binds nobody who insists on more by now."""
+    plan = make_plan("rlwe")
+    assert (plan.threshold, plan.holders) == (3, 4)
+
+    def insists(threshold: int) -> Client:
+        return Client(
+            plan, kit=MemberKit("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(threshold=threshold))
+        )
+
+    step = insists(4).welcome()
+    (halt,) = halts(step)
+    assert halt == Halt(
+        "by the plan 3 of 4 key holders open a sum together, and this party insists on 4: ask for "
+        "a plan with cipher.threshold = 4 or more, or lower this party's own threshold",
+        PlanRefused,
+    )
+    assert (step.records, len(step.effects)) == ([], 1)
+    step = insists(3).welcome()
+    assert halts(step) == []
+    (pinned,) = step.records
+    with pytest.raises(PlanRefused, match="this party insists on 4"):
+        insists(4).machine.apply(0.0, pinned)
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_it_does_not_answer_for_a_step_that_the_rule_does_not_have(step: int) -> None:
+    """Rounds have none: asked so, it would contribute twice from one version."""
+    client = Client().joined()
+    client.publish(0)
+    invite = orders.Invite(1, "all", 1, 0, 10.0, 0, step)
+    assert asked(client.order(invite)) == []
+    assert works(client.pull(0)) == []
 
 
 def test_it_stays_with_its_run() -> None:

@@ -22,7 +22,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
 from secureps.privacy.accountant import epsilon
 from secureps.roles.machine import COORDINATOR, HANDS, Answered, Call, Failed, Say, Step, Tick
-from secureps.roles.member_kit import MemberKit
+from secureps.roles.member_kit import MemberKit, Terms
 from secureps.roles.tasks import Aim, Contribute, Contributed, Offer, Prune
 from tests.member_kit import Client, halts, leaves, puts, said, works
 from tests.roles_kit import (
@@ -202,7 +202,7 @@ def test_a_plan_in_the_clear_is_refused_where_the_kit_has_a_key() -> None:
 
 
 def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
-    client = Client(kit=MemberKit("c0", ROSTER, HOLDERS, SCHEMA, budget=8.0)).joined()
+    client = Client(kit=MemberKit("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(budget=8.0))).joined()
     client.publish(0)
     client.invite(0)
     step = client.pull(0)
@@ -214,7 +214,9 @@ def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
 
 def test_a_budget_of_its_own_holds_under_a_plan_with_a_larger_one() -> None:
     plan = make_plan(privacy=PRIVACY | {"budget": 1e6}, training={"local_steps": STEPS})
-    client = Client(plan, kit=MemberKit("c0", ROSTER, HOLDERS, SCHEMA, budget=1e-3)).joined()
+    client = Client(
+        plan, kit=MemberKit("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(budget=1e-3))
+    ).joined()
     client.publish(0)
     client.invite(0)
     step = client.pull(0)

@@ -467,14 +467,14 @@ def test_files_that_do_not_parse(tmp_path: Path) -> None:
         read_toml(tmp_path)
 
 
-def test_the_cipher_has_room_for_the_heaviest_member_that_the_rules_allow(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_cipher_has_room_for_the_heaviest_member_that_the_rules_allow() -> None:
     """Its 10 sigma count weights squared, not members."""
-    from secureps.policy.sync import Sync
-    from tests.roles_kit import make_plan
-
-    plan = make_plan("rlwe")
-    assert plan.cipher_parameters.most_weight == 1
-    monkeypatch.setattr(Sync, "most_weight", property(lambda self: 4))
-    assert Plan(plan.section).cipher_parameters.most_weight == 4
+    even, faded = (
+        plan(
+            cipher={"name": "rlwe"},
+            group=[{"rule": {"name": "buffered", "buffer": 8, "power": power}}],
+        )
+        for power in (0.0, 0.5)
+    )
+    assert even.cipher_parameters.most_weight == 1
+    assert faded.cipher_parameters.most_weight == 4

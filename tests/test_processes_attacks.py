@@ -403,7 +403,8 @@ REFUSED: dict[str, tuple[Callable[[RogueRun], orders.Open], str]] = {
     ),
     "of another version": (
         of_another_version,
-        "client-09/all/1: its receipt is for another group or version",
+        r"client-\d+/all/\d+: trained from version \d+, the plan's rule takes none more than 0 "
+        r"behind version \d+",
     ),
     "two models in a cohort": (
         two_models_in_a_cohort,
@@ -411,7 +412,7 @@ REFUSED: dict[str, tuple[Callable[[RogueRun], orders.Open], str]] = {
     ),
     "two models of a version": (
         two_models_of_a_version,
-        r"a cohort of version \d+ of all was trained on another model before",
+        r"another model than before is said to be version \d+ of all",
     ),
     "a weight of its own": (
         weighing(1, 1, 1, 1, 1, 3),

@@ -19,6 +19,7 @@ from secureps.messages.records import (
     ShareReceived,
     VersionCommitted,
 )
+from tests.documented import documented, says
 from tests.federations import Tensors, same, small_federation, small_plan
 from tests.processes import PLAN, Processes
 
@@ -147,6 +148,27 @@ def test_two_of_five_die_for_good_and_the_others_answer_once_though_killed_befor
         for holder in processes.holders[:3]:
             numbers = [share.number for share in shares if share.holder == holder]
             assert len(numbers) == len(set(numbers)) == 4
+
+
+@pytest.mark.timeout(600)
+def test_a_holder_that_insists_on_more_than_the_plan_ends_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    with Processes(tmp_path / "run", "rlwe", versions=2) as processes:
+        processes.settings = {"holder-3": "threshold = 4", "holder-2": "threshold = 3"}
+        processes.start_all()
+        processes.wait(lambda: not processes.alive("holder-3"), "its end")
+        assert processes.stop("holder-3") == 1
+        ends_as_unharmed(processes, tmp_path / "simulation")
+        last = processes.log("holder-3").splitlines()[-1]
+        assert processes.journal("holder-3", RunPinned) == []
+    line = last.removeprefix("error: ")
+    assert line.startswith(
+        "this holder takes no part in the run: by the plan 3 of 4 key holders open a sum together, "
+        "and this party insists on 4: "
+    )
+    assert says("this holder takes no part in the run: ...", line)
+    assert "this holder takes no part in the run: ..." in documented()
 
 
 @pytest.mark.timeout(600)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.errors import KitError, WrongRun
+from secureps.errors import KitError, PlanRefused, WrongRun
 from secureps.messages.orders import Configure
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.roles.committee_holder import CommitteeHolder
@@ -72,6 +72,33 @@ def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: 
     assert halt.error is WrongRun
     assert "has served this run, and its ledger is not here" in halt.reason
     assert not machine.configured
+
+
+def test_a_plan_of_a_lower_threshold_than_its_own_is_refused() -> None:
+    """Nor is it served after a restart: what is on record binds no holder that insists on more."""
+    bench = Bench()
+    public = bench.kit.public
+    order = Configure(1, bench.run, bench.placement, bench.addresses)
+
+    def insists(threshold: int) -> CommitteeHolder:
+        rules = HolderRules(2, public.holders_digest, threshold=threshold)
+        return CommitteeHolder(bench.names[0], public.roster, rules)
+
+    machine = insists(4)
+    step = machine.handle(0.0, COORDINATOR, order)
+    (halt,) = step.effects
+    assert isinstance(halt, Halt)
+    assert halt.error is PlanRefused
+    assert halt.reason.startswith(
+        "this holder takes no part in the run: by the plan 3 of 4 key holders open a sum together, "
+        "and this party insists on 4"
+    )
+    assert (step.records, machine.configured) == ([], False)
+    step = insists(3).handle(0.0, COORDINATOR, order)
+    pin = pinned(bench)
+    assert pin in step.records
+    with pytest.raises(PlanRefused, match="this party insists on 4"):
+        insists(4).apply(0.0, pin)
 
 
 @pytest.mark.parametrize("text", ["xy\n", "ab\n", "é"])

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from secureps.client.hands import MemberHands
 from secureps.crypto.bfv_seal import generate
 from secureps.crypto.suite import cipher
+from secureps.errors import InternalError
 from secureps.messages.encoding import digest
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.serve import initial_schema
@@ -29,6 +30,14 @@ def play(plan: Plan, folder: Path, conditions: Conditions | None = None) -> Tens
     simulation = small_federation(plan, folder, conditions)
     simulation.run()
     return simulation.model()
+
+
+def test_what_never_happens_is_not_waited_for_after_the_end(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("plain"), tmp_path)
+    simulation.run()
+    end = "the simulation stands still: after the end of the run, all: all 4 versions are made"
+    with pytest.raises(InternalError, match=end):
+        simulation.run(lambda: False)
 
 
 @cache

@@ -29,7 +29,11 @@ MINIMUM = 4
 
 
 def plan_for(count: int, versions: int = 8, minimum: int = MINIMUM) -> Plan:
-    """All clients are waited for; three of four holders open what they send."""
+    """All clients are waited for; three of four holders open what they send.
+
+    A version halves the suspects: after version 1, four tell one of ten apart (10, 5, 3, 2, 1). A
+    run of five would end before whoever waits for what follows sees it.
+    """
     section = small_plan("rlwe", versions=versions).section
     rule = {"quorum": count, "minimum": minimum, "deadline": 10.0, "extensions": 1}
     body = section.model_dump()

@@ -278,13 +278,14 @@ class MemberHands:
     ) -> SealedUpdate:
         """Rounds, adds noise where the plan wants it, seals, and puts it into the outbox.
 
-        What comes of another model is another release even if it is the same: that it is the
-        same would be told without noise.
+        What comes of another model, or at another step of one, is another release even if it is
+        the same: that it is the same would be told without noise.
         """
         holdings, plan = self._holdings, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
         values = (weight.to_bytes(8, "little"), clipped.tobytes())
-        content = digest("secureps-update", *values, *task.blocks)
+        step = aim.step.to_bytes(8, "little")
+        content = digest("secureps-update", *values, step, *task.blocks)
         known = aim.known
         attempt = known.index(content) if content in known else len(known)
         spends = fact(plan, holdings.name, aim.group, layout.size, aim.version, attempt)

@@ -7,7 +7,6 @@ reads the command line before it. What must not live here: training.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ import numpy as np
 from secureps.client.blame import blamed
 from secureps.client.hands import Holdings, MemberHands, initial_parameters, schema_of
 from secureps.client.trainer import Trainer
-from secureps.errors import ConfigError, SecurepsError, WrongShape
+from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape
+from secureps.messages.schema import Schema
 from secureps.roles.machine import COORDINATOR, Halt
 from secureps.roles.member import Member
-from secureps.roles.member_kit import MemberKit
+from secureps.roles.member_kit import NO_TERMS, MemberKit, Terms
 from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, run_process
@@ -35,38 +35,48 @@ def make_member(
     stores: Stores,
     around: Surroundings,
     cost: Callable[[object], float] = lambda task: 0.0,
-    budget: float | None = None,
+    terms: Terms = NO_TERMS,
 ) -> Executor:
     """A client.
 
-    `cost` is how long its tasks take in virtual time, `budget` its own limit on epsilon.
+    `cost` is how long its tasks take in virtual time, `terms` what it insists on.
     """
     initial = initial_parameters(holdings.trainer, holdings.seed)
     with blamed("what parameters returned"):
         schema = schema_of(initial)
     with blamed("touches"):
-        rows = touched_rows(holdings.trainer)
-    member = MemberKit(holdings.name, kit.roster, kit.holders_digest, schema, budget, rows)
+        rows = touched_rows(holdings.trainer, schema)
+    member = MemberKit(holdings.name, kit.roster, kit.holders_digest, schema, terms, rows)
     machine = Member(member)
     hands = MemberHands(holdings, machine, stores.spool, cost)
     return Executor(holdings.name, machine, stores.journal, around, hands)
 
 
-def touched_rows(trainer: Trainer) -> dict[str, list[int]]:
-    """The rows of sparse tensors that a trainer's records touch, ascending; {} if it does not say.
+def touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
+    """The rows of tensors that a trainer's records touch, ascending; {} if it does not say.
 
     Raises:
         WrongShape: it says something else than one-dimensional integers for every name.
+        Malformed: the model has no such tensor, or the tensor no such row.
     """
     touches = getattr(trainer, "touches", None)
     if touches is None:
         return {}
+    told = touches()
+    if not isinstance(told, Mapping):
+        raise WrongShape(f"it is a {type(told).__name__}, and must map tensors to their rows")
+    heights = {spec.name: spec.shape[0] for spec in schema.tensors if spec.shape}
     found = {}
-    for name, rows in touches().items():
+    for name, rows in told.items():
         array = np.asarray(rows)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise WrongShape(f"touches: the rows of {name} are not a vector of integers")
-        found[str(name)] = [int(row) for row in np.unique(array)]
+            raise WrongShape(f"the rows of {name} are not a vector of integers")
+        if name not in heights:
+            raise Malformed(f"the model has no tensor {name!r:.80} with rows")
+        found[name] = own = [int(row) for row in np.unique(array)]
+        if own and (own[0] < 0 or own[-1] >= heights[name]):
+            row = own[0] if own[0] < 0 else own[-1]
+            raise Malformed(f"{name} has rows 0 to {heights[name] - 1}, and no row {row}")
     return found
 
 
@@ -74,8 +84,7 @@ def touched_rows(trainer: Trainer) -> dict[str, list[int]]:
 class Joining:
     """How a client joins: which coordinator, with which kit, as whom, with what state.
 
-    `budget` is its own limit on epsilon: never more, and no training without privacy. `threads`
-    is how many seal its blocks.
+    `terms` are what it insists on whatever the plan says. `threads` is how many seal its blocks.
     """
 
     server: str
@@ -83,15 +92,13 @@ class Joining:
     name: str
     state: Path
     unsafe_seed: int | None = None
-    budget: float | None = None
+    terms: Terms = NO_TERMS
     threads: int = 1
 
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
         if not host or not port.isdigit():
             raise ConfigError(f"--server {self.server}: expected HOST:PORT, the coordinator's")
-        if self.budget is not None and not 0 < self.budget < math.inf:
-            raise ConfigError(f"a budget is a finite epsilon above 0, got {self.budget:g}")
         if self.threads < 1:
             raise ConfigError(f"blocks are sealed by 1 thread or more, got {self.threads}")
 
@@ -117,7 +124,7 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
             stores.folder / "local",
             joining.threads,
         )
-        return make_member(kit, holdings, stores, around, budget=joining.budget)
+        return make_member(kit, holdings, stores, around, terms=joining.terms)
 
     party = Party(joining.name, identity, kit.roster, joining.state)
     return run_process(party, {COORDINATOR: joining.server}, build)
@@ -159,7 +166,7 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
                 given.name,
                 state,
                 given.unsafe_seed,
-                given.budget,
+                Terms(given.budget, given.threshold),
                 given.threads,
             )
             halt = join(joining, build(joining, settings))
@@ -195,6 +202,12 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         metavar="EPSILON",
         help="stop before more is spent, whatever the plan says; refuse a plan without privacy",
+    )
+    parser.add_argument(
+        "--threshold",
+        type=int,
+        metavar="T",
+        help="refuse a plan by which fewer than T key holders open a sum together",
     )
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)"

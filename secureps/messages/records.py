@@ -144,10 +144,11 @@ class MemberEntered:
 
 @dataclass(frozen=True, slots=True)
 class MemberLeft:
-    """Its lease ran out, or it takes part no more."""
+    """Its lease ran out, or it takes part no more: for good if its budget is `spent`."""
 
     group: str
     client: str
+    spent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

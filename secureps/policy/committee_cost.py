@@ -10,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from secureps.crypto import envelope
 from secureps.crypto.cipher import CipherParameters, Opening
-from secureps.crypto.ring import GUIDELINES_LOG_Q, Encoding, choose
+from secureps.crypto.ring import GUIDELINES_LOG_Q
 from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
+from secureps.policy.envelopes import COEFFICIENT_BYTES, encoding, envelope_bytes, value_bytes
 from secureps.policy.plan import Plan
 from secureps.policy.sights import withstood
 
 RECEIPT_BYTES = 480
 """Of a receipt as holders get it, without keys: names, digests, charge and signature, about."""
-DIGEST_BYTES = 32
-COEFFICIENT_BYTES = 4
-"""Of a correction or an answer, modulo 2^31 - 1."""
 TIMES_SENT = 2
 """A holder gets a receipt when it comes, to look into its envelope, and with its cohort."""
 MOST_BITS = 24
@@ -67,13 +64,9 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
     """What the plan's committee costs for groups of these layouts; None without a committee."""
     if plan.opening is not Opening.COMMITTEE:
         return None
-    committee = plan.committee([f"holder-{number:02d}" for number in range(plan.holders)])
-    encoding, ring = _encoding(plan.cipher_parameters), _encoding(plan.cipher_parameters).ring
-    shared = (
-        len(committee.holders) * (committee.seed_bytes + envelope.OVERHEAD)
-        + len(committee.subsets) * DIGEST_BYTES
-        + ring.degree * COEFFICIENT_BYTES
-    )
+    committee = plan.unnamed_committee
+    own = encoding(plan.cipher_parameters)
+    ring, shared = own.ring, envelope_bytes(committee, own.ring.degree)
     receipts = sum(plan.bounds(group.name).most * (RECEIPT_BYTES + shared) for group in groups)
     return CommitteeCost(
         holders=plan.holders,
@@ -84,7 +77,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
         most_modulus_bits=GUIDELINES_LOG_Q[ring.degree],
         security_bits=SECURITY_BITS,
         source=SOURCE,
-        digits=encoding.digits,
+        digits=own.digits,
         bits=_most_bits(plan),
         capacity=_most_capacity(plan),
         submission=shared,
@@ -114,16 +107,6 @@ def advice(plan: Plan) -> Iterator[str]:
                 f"steps {2 ** (bits - fewer)} times as large"
             )
             return
-
-
-def value_bytes(parameters: CipherParameters) -> float:
-    """Bytes of a value in a full element."""
-    encoding = _encoding(parameters)
-    return encoding.element_bytes / encoding.values
-
-
-def _encoding(parameters: CipherParameters) -> Encoding:
-    return choose(parameters.capacity, parameters.levels, parameters.most_weight)
 
 
 def _levels(bits: int) -> int:

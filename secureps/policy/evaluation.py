@@ -71,6 +71,18 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
     if own is None:
         return
     for group in section.group:
+        if group.sparse is not None:
+            raise PlanRefused(
+                f"evaluation: a version is of all groups, and the row-blocks of group {group.name} "
+                "do not wait for each other, nor has every client all of them: remove sparse, or "
+                "leave [evaluation] out"
+            )
+        if group.versions not in (None, section.versions):
+            raise PlanRefused(
+                "evaluation: a version is judged when every group is at it, and group "
+                f"{group.name} makes {group.versions} of {section.versions}: leave [evaluation] or "
+                "its versions out"
+            )
         if not isinstance(group.rule, SyncSection):
             raise PlanRefused(
                 f"evaluation: a version is judged between rounds, and group {group.name} has none "

@@ -18,6 +18,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.footprint import FLOAT_BYTES, Footprint, Service, footprint
 from secureps.policy.plan import Plan
+from secureps.policy.rule_words import RuleWords, rule_words
 from secureps.policy.sights import Sight, collusion, sights, withstood
 from secureps.policy.spending import planned, refuse_unaffordable
 
@@ -86,6 +87,7 @@ class Explanation:
         sights: by role.
         collusion: everybody who can open a single update: one, or several who work together.
         opened: what whoever opens one learns from it.
+        rules: of each group of the plan's file, in words.
         price: None if nothing is private.
         groups: costs, in the plan's order.
         committee: what key holders cost; None where there is no committee.
@@ -100,6 +102,7 @@ class Explanation:
     sights: tuple[Sight, ...]
     collusion: tuple[str, ...]
     opened: str
+    rules: tuple[RuleWords, ...]
     price: Price | None
     groups: tuple[GroupCost, ...]
     committee: CommitteeCost | None
@@ -125,6 +128,7 @@ def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanati
         sights=sights(plan),
         collusion=collusion(plan),
         opened=_opened(plan),
+        rules=rule_words(plan),
         price=price,
         groups=tuple(_cost(plan, group) for group in layout),
         committee=committee_cost(plan, layout),
@@ -172,7 +176,7 @@ def _opened(plan: Plan) -> str:
 
 def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
     sizes = {**sizes, EVALUATION: plan.metrics_count}
-    section, privacy = plan.section, plan.section.privacy
+    privacy = plan.section.privacy
     if privacy is None:
         return None
 
@@ -180,7 +184,8 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
         return planned(plan, sizes, versions)
 
     refuse_unaffordable(plan, sizes)
-    allowed = next(v for v in range(section.versions, 0, -1) if spends(v) <= privacy.budget)
+    last = _last(plan)
+    allowed = next(v for v in range(last, 0, -1) if spends(v) <= privacy.budget)
     client = isinstance(privacy, ClientPrivacySection)
     deviation = {
         name: plan.deviation(name, sizes[name]) if client else _record_noise(plan, name)
@@ -190,7 +195,7 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
         unit=UNITS[privacy.unit],
         against=_against(plan),
         epsilon_version=spends(1),
-        epsilon_run=spends(section.versions),
+        epsilon_run=spends(last),
         delta=privacy.delta,
         budget=privacy.budget,
         versions=allowed,
@@ -201,6 +206,11 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
         },
         metrics=_metrics(plan),
     )
+
+
+def _last(plan: Plan) -> int:
+    """The last version of the group of which most are made."""
+    return max(plan.versions(name) for name in plan.groups)
 
 
 def _metrics(plan: Plan) -> dict[str, tuple[float, float]]:
@@ -289,9 +299,9 @@ def _short(plan: Plan, price: Price | None) -> Iterator[str]:
     """What is odd about budget and delta."""
     if price is None:
         return
-    if price.versions < plan.section.versions:
+    if price.versions < _last(plan):
         yield (
-            f"the budget ends the run after {price.versions} of {plan.section.versions} versions: "
+            f"the budget ends the run after {price.versions} of {_last(plan)} versions: "
             f"all of them spend epsilon {price.epsilon_run:.3f}"
         )
     if price.delta > LARGE_DELTA:
@@ -313,7 +323,7 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
     remarks += _evaluation_remarks(plan)
     if not sealed:
         remarks.append("no encryption: only for runs whose shards may read every update")
-    for group in layout:
+    for group in _one_of_each(plan, layout):
         remarks += _wasted(plan, group) if group.name != EVALUATION else ()
         rule = plan.bounds(group.name)
         if sealed and rule.minimum < OPENED:
@@ -341,6 +351,16 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
     if section.shards > 1 and sum(blocks) < section.shards:
         remarks.append("the model has fewer blocks than shards: some shards will have no work")
     return tuple(remarks)
+
+
+def _one_of_each(plan: Plan, layout: Sequence[GroupLayout]) -> Iterator[GroupLayout]:
+    """Of the row-blocks of a table the first: what is to be said of them is the same."""
+    known: set[str] = set()
+    for group in layout:
+        name = plan.group(group.name).name
+        if name not in known:
+            known.add(name)
+            yield group
 
 
 OPENED = ServeSection.model_fields["minimum"].default

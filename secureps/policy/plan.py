@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -22,9 +21,7 @@ from secureps.config import (
     ClientPrivacySection,
     GroupSection,
     PlanSection,
-    PrioritySection,
     RecordPrivacySection,
-    SyncSection,
     parse,
     read_toml,
 )
@@ -34,8 +31,14 @@ from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
-from secureps.model.layout import Layout, RowBlocks
+from secureps.model.layout import Layout
 from secureps.model.optimizer import Optimizer, OptimizerSettings, ScheduleSettings, build_optimizer
+from secureps.policy.coverage import (
+    refuse_adaptive,
+    refuse_client_privacy,
+    refuse_placement,
+    refuse_rows,
+)
 from secureps.policy.evaluation import (
     evaluated_versions,
     evaluation_group,
@@ -43,6 +46,7 @@ from secureps.policy.evaluation import (
 )
 from secureps.policy.rule import Rule
 from secureps.policy.rules import Bounds, bounds, build_rule, refuse_rule
+from secureps.policy.sparse import refuse_small, row_blocks, touched
 from secureps.policy.work import refuse_unsound_work
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
@@ -111,23 +115,8 @@ class Plan:
         return found
 
     def touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-        """The groups that a client contributes to whose data touches these rows of sparse tensors.
-
-        Args:
-            rows: by the tensor's name; of a sparse tensor that is not there it touches all.
-        """
-        found = []
-        for group in self.section.group:
-            cut, known = row_blocks(group), [n for n in rows if fnmatchcase(n, group.pattern)]
-            if cut is None:
-                found.append(group.name)
-                continue
-            names = cut.names(group.name)
-            own = {int(row) // cut.block for name in known for row in rows[name]}
-            if own and not (min(own) >= 0 and max(own) < len(names)):
-                raise Malformed(f"group {group.name!r} has rows 0 to {cut.rows - 1} and no others")
-            found += [names[k] for k in sorted(own)] if known else names
-        return tuple(found)
+        """The groups that a client contributes to, see `policy.sparse.touched`."""
+        return touched(self.section.group, rows)
 
     def versions(self, group: str) -> int:
         """How many versions are made of a group."""
@@ -293,6 +282,11 @@ class Plan:
             )
         return Committee(tuple(sorted(names)), self.threshold)
 
+    @property
+    def unnamed_committee(self) -> Committee:
+        """The plan's holders before a roster names them; PlanRefused for a bad threshold."""
+        return self.committee([f"holder-{number:02d}" for number in range(self.holders)])
+
     @cached_property
     def opening(self) -> Opening:
         """What turns a cohort's sum into numbers."""
@@ -312,6 +306,16 @@ class Plan:
         if group not in self._rules:
             self._rules[group] = build_rule(self.group(group).rule, self.room)
         return self._rules[group]
+
+    def make_rules(self) -> None:
+        """Makes every group's rule, where the coordinator runs, before anything begins.
+
+        Raises:
+            PlanRefused: one of a user's cannot be imported, or made.
+        """
+        for name in self.groups:
+            with naming(f"group {name}"):
+                self.rule(name)
 
     @cached_property
     def _rules(self) -> dict[str, Rule]:
@@ -335,7 +339,8 @@ class Plan:
         """Groups and blocks of a model.
 
         Raises:
-            PlanRefused: a tensor has no group, or a group is too large for its noise.
+            PlanRefused: a tensor has no group, a group is too large for its noise, or a row-block
+            smaller than its envelopes.
         """
         if schema not in self._layouts:
             self._layouts[schema] = self._lay_out(schema)
@@ -358,6 +363,10 @@ class Plan:
         )
         for group in layout.all_groups:
             self.grid(group.name, group.size)
+        if self.opening is Opening.COMMITTEE:
+            for each in (each for each in section.group if each.sparse is not None):
+                own = [group for group in layout.groups if self.group(group.name) is each]
+                refuse_small(each, own, self.cipher_parameters, self.unnamed_committee)
         return layout
 
 
@@ -366,11 +375,6 @@ NOISY_CHOICE = 0.25
 
 _HOLDERS = {Opening.HOLDER: 1, Opening.COMMITTEE: 4}
 """How many key holders a run has if its plan does not say."""
-
-
-def row_blocks(section: GroupSection) -> RowBlocks | None:
-    """How a group is cut into groups of few rows; None if it is not."""
-    return None if section.sparse is None else RowBlocks(**section.sparse.model_dump())
 
 
 @lru_cache(maxsize=64)
@@ -422,12 +426,10 @@ def _refuse_unsound(plan: Plan) -> None:
             sealed = plan.opening is not Opening.NOTHING
             refuse_rule(plan.group(name).rule, section.cipher.capacity, sealed, plan.noisy_shards)
         plan.optimizer(name)
-        _refuse_adaptive(plan, name)
-        if isinstance(section.privacy, ClientPrivacySection):
-            _refuse_client_privacy(plan, name, section.privacy)
-        else:
-            plan.grid(name, 1)
+        with naming(f"group {plan.group(name).name}"):
+            _refuse_uncovered(plan, name)
     _refuse_noisy_choice(plan)
+    refuse_placement(section.privacy, section.cipher.name, plan.opening is not Opening.NOTHING)
     steps = section.training.get("local_steps")
     record = isinstance(section.privacy, RecordPrivacySection)
     if record and (type(steps) is not int or steps < 1):
@@ -436,6 +438,16 @@ def _refuse_unsound(plan: Plan) -> None:
             "so that a client knows what it will spend"
         )
     _refuse_holders(plan)
+
+
+def _refuse_uncovered(plan: Plan, name: str) -> None:
+    section, privacy = plan.group(name), plan.section.privacy
+    refuse_adaptive(section, privacy)
+    refuse_rows(section, privacy)
+    if isinstance(privacy, ClientPrivacySection):
+        refuse_client_privacy(section, privacy, plan.bounds(name), plan.honest(name))
+    else:
+        plan.grid(name, 1)
 
 
 def _refuse_holders(plan: Plan) -> None:
@@ -450,7 +462,7 @@ def _refuse_holders(plan: Plan) -> None:
             f"cipher.threshold: {section.name} has no committee; remove it, or take rlwe"
         )
     if opening is Opening.COMMITTEE:
-        plan.committee([f"holder-{number:02d}" for number in range(plan.holders)])
+        _ = plan.unnamed_committee
 
 
 def _refuse_noisy_choice(plan: Plan) -> None:
@@ -465,60 +477,4 @@ def _refuse_noisy_choice(plan: Plan) -> None:
             f"+-{most:g}, it has a standard deviation of {noise:.2g} in the smallest cohort; "
             "remove best and stop, raise evaluation.rule.minimum, name fewer metrics, or name an "
             "evaluator"
-        )
-
-
-def _refuse_adaptive(plan: Plan, name: str) -> None:
-    section = plan.group(name)
-    if section.adaptive is None:
-        return
-    if not isinstance(plan.section.privacy, ClientPrivacySection):
-        raise PlanRefused(
-            f"group {name}: adaptive: how many updates are short is counted under client-level "
-            f'privacy alone: remove it, or add [privacy] with unit = "client"'
-        )
-    if not isinstance(section.rule, SyncSection) or section.sparse is not None:
-        raise PlanRefused(
-            f"group {name}: adaptive: a clip that moves is one for all members of a cohort, who "
-            'must train from one version of the whole group: take rule "sync" without sparse'
-        )
-
-
-def _refuse_client_privacy(plan: Plan, name: str, privacy: ClientPrivacySection) -> None:
-    section, where = plan.group(name), f"group {name}"
-    sealed = plan.opening is not Opening.NOTHING
-    if section.weighting != "uniform":
-        raise PlanRefused(
-            f'{where}: weighting = "{section.weighting}" makes a client\'s influence depend on its '
-            "number of examples, which the noise does not cover: client-level privacy needs "
-            '"uniform"'
-        )
-    if section.range is not None:
-        raise PlanRefused(
-            f"{where}: range: under client-level privacy it follows from clip, bits and noise; "
-            "remove it"
-        )
-    if privacy.placement != "local" and plan.bounds(name).most_weight > 1:
-        raise PlanRefused(
-            f"{where}: rule.power: {privacy.placement} noise is made for members that all weigh 1, "
-            "and a heavier one would be covered less: set power = 0, or take local noise"
-        )
-    if isinstance(section.rule, PrioritySection) and section.rule.score == "magnitude":
-        raise PlanRefused(
-            f"{where}: rule.score: a declared magnitude tells of an update what no noise covers: "
-            'take "freshness" under client-level privacy'
-        )
-    if privacy.placement == "distributed" and not sealed:
-        raise PlanRefused(
-            "privacy.placement: distributed noise protects a sum and no single update, and "
-            f"cipher {plan.section.cipher.name} shows every one: encrypt, or take local"
-        )
-    if privacy.placement != "distributed" and privacy.honest is not None:
-        raise PlanRefused(
-            f"privacy.honest: {privacy.placement} noise relies on nobody's share; remove it"
-        )
-    if plan.honest(name) > section.rule.minimum:
-        raise PlanRefused(
-            f"{where}: {plan.honest(name)} members are trusted to add noise, but cohorts of "
-            f"{section.rule.minimum} would be opened: raise rule.minimum or lower privacy.honest"
         )

@@ -7,10 +7,9 @@ user's is imported there and nowhere else, for no client runs code because a pla
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from secureps.config import (
     AsyncSection,
@@ -25,6 +24,7 @@ from secureps.errors import PlanRefused, Refused
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.buffered import Buffered
 from secureps.policy.hiding import check_weights
+from secureps.policy.own_rule import Guarded, imported, own_rule
 from secureps.policy.priority import SCORES, Priority, Score
 from secureps.policy.rule import Rule
 from secureps.policy.ssp import Ssp
@@ -41,6 +41,8 @@ class Bounds:
         most_weight: of one member; start: live members that anything waits for.
         stale: versions that a member's base may be behind the newest.
         rounds: whether members are asked together, for one round.
+        ahead: updates that a member may send beyond one for each version that is made, and so the
+            last step of a base version (`policy.rule.Base`).
     """
 
     minimum: int
@@ -49,6 +51,7 @@ class Bounds:
     start: int
     stale: int
     rounds: bool = False
+    ahead: int = 0
 
     @property
     def total(self) -> int:
@@ -63,9 +66,9 @@ def bounds(section: RuleSection, room: int) -> Bounds:
             start = section.start if section.start is not None else section.quorum
             return Bounds(section.minimum, _or(section.most, room), 1, start, 0, True)
         case SspSection():
-            return Bounds(
-                section.minimum, _or(section.most, room), 1, section.minimum, 2 * section.slack + 1
-            )
+            least, slack = section.minimum, section.slack
+            most = _or(section.most, room)
+            return Bounds(least, most, 1, least, 2 * slack + 1, ahead=slack)
         case BufferedSection() | PrioritySection():
             fades = section.power > 0 and section.max_staleness > 0
             weight = FULL if fades else 1
@@ -75,7 +78,8 @@ def bounds(section: RuleSection, room: int) -> Bounds:
             return Bounds(1, 1, 1, 1, section.max_staleness)
         case OwnRuleSection(most_weight=weight):
             most = _or(section.most, room // weight)
-            return Bounds(section.minimum, most, weight, section.minimum, section.max_staleness)
+            stale = section.max_staleness
+            return Bounds(section.minimum, most, weight, section.minimum, stale, ahead=stale)
 
 
 def build_rule(section: RuleSection, room: int) -> Rule:
@@ -100,12 +104,13 @@ def build_rule(section: RuleSection, room: int) -> Rule:
         case BufferedSection() | AsyncSection():
             return _buffered(section, own)
         case PrioritySection():
-            score = SCORES.get(section.score) or cast(Score, _imported("rule.score", section.score))
             pool = section.pool if section.pool is not None else 2 * section.buffer
-            return Priority(_buffered(section, own), pool, score, section.ageing)
+            known = SCORES.get(section.score)
+            score = known or cast(Score, imported("rule.score", section.score, SCORES))
+            made = Priority(_buffered(section, own), pool, score, section.ageing)
+            return made if known else Guarded(section.score, made, own.minimum, own.stale)
         case OwnRuleSection():
-            made = _imported("rule", section.name)(minimum=own.minimum, **section.settings)
-            return cast(Rule, made)
+            return own_rule(section, own.minimum, own.stale)
 
 
 def refuse_rule(section: RuleSection, capacity: int, sealed: bool, noisy_shards: bool) -> None:
@@ -209,24 +214,6 @@ def _buffered(section: BufferedSection | AsyncSection | PrioritySection, own: Bo
         concurrency=_or(section.concurrency, 1 << 30),
         deadline=section.deadline,
     )
-
-
-def _imported(key: str, name: str) -> Callable[..., Any]:
-    """What "package.module:name" is; PlanRefused if there is no such thing."""
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        known = ", ".join(SCORES)
-        raise PlanRefused(f'{key}: {name!r} is none of {known}, nor "package.module:name"')
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise PlanRefused(
-            f"{key}: {name} cannot be imported ({error}): install the package where the "
-            "coordinator runs"
-        ) from None
-    if not callable(found):
-        raise PlanRefused(f"{key}: {name} is a {type(found).__name__}, and cannot be called")
-    return cast(Callable[..., Any], found)
 
 
 def _or(given: int | None, default: int) -> int:

@@ -25,21 +25,22 @@ def sights(plan: Plan) -> tuple[Sight, ...]:
     """Every role's."""
     noise = ", its own noise" if plan.noisy_shards else ""
     keys = "; sums of one-time keys" if plan.opening is Opening.COMMITTEE else ""
+    rows = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
     coordinator = Sight(
         "coordinator",
-        f"who takes part, when, how large; receipts; charges{keys}",
+        f"who takes part, when, how large; receipts; charges{keys}{rows}",
         "updates, sums, models",
     )
     client = Sight("client", "its own records, published models", "another client's update")
     if plan.opening is Opening.NOTHING:
-        shard = Sight("shard", f"every client's update, sums, the model{noise}", "records")
+        shard = Sight("shard", f"every client's update, sums, the model{noise}{rows}", "records")
         return client, coordinator, shard
-    held = f"ciphertexts, the sum of each cohort, the model{noise}"
+    held = f"ciphertexts, the sum of each cohort, the model{noise}{rows}"
     shard = Sight("shard", held, "a single update")
     if plan.opening is Opening.HOLDER:
-        seen = "receipts, cohort lists, every opened sum"
+        seen = f"receipts, cohort lists, every opened sum{rows}"
         return client, coordinator, shard, Sight("key holder", seen, "ciphertexts, models")
-    seen = "its seeds of one-time keys, receipts, cohort lists"
+    seen = f"its seeds of one-time keys, receipts, cohort lists{rows}"
     never = "ciphertexts, updates, sums of them, models"
     role = f"key holder, each of {plan.holders}"
     return client, coordinator, shard, Sight(role, seen, never)

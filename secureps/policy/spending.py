@@ -73,6 +73,10 @@ def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
 def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
     """The epsilon of a client that has a part in each of the first so many versions.
 
+    Whoever asks is counted in each of them: that a rule takes those who come first is no random
+    sample, and no chance to be left out is made use of. The last of a group's own versions
+    includes what its rule lets a member send ahead.
+
     Args:
         sizes: values in each group of the model.
     Raises:
@@ -80,8 +84,8 @@ def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
     """
     facts: Iterable[Fact | None] = (
         fact(plan, "client", group, sizes[group], version)
-        for version in range(versions)
         for group in plan.groups
+        for version in range(_updates(plan, group, versions))
     )
     if plan.clients_evaluate:
         rounds = sum(version <= versions for version in plan.evaluated)
@@ -89,6 +93,11 @@ def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
         own = (fact(plan, "client", EVALUATION, size, number) for number in range(rounds))
         facts = (*facts, *own)
     return spent(plan, (each for each in facts if each is not None))
+
+
+def _updates(plan: Plan, group: str, versions: int) -> int:
+    own = plan.versions(group)
+    return versions if versions < own else own + plan.bounds(group).ahead
 
 
 def refuse_unaffordable(plan: Plan, sizes: Mapping[str, int] | None = None) -> None:

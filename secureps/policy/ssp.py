@@ -8,7 +8,8 @@ so what it trains from holds all updates of clocks below c - s, from everybody (
 "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", section 3).
 A cohort closes when the least clock of the live members has passed the number of cohorts: the
 oldest waiting update of each client. With s = 0 this is bulk-synchronous. A joiner begins at the
-least of these clocks; a member whose lease ran out no longer counts, and what it sent stays.
+least of these clocks; a member whose lease ran out no longer counts, and what it sent stays: if
+nobody is left to wait for, what is here is summed.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class Ssp:
             return stale
         least = _least(state)
         ready = list(by_client(arrivals).values())[: self.most]
-        if least <= state.closed:
-            slow = sorted(m for m in state.live if state.clocks.get(m, least) <= least)
+        slow = sorted(m for m in state.live if state.clocks.get(m, least) <= least)
+        if least <= state.closed and (slow or len(ready) < self.minimum):
             return Wait(
                 None,
                 f"{len(ready)} members have sent; cohort {state.closed + 1} waits for "
@@ -85,7 +86,8 @@ class Ssp:
                 None, f"{len(ready)} members have sent, the minimum cohort is {self.minimum}"
             )
         members = sorted((Member(a.id, 1, a.version, a.step) for a in ready), key=lambda m: m.id)
-        return Close(tuple(members), f"every live member has reached clock {least}")
+        reason = f"every live member has reached clock {least}" if slow else "nobody is waited for"
+        return Close(tuple(members), reason)
 
 
 def _least(state: RuleState) -> int:

@@ -46,13 +46,19 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     """Accepts a receipt that this plan can have made.
 
     Raises:
-        Malformed: its purpose, number of blocks, size, charge or shared key is another one.
+        Malformed: its purpose, step, number of blocks, size, charge or shared key is another one.
         Oversized: an envelope or the correction is too long.
     """
     if receipt.purpose not in (UPDATE, FOUNDING):
         raise Malformed(f"{receipt.id}: no receipt is for {receipt.purpose!r}")
     if receipt.id.sequence < 0:
         raise Malformed(f"{receipt.id}: a sequence is at least 0")
+    ahead = plan.bounds(receipt.id.group).ahead
+    if not 0 <= receipt.step <= ahead:
+        raise Malformed(
+            f"{receipt.id}: update {receipt.step} of one version, by the plan's rule the last is "
+            f"{ahead}"
+        )
     blocks = range(layout.blocks)
     if len(receipt.blocks) != len(blocks) or any(len(d) != DIGEST_BYTES for d in receipt.blocks):
         raise Malformed(f"{receipt.id}: the group has {len(blocks)} blocks, each one digest")

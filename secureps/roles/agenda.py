@@ -1,8 +1,9 @@
 """What a client trains for next: which groups, from which bases.
 
-Groups of one rule with rounds move together, or not at all. Without rounds an invitation is for the
-newest version that is published when training begins. Whatever is due is trained for at once: one
-pass over the data contributes to all of it. What must not live here: pulling, sealing, budgets
+Groups of one rule with rounds move together, or not at all; but row-blocks have rounds of their
+own, for each has other members. Without rounds an invitation is for the newest version that is
+published when training begins. Whatever is due is trained for at once: one pass over the data
+contributes to all of it. What must not live here: pulling, sealing, budgets
 (`roles.member`).
 """
 
@@ -11,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.records import Sealed
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.policy.rule import Base
 
@@ -49,42 +51,43 @@ class Desk:
         if any(group not in self.published for group in self.groups):
             return []
         found = [due for rounds in self._in_rounds() for due in rounds]
-        found += [due for group in self._open(rounds=False) if (due := self._due(group))]
+        found += [due for group in self._open(together=False) if (due := self._due(group))]
         order = {group: k for k, group in enumerate(self.groups)}
         found.sort(key=lambda due: order[due.invite.group])
         # evaluated first, in whatever order the invitations came
         return [] if any(due.invite.evaluates > self.evaluated for due in found) else found
 
     def more_may_come(self, due: Sequence[Due]) -> bool:
-        """Whether invitations to other groups without rounds may be a moment behind these."""
+        """Whether invitations to other groups that move alone may be a moment behind these."""
         asked = {each.invite.group for each in due}
-        streams = self._open(rounds=False)
-        return not asked.isdisjoint(streams) and any(group not in asked for group in streams)
+        return bool(due) and not asked.issuperset(self._open(together=False))
 
     def _in_rounds(self) -> Iterable[list[Due]]:
         """For every rule with rounds, all of its groups or none."""
         by_rule: dict[str, list[str]] = {}
-        for group in self._open(rounds=True):
+        for group in self._open(together=True):
             by_rule.setdefault(repr(self.plan.group(group).rule), []).append(group)
         for groups in by_rule.values():
             due = [self._due(group) for group in groups]
             if None not in due:
                 yield [each for each in due if each is not None]
 
-    def _open(self, rounds: bool) -> list[str]:
-        """The groups of which more versions are made, by rules with rounds or without."""
+    def _open(self, together: bool) -> list[str]:
+        """The groups of which more versions are made, those that move together or the others."""
         plan, published = self.plan, self.published
         return [
             group
             for group in self.groups
-            if plan.bounds(group).rounds is rounds
-            and published[group].version < plan.versions(group)
+            if published[group].version < plan.versions(group)
+            and (plan.bounds(group).rounds and plan.group(group).sparse is None) is together
         ]
 
     def _due(self, group: str) -> Due | None:
         invite, newest = self.invites.get(group), self.published[group].version
         if invite is None or invite.version > newest:
             return None
+        if not 0 <= invite.step <= self.plan.bounds(group).ahead:
+            return None  # no rule of this plan asks for it
         if self.plan.bounds(group).rounds:
             if invite.version != newest:
                 return None
@@ -100,3 +103,21 @@ class Desk:
             and Base(sealed.receipt.version, sealed.receipt.step) == base
             for sealed in self.sealed
         )
+
+
+def unanswered(plan: Plan, invites: Mapping[str, Invite], receipt: Receipt) -> dict[str, Invite]:
+    """The invitations that are left when a receipt has arrived.
+
+    In a group without rounds nobody is asked twice for one update: what came once more while it
+    was on its way asks for nothing new.
+    """
+    group, base = receipt.id.group, Base(receipt.version, receipt.step)
+    invite, rounds = invites.get(group), plan.bounds(group).rounds
+    if invite is None or rounds or Base(invite.version, invite.step) > base:
+        return dict(invites)
+    return {name: each for name, each in invites.items() if name != group}
+
+
+def hurried(plan: Plan, moving: Iterable[SubmissionId]) -> bool:
+    """Whether something is on its way that is paid for, and wanted whenever it arrives."""
+    return any(id.group == EVALUATION or not plan.bounds(id.group).rounds for id in moving)

@@ -65,11 +65,11 @@ class Allowance:
         """What these will spend.
 
         The same update of one model again is free; an evaluation after others of the same
-        base was asked of another model, and is another release.
+        base was asked of another model, and is another release; so is another step.
         """
         facts = []
         for aim in aims:
-            attempt = len(aim.known) if aim.group == EVALUATION else 0
+            attempt = len(aim.known) if aim.group == EVALUATION or aim.step else 0
             size = layout.group(aim.group).size
             facts.append(fact(self.plan, self.client, aim.group, size, aim.version, attempt))
         return [each for each in facts if each is not None]

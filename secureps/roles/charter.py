@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from secureps.crypto.cipher import Opening, Place
 from secureps.crypto.identity import Roster
 from secureps.crypto.suite import cipher
-from secureps.errors import NotReady, WrongRun
+from secureps.errors import NotReady, PlanRefused, WrongRun
 from secureps.messages.records import RunPinned
 from secureps.messages.run import Placement, RunInfo
 from secureps.messages.schema import Schema
@@ -47,9 +47,10 @@ class Pinned:
     layout: Layout
 
     @classmethod
-    def of(cls, record: RunPinned) -> Pinned:
-        """Raises PlanRefused or ConfigError, as `Plan.from_text` does."""
+    def of(cls, record: RunPinned, threshold: int | None = None) -> Pinned:
+        """Raises PlanRefused or ConfigError, as `Plan.from_text` and `check_threshold` do."""
         plan = Plan.from_text(record.run.plan)
+        check_threshold(plan, threshold)
         return cls(record.run, record.placement, plan, plan.layout(record.run.schema))
 
     def place(self, group: str) -> Place:
@@ -65,13 +66,32 @@ def founded(pinned: Pinned | None, party: str) -> Pinned:
     return pinned
 
 
-def check_run(run: RunInfo, roster: Roster, holders: bytes) -> Plan:
+def check_threshold(plan: Plan, threshold: int | None) -> None:
+    """Accepts a plan by which so many key holders, or more, must agree to open a sum.
+
+    Args:
+        threshold: what a party insists on; None: on nothing.
+
+    Raises:
+        PlanRefused: fewer may open one.
+    """
+    if threshold is not None and plan.threshold < threshold:
+        raise PlanRefused(
+            f"by the plan {plan.threshold} of {plan.holders} key holders open a sum together, and "
+            f"this party insists on {threshold}: ask for a plan with cipher.threshold = "
+            f"{threshold} or more, or lower this party's own threshold"
+        )
+
+
+def check_run(run: RunInfo, roster: Roster, holders: bytes, threshold: int | None = None) -> Plan:
     """The plan of a run, if the run is bound to this kit and to its own plan and schema.
+
+    `threshold` is how many key holders this party insists on (`check_threshold`).
 
     Raises:
         WrongRun: it is bound to another roster, other holders' keys or another layout, or
             it would send in the clear what the kit has a key for.
-        PlanRefused, ConfigError: its plan is unsound.
+        PlanRefused, ConfigError: its plan is unsound, or fewer key holders open a sum.
     """
     if run.roster != roster.digest:
         raise WrongRun(
@@ -91,6 +111,7 @@ def check_run(run: RunInfo, roster: Roster, holders: bytes) -> Plan:
             f"the coordinator's plan sends updates in the clear ({plan.section.cipher.name}), but "
             "this kit was made for encryption: nothing was sent; ask the CA"
         )
+    check_threshold(plan, threshold)
     if plan.layout(run.schema).digest != run.layout:
         raise WrongRun("the run's layout is not that of its plan and model")
     return plan

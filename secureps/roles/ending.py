@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.messages.records import Ending, Finished
+from secureps.policy.rule import named
 from secureps.policy.spending import Fact, after, fact, facts_of
 from secureps.policy.stopping import stop
 from secureps.roles import judging
@@ -26,7 +27,36 @@ def over(turn: Turn, group: GroupState) -> bool:
     between = group.phase is Phase.WAITING or (group.streaming and group.phase is Phase.COLLECTING)
     if turn.federation.ending and between:
         return True
+    return _made(turn, group) or (between and _deserted(turn, group))
+
+
+def too_few(turn: Turn, group: GroupState) -> str:
+    """Why a row-block cannot move on: whoever joined, too few touch it; empty if enough do."""
+    if group.name == EVALUATION or turn.plan.group(group.name).sparse is None:
+        return ""
+    federation, least = turn.federation, turn.plan.bounds(group.name).start
+    joined = frozenset(federation.members) - federation.retired - {turn.plan.evaluator}
+    able = turn.takers(group.name, joined)
+    if len(able) >= least:
+        return ""
+    return f"{len(able)} members touch it, a cohort needs {least}: it stays at {group.version}"
+
+
+def _made(turn: Turn, group: GroupState) -> bool:
     return group.version >= turn.plan.versions(group.name)
+
+
+def _deserted(turn: Turn, group: GroupState) -> bool:
+    """Whether too few touch a row-block, and all groups that enough contribute to are made.
+
+    A run does not wait for members who may never come; while it goes on, they may.
+    """
+    if not too_few(turn, group):
+        return False
+    others = turn.federation.model_groups
+    return any(_made(turn, each) for each in others) and all(
+        _made(turn, each) or too_few(turn, each) for each in others
+    )
 
 
 def end(turn: Turn, reason: str) -> None:
@@ -120,8 +150,10 @@ def finish(turn: Turn) -> None:
         return
     if any(last.version_of(group.name) < group.version for group in groups):
         return
-    made = all(group.version >= plan.versions(group.name) for group in federation.model_groups)
-    text = f"all {plan.section.versions} versions are made" if made else federation.ending
+    short = [group.name for group in federation.model_groups if not _made(turn, group)]
+    text = f"all {plan.section.versions} versions are made"
+    if short:
+        text = federation.ending or f"{text}, but of {named(short)}: too few members touch it"
     turn.write(Finished(text))
     for party in sorted(turn.watchers):
         turn.order(party, Finish(federation.incarnation, federation.finished))

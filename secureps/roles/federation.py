@@ -221,8 +221,13 @@ class Federation:
                 if groups:
                     self.parts[client] = frozenset(groups)
                 self.retired.discard(client)
+                for group in self.groups.values():
+                    if not self.takes_part(client, group.name):
+                        group.excuse(client)
             case MemberRetired(client):
                 self.retired.add(client)
+                for group in self.groups.values():
+                    group.pool.forget(client)
             case FounderChosen(client):
                 self.founder = client
             case CheckpointOrdered(number, versions):
@@ -328,7 +333,7 @@ class Federation:
                 group.sitting_out |= group.weights.keys() if group.streaming else frozenset()
                 group.end_cohort(at, reason)
             case StreamEnded(_, reason):
-                self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
+                self._settle(group, "dropped", group.version, reason, group.pending)
                 group.apply_stream(at, record)
             case SubmissionsDropped(_, ids, reason):
                 self._settle(group, "dropped", group.version, reason, ids)

@@ -60,11 +60,14 @@ class HolderRules:
         minimum: the smallest cohort that it opens.
         holders: digest of the holders' keys in its kit.
         served: ids of the runs that its key has served, whatever became of their ledgers.
+        threshold: how many key holders must agree by any plan that it takes part in; None: as
+            many as the plan says.
     """
 
     minimum: int
     holders: bytes
     served: frozenset[bytes] = frozenset()
+    threshold: int | None = None
 
 
 @dataclass(slots=True)
@@ -119,7 +122,7 @@ class Grants:
             case Incarnated(number):
                 self._incarnation = number
             case RunPinned():
-                self._pinned = Pinned.of(record)
+                self._pinned = Pinned.of(record, self._rules.threshold)
             case CohortGranted():
                 self._apply_granted(record)
             case CohortReleased(cohort):
@@ -218,10 +221,11 @@ class Grants:
         Raises:
             WrongRun: it is not the one on record, or not of this holder's kit; or it was served
                 before, and what was opened then is not on record.
-            PlanRefused, ConfigError: its plan is unsound.
+            PlanRefused, ConfigError: its plan is unsound, or fewer holders open a sum by it than
+                this one insists on.
         """
         if self._pinned is None:
-            check_run(order.run, self._roster, self._rules.holders)
+            check_run(order.run, self._roster, self._rules.holders, self._rules.threshold)
             if order.run.id in self._rules.served:
                 raise WrongRun(
                     "this holder's key has served this run, and its ledger is not here: bring its "
@@ -353,13 +357,19 @@ class Grants:
 
     def _check_receipt(self, cohort: Cohort, member: Member, receipt: Receipt) -> None:
         group, newest = cohort.group, cohort.version - 1
-        stale = 0 if group == EVALUATION else self.pinned.plan.bounds(group).stale
+        own = self.pinned.plan.bounds(group)
+        stale = 0 if group == EVALUATION else own.stale
         if receipt.id.group != group or Base(receipt.version, receipt.step) != base_of(member):
             raise Refused(f"{receipt.id}: its receipt is for another group or version")
         if not max(0, newest - stale) <= receipt.version <= newest:
             raise Refused(
                 f"{receipt.id}: trained from version {receipt.version}, the plan's rule takes none "
                 f"more than {stale} behind version {newest}"
+            )
+        if not 0 <= receipt.step <= own.ahead:
+            raise Refused(
+                f"{receipt.id}: update {receipt.step} of one version, by the plan's rule the last "
+                f"is {own.ahead}"
             )
         self.check_author(receipt)
 

@@ -128,6 +128,11 @@ class GroupState:
             return False
         return self.phase is Phase.COLLECTING or (self.streaming and not self.closed_over(id))
 
+    @property
+    def pending(self) -> tuple[SubmissionId, ...]:
+        """The submissions whose fate is open: those that wait, and those that are to come again."""
+        return (*self.receipts, *sorted(self.pool.returning))
+
     def closed_over(self, id: SubmissionId) -> bool:
         """Whether a submission is part of the cohort in the making, or too late for it."""
         if not self.streaming:
@@ -166,6 +171,12 @@ class GroupState:
         if self.streaming:
             self.pool.arrive(receipt.id, Base(receipt.version, receipt.step), at)
 
+    def excuse(self, client: str) -> None:
+        """Nothing is asked of a client: its data has nothing for this group."""
+        if self.awaits(client):
+            self.invited -= {client}
+            self.pool.forget(client)
+
     def end_round(self) -> None:
         """Between rounds."""
         self.invited = frozenset()
@@ -201,11 +212,12 @@ class GroupState:
                 self.phase, self.reason = Phase.WAITING, reason
             case MemberEntered(_, client, clock):
                 self.pool.enter(client, clock)
-            case MemberLeft(_, client):
-                self.pool.leave(client)
+            case MemberLeft(_, client, spent):
+                (self.pool.exhaust if spent else self.pool.leave)(client)
             case MemberAsked(_, client, version, step):
                 self.pool.ask(client, Base(version, step))
             case SubmissionsDropped(_, ids):
                 self.let_go(ids)
+                self.pool.miss(ids)
             case _:
                 raise InternalError(f"no group without rounds has a {type(record).__name__}")

@@ -44,7 +44,7 @@ from secureps.policy.spending import Fact
 from secureps.policy.work import portion
 from secureps.privacy.ledger import Ledger
 from secureps.roles import appraisal
-from secureps.roles.agenda import Desk
+from secureps.roles.agenda import Desk, hurried, unanswered
 from secureps.roles.allowance import Allowance
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.library import Library
@@ -97,6 +97,7 @@ class Member:
         self._leaving = ""
         self._evaluated = 0
         self._refuses_to_evaluate = False
+        self._due_since: float | None = None
         self._gathers_until: float | None = None
         self._beat: float | None = None
         self._beating = False
@@ -106,7 +107,7 @@ class Member:
     def apply(self, at: float, record: Any) -> None:
         match record:
             case RunPinned():
-                self._pinned = Pinned.of(record)
+                self._pinned = Pinned.of(record, self._kit.terms.threshold)
                 self._groups = self._pinned.plan.touched(self._kit.rows)
             case Sealed(receipt):
                 if receipt.id.client != self._kit.name:
@@ -218,6 +219,7 @@ class Member:
 
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
+        due_since, self._due_since, self._gathers_until = self._due_since, None, None
         if self._pinned is None or self._working or self._leaving:
             return
         for group, invite in list(self._invites.items()):
@@ -230,7 +232,11 @@ class Member:
             return
         desk = self._desk()
         due = desk.due()
-        if not due or not self._gathered(now, desk.more_may_come(due)):
+        if not due:
+            return
+        self._due_since = now if due_since is None else due_since
+        if desk.more_may_come(due) and now < self._due_since + GATHER_SECONDS:
+            self._gathers_until = self._due_since + GATHER_SECONDS
             return
         if not self._pulled(step):
             self._stopwatch.pulls(now)
@@ -241,21 +247,10 @@ class Member:
         for each in due:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
         model, blocks = self._library.take(self._groups)
-        self._working = True
         part = portion(self.pinned.plan.section, self._stopwatch.paces)
         self._stopwatch.begins(now, part)
+        self._working, self._due_since = True, None
         step.effects.append(Work(Contribute(model, blocks, aims, part)))
-
-    def _gathered(self, now: float, more_may_come: bool) -> bool:
-        """Whether training may begin: invitations that belong together come within a moment."""
-        if not more_may_come:
-            self._gathers_until = None
-        elif self._gathers_until is None:
-            self._gathers_until = now + GATHER_SECONDS
-        if self._gathers_until is not None and now < self._gathers_until:
-            return False
-        self._gathers_until = None
-        return True
 
     def _aim(self, group: str, base: Base) -> Aim:
         known = self._releases.known(group, base.version)
@@ -277,12 +272,12 @@ class Member:
         return not self._library.lacking(self.pinned, self._groups, step)
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
-        """Whether training for these would spend too much; metrics that are paid for go first."""
+        """Whether training for these would spend too much; what is paid for arrives first."""
         if objection := self._allowance.objection():
             step.effects.append(Halt(objection, PlanRefused))
             return True
         facts = self._allowance.planned(self.pinned.layout, aims)
-        if any(id.group == EVALUATION for id in self._transfers):
+        if hurried(self.pinned.plan, self._transfers):
             return bool(self._allowance.excess(self._ledger, facts))
         return self._unaffordable(step, facts)
 
@@ -395,6 +390,7 @@ class Member:
                 self._beating = False
             case Submit(receipt):
                 transfer = self._transfers.pop(receipt.id, None)
+                self._invites = unanswered(self.pinned.plan, self._invites, receipt)
                 if transfer is not None and receipt.purpose != FOUNDING:
                     self._stopwatch.sent(now - transfer.since)
                     figures = (
@@ -408,7 +404,10 @@ class Member:
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
         if self._pinned is None:
             try:
-                check_run(welcome.run, self._kit.roster, self._kit.holders)
+                plan = check_run(
+                    welcome.run, self._kit.roster, self._kit.holders, self._kit.terms.threshold
+                )
+                plan.touched(self._kit.rows)
                 if welcome.run.schema != self._kit.schema:
                     difference = welcome.run.schema.difference(self._kit.schema)
                     raise WrongShape(
@@ -487,7 +486,7 @@ class Member:
 
     @property
     def _allowance(self) -> Allowance:
-        return Allowance(self.pinned.plan, self._kit.name, self._kit.budget)
+        return Allowance(self.pinned.plan, self._kit.name, self._kit.terms.budget)
 
     @property
     def _lease(self) -> float:

@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secureps.crypto.identity import Roster
+from secureps.errors import ConfigError
 from secureps.messages.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a client insists on, whatever the plan says.
+
+    Args:
+        budget: the epsilon at which it stops; a plan that trains without privacy is refused.
+        threshold: how many key holders must agree to open a sum; a plan of fewer is refused.
+
+    Raises:
+        ConfigError: no plan could keep them, or every plan does.
+    """
+
+    budget: float | None = None
+    threshold: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not 0 < self.budget < math.inf:
+            raise ConfigError(f"a budget is a finite epsilon above 0, got {self.budget:g}")
+        if self.threshold is not None and self.threshold < 1:
+            raise ConfigError(f"a threshold is 1 key holder or more, got {self.threshold}")
+
+
+NO_TERMS = Terms()
 
 
 @dataclass(frozen=True, slots=True)
 class MemberKit:
     """What a client has from its kit and its model: names, roster, holders, schema.
 
-    `budget` is the epsilon at which it stops whatever the plan says; with it, a plan that
-    trains without privacy is refused. `rows` are those of sparse tensors that its data touches.
+    `terms` are its own. `rows` are those of sparse tensors that its data touches.
     """
 
     name: str
     roster: Roster
     holders: bytes
     schema: Schema
-    budget: float | None = None
+    terms: Terms = NO_TERMS
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -24,6 +24,7 @@ class Pool:
         sent: the newest base that each client has contributed from.
         arrived: when each submission that waits came, in seconds of the run's clock.
         returning: submissions that were taken out again, for their blocks were lost.
+        spent: whom the plan's budget allows no further update.
         closed: cohorts that are settled.
     """
 
@@ -32,6 +33,7 @@ class Pool:
     sent: dict[str, Base] = field(default_factory=dict)
     arrived: dict[SubmissionId, float] = field(default_factory=dict)
     returning: set[SubmissionId] = field(default_factory=set)
+    spent: set[str] = field(default_factory=set)
     closed: int = 0
 
     def enter(self, client: str, clock: int) -> None:
@@ -41,6 +43,11 @@ class Pool:
     def leave(self, client: str) -> None:
         """It does no more; it may still send what it trains."""
         self.clocks.pop(client, None)
+
+    def exhaust(self, client: str) -> None:
+        """Its budget is spent: it is never asked again, and nobody waits for it."""
+        self.leave(client)
+        self.spent.add(client)
 
     def forget(self, client: str) -> None:
         """It will send nothing any more."""
@@ -59,13 +66,14 @@ class Pool:
         self.training[client] = base
 
     def arrive(self, id: SubmissionId, base: Base, at: float) -> None:
-        """An update is here; one that returns was counted before."""
+        """An update is here; one that returns was counted before, and answers nothing."""
         self.arrived[id] = at
-        self.training.pop(id.client, None)
-        self.sent[id.client] = max(base, self.sent.get(id.client, base))
         if id in self.returning:
             self.returning.discard(id)
-        elif id.client in self.clocks:
+            return
+        self.training.pop(id.client, None)
+        self.sent[id.client] = max(base, self.sent.get(id.client, base))
+        if id.client in self.clocks:
             self.clocks[id.client] += 1
 
     def remove(self, ids: Iterable[SubmissionId]) -> None:
@@ -77,6 +85,13 @@ class Pool:
         """The blocks of these were lost: they come once more, or never."""
         self.remove(ids)
         self.returning.update(ids)
+
+    def miss(self, ids: Iterable[SubmissionId]) -> None:
+        """Of these, whatever was to return never does: it counts no more for a later cohort."""
+        for id in self.returning.intersection(ids):
+            self.returning.discard(id)
+            if self.clocks.get(id.client, 0) > self.closed:
+                self.clocks[id.client] -= 1
 
     def settle(self) -> None:
         """A cohort is part of a version, or burnt."""

@@ -34,9 +34,10 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
     id = receipt.id
     roster.find(id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
     group = _group(turn, receipt)
+    known = turn.federation.receipts.get(id)
+    if known not in (None, digest("secureps-receipt-known", canonical(receipt))):
+        raise Conflict(f"{id} is known with another receipt; begin a new sequence")
     if turn.federation.known(id):
-        if turn.federation.receipts[id] != digest("secureps-receipt-known", canonical(receipt)):
-            raise Conflict(f"{id} is known with another receipt; begin a new sequence")
         if id in group.receipts:
             commit.came_again(turn, group, receipt)
         return
@@ -52,7 +53,7 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
     if turn.plan.bounds(group.name).rounds:
         _demand_wanted(group, receipt, turn.federation.base(group))
     else:
-        _demand_asked(group, receipt)
+        _demand_asked(turn, group, receipt)
     turn.write(Received(receipt))
     if receipt.fact is not None:
         turn.write(receipt.fact)
@@ -160,7 +161,7 @@ def _demand_wanted(group: GroupState, receipt: Receipt, base: bytes) -> None:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
 
 
-def _demand_asked(group: GroupState, receipt: Receipt) -> None:
+def _demand_asked(turn: Turn, group: GroupState, receipt: Receipt) -> None:
     """Accepts an update of a group without rounds, from the base that was asked for or a newer one.
 
     One whose blocks were lost comes once more as it was.
@@ -171,9 +172,11 @@ def _demand_asked(group: GroupState, receipt: Receipt) -> None:
     if id in pool.returning:
         return
     asked = pool.training.get(id.client)
+    if not turn.federation.takes_part(id.client, group.name):
+        raise WrongVersion(f"{id.client} takes no part in {group.name}; join with it in the groups")
     if asked is None:
         raise WrongVersion(f"{id.client} was not asked for an update of {group.name} now; wait")
-    if receipt.version > group.version or group.history[receipt.version] != receipt.base:
+    if receipt.version > group.version or group.history.get(receipt.version) != receipt.base:
         raise WrongVersion(f"{id}: its base is no version {receipt.version} of {group.name}")
     if base < asked or base.step != (asked.step if base.version == asked.version else 0):
         raise WrongVersion(

@@ -17,19 +17,20 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.model.layout import Layout
+from secureps.policy.rule import named
 from secureps.policy.spending import facts_of, spent
 from secureps.roles import judging
 from secureps.roles.federation import Federation
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
+Servers = tuple[ServerStatus, ...]
+
 SHOWN = 3
 """Names of those who are away that a group's reason has; a table has all."""
 
 
-def status(
-    turn: Turn, telemetry: tuple[Telemetry, ...], servers: tuple[ServerStatus, ...] = ()
-) -> Status:
+def status(turn: Turn, telemetry: tuple[Telemetry, ...], servers: Servers = ()) -> Status:
     """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
     federation = turn.federation
     pinned = federation.pinned
@@ -47,7 +48,7 @@ def status(
     )
 
 
-def _evaluation(turn: Turn, servers: tuple[ServerStatus, ...]) -> EvaluationStatus | None:
+def _evaluation(turn: Turn, servers: Servers) -> EvaluationStatus | None:
     if turn.plan.section.evaluation is None:
         return None
     state, own = turn.federation.evaluations, turn.federation.groups.get(EVALUATION)
@@ -84,7 +85,7 @@ def clip_of(turn: Turn, group: GroupState) -> float | None:
 
 def servers(
     federation: Federation, roster: Roster, holders: Collection[str], watchers: Collection[str]
-) -> tuple[ServerStatus, ...]:
+) -> Servers:
     """Shards and holders of the roster, without shards that the founded run has no blocks for.
 
     Args:
@@ -104,23 +105,25 @@ def servers(
     return tuple(sorted(found, key=lambda each: each.name))
 
 
-def _away(turn: Turn, group: GroupState, servers: tuple[ServerStatus, ...]) -> str:
-    """Who is not here and needed: servers always, members while a round waits for them."""
-    if group.phase is Phase.DONE or turn.federation.pinned is None:
-        return ""
+def why(federation: Federation, live: frozenset[str], group: GroupState, servers: Servers) -> str:
+    """What a group waits for, in one line: the rule's words, and who is away that is needed.
+
+    Servers are needed always, members while a round waits for them.
+    """
+    if group.phase is Phase.DONE or federation.pinned is None:
+        return group.reason
     names = [server.name for server in servers if not server.live]
     if group.phase is Phase.WAITING:
-        names += sorted(turn.federation.members.keys() - turn.live)
+        names += sorted(federation.members.keys() - live)
     if not names:
-        return ""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"; {', '.join(names[:SHOWN])}{more} {'is' if len(names) == 1 else 'are'} away"
+        return group.reason
+    return f"{group.reason}; {named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away"
 
 
-def _group(turn: Turn, group: GroupState, servers: tuple[ServerStatus, ...]) -> GroupStatus:
+def _group(turn: Turn, group: GroupState, servers: Servers) -> GroupStatus:
     late = [name for name in sorted(turn.federation.members) if group.awaits(name)]
     phase, clip = group.phase.value, clip_of(turn, group)
-    reason = group.reason + _away(turn, group, servers)
+    reason = why(turn.federation, turn.live, group, servers)
     return GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
 
 

@@ -38,7 +38,7 @@ def open_round(turn: Turn, group: GroupState) -> float | None:
         if not invited and not _admitted(turn, group, turn.clients - out - spent - retired)[0]:
             ending.end(turn, ending.budget_spent(turn, group, spent, retired))
     if not invited:
-        group.reason = turn.federation.ending or reason
+        group.reason = turn.federation.ending or ending.too_few(turn, group) or reason
         return None
     if lacking := quorum.short(turn):
         group.reason = lacking

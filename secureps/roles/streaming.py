@@ -8,7 +8,8 @@
 
 While a cohort is made into a version, members go on sending: what is not in it stays here. A
 client whose cohort was burnt, or in whose envelopes a flaw was found, sits out until the next
-version. What must not live here: the steps of a version (`roles.commit`), rules.
+version: it is not asked, and what it has sent waits. If too few are left to make that one, the run
+ends. What must not live here: the steps of a version (`roles.commit`), rules.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from secureps.crypto.cipher import Opening
+from secureps.errors import RuleFailed
 from secureps.messages.encoding import digest
 from secureps.messages.orders import Invite
 from secureps.messages.records import (
@@ -27,7 +29,8 @@ from secureps.messages.records import (
     StreamEnded,
     SubmissionsDropped,
 )
-from secureps.policy.rule import Admit, Arrival, Close, Drop, RuleState, holds_everybody
+from secureps.messages.submission import SubmissionId
+from secureps.policy.rule import Admit, Arrival, Close, Drop, RuleState, holds_everybody, named
 from secureps.policy.rules import refuse_close
 from secureps.roles import commit, ending, quorum
 from secureps.roles.group_state import GroupState, Phase
@@ -42,31 +45,64 @@ def advance(turn: Turn, group: GroupState) -> float | None:
         _end(turn, group)
     if not group.streaming:
         return None
+    try:
+        return _move(turn, group)
+    except RuleFailed as error:
+        return _fail(turn, group, f"the rule of {group.name} failed: {error}")
+
+
+def _move(turn: Turn, group: GroupState) -> float | None:
     _follow(turn, group)
     until = _decide(turn, group) if group.phase is Phase.COLLECTING else None
-    if held := _ask(turn, group):
+    if not group.streaming:
+        return until
+    if lacking := ending.too_few(turn, group):
+        group.reason = lacking
+        return until
+    spent = len(group.pool.spent)
+    held = _ask(turn, group)
+    if held and group.phase is Phase.COLLECTING:  # what a version in the making waits for stays
         group.reason = f"{group.reason}; {held}"
-    return until
+    if group.phase is Phase.COLLECTING and not turn.federation.ending:
+        _end_if_too_few(turn, group)
+    return turn.now if turn.federation.ending or len(group.pool.spent) > spent else until
 
 
 def state(turn: Turn, group: GroupState) -> RuleState:
     """As the rule sees a group."""
-    here = turn.takers(group.name) - group.sitting_out
+    here = turn.takers(group.name) - group.sitting_out - group.pool.spent
     return group.pool.state(group.version, here, group.opened_at)
 
 
 def _end(turn: Turn, group: GroupState) -> None:
     reason = turn.federation.ending or f"version {group.version} of {group.name} is the last"
-    ids = tuple(group.receipts)
+    ids = group.pending
     turn.write(StreamEnded(group.name, reason))
     turn.tell_fates(ids)
     if ids:
         turn.discard(ids)
 
 
+def _fail(turn: Turn, group: GroupState, reason: str) -> float | None:
+    """Its rule cannot be asked any more: the run ends, after the version in the making."""
+    began = not turn.federation.ending
+    ending.end(turn, reason)
+    if group.phase is Phase.COLLECTING:
+        _end(turn, group)
+    return turn.now if began else None
+
+
 def _follow(turn: Turn, group: GroupState) -> None:
-    """Whoever is live takes part; whose lease ran out does not, and may come again."""
-    here, clocks = turn.takers(group.name), group.pool.clocks
+    """Whoever is live takes part; whose lease ran out does not, and may come again.
+
+    What those have sent who are left out of the run is given up.
+    """
+    out = turn.federation.isolated
+    ids = (id for id in group.pending if id.client in out and not group.closed_over(id))
+    if given_up := tuple(ids):
+        names = named(sorted({id.client for id in given_up}))
+        _drop(turn, group, given_up, f"{names} left out of this run")
+    here, clocks = turn.takers(group.name) - group.pool.spent, group.pool.clocks
     for client in sorted(clocks.keys() - here):
         turn.write(MemberLeft(group.name, client))
     for client in sorted(here - clocks.keys()):
@@ -80,6 +116,7 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
     arrivals = tuple(
         Arrival(r.id, r.version, arrived[r.id], r.magnitude, r.step)
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
+        if r.id.client not in group.sitting_out
     )
     rule = turn.plan.rule(group.name)
     seen = state(turn, group)
@@ -95,14 +132,12 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             here = {arrival.id for arrival in arrivals}
             own = turn.plan.bounds(group.name)
             if wrong := refuse_close(members, here, group.version, own, sealed):
-                ending.end(turn, f"the rule of {group.name} closed what may not be opened: {wrong}")
-                return turn.now
+                text = f"the rule of {group.name} closed what may not be opened: {wrong}"
+                return _fail(turn, group, text)
             commit.close(turn, group, members, reason)
             return None
         case Drop(ids, reason):
-            turn.write(SubmissionsDropped(group.name, ids, reason))
-            turn.tell_fates(ids)
-            turn.discard(ids)
+            _drop(turn, group, ids, reason)
             return turn.now
         case _:
             group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
@@ -110,7 +145,7 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
 
 
 def _ask(turn: Turn, group: GroupState) -> str:
-    """Asks whom the rule admits; returns why nobody may be asked, whatever the rule says."""
+    """Asks whom the rule admits; returns why nobody trains, if nobody does."""
     coming = group.version + (group.phase is not Phase.COLLECTING)
     if coming >= turn.plan.versions(group.name) or turn.federation.ending:
         return ""
@@ -118,23 +153,26 @@ def _ask(turn: Turn, group: GroupState) -> str:
         return lacking
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
-    idle = now.live - pool.training.keys()
-    if idle and holds_everybody(rule.admit(turn.now, min(idle), now)):
-        idle = frozenset()
+    idle, held = now.live - pool.training.keys(), ""
+    if idle and holds_everybody(first := rule.admit(turn.now, min(idle), now)):
+        idle, held = frozenset(), first.reason
     for client in sorted(idle, key=lambda client: _order(group, client)):
-        admission = rule.admit(turn.now, client, now)
-        if holds_everybody(admission):
-            break
-        if not isinstance(admission, Admit):
+        answer = rule.admit(turn.now, client, now)
+        if not isinstance(answer, Admit):
+            held = held or answer.reason
+            if holds_everybody(answer):
+                break
             continue
         if ending.unaffordable(turn, client, group):
+            held = held or f"the budget of {client} is spent"
+            turn.write(MemberLeft(group.name, client, spent=True))
             continue
         base = pool.next_base(client, group.version)
+        if base.step > turn.plan.bounds(group.name).ahead:
+            continue
         turn.write(MemberAsked(group.name, client, base.version, base.step))
         turn.order(client, make_invite(turn, group, client))
-    if not pool.training and group.phase is Phase.COLLECTING:
-        _end_if_spent(turn, group)
-    return ""
+    return "" if pool.training else held or "no member is live"
 
 
 def _order(group: GroupState, client: str) -> tuple[int, bytes]:
@@ -149,12 +187,38 @@ def _drawn(client: str, closed: int) -> bytes:
     return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
 
 
-def _end_if_spent(turn: Turn, group: GroupState) -> None:
-    """Nobody trains: if nobody ever may again, for a budget's sake, the run ends in order."""
-    spent, retired = ending.exhausted(turn, (group,)), frozenset(turn.federation.retired)
-    able = turn.takers(group.name, turn.clients) - spent - retired
-    if (spent or retired) and len(able) < turn.plan.bounds(group.name).minimum:
+def _end_if_too_few(turn: Turn, group: GroupState) -> None:
+    """The run ends in order if nobody is left who might make the next version, whoever comes."""
+    federation, pool = turn.federation, group.pool
+    out, retired = group.sitting_out, frozenset(federation.retired)
+    least = turn.plan.bounds(group.name).minimum
+    coming = {id.client for id in group.pending} | pool.training.keys() - federation.isolated.keys()
+    able, spent = turn.takers(group.name, turn.clients) - retired, frozenset(pool.spent)
+    if turn.live.isdisjoint(pool.training):
+        spent |= ending.exhausted(turn, (group,))
+    gone = out | spent | retired | federation.isolated.keys()
+    if not gone or len((able - spent | coming) - out) >= least:
+        return
+    if not out and not federation.isolated:
         ending.end(turn, ending.budget_spent(turn, group, spent, retired))
+        return
+    parts = {
+        "sit out until the next version": out,
+        "are left out of this run": federation.isolated.keys(),
+        "may spend no more": spent | retired,
+    }
+    why = [f"{named(sorted(names))} {what}" for what, names in parts.items() if names]
+    ending.end(
+        turn,
+        f"fewer than {least} clients are left for version {group.version + 1} of {group.name}: "
+        + "; ".join(why),
+    )
+
+
+def _drop(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...], reason: str) -> None:
+    turn.write(SubmissionsDropped(group.name, ids, reason))
+    turn.tell_fates(ids)
+    turn.discard(ids)
 
 
 def make_invite(turn: Turn, group: GroupState, client: str) -> Invite:

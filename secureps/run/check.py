@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from secureps.policy.committee_cost import CommitteeCost
 from secureps.policy.explanation import Explanation, GroupCost, Price, explain
 from secureps.policy.footprint import Footprint, Service
 from secureps.policy.plan import Plan, load_plan, naming
+from secureps.policy.rule_words import RuleWords
 from secureps.run.names import shard_names
 from secureps.run.progress import size
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
@@ -51,8 +53,8 @@ def check(path: Path, values: int | None = None) -> Explanation:
         ConfigError, PlanRefused: the plan is unsound; or nothing says how large the model is.
     """
     plan, cast = _read(path)
-    sizes = _sizes(plan, path, cast, values)
     with naming(path):
+        sizes = _sizes(plan, path, cast, values)
         return explain(plan, sizes, service(plan, cast.clients if cast else None))
 
 
@@ -148,6 +150,7 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
     for who in explanation.collusion:
         yield Text(f"- {who}")
     yield Text(f"What they find: {explanation.opened}.\n")
+    yield _rules(explanation.rules)
     yield _price(explanation.price)
     yield _costs(explanation.groups)
     if explanation.committee is not None:
@@ -155,6 +158,21 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
     yield _shard(explanation.shard)
     for remark in explanation.remarks:
         yield Text(f"note: {remark}", "yellow")
+
+
+def _rules(rules: tuple[RuleWords, ...]) -> Table:
+    quantities: dict[str, Callable[[RuleWords], str]] = {
+        "a version": lambda r: r.rule,
+        "an update may be behind": lambda r: r.behind,
+        "weights of members": lambda r: r.weights,
+        "a client is charged": lambda r: r.charged,
+        "the coordinator sees of a client": lambda r: r.seen,
+    }
+    return _table(
+        "what the rules do",
+        ("group", *(rule.group for rule in rules)),
+        [(name, *map(of, rules)) for name, of in quantities.items()],
+    )
 
 
 def _price(price: Price | None) -> Table | Text:
@@ -233,11 +251,20 @@ def _costs(groups: tuple[GroupCost, ...]) -> Table:
         "to fp32": lambda g: f"{g.ratio:.2f} x",
         "down at most": lambda g: size(g.bytes_down),
     }
+    alike = [list(same) for _, same in groupby(groups, lambda group: replace(group, name=""))]
+    first = [same[0] for same in alike]
     return _table(
         "what it costs",
-        ("group", *(group.name for group in groups)),
-        [(name, *map(of, groups)) for name, of in quantities.items()],
+        ("group", *(_named(same) for same in alike)),
+        [(name, *map(of, first)) for name, of in quantities.items()],
     )
+
+
+def _named(alike: list[GroupCost]) -> str:
+    """One group, or the first and last of row-blocks that cost the same."""
+    if len(alike) == 1:
+        return alike[0].name
+    return f"{alike[0].name} to {alike[-1].name}, each"
 
 
 def _shard(need: Footprint) -> Table:

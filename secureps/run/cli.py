@@ -218,6 +218,13 @@ def join(
             help="Your own limit, whatever the plan says; a plan without privacy is refused.",
         ),
     ] = None,
+    threshold: Annotated[
+        int | None,
+        typer.Option(
+            metavar="T",
+            help="Refuse a plan by which fewer than T key holders open a sum together.",
+        ),
+    ] = None,
     unsafe_seed: UnsafeSeed = None,
     threads: Annotated[
         int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")
@@ -232,11 +239,12 @@ def join(
     Killed at any moment and started again with the same state, it goes on where it was.
     """
     from secureps.client.runner import Joining, read_settings
+    from secureps.roles.member_kit import Terms
     from secureps.run.join import join as run
     from secureps.service.logs import logging_as
 
     state = state if state is not None else Path("state") / name
-    joining = Joining(server, kit, name, state, unsafe_seed, budget, threads)
+    joining = Joining(server, kit, name, state, unsafe_seed, Terms(budget, threshold), threads)
     with logging_as(log_format, name, verbose):
         reason = run(script, joining, read_settings(settings or []))
     typer.echo(reason)
@@ -285,6 +293,31 @@ def simulate(
     from secureps.run.simulate import simulate as play
 
     play(scenario, out, extras=Extras(tensorboard, mlflow))
+
+
+@app.command()
+def study(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a section [study].")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Processes that play, side by side.")
+    ] = 2,
+) -> None:
+    """Compare rules by the virtual time that each takes to a target, over several seeds.
+
+    Ctrl-C lets the trials that are being played end, and keeps them: the same command goes on.
+    """
+    _one_thread()
+    from rich.console import Console
+
+    from secureps.run.study import study as compare
+
+    compare(scenario, out, workers, Console())
 
 
 @app.command(

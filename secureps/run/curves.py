@@ -18,7 +18,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.run.metrics import Line
 from secureps.run.tally import DOWN, UP, Wait
 
-CURVES, WAITING = "curves.png", "waiting.png"
+CURVES, WAITING, STUDY = "curves.png", "waiting.png", "study.png"
 """The files in a report's folder."""
 
 SHOWN = 100
@@ -277,6 +277,39 @@ def _keys() -> list[Any]:
         Line2D([], [], marker="x", ls="", color=VERMILLION, ms=6, label="no update at the close"),
         Patch(color=PALE, label="not invited"),
     ]
+
+
+# --- studied ----------------------------------------------------------------------
+
+
+def draw_study(
+    curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]],
+    name: str,
+    measure: str,
+    target: float,
+    folder: Path,
+) -> None:
+    """Writes `study.png`: a line for every seed of a variant, to where it ended.
+
+    Args:
+        curves: by variant and seed: (virtual seconds above 0, score).
+        target: drawn as a line.
+    """
+    sheet = Sheet(f"study of {name}", "virtual time", True)
+    figure = _figure(f"{sheet.name}: {measure} over virtual time", sheet, 10.0, 5.5)
+    axes = figure.subplots()
+    for (variant, seeds), colour in zip(curves.items(), SERIES * len(curves)):
+        for index, points in enumerate(seeds):
+            times, scores = [t for t, _ in points], [score for _, score in points]
+            label = variant if index == 0 else None
+            axes.plot(times, scores, color=colour, lw=1.1, alpha=0.8, label=label)
+            axes.plot(times[-1:], scores[-1:], "o", color=colour, ms=4)
+    axes.axhline(target, color=GREY, ls="--", lw=1.2, label=f"target: {target:g}")
+    axes.set(xlabel="virtual time, s", ylabel=f"held-out {measure}", xscale="log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    _name(axes, "one line per seed", "until the target is held")
+    axes.legend(fontsize=8)
+    _save(figure, folder / STUDY)
 
 
 # --- every picture ----------------------------------------------------------------

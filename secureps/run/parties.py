@@ -46,7 +46,12 @@ class Founding:
 def make_coordinator(
     kit: PublicKit, founding: Founding, checkpoints: Path, stores: Stores, around: Surroundings
 ) -> Executor:
-    """The coordinator; checkpoints get their manifests in `checkpoints`."""
+    """The coordinator; checkpoints get their manifests in `checkpoints`.
+
+    Raises:
+        PlanRefused: a rule of the user's cannot be imported, or made.
+    """
+    founding.plan.make_rules()
     charter = Charter(
         founding.plan, kit.roster, kit.holders_digest, founding.initial, founding.nonce
     )
@@ -84,7 +89,8 @@ class HolderSecrets:
     """What only a key holder has.
 
     Args:
-        minimum: the smallest cohort that it opens; served: ids of runs that its key has served.
+        minimum: the smallest cohort that it opens; served: ids of runs that its key has served;
+        threshold: as in `HolderRules`.
     """
 
     name: str
@@ -92,13 +98,14 @@ class HolderSecrets:
     secret: Secret
     minimum: int
     served: frozenset[bytes] = frozenset()
+    threshold: int | None = None
 
 
 def make_holder(
     kit: PublicKit, own: HolderSecrets, stores: Stores, around: Surroundings
 ) -> Executor:
     """A key holder: what its secret is for says of which cipher."""
-    rules = HolderRules(own.minimum, kit.holders_digest, own.served)
+    rules = HolderRules(own.minimum, kit.holders_digest, own.served, own.threshold)
     if isinstance(own.secret, EnvelopeKey):
         member = CommitteeHolder(own.name, kit.roster, rules)
         names = tuple(certificate.name for certificate in kit.roster.holders())

@@ -20,6 +20,7 @@ from rich.text import Text
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import GroupStatus
 from secureps.run.baselines import Score
+from secureps.run.folding import rows
 
 QUIET = 15.0
 """Seconds after which a plain progress repeats itself when no version was made."""
@@ -119,10 +120,10 @@ class Progress:
         for label, value in _facts(view):
             facts.add_row(Text(label, "dim"), Text(value))
         groups = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for column in ("group", "version", "step", "why", "late"):
+        for column in ("group", "version", "step", "why", "waits for"):
             groups.add_column(column)
-        for group in view.groups:
-            cells = (group.name, str(group.version), group.step, group.reason, _late(group.late))
+        for row in rows(view.groups):
+            cells = (row.name, row.version, row.step, row.reason, row.late)
             groups.add_row(*(Text(cell) for cell in cells))
         title = Text(self._name, "bold")
         subtitle = Text(NO_PRIVACY, "bold red") if self._unsafe else None
@@ -133,7 +134,7 @@ class Progress:
 def plain(view: View) -> str:
     """The view in one line."""
     facts = "; ".join(f"{label} {value}" for label, value in _facts(view))
-    groups = "; ".join(f"{g.name} {g.step}: {g.reason}" for g in view.groups)
+    groups = "; ".join(f"{row.name} {row.step}: {row.reason}" for row in rows(view.groups))
     return f"{facts}; {groups}" if groups else facts
 
 
@@ -142,7 +143,7 @@ def _facts(view: View) -> Iterable[tuple[str, str]]:
     if not view.groups:
         yield "clients", f"0 of {view.clients} are there"
         return
-    versions = (str(version) if version >= 0 else "none" for version in view.versions)
+    versions = (row.version.replace("-1", "none") for row in rows(view.groups))
     yield "version", f"{'/'.join(versions)} of {view.target}"
     if view.score is not None:
         yield (
@@ -154,8 +155,3 @@ def _facts(view: View) -> Iterable[tuple[str, str]]:
         yield "epsilon", f"{spent} of {view.budget:g} (delta {view.delta:g})"
     yield "bytes", f"{size(view.bytes_up)} up, {size(view.bytes_down)} down"
     yield "clients", f"{view.live} of {view.clients} are there"
-
-
-def _late(names: tuple[str, ...], shown: int = 4) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more

@@ -211,8 +211,9 @@ def _serve_holder(serving: Serving, kit: PublicKit) -> None:
     party = _party(serving, kit)
     secret = load_holder_secret(serving.path("kit"), party.name)
     runs = serving.path("kit") / "private" / party.name / "runs"
+    section, served = serving.section, served_runs(runs)
     own = HolderSecrets(
-        party.name, party.identity, secret, serving.section.minimum, served_runs(runs)
+        party.name, party.identity, secret, section.minimum, served, section.threshold
     )
     with _gauged(serving) as gauged:
 

@@ -182,12 +182,13 @@ class Play:
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
+        self._network: dict[tuple[str, str], float] = {}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         trainers: dict[str, Trainer] = {
             name: scenario.script.make(scenario.settings(i))
             for i, name in enumerate(scenario.clients)
         }
-        self._evaluator = scenario.script.make_evaluator(scenario.settings(0))
+        self.evaluator = scenario.script.make_evaluator(scenario.settings(0))
         self._score: Score | None = None
         seed = UnsafeSeed(scenario.section.seed)
         self.simulation = Simulation(
@@ -281,8 +282,8 @@ class Play:
             figures = {"clients": included, "gone": len(self._gone | self._away)}
             self.metrics.publish(group, version, now, math.inf, figures)
         score = ""
-        if self._evaluator is not None and min(versions.values()) >= 0:
-            result = self._evaluator.evaluate(simulation.model())
+        if self.evaluator is not None and min(versions.values()) >= 0:
+            result = self.evaluator.evaluate(simulation.model())
             self._score = Score.of(result)
             self.metrics.judged(versions, {"loss": result.loss, **result.metrics})
             score = f", {self._score.measure} {self._score.value:.3f}"
@@ -332,5 +333,8 @@ class Play:
         if not client.startswith("client-"):
             return 0.0
         kind = "data" if isinstance(message, PutBlock | GetBlock | GetSum) else "control"
-        seed = self.scenario.section.seed
-        return self.scenario.delays.network_seconds(seed, client, 0, kind)
+        seconds = self._network.get((client, kind))
+        if seconds is None:  # the same for all of a client's messages of a kind: drawn once
+            delays, seed = self.scenario.delays, self.scenario.section.seed
+            seconds = self._network[client, kind] = delays.network_seconds(seed, client, 0, kind)
+        return seconds

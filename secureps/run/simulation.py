@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +151,7 @@ class Simulation:
         self._stores: dict[str, Stores] = {}
         self._seeds: dict[str, Seed] = {}
         self.parties: dict[str, Executor] = {}
-        self._failures: set[str] = set()
+        self._failed: set[str] = set()
         shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
         for name in (COORDINATOR, *shards, *holders, *cast.trainers):
             if name not in self._conditions.late:
@@ -162,8 +163,8 @@ class Simulation:
         """Starts a party, or starts it again from what it had journalled."""
         executor = self._make(name)
         self.parties[name] = executor
-        self._failures.discard(name)
-        executor.halted.add_done_callback(lambda done: self._ended(name, done))
+        self._failed.discard(name)
+        executor.halted.add_done_callback(partial(self._ended, name))
         if name == COORDINATOR or name.startswith("shard-"):
             self.network.attach(name, executor)
         executor.start()
@@ -189,10 +190,11 @@ class Simulation:
         Raises:
             SecurepsError: whatever ended a party that should not have ended.
             Refused: a server halted for a reason to complain of.
-            InternalError: nothing is left to happen, and the run is not over.
+            InternalError: nothing is left to happen, and `until()` is not true.
         """
-        if not self.loop.run(lambda: bool(self._failures) or (until or self._over)()):
-            raise InternalError(f"the simulation stands still: {self.reasons()}")
+        if not self.loop.run(lambda: bool(self._failed) or (until or self._over)()):
+            over = "after the end of the run, " if self.coordinator.federation.finished else ""
+            raise InternalError(f"the simulation stands still: {over}{self.reasons()}")
         for name, executor in self.parties.items():
             if executor.halted.done() and self._complains(name, executor.halted.result()):
                 raise Refused(executor.halted.result().reason)
@@ -200,7 +202,7 @@ class Simulation:
     def _ended(self, name: str, halted: Future[Halt]) -> None:
         """Heard of every party that ends: nobody looks at all of them after every event."""
         if halted.exception() is not None or self._complains(name, halted.result()):
-            self._failures.add(name)
+            self._failed.add(name)
 
     def _complains(self, name: str, halt: Halt) -> bool:
         """Whether nothing can go on without this party; other clients can without one."""

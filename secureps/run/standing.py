@@ -24,6 +24,7 @@ from secureps.messages.requests import (
     ServerStatus,
     Status,
 )
+from secureps.run.folding import rows
 from secureps.run.progress import size
 from secureps.run.tally import finite
 
@@ -139,8 +140,8 @@ def _state(server: ServerStatus) -> str:
 def evaluations(own: EvaluationStatus) -> Table:
     """The newest evaluation, and the best if the plan names a metric; +- where there is noise."""
     newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
-    rows = [("newest", newest)]
-    rows += [("best", result) for result in own.results if result.version == own.best]
+    judged = [("newest", newest)]
+    judged += [("best", result) for result in own.results if result.version == own.best]
     title = f"the federation's own evaluation, {len(own.results)} versions"
     if own.skipped:
         title += f"; skipped: {', '.join(map(str, own.skipped))}"
@@ -149,7 +150,7 @@ def evaluations(own: EvaluationStatus) -> Table:
         ("", "version", *(metric.name for metric in newest.metrics)),
         [
             (label, str(result.version), *(_metric(metric, noise) for metric in result.metrics))
-            for label, result in rows
+            for label, result in judged
         ],
     )
 
@@ -164,14 +165,13 @@ def _metric(metric: Metric, noise: Mapping[str, float]) -> str:
 
 
 def _groups(groups: tuple[GroupStatus, ...]) -> Table:
-    columns: tuple[str, ...] = ("group", "version", "step", "why", "late")
-    rows: list[tuple[str, ...]] = [
-        (g.name, str(g.version), g.step, g.reason, ", ".join(g.late)) for g in groups
-    ]
+    columns: tuple[str, ...] = ("group", "version", "step", "why", "waits for")
+    shown = rows(groups)
+    cells: list[tuple[str, ...]] = [(r.name, r.version, r.step, r.reason, r.late) for r in shown]
     if any(g.clip is not None for g in groups):  # a clip that stays is in the plan
-        clips = ["-" if g.clip is None else f"{g.clip:.4g}" for g in groups]
-        columns, rows = (*columns, "clip"), [(*row, clip) for row, clip in zip(rows, clips)]
-    return _table("groups", columns, rows)
+        columns = (*columns, "clip")
+        cells = [(*cell, row.clip) for cell, row in zip(cells, shown)]
+    return _table("groups", columns, cells)
 
 
 def spent(member: MemberStatus) -> str:

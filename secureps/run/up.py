@@ -326,6 +326,7 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
     refuse_privacy(script, plan)
     with naming(path):
         refuse_unaffordable(plan)
+        plan.make_rules()
     return plan, federation
 
 

@@ -1,8 +1,8 @@
 """What a server counts, in Prometheus' words, and the port that it is read from.
 
 A `Metrics` has a registry of its own; nothing is global. Labels are words of the code
-(message, record, task and error classes), the plan's groups and steps, and servers' names:
-their number is bounded, and none is a client's. Values are counts, sizes and seconds: no
+(message, record, task and error classes), the plan's groups and steps, rules' reasons and servers'
+names: their number is bounded, and none is a client's. Values are counts, sizes and seconds: no
 secret, no payload, nothing of anybody's data. What must not live here: decisions, and
 reading a machine (`service.snapshot`).
 """
@@ -10,9 +10,10 @@ reading a machine (`service.snapshot`).
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -217,6 +218,14 @@ class _Standing(Collector):
                 step.add_metric((group, each.value), each.value == phase)
         yield version
         yield step
+        waits = GaugeMetricFamily(
+            "secureps_group_waits",
+            "1 for what a group waits for, as `secureps status` says it, without clients' names.",
+            labels=("group", "why"),
+        )
+        for group, reason in now.reasons.items():
+            waits.add_metric((group, unnamed(reason, now.clients)), 1)
+        yield waits
         yield _gauge("secureps_members_joined", "Clients that ever joined.", now.joined)
         yield _gauge("secureps_members_live", "Clients whose lease runs.", now.live)
         away = GaugeMetricFamily(
@@ -235,6 +244,12 @@ class _Standing(Collector):
                 "The most that any client has spent, at the plan's delta.",
                 epsilon,
             )
+
+
+def unnamed(reason: str, clients: Collection[str]) -> str:
+    """A reason without the names of these: "client-1, client-2 and 3 more" are "clients"."""
+    words = ("clients" if w in clients else w for w in re.split(r"([^\w.-]+|[.](?:\s|$))", reason))
+    return re.sub(r"clients(?:, clients)*(?: and \d+ more)?", "clients", "".join(words))
 
 
 def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:

@@ -1,8 +1,7 @@
 """How a machine stands, as an immutable value that other threads may read.
 
 Machines belong to their loop's thread; whoever serves metrics or health reads the last
-`Snapshot` instead. What must not live here: counters, formats, and what a group waits for
-in words (`secureps status` says it).
+`Snapshot` instead. What must not live here: counters and formats.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from secureps.policy.spending import Fact, facts_of, spent
 from secureps.roles.committee_holder import CommitteeHolder
 from secureps.roles.coordinator import Coordinator
 from secureps.roles.keyholder import KeyHolder
+from secureps.roles.report import why
 from secureps.roles.shard import Shard
 
 
@@ -45,12 +45,15 @@ class Snapshot:
         ready: it can do its work: a coordinator has read its journal, the others are part
             of a run as well.
         groups: (version, step of the commit) by group; the coordinator's alone, as are the rest.
+        reasons: what each waits for, in words that may name `clients`.
         joined, live: how many clients ever joined, and have a lease that runs.
         away: how many servers of a role, "shard" or "holder", do not watch the coordinator now.
     """
 
     ready: bool
     groups: Mapping[str, tuple[int, str]] | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    clients: frozenset[str] = frozenset()
     joined: int = 0
     live: int = 0
     away: Mapping[str, int] = field(default_factory=dict)
@@ -79,13 +82,16 @@ class Snapshot:
         if spending is None:
             facts = {name: facts_of(federation.ledger, name) for name in federation.members}
             spending = Spending(machine.plan, facts, False)
+        live, servers, groups = machine.live(now), machine.servers, federation.groups.values()
         return cls(
             ready=True,
-            groups={g.name: (g.version, g.phase.value) for g in federation.groups.values()},
+            groups={g.name: (g.version, g.phase.value) for g in groups},
+            reasons={g.name: why(federation, live, g, servers) for g in groups},
+            clients=frozenset(federation.members),
             joined=len(federation.members),
-            live=len(machine.live(now)),
+            live=len(live),
             away={
-                role: sum(s.role == role and not s.live for s in machine.servers)
+                role: sum(s.role == role and not s.live for s in servers)
                 for role in ("shard", "holder")
             },
             finished=bool(federation.finished),

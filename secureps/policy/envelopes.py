@@ -1,0 +1,36 @@
+"""How many bytes a submission carries for a committee, whatever it updates.
+
+Envelopes, commitments and the correction belong to the key of a submission, whose length is the
+ring's degree and not the model's.
+"""
+
+from __future__ import annotations
+
+from secureps.crypto import envelope
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.ring import Encoding, choose
+from secureps.crypto.sharing import Committee
+
+DIGEST_BYTES = 32
+COEFFICIENT_BYTES = 4
+"""Of a correction or an answer, modulo 2^31 - 1."""
+
+
+def encoding(parameters: CipherParameters) -> Encoding:
+    """How values lie in the ring's elements."""
+    return choose(parameters.capacity, parameters.levels, parameters.most_weight)
+
+
+def value_bytes(parameters: CipherParameters) -> float:
+    """Bytes of a value in a full element."""
+    own = encoding(parameters)
+    return own.element_bytes / own.values
+
+
+def envelope_bytes(committee: Committee, degree: int) -> int:
+    """Of one submission, for all holders together."""
+    return (
+        len(committee.holders) * (committee.seed_bytes + envelope.OVERHEAD)
+        + len(committee.subsets) * DIGEST_BYTES
+        + degree * COEFFICIENT_BYTES
+    )

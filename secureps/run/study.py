@@ -1,0 +1,238 @@
+"""`secureps study`: rules compared by the virtual time to a target, over several seeds.
+
+    OUT/study.json     what is compared: a folder goes on with the same study alone
+    OUT/trials/        what each trial came to, written when it ends
+    OUT/report.json    a row per rule, and all that was tuned
+    OUT/table.md       the rows
+    OUT/study.png      scores over virtual time
+
+Tuning is the same for every rule: all its candidates under one seed, one after another, each
+given up once it is later than the best before it; then the soonest under seeds that tuning has
+not seen. What must not live here: playing (`run.trial`), adding up (`run.findings`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from secureps.config import AsyncSection, StudySection, VariantSection
+from secureps.errors import ConfigError
+from secureps.policy.plan import naming
+from secureps.run.curves import draw_study
+from secureps.run.findings import Findings, markdown, table
+from secureps.run.simulate import Scenario, load_scenario
+from secureps.run.trial import (
+    PLAIN,
+    Candidate,
+    Comparison,
+    Likeness,
+    Outcome,
+    Point,
+    Trial,
+    altered,
+    play,
+    section_of,
+)
+
+Job = Trial | Comparison
+Result = Outcome | Likeness
+Course = Generator[Job, Result, None]
+
+
+def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
+    """Plays what is not played yet, and writes the report.
+
+    Args:
+        path: a scenario with a study.
+        out: the report's folder (default: runs/NAME-study); one of the same study goes on.
+        workers: trials that are played at once.
+
+    Returns:
+        the report's folder.
+
+    Raises:
+        ConfigError, PlanRefused: the study is not right, or the folder has another one.
+        KeyboardInterrupt: after Ctrl-C; trials that were being played have ended, and are kept.
+    """
+    scenario = load_scenario(path)
+    own = section_of(scenario)
+    _refuse_unsound(scenario, own)
+    folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
+    _claim(folder, scenario)
+    findings = Findings(own)
+    courses = {each.name: _course(own, each, _sealed(scenario, own, each)) for each in own.variant}
+    total = sum(_jobs(scenario, own, each) for each in own.variant)
+    desk = _Desk(path, folder, findings, total, console)
+    desk.run(courses, workers)
+    rows = findings.rows()
+    report = {"study": own.model_dump(mode="json"), "rows": [asdict(row) for row in rows]}
+    report["tuned"] = findings.tuned()
+    _write(folder / "report.json", report)
+    (folder / "table.md").write_text(markdown(own, rows))
+    draw_study(findings.curves(), scenario.section.name, own.measure, own.target, folder)
+    console.print(table(own, rows))
+    console.print(f"{findings.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
+    return folder
+
+
+def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
+    names = [variant.name for variant in own.variant]
+    if len(set(names)) < len(names):
+        raise ConfigError("study.variant: two have the same name")
+    if own.baseline not in names:
+        raise ConfigError(f"study.baseline: no variant {own.baseline!r}; there are {names}")
+    if own.tuning in own.seeds:
+        raise ConfigError(f"study.tuning: seed {own.tuning} would be tuned on and judged on")
+    for variant in own.variant:
+        for number, rule in enumerate(variant.rules, 1):
+            with naming(f"study.variant {variant.name}, rule {number}"):
+                sealed = _sealed(scenario, own, variant)
+                plan = altered(scenario, rule, variant.rates[0], 1, sealed)
+            start = max(plan.bounds(group).start for group in plan.groups)
+            if scenario.section.clients < start:
+                raise ConfigError(
+                    f"study.variant {variant.name}: {scenario.section.clients} clients play, the "
+                    f"rule waits for {start}"
+                )
+
+
+def _sealed(scenario: Scenario, own: StudySection, variant: VariantSection) -> bool:
+    """Whether it is compared with its encrypted self: not if nothing encrypts, or it may not be."""
+    plain = scenario.plan.section.cipher.name == PLAIN
+    alone = any(isinstance(rule, AsyncSection) for rule in variant.rules)
+    return own.sealed > 0 and not plain and not alone
+
+
+def _jobs(scenario: Scenario, own: StudySection, variant: VariantSection) -> int:
+    tried = len(variant.rules) * len(variant.rates)
+    return tried + len(own.seeds) + _sealed(scenario, own, variant)
+
+
+def _course(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
+    """The jobs of a variant, one after another; each is told the last one's result."""
+    limit, best = own.seconds, (math.inf, math.inf)
+    chosen = Candidate(variant.name, 0, variant.rates[0])
+    for candidate in _candidates(variant):
+        outcome = yield Trial(candidate, own.tuning, limit)
+        assert isinstance(outcome, Outcome)
+        reached = math.inf if outcome.reached is None else outcome.reached
+        if (reached, -outcome.best) < best:
+            chosen, best = candidate, (reached, -outcome.best)
+        limit = min(limit, reached)
+    for seed in own.seeds:
+        yield Trial(chosen, seed, own.seconds)
+    if sealed:
+        yield Comparison(chosen, own.tuning)
+
+
+def _candidates(variant: VariantSection) -> Iterator[Candidate]:
+    for rule in range(len(variant.rules)):
+        for rate in variant.rates:
+            yield Candidate(variant.name, rule, rate)
+
+
+class _Desk:
+    """Hands jobs to workers, keeps what they come to, and says how far it is."""
+
+    def __init__(
+        self, path: Path, folder: Path, findings: Findings, total: int, console: Console
+    ) -> None:
+        self._path = path
+        self._trials = folder / "trials"
+        self._findings = findings
+        self._total = total
+        self._console = console
+        self._count = 0
+
+    def run(self, courses: Mapping[str, Course], workers: int) -> None:
+        """All courses to their ends, at most one job of each at a time."""
+        context = get_context("spawn")  # a fork would copy torch's threads
+        ready: list[tuple[Course, Result | None]] = [(each, None) for each in courses.values()]
+        running: dict[Future[Result], tuple[Course, Job]] = {}
+        with ProcessPoolExecutor(workers, context, initializer=_deaf) as pool:
+            try:
+                while ready or running:
+                    while ready and len(running) < workers:
+                        course, last = ready.pop(0)
+                        job = self._next(course, last)
+                        if job is not None:
+                            running[pool.submit(play, self._path, job)] = course, job
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        course, job = running.pop(future)
+                        ready.append((course, self._keep(job, future.result())))
+            except KeyboardInterrupt:
+                self._console.print("lets the trials end that are being played")
+                for future, (_, job) in running.items():
+                    self._keep(job, future.result())
+                raise
+
+    def _next(self, course: Course, last: Result | None) -> Job | None:
+        """The next job that no earlier play of the study has done; None at the end."""
+        try:
+            job = next(course) if last is None else course.send(last)
+            while (known := _read(self._trials / f"{job.name}.json", job)) is not None:
+                self._take(job, known, "known")
+                job = course.send(known)
+        except StopIteration:
+            return None
+        return job
+
+    def _keep(self, job: Job, result: Result) -> Result:
+        _write(self._trials / f"{job.name}.json", asdict(result))
+        self._take(job, result, f"{result.cpu:.0f} s of CPU")
+        return result
+
+    def _take(self, job: Job, result: Result, note: str) -> None:
+        self._count += 1
+        text = self._findings.take(job, result)
+        line = f"[{self._count}/{self._total}] {job.name}: {text} ({note})"
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _deaf() -> None:
+    """A worker ends its trial whatever key is pressed; who handed it out decides what is next."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+# --- the folder -------------------------------------------------------------------
+
+
+def _claim(folder: Path, scenario: Scenario) -> None:
+    settings = {
+        "scenario": scenario.section.model_dump(mode="json"),
+        "plan": scenario.plan.section.model_dump(mode="json", exclude={"federation"}),
+    }
+    path = folder / "study.json"
+    if path.exists():
+        if json.loads(path.read_text()) != settings:
+            raise ConfigError(f"{folder} holds another study; remove it or give another --out")
+        return
+    (folder / "trials").mkdir(parents=True, exist_ok=True)
+    _write(path, settings)
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    beside = path.with_suffix(".new")  # so that nobody reads half a file
+    beside.write_text(json.dumps(record, indent=1) + "\n")
+    beside.replace(path)
+
+
+def _read(path: Path, job: Job) -> Result | None:
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text())
+    if isinstance(job, Comparison):
+        return Likeness(**record)
+    points = tuple(Point(**point) for point in record.pop("points"))
+    return Outcome(points=points, **record)
