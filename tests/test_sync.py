@@ -41,7 +41,9 @@ def opened(invited: frozenset[str] = ABC, extensions: int = 0) -> RuleState:
 
 def test_a_round_waits_for_its_members() -> None:
     state = RuleState(0, frozenset({"a", "b"}))
-    assert rule().admit(0.0, "a", state) == Wait(None, "waits for members: 2 of 3 are live")
+    assert rule().admit(0.0, "a", state) == Wait(
+        None, "waits for members: 2 of 3 are live", everybody=True
+    )
     state = RuleState(0, ABC)
     assert rule().admit(0.0, "a", state) == Admit("invited to version 1")
 
@@ -49,7 +51,7 @@ def test_a_round_waits_for_its_members() -> None:
 def test_nobody_waits_for_who_is_left_out_but_the_minimum_stays() -> None:
     pair, single = frozenset({"a", "b"}), frozenset({"a"})
     assert isinstance(rule().admit(0.0, "a", RuleState(0, pair, left_out=1)), Admit)
-    waits = Wait(None, "waits for members: 1 of 2 are live")
+    waits = Wait(None, "waits for members: 1 of 2 are live", everybody=True)
     assert rule().admit(0.0, "a", RuleState(0, single, left_out=5)) == waits
 
 
