@@ -87,11 +87,6 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
                 f"evaluation: a version is judged between rounds, and group {group.name} has none "
                 f'under rule "{group.rule.name}": take "sync", or leave [evaluation] out'
             )
-        if group.sparse is not None:
-            raise PlanRefused(
-                f"evaluation: a version is of all groups, and the row-blocks of group {group.name} "
-                "do not wait for each other: remove sparse, or leave [evaluation] out"
-            )
     if own.every > section.versions:
         raise PlanRefused(
             f"evaluation.every: of {section.versions} versions none is the {own.every}th"
