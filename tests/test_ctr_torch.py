@@ -128,7 +128,7 @@ def test_central_training_comes_near_the_best_possible(script: Script) -> None:
     assert 0.55 < world.evaluate(alone).metrics["auc"] < central.metrics["auc"] - 0.08
 
 
-@pytest.mark.parametrize("name", ["ctr", "ctr_plain", "ctr_sync"])
+@pytest.mark.parametrize("name", ["ctr", "ctr_plain"])
 def test_the_table_of_the_plans_is_that_of_the_script(script: Script, name: str) -> None:
     """Each row-block is touched by enough holders for its rule."""
     plan = load_plan(ROOT / "policies" / f"{name}.toml")
@@ -145,6 +145,13 @@ def test_the_table_of_the_plans_is_that_of_the_script(script: Script, name: str)
     assert touching.max() == world.parties
     assert touching.min() >= max(bounds.minimum, bounds.start)
     assert touching.mean() < world.parties / 2
+
+
+def test_all_of_the_synchronous_plan_moves_together() -> None:
+    plan = load_plan(ROOT / "policies" / "ctr_sync.toml")
+    table, tower = plan.section.group
+    assert table.rule == tower.rule
+    assert table.sparse is None
 
 
 @pytest.mark.parametrize(
