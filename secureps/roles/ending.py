@@ -121,10 +121,11 @@ def _next(turn: Turn, client: str, ahead: list[GroupState]) -> float:
 
 
 def _fact(turn: Turn, client: str, group: GroupState, base: int) -> Fact | None:
-    """What it spends from this base version: after an evaluation that was lost, once more."""
+    """What it spends from this base version: after an evaluation that was lost, or as a further
+    step from it, once more."""
     assert turn.layout is not None
     size, attempt = turn.layout.group(group.name).size, 0
-    if group.name == EVALUATION:
+    if group.name == EVALUATION or group.pool.next_base(client, base).step:
         known = facts_of(turn.federation.ledger, client)
         attempt = sum((each.group, each.version) == (group.name, base) for each in known)
     return fact(turn.plan, client, group.name, size, base, attempt)
