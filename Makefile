@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test check bench proto clean
+.PHONY: demo test check bench study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in about a minute
 	$(BIN)/secureps warm
@@ -19,9 +19,12 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
-	@for name in ciphers threads streaming committee holder version memory; do \
+	@for name in ciphers threads streaming committee holder version memory virtual; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
+
+study: $(STAMP)  ## every rule by virtual time to a target; about ten minutes of two quiet cores
+	$(BIN)/secureps study simulations/stragglers.toml
 
 proto: $(STAMP)  ## after a change of secureps.proto
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. secureps/wire/secureps.proto

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from secureps.client.runner import run_client
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
-from secureps.config import Section, parse
 from secureps.scenario.datasets import Dataset, digits
+from secureps.sections import Section, parse
 
 FEATURES, HIDDEN, CLASSES = 64, 1334, 10
 
@@ -65,7 +65,7 @@ class Holder:
     def fit(self, parameters: Arrays, config: FitConfig) -> FitResult:
         x, y = self._data.x[self._rows], self._data.y[self._rows]
         rate = np.float32(config.settings["lr"])
-        steps = int(config.settings["local_steps"])
+        steps = config.part(int(config.settings["local_steps"]))
         for _ in range(steps):
             hidden, chances = _forward(parameters, x)
             error = chances

@@ -21,10 +21,10 @@ from torch.nn import functional
 from secureps.client.runner import run_client
 from secureps.client.torch import Records, TorchTrainer
 from secureps.client.trainer import EvaluateResult, FitConfig
-from secureps.config import Section, parse
 from secureps.errors import ConfigError
 from secureps.scenario import clicks
 from secureps.scenario.datasets import stratified
+from secureps.sections import Section, parse
 
 LOCAL_HELD_OUT = 0.15  # of a share, for the holder's own evaluation
 

@@ -19,10 +19,10 @@ from torch import nn
 from secureps.client.runner import run_client
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import EvaluateResult, FitConfig
-from secureps.config import Section, parse
 from secureps.errors import ConfigError
 from secureps.scenario.datasets import Dataset, digits, stratified
 from secureps.scenario.partition import dirichlet
+from secureps.sections import Section, parse
 
 Shares = tuple[NDArray[np.int64], ...]
 

@@ -7,33 +7,19 @@ environment, and anything about processes and addresses (`run.serve` has those).
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
-    ValidationError,
 )
-from pydantic_core import ErrorDetails
 
-from secureps.errors import ConfigError
+from secureps.sections import Section
 
 Scalar = bool | int | float | str
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
-
-
-class Section(BaseModel):
-    """A table of a TOML file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class CipherSection(Section):
@@ -134,7 +120,7 @@ class OwnRuleSection(Section):
     most_weight: Literal[1, 2, 4] = 1
     max_staleness: int = Field(default=10, ge=0, le=1000)
     deadline: float = Field(default=60.0, gt=0)
-    settings: dict[str, Scalar] = {}
+    settings: dict[str, Scalar] = Field(default={})
 
 
 def _rule(rule: Any) -> Any:
@@ -318,12 +304,23 @@ PrivacySection = Annotated[
 ]
 
 
+class WorkSection(Section):
+    """Slow clients do less local work, so that they arrive in time (`policy.work`).
+
+    `target_seconds` is for pulling, training and pushing (default: the shortest deadline of the
+    groups); `least` the smallest part of the work, a power of two.
+    """
+
+    target_seconds: float | None = Field(default=None, gt=0)
+    least: float = Field(default=0.125, gt=0, le=1)
+
+
 class FederationSection(Section):
     """Who takes part when one machine plays all parties (`up`): script, count and settings."""
 
     script: str
     clients: int = Field(ge=1)
-    settings: dict[str, Scalar] = {}
+    settings: dict[str, Scalar] = Field(default={})
 
 
 class PlanSection(Section):
@@ -339,7 +336,8 @@ class PlanSection(Section):
     local: tuple[str, ...] = ()
     cipher: CipherSection = CipherSection()
     privacy: PrivacySection | None = None
-    training: dict[str, Scalar] = {}
+    training: dict[str, Scalar] = Field(default={})
+    work: WorkSection | None = None
     group: tuple[GroupSection, ...] = Field(min_length=1)
     evaluation: EvaluationSection | None = None
     federation: FederationSection | None = None
@@ -374,11 +372,25 @@ class StudySection(Section):
     variant: tuple[VariantSection, ...] = Field(min_length=1)
 
 
+class StaySection(Section):
+    """Clients that do not stay from beginning to end.
+
+    `count` of them, from number `first` on, come at `comes` seconds and are gone for good, without
+    a word, at `leaves` (default: they stay).
+    """
+
+    first: int = Field(ge=0)
+    count: int = Field(default=1, ge=1)
+    comes: float = Field(default=0.0, ge=0)
+    leaves: float | None = Field(default=None, gt=0)
+
+
 class ScenarioSection(Section):
     """A simulation: a plan, a script, how many clients, and what goes wrong.
 
     `delays` is read by `scenario.delays`; a client that drops out of a version is gone
-    for `downtime` seconds and then starts again from its journal.
+    for `downtime` seconds and then starts again from its journal. `stay` is for those that come
+    late or leave.
     """
 
     name: str = Field(pattern=NAME)
@@ -386,9 +398,10 @@ class ScenarioSection(Section):
     script: str
     clients: int = Field(ge=1)
     seed: int = Field(default=0, ge=0, lt=1 << 64)
-    settings: dict[str, Scalar] = {}
-    delays: dict[str, Any] = {}
+    settings: dict[str, Scalar] = Field(default={})
+    delays: dict[str, Any] = Field(default={})
     downtime: float = Field(default=60.0, ge=0)
+    stay: tuple[StaySection, ...] = ()
     study: StudySection | None = None
 
 
@@ -419,82 +432,3 @@ class ServeSection(Section):
     metrics: str | None = None
     threads: int = Field(default=1, ge=1, le=256)
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
-
-
-S = TypeVar("S", bound=Section)
-
-
-def parse(kind: type[S], data: dict[str, Any], where: str) -> S:
-    """The section of class `kind` in `data`; ConfigError names every key that is wrong."""
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        errors = error.errors()
-        wrong = "; ".join(_told(kind, each) for each in errors if not _follows(each, errors))
-        raise ConfigError(f"{where}: {wrong}") from None
-
-
-def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
-    """Whether a table counts as absent only because something in it is wrong."""
-    own = error["loc"]
-    return error["type"] == "too_short" and any(
-        len(other["loc"]) > len(own) and other["loc"][: len(own)] == own for other in errors
-    )
-
-
-def _told(kind: type[Section], error: ErrorDetails) -> str:
-    """A key, as the file spells it, and what is wrong; for an unknown one, which are known."""
-    key, section = _place(kind, error["loc"])
-    if error["type"] != "extra_forbidden":
-        return f"{key or 'top level'}: {error['msg']}"
-    known = list(section.model_fields)
-    close = difflib.get_close_matches(str(error["loc"][-1]), known, 1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-    return f"{key}: unknown key; {hint}"
-
-
-def _place(kind: type[Section], location: tuple[int | str, ...]) -> tuple[str, type[Section]]:
-    """The key at a pydantic location, tables counted from 1, and the section that it is in."""
-    key, section, inside = "", kind, [kind]
-    for part in location:
-        if isinstance(part, int):
-            key += f" {part + 1}"
-        elif len(inside) > 1:  # the tag of one of several sections, which no file spells
-            section = next(each for each in inside if _tag(each) == part)
-            inside = [section]
-        else:
-            section = inside[0] if inside else section
-            key += f".{part}" if key else part
-            field = section.model_fields.get(part)
-            inside = [] if field is None else list(_sections(field.annotation))
-    return key, section
-
-
-def _sections(annotation: Any) -> Iterator[type[Section]]:
-    """All sections that a type mentions."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _sections(argument)
-
-
-def _tag(section: type[Section]) -> str:
-    for key in ("unit", "name"):
-        if key in section.model_fields and (tags := get_args(section.model_fields[key].annotation)):
-            return str(tags[0])
-    return "own"
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file; ConfigError when it is missing or does not parse."""
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path}: Is a directory; name a file in it") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: no TOML file: {error}") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: {error}") from None

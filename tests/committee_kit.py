@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.sealing import Origin, OutboxSealer
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.field import parse_vector
 from secureps.crypto.rlwe import KeySum
@@ -28,6 +28,7 @@ from secureps.roles.committee_holder import CommitteeHolder
 from secureps.roles.grants import HolderRules
 from secureps.roles.machine import COORDINATOR, HANDS, Call, Step, Work, WorkFailed
 from secureps.run.simulation import MemoryKit, memory_kit
+from secureps.sections import parse
 from secureps.service.committee_hands import CommitteeHands
 from secureps.store.spool import MemorySpool
 from tests.roles_kit import SCHEMA

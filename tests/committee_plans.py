@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.policy.plan import Plan
+from secureps.sections import parse
 
 
 def committee_plan(

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
+from secureps.sections import parse
 
 Tensors = dict[str, NDArray[Any]]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.crypto.identity import Certificate, Identity, Role, Roster, certify, sign_roster
 from secureps.errors import SecurepsError
 from secureps.messages import orders, records, requests
@@ -39,6 +39,7 @@ from secureps.roles.federation import Federation
 from secureps.roles.group_state import Phase
 from secureps.roles.machine import HANDS, Answer, Order, Step, Work
 from secureps.roles.tasks import ManifestWritten, WriteManifest
+from secureps.sections import parse
 
 SHARDS = ("shard-a", "shard-b")
 HOLDER = "keys"

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.records import CohortClosed
 from secureps.messages.submission import Cohort
 from secureps.policy.plan import Plan
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
+from secureps.sections import parse
 from tests.federations import CIPHERS, Tensors
 from tests.streams import seconds
 

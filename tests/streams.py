@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.scenario.delays import generator
+from secureps.sections import parse
 from tests.federations import Walker, small_plan
 
 SSP = {"name": "ssp", "slack": 2}

@@ -9,10 +9,11 @@ import pytest
 
 from secureps.client.script import Script
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult, RecordPrivacy
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
 from secureps.run.baselines import Judge, Race, Score, run_baselines, train_alone
+from secureps.sections import parse
 
 PLAN = Plan(
     parse(

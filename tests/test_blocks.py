@@ -14,12 +14,13 @@ import pytest
 from secureps.client.hands import Holdings
 from secureps.client.runner import Joining
 from secureps.client.sealing import Origin, OutboxSealer
-from secureps.config import ServeSection, parse
+from secureps.config import ServeSection
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.rlwe import RlweSealing
 from secureps.errors import ConfigError, InternalError
 from secureps.messages.submission import SubmissionId
 from secureps.run.parties import ShardSettings
+from secureps.sections import parse
 from secureps.service.blocks import in_order
 from secureps.store.spool import MemorySpool
 from tests.committee_kit import BASE, Bench

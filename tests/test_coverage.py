@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.errors import PlanRefused
 from secureps.policy.plan import Plan
+from secureps.sections import parse
 
 RECORD = {
     "noise_multiplier": 1.0,
@@ -84,7 +85,7 @@ def test_nobody_judges_a_model_of_which_everybody_has_some_rows(evaluator: str |
     evaluation = {"every": 1, "metrics": {"loss": 1.0}, "evaluator": evaluator}
     group = {"rule": ROUNDS, "sparse": ROWS, "name": "table"}
     body = {"name": "demo", "versions": 3, "group": [group], "evaluation": evaluation}
-    with pytest.raises(PlanRefused, match=r"evaluation: .* of group table clients have the rows"):
+    with pytest.raises(PlanRefused, match=r"of group table .* nor has every client all of them"):
         Plan(parse(PlanSection, body, "demo.toml"))
 
 

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from secureps.run.curves import SHOWN, Sheet, draw, draw_curves, draw_waiting
+from secureps.run.curves import SHOWN, Sheet, draw, draw_curves, draw_study, draw_waiting
 from secureps.run.metrics import Line
 from secureps.run.tally import Wait
 
@@ -245,3 +245,23 @@ def test_one_that_is_very_late_does_not_hide_the_others(
 def test_a_run_without_rounds_says_so(drawn: Any) -> None:
     (axes,) = drawn(draw_waiting, [at(0)], SHEET).axes
     assert [text.get_text() for text in axes.texts] == ["no round was measured"]
+
+
+def test_a_study_has_a_line_for_every_seed_and_one_name_for_each_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    ran = [(5.0, 0.1), (10.0, 0.95)]
+    curves = {"sync": [ran, ran[:1]], "async": [ran]}
+    draw_study(curves, "few", "accuracy", 0.9, Path("nowhere"))
+    (axes,) = figures[0].axes
+    assert labels(axes) == ["sync", "async", "target: 0.9"]
+    lines = [line for line in axes.lines if line.get_linestyle() == "-"]
+    assert [xy(line) for line in lines] == [
+        ([5, 10], [0.1, 0.95]),
+        ([5], [0.1]),
+        ([5, 10], [0.1, 0.95]),
+    ]
+    assert list(axes.lines[-1].get_ydata()) == [0.9, 0.9]
+    assert "unsafe seed: no privacy" in figures[0].get_suptitle()

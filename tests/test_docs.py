@@ -15,14 +15,15 @@ import pytest
 from pydantic.fields import FieldInfo
 from typer.main import get_command
 
-from secureps import config
-from secureps.config import ServeSection, parse, read_toml
+from secureps import config, sections
+from secureps.config import ServeSection
 from secureps.crypto.ring import ETA, GUIDELINES_LOG_Q, RINGS, SIGMA
 from secureps.policy.plan import load_plan
 from secureps.policy.sights import withstood
 from secureps.run.cli import app
 from secureps.run.keys import keys
 from secureps.run.simulate import load_scenario
+from secureps.sections import parse, read_toml
 
 ROOT = Path(__file__).parent.parent
 
@@ -260,7 +261,7 @@ def test_files_are_found_in_sentences() -> None:
     assert files(text) == {"tests/x.py::test_y", "policies/", "docs/a.md"}
 
 
-SECTIONS: dict[str, type[config.Section]] = {
+SECTIONS: dict[str, type[sections.Section]] = {
     "The plan": config.PlanSection,
     "`[cipher]`": config.CipherSection,
     "`[[group]]`": config.GroupSection,
@@ -270,6 +271,7 @@ SECTIONS: dict[str, type[config.Section]] = {
     '`[group.rule]`, name = "async"': config.AsyncSection,
     '`[group.rule]`, name = "priority"': config.PrioritySection,
     "`[group.rule]`, a class of your own": config.OwnRuleSection,
+    "`[work]`": config.WorkSection,
     "`[group.optimizer]`": config.OptimizerSection,
     "`[group.optimizer.schedule]`": config.ScheduleSection,
     "`[group.sparse]`": config.SparseSection,
@@ -283,6 +285,7 @@ SECTIONS: dict[str, type[config.Section]] = {
     "A scenario, for `secureps simulate`": config.ScenarioSection,
     "`[study]` of a scenario": config.StudySection,
     "`[[study.variant]]`": config.VariantSection,
+    "`[[stay]]` of a scenario": config.StaySection,
     "A server's file, for `secureps serve`": config.ServeSection,
 }
 
@@ -293,14 +296,14 @@ def default(field: FieldInfo) -> str:
         return "required"
     if field.default is None:
         return "none"
-    if isinstance(field.default, config.Section):
+    if isinstance(field.default, sections.Section):
         return "its defaults"
     return f"`{json.dumps(field.default)}`"
 
 
 def test_the_plans_reference_has_every_key_and_its_default() -> None:
     page = (ROOT / "docs" / "plan.md").read_text()
-    own = {s for s in config.Section.__subclasses__() if s.__module__ == config.__name__}
+    own = {s for s in sections.Section.__subclasses__() if s.__module__ == config.__name__}
     assert set(SECTIONS.values()) == own
     parts = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
     for title, section in SECTIONS.items():

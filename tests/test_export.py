@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
@@ -19,6 +19,7 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.run import cli
 from secureps.run.export import export, newest_model, read_model
+from secureps.sections import parse
 from secureps.store import checkpoint
 from secureps.store.checkpoint import (
     Manifest,

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent / "secureps"
 FLOORS = {
     "errors": 0,
     "config": 0,
+    "sections": 0,
     "messages": 0,
     "model": 1,
     "codec": 1,

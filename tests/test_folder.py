@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from secureps.config import ServeSection, parse, read_toml
+from secureps.config import ServeSection
 from secureps.crypto.bfv import BfvSecretKey
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.folder import Cast, RunFolder, make_folder, write_servers
+from secureps.sections import parse, read_toml
 from secureps.store.keyring import check_fits, load_holder_secret, load_public
 
 PLAN = """

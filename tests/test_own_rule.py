@@ -12,13 +12,14 @@ from typing import Any, cast
 
 import pytest
 
-from secureps.config import OwnRuleSection, parse
+from secureps.config import OwnRuleSection
 from secureps.errors import PlanRefused, RuleFailed
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.own_rule import Guarded, own_rule
 from secureps.policy.plan import Plan
 from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, Rule, RuleState, Wait
 from secureps.policy.weights import evened, faded
+from secureps.sections import parse
 from tests.federations import same
 from tests.processes import Processes
 from tests.streams import PRIORITY, stream, stream_plan

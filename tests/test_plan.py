@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.config import PlanSection, parse, read_toml
+from secureps.config import PlanSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
 from secureps.errors import ConfigError, PlanRefused
@@ -19,6 +19,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.sync import Sync
+from secureps.sections import parse, read_toml
 
 SCHEMA = Schema((TensorSpec("bias", (5,), "float32"), TensorSpec("weight", (4, 5), "float32")))
 PRIVACY = {

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rule_words import RuleWords, rule_words
 from secureps.policy.sights import sights
 from secureps.run.check import check, tables
+from secureps.sections import parse
 from tests.test_coverage import CLIENT, RECORD
 
 POLICIES = Path(__file__).parent.parent / "policies"

@@ -108,6 +108,23 @@ def test_what_secret_noise_would_have_spent_is_told(tmp_path: Path) -> None:
     assert said[-4].startswith(f"epsilon {spent:.3f} of 50 (delta 1e-05)")
 
 
+def test_clients_come_late_and_leave_for_good(tmp_path: Path) -> None:
+    path = scenario(tmp_path)
+    stays = "[[stay]]\nfirst = 8\ncount = 2\ncomes = 35.0\n[[stay]]\nfirst = 0\nleaves = 40.0\n"
+    text = path.read_text().replace("dropout = 0.2", "dropout = 0.0")
+    path.write_text(text.replace("[settings]", f"{stays}[settings]"))
+    folder = simulate(path, tmp_path / "out", lambda text: None)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    early, late = {"client-08", "client-09"}, "client-00"
+    came = [(line["elapsed"], set(line["waited_seconds"])) for line in lines[1:]]
+    assert all(not names & early for at, names in came if at < 35.0)
+    assert late in came[0][1]
+    assert early <= came[-1][1], "who came late takes part"
+    assert late not in came[-1][1], "who left takes no part, and nobody waits for it"
+    assert [line["gone"] for line in lines if line["elapsed"] < 35.0][-1] == 2
+    assert lines[-1]["gone"] == 1
+
+
 def check_waits(line: dict[str, Any]) -> None:
     """Of one version: whoever is part of it came, nobody later than the round's deadlines."""
     came, missed = line["waited_seconds"], line["missed_seconds"]
@@ -179,6 +196,17 @@ def test_a_report_is_never_overwritten(tmp_path: Path) -> None:
         ("plan.toml", "no.toml", "no such file"),
         (str(SCRIPT), "no.py", "no such script"),
         ('name = "few"', 'name = "few"\nnonsense = 1', "nonsense"),
+        (
+            "[settings]",
+            "[[stay]]\nfirst = 9\ncount = 2\n[settings]",
+            "clients 0 to 9 and no others",
+        ),
+        (
+            "[settings]",
+            "[[stay]]\nfirst = 1\ncomes = 5.0\nleaves = 5.0\n[settings]",
+            "it leaves before",
+        ),
+        ("[settings]", "[[stay]]\nfirst = 1\n[[stay]]\nfirst = 1\n[settings]", "has another stay"),
     ],
 )
 def test_a_scenario_that_cannot_be_played_is_refused(

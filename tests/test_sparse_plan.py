@@ -10,12 +10,13 @@ import pytest
 
 from secureps.client.hands import schema_of
 from secureps.client.runner import touched_rows
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.committee_cost import committee_cost
 from secureps.policy.plan import Plan
+from secureps.sections import parse
 from tests.shoppers import BLOCK, BUFFERED, ROWS, SYNC, WIDTH, Shopper, shopping, sparse_plan
 
 SCHEMA = schema_of(Shopper(0, [0]).parameters(1))
@@ -52,7 +53,7 @@ def test_the_last_row_block_may_have_what_is_left() -> None:
 
 
 def test_row_blocks_are_not_evaluated_together() -> None:
-    with pytest.raises(PlanRefused, match="of group table clients have the rows that they touch"):
+    with pytest.raises(PlanRefused, match="row-blocks of group table do not wait for each other"):
         sparse_plan("plain", SYNC, evaluation={"every": 1, "metrics": {"loss": 4.0}})
 
 

@@ -13,7 +13,7 @@ from secureps.messages import orders, requests
 from secureps.messages.submission import SubmissionId
 from secureps.policy.hiding import check_weights
 from tests.roles_kit import HOLDER, MANY, Due
-from tests.stream_world import MINIMUM, StreamWorld, stream_plan
+from tests.stream_parties import MINIMUM, StreamWorld, stream_plan
 
 MEMBERS = st.sampled_from(MANY)
 
@@ -154,7 +154,8 @@ class Schedules(RuleBasedStateMachine):
             if world.group().version >= goal:
                 return
         group = world.group()
-        raise AssertionError(f"stands still: {group.reason}; {world.federation.ending}; {group}")
+        why = f"{group.reason}; {world.federation.ending}; {world.errors}"
+        raise AssertionError(f"stands still at {group.phase}: {why}; {group.pool}")
 
 
 class SspSchedules(Schedules):
@@ -195,5 +196,5 @@ TestSsp = SspSchedules.TestCase
 TestBuffered = BufferedSchedules.TestCase
 TestPriority = PrioritySchedules.TestCase
 TestSsp.settings = TestBuffered.settings = TestPriority.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None
+    max_examples=15, stateful_step_count=40, deadline=None
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.config import PlanSection, parse
+from secureps.config import PlanSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Refused
 from secureps.messages import records, requests
@@ -21,6 +21,7 @@ from secureps.roles.group_state import Phase
 from secureps.roles.machine import Answer
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Simulation
+from secureps.sections import parse
 from secureps.service.narrator import told
 from tests.cheats import cheats, journalled, lies, small_error, spoil_one, spoils, until
 from tests.federations import Walker, small_plan

@@ -24,8 +24,8 @@ from flwr.serverapp import ServerApp
 
 from secureps.client.flower_mods import check_mods
 from secureps.client.trainer import Setting
-from secureps.config import read_toml
 from secureps.errors import ConfigError
+from secureps.sections import read_toml
 
 NOTHING = (
     "neither ours, with make(settings), nor Flower's: needs a ClientApp, a client_fn(context), "

@@ -30,6 +30,9 @@ from secureps.client.generators import seeded
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
 from secureps.errors import ConfigError, NotFinite, PlanRefused, SecurepsError, WrongShape
 
+LOCAL_WORK = ("local_steps", "local_epochs")
+"""Settings of `[training]` that say how much work a version is."""
+
 NO_RECORD_PRIVACY = (
     "the plan's record privacy is a promise about every training step, and a Flower app takes "
     "steps of its own: use a plan without [privacy], or give model and records to a "
@@ -73,6 +76,9 @@ class FlowerTrainer:
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """One train message; its config is the plan's `[training]` and server-round.
 
+        With less than all of the work, `local_steps` or `local_epochs` of `[training]` are fewer,
+        and `work` is the part.
+
         Where the ServerApp was asked for the model, what it tells clients in its first round
         comes before that. The metrics that are plain finite numbers are in the result and go
         no further. Nobody counts an app's steps: they are 0.
@@ -85,7 +91,7 @@ class FlowerTrainer:
         if config.privacy is not None:
             raise PlanRefused(NO_RECORD_PRIVACY)
         start, versions = self._known(), config.versions.values()
-        told = {**config.settings, "server-round": max(versions, default=0) + 1}
+        told = {**_lighter(config), "server-round": max(versions, default=0) + 1}
         content = start.content("fitins" if self._app.legacy else "", parameters, told)
         at = sum(versions)  # grows with every group's version
         context = self._context(self._states.before(at))
@@ -261,6 +267,18 @@ class Start:
         before = dict(said.config_records.get(config_name, {}))
         settings = ConfigRecord({**before, **config})
         return RecordDict({**said, array_name: arrays, config_name: settings})
+
+
+def _lighter(config: FitConfig) -> dict[str, Setting]:
+    """The plan's settings, for the part of the work that is to be done."""
+    told = dict(config.settings)
+    if config.work == 1:
+        return told
+    for name in LOCAL_WORK:
+        count = told.get(name)
+        if isinstance(count, int) and not isinstance(count, bool):
+            told[name] = config.part(count)
+    return {**told, "work": config.work}
 
 
 def _bound(seed: int, parameters: Mapping[str, Array]) -> int:

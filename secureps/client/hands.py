@@ -130,6 +130,11 @@ class MemberHands:
 
     # --- payloads -----------------------------------------------------------------
 
+    @property
+    def pulled(self) -> Mapping[str, NDArray[np.float32]]:
+        """The blocks that are here, by `roles.library.block_key`; for reading."""
+        return self._cache
+
     def keep(self, request: object, payload: bytes) -> None:
         """Caches a published block; Malformed if it is no float32 block."""
         if not isinstance(request, GetBlock):
@@ -225,6 +230,7 @@ class MemberHands:
             seed=self._stream("fit", holdings.name, *labels, whole).integer(63),
             settings=section.training,
             privacy=record_privacy(self._machine.pinned.plan),
+            work=task.work,
         )
         with blamed("fit"):
             own = {name: array.copy() for name, array in base.items()}

@@ -194,7 +194,7 @@ class TorchTrainer:
             )
         local = LocalSgd.of(config.settings, config.privacy)
         records = len(self._train[0])
-        steps = local.steps(records, config.privacy)
+        steps = config.part(local.steps(records, config.privacy))
         key = _bound(self._touched(parameters), config, local)
         with self._reproducible(key, "layers"):
             module = self._loaded(parameters).train()

@@ -89,18 +89,27 @@ class FitConfig:
             kept out of `repr`.
         settings: the plan's training settings (learning rate, local steps, ...), public.
         privacy: the record-level mechanism to train under, or None.
+        work: the part of its local steps that this training takes, in (0, 1]: rounded down, but
+            one at least. Below 1 only under a plan with `[work]`, never with `privacy`.
 
     Raises:
-        ConfigError: the seed does not fit 63 bits.
+        ConfigError: the seed does not fit 63 bits, or `work` is no part.
     """
 
     versions: Mapping[str, int]
     seed: int = field(repr=False)
     settings: Mapping[str, Setting]
     privacy: RecordPrivacy | None = None
+    work: float = 1.0
 
     def __post_init__(self) -> None:
+        _require(0 < self.work <= 1, f"a part of the work is in (0, 1], got {self.work!r}")
+        _require(self.work == 1 or self.privacy is None, "private steps are all taken")
         _require(0 <= self.seed < 1 << SEED_BITS, f"a training seed has {SEED_BITS} bits, unsigned")
+
+    def part(self, count: int) -> int:
+        """Of so many steps or epochs, those that this training takes."""
+        return max(1, math.floor(count * self.work))
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ import re
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from cryptography.exceptions import InvalidSignature
@@ -167,7 +168,7 @@ def certify(
     return dataclasses.replace(bare, signature=ca.sign(_CERTIFICATE, signed_part(bare)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Roster:
     """Everybody, sorted by (role, name), signed by the CA; Malformed if it is not.
 
@@ -187,17 +188,21 @@ class Roster:
         if len(set(names)) != len(names):
             raise Malformed("a name is on the roster twice")
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """32 bytes over all certificates: what a run pins."""
         return digest(_ROSTER.decode(), *(canonical(c) for c in self.certificates))
 
     def find(self, name: str) -> Certificate:
         """The certificate of a party; UnknownParty if there is none."""
-        for certificate in self.certificates:
-            if certificate.name == name:
-                return certificate
-        raise UnknownParty(f"nobody named {name[:80]!r} is on the roster")
+        certificate = self._by_name.get(name)
+        if certificate is None:
+            raise UnknownParty(f"nobody named {name[:80]!r} is on the roster")
+        return certificate
+
+    @cached_property
+    def _by_name(self) -> dict[str, Certificate]:
+        return {certificate.name: certificate for certificate in self.certificates}
 
     def clients(self) -> tuple[Certificate, ...]:
         """Clients by name."""

@@ -73,8 +73,9 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
     for group in section.group:
         if group.sparse is not None:
             raise PlanRefused(
-                f"evaluation: a model is judged as a whole, and of group {group.name} clients have "
-                "the rows that they touch: leave [evaluation] or sparse out"
+                f"evaluation: a version is of all groups, and the row-blocks of group {group.name} "
+                "do not wait for each other, nor has every client all of them: remove sparse, or "
+                "leave [evaluation] out"
             )
         if group.versions not in (None, section.versions):
             raise PlanRefused(

@@ -17,14 +17,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from secureps.codec.grid import Grid
-from secureps.config import (
-    ClientPrivacySection,
-    GroupSection,
-    PlanSection,
-    RecordPrivacySection,
-    parse,
-    read_toml,
-)
+from secureps.config import ClientPrivacySection, GroupSection, PlanSection, RecordPrivacySection
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher
@@ -47,8 +40,10 @@ from secureps.policy.evaluation import (
 from secureps.policy.rule import Rule
 from secureps.policy.rules import Bounds, bounds, build_rule, refuse_rule
 from secureps.policy.sparse import refuse_small, row_blocks, touched
+from secureps.policy.work import refuse_unsound_work
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
+from secureps.sections import parse, read_toml
 
 
 @dataclass(frozen=True)
@@ -65,6 +60,8 @@ class Plan:
     def text(self) -> str:
         """Canonical JSON: what the run id binds. Leaves out who takes part on this machine."""
         body = self.section.model_dump(mode="json", exclude={"federation"})
+        if body["work"] is None:
+            del body["work"]
         for group in body["group"]:  # without them, the text is that of before they were known
             for key in ("adaptive", "sparse", "versions"):
                 if group[key] is None:
@@ -415,6 +412,7 @@ def naming(where: Path | str) -> Iterator[None]:
 def _refuse_unsound(plan: Plan) -> None:
     section = plan.section
     refuse_unsound_evaluation(section)
+    refuse_unsound_work(section)
     cipher(plan.cipher_parameters)
     own = (EVALUATION,) if plan.clients_evaluate else ()
     for name in (*plan.groups, *own):  # what evaluations inherit is refused where it is written

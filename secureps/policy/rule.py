@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from secureps.messages.submission import Member, SubmissionId
@@ -41,9 +42,9 @@ class Base:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RuleState:
-    """What a rule may look at beside the receipts.
+    """What a rule may look at beside the receipts; mappings may be views, so it is of one moment.
 
     Args:
         version: the committed version of the group.
@@ -69,6 +70,18 @@ class RuleState:
     closed: int = 0
     sent: Mapping[str, Base] = field(default_factory=dict)
     left_out: int = 0
+
+    @cached_property
+    def least(self) -> int:
+        """The least clock of the live members that take part; the cohorts settled if none does."""
+        clocks = [clock for member, clock in self.clocks.items() if member in self.live]
+        return min(clocks, default=self.closed)
+
+    @cached_property
+    def slowest(self) -> tuple[str, ...]:
+        """The live members at the least clock, or that have none yet."""
+        least = self.least
+        return tuple(sorted(m for m in self.live if self.clocks.get(m, least) <= least))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +138,11 @@ Admission = Admit | Wait | Refuse
 Decision = Close | Wait | Extend | Drop
 
 
+def holds_everybody(admission: Admission) -> bool:
+    """Whether nobody else need ask now."""
+    return isinstance(admission, Wait) and admission.everybody
+
+
 class Rule(Protocol):
     """When members start and cohorts close."""
 
@@ -162,7 +180,7 @@ def too_stale(arrivals: Sequence[Arrival], version: int, most: int) -> Drop | No
     return Drop(ids, f"more than {most} versions behind version {version}: pull and train again")
 
 
-def named(names: list[str], shown: int = 3) -> str:
+def named(names: Sequence[str], shown: int = 3) -> str:
     """The first of some names, and how many more."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more

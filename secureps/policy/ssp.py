@@ -51,7 +51,7 @@ class Ssp:
 
     def enter(self, state: RuleState) -> int:
         """At the clock that nobody may run ahead of: it holds nobody back, and may start."""
-        return min(_least(state), state.closed)
+        return min(state.least, state.closed)
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
         if len(state.live) < self.minimum:
@@ -59,12 +59,13 @@ class Ssp:
             return Wait(None, f"waits for members: {live} are live, a cohort needs {self.minimum}")
         if member in state.invited:
             return Wait(None, f"{member} trains")
-        clock, least = state.clocks.get(member, self.enter(state)), _least(state)
+        clock, least = state.clocks.get(member), state.least
+        if clock is None:
+            clock = self.enter(state)
         if clock - min(least, state.closed) <= self.slack:
             return Admit(f"clock {clock}, the slowest is at {least}")
         if clock - least > self.slack:
-            slow = sorted(m for m in state.live if state.clocks.get(m, least) == least)
-            text = f"{named(slow)} at clock {least}"
+            text = f"{named(state.slowest)} at clock {least}"
         else:
             text = f"version {state.version + 1}: {state.closed} cohorts are settled"
         return Wait(None, f"{member} is at clock {clock}, slack {self.slack}: waits for {text}")
@@ -72,25 +73,18 @@ class Ssp:
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
         if stale := too_stale(arrivals, state.version, self.stale):
             return stale
-        least = _least(state)
+        least = state.least
         ready = list(by_client(arrivals).values())[: self.most]
-        slow = sorted(m for m in state.live if state.clocks.get(m, least) <= least)
-        if least <= state.closed and (slow or len(ready) < self.minimum):
+        if least <= state.closed and (state.slowest or len(ready) < self.minimum):
             return Wait(
                 None,
                 f"{len(ready)} members have sent; cohort {state.closed + 1} waits for "
-                f"{named(slow) or 'members'} at clock {least}",
+                f"{named(state.slowest) or 'members'} at clock {least}",
             )
         if len(ready) < self.minimum:
             return Wait(
                 None, f"{len(ready)} members have sent, the minimum cohort is {self.minimum}"
             )
         members = sorted((Member(a.id, 1, a.version, a.step) for a in ready), key=lambda m: m.id)
-        reason = f"every live member has reached clock {least}" if slow else "nobody is waited for"
-        return Close(tuple(members), reason)
-
-
-def _least(state: RuleState) -> int:
-    """The least clock of the live members that take part; the cohorts settled if none does."""
-    clocks = [clock for member, clock in state.clocks.items() if member in state.live]
-    return min(clocks, default=state.closed)
+        waited = f"every live member has reached clock {least}"
+        return Close(tuple(members), waited if state.slowest else "nobody is waited for")

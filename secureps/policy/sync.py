@@ -56,8 +56,9 @@ class Sync:
             return Wait(None, f"joins after version {state.version + 1}, whose round is open")
         start = max(self.start - state.left_out, self.minimum)
         if len(state.live) < start:
-            return Wait(None, f"waits for members: {len(state.live)} of {start} are live")
-        if member not in sorted(state.live)[: self.most]:
+            text = f"waits for members: {len(state.live)} of {start} are live"
+            return Wait(None, text, everybody=True)
+        if len(state.live) > self.most and member not in sorted(state.live)[: self.most]:
             return Wait(None, f"{self.most} others are invited first")
         return Admit(f"invited to version {state.version + 1}")
 

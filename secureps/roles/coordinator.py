@@ -99,6 +99,7 @@ class Coordinator:
                 f"evaluation.evaluator: no client on the roster is called {charter.plan.evaluator}"
             )
         self._clients = clients - {charter.plan.evaluator}
+        self._holders = tuple(c.name for c in charter.roster.holders())
         self._layout: Layout | None = None
         self._telemetry = Window()
         self._until: float | None = None
@@ -413,7 +414,7 @@ class Coordinator:
             federation=self._federation,
             layout=self._layout,
             clients=self._clients,
-            holders=tuple(c.name for c in self._charter.roster.holders()),
+            holders=self._holders,
             live=self._presence.live(now),
             watchers=frozenset(self._presence.watchers),
         )

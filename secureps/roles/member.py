@@ -7,7 +7,6 @@ not live here: training, sealing and payloads (`client.runner`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from secureps.errors import (
@@ -42,6 +41,7 @@ from secureps.messages.requests import (
 from secureps.messages.submission import FOUNDING, SubmissionId, model_digest
 from secureps.policy.rule import Base
 from secureps.policy.spending import Fact
+from secureps.policy.work import portion
 from secureps.privacy.ledger import Ledger
 from secureps.roles import appraisal
 from secureps.roles.agenda import Desk, hurried, unanswered
@@ -66,6 +66,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.member_kit import MemberKit
 from secureps.roles.releases import Releases
+from secureps.roles.stopwatch import Stopwatch, Transfer
 from secureps.roles.tasks import Aim, Contribute, Contributed, Evaluate, Judged, Offer, Prune, Sweep
 
 GATHER_SECONDS = 0.05
@@ -73,14 +74,6 @@ GATHER_SECONDS = 0.05
 
 FOUNDED = Base(-1, 0)
 """What the founding model is sealed for."""
-
-
-@dataclass(slots=True)
-class Transfer:
-    """A submission on its way: since when, and which blocks its shards have."""
-
-    since: float
-    stored: set[int] = field(default_factory=set)
 
 
 class Member:
@@ -96,6 +89,7 @@ class Member:
         self._releases = Releases()
         self._judging = b""
         self._library = Library()
+        self._stopwatch = Stopwatch()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
         self._transfers: dict[SubmissionId, Transfer] = {}
@@ -245,6 +239,7 @@ class Member:
             self._gathers_until = self._due_since + GATHER_SECONDS
             return
         if not self._pulled(step):
+            self._stopwatch.pulls(now)
             return
         aims = tuple(self._aim(each.invite.group, each.base) for each in due)
         if self._over_budget(step, aims):
@@ -253,7 +248,9 @@ class Member:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
         model, blocks = self._library.take(self._groups)
         self._working, self._due_since = True, None
-        step.effects.append(Work(Contribute(model, blocks, aims)))
+        part = portion(self.pinned.plan.section, self._stopwatch.paces)
+        self._stopwatch.begins(now, part)
+        step.effects.append(Work(Contribute(model, blocks, aims, part)))
 
     def _aim(self, group: str, base: Base) -> Aim:
         known = self._releases.known(group, base.version)
@@ -348,6 +345,7 @@ class Member:
 
     def _contributed(self, now: float, step: Step, event: Contributed) -> None:
         self._working = False
+        self._stopwatch.done(now)
         for update in event.updates:
             spends = update.receipt.fact
             if spends is not None and spends.attempt and self._unaffordable(step, [spends]):
@@ -394,6 +392,7 @@ class Member:
                 transfer = self._transfers.pop(receipt.id, None)
                 self._invites = unanswered(self.pinned.plan, self._invites, receipt)
                 if transfer is not None and receipt.purpose != FOUNDING:
+                    self._stopwatch.sent(now - transfer.since)
                     figures = (
                         Figure("network_seconds", now - transfer.since),
                         Figure("bytes_up", float(receipt.size)),

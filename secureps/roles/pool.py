@@ -66,11 +66,13 @@ class Pool:
         self.training[client] = base
 
     def arrive(self, id: SubmissionId, base: Base, at: float) -> None:
-        """An update is here; one that returns was counted before, and answers nothing."""
-        self.arrived[id] = at
+        """An update is here; one that returns comes before later ones, and was counted before."""
         if id in self.returning:
             self.returning.discard(id)
+            later = (t for other, t in self.arrived.items() if other.client == id.client)
+            self.arrived[id] = min((at, *later))
             return
+        self.arrived[id] = at
         self.training.pop(id.client, None)
         self.sent[id.client] = max(base, self.sent.get(id.client, base))
         if id.client in self.clocks:

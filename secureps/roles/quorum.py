@@ -86,18 +86,19 @@ def examined(turn: Turn, group: GroupState) -> tuple[tuple[Receipt, ...], str]:
     seen = {r.id: group.examined.get(r.id, frozenset()) for r in receipts}
     strict = group.suspicion.flawed if last_look(turn, group) is not None else frozenset()
     here = turn.watchers.intersection(turn.holders)
-    ready = tuple(
-        r
-        for r in receipts
-        if len(seen[r.id]) >= turn.plan.threshold
-        and (r.id.client not in strict or seen[r.id] >= here)
-    )
-    waiting = [seen[r.id] for r in receipts if r not in ready]
+    ready, waiting = list[Receipt](), list[frozenset[str]]()
+    for receipt in receipts:
+        by = seen[receipt.id]
+        enough = len(by) >= turn.plan.threshold
+        if enough and (receipt.id.client not in strict or by >= here):
+            ready.append(receipt)
+        else:
+            waiting.append(by)
     if not waiting:
-        return ready, ""
+        return receipts, ""
     updates = f"{len(waiting)} update{'s' * (len(waiting) > 1)}"
     missing = _missing(turn, frozenset.intersection(*waiting))
-    return ready, f"{updates} to be examined by key holders: {missing}"
+    return tuple(ready), f"{updates} to be examined by key holders: {missing}"
 
 
 def last_look(turn: Turn, group: GroupState) -> float | None:

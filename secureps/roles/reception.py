@@ -173,7 +173,7 @@ def _demand_asked(turn: Turn, group: GroupState, receipt: Receipt) -> None:
         return
     asked = pool.training.get(id.client)
     if not turn.federation.takes_part(id.client, group.name):
-        raise WrongVersion(f"{id.client} takes no part in {group.name}; join with it in the groups")
+        raise WrongVersion(f"{id.client} takes no part in {group.name}: it joined for other groups")
     if asked is None:
         raise WrongVersion(f"{id.client} was not asked for an update of {group.name} now; wait")
     if receipt.version > group.version or group.history.get(receipt.version) != receipt.base:

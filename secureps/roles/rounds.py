@@ -9,7 +9,17 @@ from __future__ import annotations
 from secureps.messages.orders import Invite
 from secureps.messages.records import MemberDeclined, RoundExtended, RoundGivenUp, RoundOpened
 from secureps.messages.submission import SubmissionId
-from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, Wait, named
+from secureps.policy.rule import (
+    Admission,
+    Admit,
+    Arrival,
+    Close,
+    Drop,
+    Extend,
+    Wait,
+    holds_everybody,
+    named,
+)
 from secureps.roles import commit, ending, judging, quorum, suspecting
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
@@ -96,7 +106,11 @@ def _admitted(
         return tuple(sorted(chosen.clients)), chosen.reason
     rule, out = turn.plan.rule(group.name), len(turn.federation.isolated)
     state = group.round_state(members, out)
-    answers = {member: rule.admit(turn.now, member, state) for member in sorted(members)}
+    answers: dict[str, Admission] = {}
+    for member in sorted(members):
+        answers[member] = rule.admit(turn.now, member, state)
+        if holds_everybody(answers[member]):
+            break
     invited = tuple(member for member, answer in answers.items() if isinstance(answer, Admit))
     reasons = [a.reason for a in answers.values() if not isinstance(a, Admit)]
     return invited, (reasons or ["no member is live"])[0]

@@ -14,6 +14,7 @@ ends. What must not live here: the steps of a version (`roles.commit`), rules.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 
@@ -30,7 +31,7 @@ from secureps.messages.records import (
     SubmissionsDropped,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.policy.rule import Admission, Admit, Arrival, Close, Drop, RuleState, Wait, named
+from secureps.policy.rule import Admit, Arrival, Close, Drop, RuleState, holds_everybody, named
 from secureps.policy.rules import refuse_close
 from secureps.roles import commit, ending, quorum
 from secureps.roles.group_state import GroupState, Phase
@@ -112,17 +113,19 @@ def _follow(turn: Turn, group: GroupState) -> None:
 
 def _decide(turn: Turn, group: GroupState) -> float | None:
     receipts, waiting = quorum.examined(turn, group)
-    arrived = group.pool.arrived
+    arrived, seen_ids = group.pool.arrived, _seen(group, {r.id for r in receipts})
     arrivals = tuple(
         Arrival(r.id, r.version, arrived[r.id], r.magnitude, r.step)
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
-        if r.id.client not in group.sitting_out
+        if r.id in seen_ids
     )
     rule = turn.plan.rule(group.name)
     seen = state(turn, group)
-    if waiting:  # what holders have not looked into has not arrived, as far as a rule can see
+    # what holders have not looked into, or is sent again, has not arrived, as far as a rule can see
+    unseen = set(group.pending) - seen_ids
+    if unseen:
         clocks = dict(seen.clocks)
-        for id in group.receipts.keys() - {arrival.id for arrival in arrivals}:
+        for id in unseen:
             clocks[id.client] = clocks.get(id.client, 1) - 1
         seen = replace(seen, clocks=clocks)
     decision = rule.decide(turn.now, arrivals, seen)
@@ -144,6 +147,21 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             return decision.until
 
 
+def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
+    """Those of these that a rule may see: none before an older one of the same client.
+
+    Holders open a client's updates in the order in which it made them, and no others.
+    """
+    first: dict[str, int] = {}
+    for id in set(group.pending) - ids:
+        first[id.client] = min(id.sequence, first.get(id.client, id.sequence))
+    return {
+        id
+        for id in ids
+        if id.client not in group.sitting_out and id.sequence < first.get(id.client, math.inf)
+    }
+
+
 def _ask(turn: Turn, group: GroupState) -> str:
     """Asks whom the rule admits; returns why nobody trains, if nobody does."""
     coming = group.version + (group.phase is not Phase.COLLECTING)
@@ -154,18 +172,19 @@ def _ask(turn: Turn, group: GroupState) -> str:
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
     idle, held = now.live - pool.training.keys(), ""
-    if idle and _holds_everybody(first := rule.admit(turn.now, min(idle), now)):
+    if idle and holds_everybody(first := rule.admit(turn.now, min(idle), now)):
         idle, held = frozenset(), first.reason
     for client in sorted(idle, key=lambda client: _order(group, client)):
         answer = rule.admit(turn.now, client, now)
         if not isinstance(answer, Admit):
             held = held or answer.reason
-            if _holds_everybody(answer):
+            if holds_everybody(answer):
                 break
             continue
         if ending.unaffordable(turn, client, group):
             held = held or f"the budget of {client} is spent"
             turn.write(MemberLeft(group.name, client, spent=True))
+            now = state(turn, group)  # nobody waits for its clock
             continue
         base = pool.next_base(client, group.version)
         if base.step > turn.plan.bounds(group.name).ahead:
@@ -185,10 +204,6 @@ def _order(group: GroupState, client: str) -> tuple[int, bytes]:
 def _drawn(client: str, closed: int) -> bytes:
     """The same for as long as a cohort takes, and asked for at every event."""
     return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
-
-
-def _holds_everybody(admission: Admission) -> bool:
-    return isinstance(admission, Wait) and admission.everybody
 
 
 def _end_if_too_few(turn: Turn, group: GroupState) -> None:

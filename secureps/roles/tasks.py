@@ -229,12 +229,13 @@ class Contribute:
     """Trains from a model and seals every aim.
 
     `model` are the newest pulled versions of the groups that it contributes to, `blocks` the
-    digests of their blocks, group after group.
+    digests of their blocks, group after group; `work` the part of the local work that is done.
     """
 
     model: tuple[GroupVersion, ...]
     blocks: tuple[bytes, ...]
     aims: tuple[Aim, ...]
+    work: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from secureps.client.hands import schema_of
 from secureps.client.script import Script, refuse_privacy
-from secureps.config import read_toml
 from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError
 from secureps.messages.schema import Schema
@@ -31,6 +30,7 @@ from secureps.run.names import shard_names
 from secureps.run.progress import size
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
 from secureps.run.simulate import load_scenario
+from secureps.sections import read_toml
 from secureps.wire import rpc, servers
 from secureps.wire.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 

@@ -15,10 +15,11 @@ from typing import Any
 
 from rich.text import Text
 
-from secureps.config import PlanSection, parse, read_toml
+from secureps.config import PlanSection
 from secureps.errors import ConfigError
 from secureps.run.claim import is_claimed
 from secureps.run.folder import Origin, RunFolder
+from secureps.sections import parse, read_toml
 
 STOPPED = "stopped; secureps resume goes on"
 PLAYED = "is being played"

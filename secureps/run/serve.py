@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from secureps.config import ServeSection, parse, read_toml
+from secureps.config import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError
 from secureps.messages.run import ShardAddress
@@ -27,6 +27,7 @@ from secureps.run.parties import (
     make_holder,
     make_shard,
 )
+from secureps.sections import parse, read_toml
 from secureps.service.executor import Executor
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes

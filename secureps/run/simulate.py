@@ -16,12 +16,13 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from secureps.client.script import Script, refuse_privacy
 from secureps.client.trainer import Trainer
-from secureps.config import ScenarioSection, parse, read_toml
+from secureps.config import ScenarioSection, StaySection
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError
 from secureps.messages.requests import GetBlock, GetSum, PutBlock
@@ -37,6 +38,7 @@ from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.run.sinks import METRICS, Sinks
 from secureps.run.tally import DOWN, UP
 from secureps.scenario.delays import Delays
+from secureps.sections import parse, read_toml
 from secureps.store.checkpoint import write_state
 
 Say = Callable[[str], None]
@@ -60,6 +62,12 @@ class Scenario:
     @property
     def clients(self) -> tuple[str, ...]:
         return client_names(self.section.clients)
+
+    @property
+    def stays(self) -> dict[str, StaySection]:
+        """Of clients that come late or leave, by name."""
+        names, stays = self.clients, self.section.stay
+        return {names[s.first + k]: s for s in stays for k in range(s.count)}
 
     def settings(self, partition: int) -> dict[str, str]:
         """What a client's script is given."""
@@ -91,7 +99,24 @@ def load_scenario(path: Path) -> Scenario:
         raise ConfigError(
             f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
         )
+    _refuse_stays(section, path)
     return Scenario(section, plan, script, Delays.of(section.delays))
+
+
+def _refuse_stays(section: ScenarioSection, path: Path) -> None:
+    """ConfigError: a stay ends before it begins, or is of clients that are not there."""
+    taken = set[int]()
+    for number, stay in enumerate(section.stay, 1):
+        own = range(stay.first, stay.first + stay.count)
+        if own.stop > section.clients:
+            raise ConfigError(
+                f"{path}: stay {number}: there are clients 0 to {section.clients - 1} and no others"
+            )
+        if not taken.isdisjoint(own):
+            raise ConfigError(f"{path}: stay {number}: a client of it has another stay")
+        if stay.leaves is not None and stay.leaves <= stay.comes:
+            raise ConfigError(f"{path}: stay {number}: it leaves before it comes")
+        taken.update(own)
 
 
 def simulate(
@@ -158,6 +183,7 @@ class Play:
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
         self._network: dict[tuple[str, str], float] = {}
+        self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         trainers: dict[str, Trainer] = {
             name: scenario.script.make(scenario.settings(i))
@@ -170,8 +196,13 @@ class Play:
             scenario.plan,
             Cast(trainers, seed, self._cost),
             self.folder,
-            Conditions(delay=self._delay),
+            Conditions(delay=self._delay, late=frozenset(self._away)),
         )
+        for name, stay in scenario.stays.items():
+            if stay.comes:
+                self.simulation.loop.call_later(stay.comes, partial(self._come, name))
+            if stay.leaves is not None:
+                self.simulation.loop.call_later(stay.leaves, partial(self._leave, name))
 
     def run(self, say: Say) -> None:
         """Plays to the end."""
@@ -233,7 +264,8 @@ class Play:
     def _over(self) -> bool:
         if not self.simulation.coordinator.federation.finished:
             return False
-        here = [name for name in self.scenario.clients if name not in self._gone]
+        away = self._gone | self._away
+        here = [name for name in self.scenario.clients if name not in away]
         return all(self.simulation.parties[name].halted.done() for name in here)
 
     def _publish(self, versions: Mapping[str, int]) -> str:
@@ -248,7 +280,7 @@ class Play:
                 and (id.group, fate.version) == (group, version)
                 for id, fate in fates.items()
             )
-            figures = {"clients": included, "gone": len(self._gone)}
+            figures = {"clients": included, "gone": len(self._gone | self._away)}
             self.metrics.publish(group, version, now, math.inf, figures)
         score = ""
         if self.evaluator is not None and min(versions.values()) >= 0:
@@ -258,7 +290,7 @@ class Play:
             score = f", {self._score.measure} {self._score.value:.3f}"
         return (
             f"t={now:9.1f} s  version {named_versions(versions)}{score}, {included} included, "
-            f"{len(self._gone)} gone, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"
+            f"{len(self._gone | self._away)} gone, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"
         )
 
     # --- what goes wrong ----------------------------------------------------------
@@ -270,7 +302,7 @@ class Play:
             return 0.0
         version = int(aims[0].version)
         delays, seed = self.scenario.delays, self.scenario.section.seed
-        seconds = delays.train_seconds(seed, name, version)
+        seconds = float(task.work) * delays.train_seconds(seed, name, version)
         if delays.drops(seed, name, version) and (name, version) not in self._dropped:
             self._dropped.add((name, version))
             loop, downtime = self.simulation.loop, self.scenario.section.downtime
@@ -278,8 +310,17 @@ class Play:
             loop.call_later(seconds / 2 + downtime, lambda: self._come_back(name))
         return seconds
 
+    def _come(self, name: str) -> None:
+        self._away.discard(name)
+        self.simulation.start(name)
+
+    def _leave(self, name: str) -> None:
+        self._away.add(name)
+        self._gone.discard(name)
+        self.simulation.kill(name)
+
     def _drop(self, name: str) -> None:
-        if not self.simulation.parties[name].halted.done():
+        if name not in self._away and not self.simulation.parties[name].halted.done():
             self._gone.add(name)
             self.simulation.kill(name)
 

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -116,12 +115,16 @@ class Cast:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the network does, and where payloads and journals are kept (default: memory)."""
+    """What the network does, where payloads and journals are kept (default: memory), who is late.
+
+    `late` are clients that begin when somebody calls `Simulation.start`.
+    """
 
     delay: DelayOf = no_delay
     faults: Faults = field(default_factory=Faults)
     journal: Callable[[str], Journal] = lambda name: MemoryJournal()
     spool: Callable[[str], Spool] = lambda name: MemorySpool()
+    late: frozenset[str] = frozenset()
 
 
 class Simulation:
@@ -150,7 +153,8 @@ class Simulation:
         self._failed: set[str] = set()
         shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
         for name in (COORDINATOR, *shards, *holders, *cast.trainers):
-            self.start(name)
+            if name not in self._conditions.late:
+                self.start(name)
 
     # --- processes ----------------------------------------------------------------
 
@@ -159,7 +163,7 @@ class Simulation:
         executor = self._make(name)
         self.parties[name] = executor
         self._failed.discard(name)
-        executor.halted.add_done_callback(partial(self._ended, name))
+        executor.halted.add_done_callback(lambda done: self._ended(name, done))
         if name == COORDINATOR or name.startswith("shard-"):
             self.network.attach(name, executor)
         executor.start()
@@ -205,7 +209,8 @@ class Simulation:
 
     def _over(self) -> bool:
         return bool(self.coordinator.federation.finished) and all(
-            self.parties[name].halted.done() for name in self._cast.trainers
+            name in self.parties and self.parties[name].halted.done()
+            for name in self._cast.trainers
         )
 
     # --- looking in ---------------------------------------------------------------

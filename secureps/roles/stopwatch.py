@@ -1,0 +1,56 @@
+"""How long a client's contributions take, by its own clock.
+
+Of the last few alone, and in memory: a client that is started again begins with all of its work.
+What must not live here: what follows from it (`policy.work`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from secureps.policy.work import Pace
+
+REMEMBERED = 3
+"""Contributions whose mean is expected of the next."""
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A submission on its way: since when, and which blocks its shards have."""
+
+    since: float
+    stored: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Of one client."""
+
+    paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _pulls: float | None = None
+    _waited: float = 0.0
+    _began: float | None = None
+    _part: float = 1.0
+
+    def pulls(self, now: float) -> None:
+        """Blocks of the model are on their way, from the first time on that this is said."""
+        if self._pulls is None:
+            self._pulls = now
+
+    def begins(self, now: float, part: float) -> None:
+        """The model is here, and training begins, with this part of the work."""
+        self._waited = 0.0 if self._pulls is None else now - self._pulls
+        self._pulls, self._began, self._part = None, now, part
+
+    def done(self, now: float) -> None:
+        """Trained and sealed, if it was training that began."""
+        if self._began is not None:
+            self.paces.append(Pace((now - self._began) / self._part, self._waited))
+        self._began = None
+
+    def sent(self, seconds: float) -> None:
+        """An update of the last training arrived, after so many seconds of sending."""
+        if self.paces:
+            last = self.paces.pop()
+            self.paces.append(Pace(last.training, max(last.transfer, self._waited + seconds)))

@@ -1,0 +1,102 @@
+"""Tables of TOML files: read, checked against a section, and said what is wrong and where.
+
+What must not live here: any single section (`config`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from secureps.errors import ConfigError
+
+
+class Section(BaseModel):
+    """A table of a TOML file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+S = TypeVar("S", bound=Section)
+
+
+def parse(kind: type[S], data: dict[str, Any], where: str) -> S:
+    """The section of class `kind` in `data`; ConfigError names every key that is wrong."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        errors = error.errors()
+        wrong = "; ".join(_told(kind, each) for each in errors if not _follows(each, errors))
+        raise ConfigError(f"{where}: {wrong}") from None
+
+
+def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
+    """Whether a table counts as absent only because something in it is wrong."""
+    own = error["loc"]
+    return error["type"] == "too_short" and any(
+        len(other["loc"]) > len(own) and other["loc"][: len(own)] == own for other in errors
+    )
+
+
+def _told(kind: type[Section], error: ErrorDetails) -> str:
+    """A key, as the file spells it, and what is wrong; for an unknown one, which are known."""
+    key, section = _place(kind, error["loc"])
+    if error["type"] != "extra_forbidden":
+        return f"{key or 'top level'}: {error['msg']}"
+    known = list(section.model_fields)
+    close = difflib.get_close_matches(str(error["loc"][-1]), known, 1)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    return f"{key}: unknown key; {hint}"
+
+
+def _place(kind: type[Section], location: tuple[int | str, ...]) -> tuple[str, type[Section]]:
+    """The key at a pydantic location, tables counted from 1, and the section that it is in."""
+    key, section, inside = "", kind, [kind]
+    for part in location:
+        if isinstance(part, int):
+            key += f" {part + 1}"
+        elif len(inside) > 1:  # the tag of one of several sections, which no file spells
+            section = next(each for each in inside if _tag(each) == part)
+            inside = [section]
+        else:
+            section = inside[0] if inside else section
+            key += f".{part}" if key else part
+            field = section.model_fields.get(part)
+            inside = [] if field is None else list(_sections(field.annotation))
+    return key, section
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    """All sections that a type mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _sections(argument)
+
+
+def _tag(section: type[Section]) -> str:
+    for key in ("unit", "name"):
+        if key in section.model_fields and (tags := get_args(section.model_fields[key].annotation)):
+            return str(tags[0])
+    return "own"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; ConfigError when it is missing or does not parse."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: Is a directory; name a file in it") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: no TOML file: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error}") from None

@@ -1,0 +1,117 @@
+"""A member of groups without rounds: several updates of one group are open at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from secureps.messages import orders, requests
+from secureps.privacy.accountant import epsilon
+from secureps.roles.machine import COORDINATOR, Answered, Step, Tick
+from secureps.roles.tasks import Aim, Contribute, SealedUpdate
+from tests.member_kit import Client, leaves, puts, said, works
+from tests.roles_kit import PRIVACY, STEPS, make_plan, sign
+
+SSP: dict[str, Any] = {"name": "ssp", "slack": 2, "minimum": 2}
+PLAN = make_plan("bfv", group=[{"rule": SSP}])
+
+
+def invite(client: Client, version: int, step: int) -> Step:
+    return client.order(orders.Invite(1, "all", 0, version, 10.0, 0, step))
+
+
+def update(client: Client, version: int, step: int, sequence: int) -> SealedUpdate:
+    made = client.sealed(version, sequence)
+    receipt = dataclasses.replace(made.receipt, step=step, signature=b"")
+    return dataclasses.replace(made, receipt=sign(receipt, "c0"))
+
+
+def sends(client: Client, version: int, step: int, sequence: int) -> SealedUpdate:
+    """Asked, trained and sealed; the blocks are on their way."""
+    invite(client, version, step)
+    made = update(client, version, step, sequence)
+    client.contributed(made)
+    return made
+
+
+def arrives(client: Client, made: SealedUpdate) -> Step:
+    client.stored(made)
+    return client.give(COORDINATOR, Answered(requests.Submit(made.receipt), requests.Noted()))
+
+
+def begun(plan: Any = PLAN) -> Client:
+    client = Client(plan).joined()
+    client.publish(0)
+    invite(client, 0, 0)
+    client.pull(0)
+    client.contributed(update(client, 0, 0, 0))
+    arrives(client, update(client, 0, 0, 0))
+    return client
+
+
+def test_the_next_step_is_trained_for_while_the_last_waits() -> None:
+    client = begun()
+    (task,) = works(invite(client, 0, 1))
+    assert isinstance(task, Contribute)
+    assert task.aims == (Aim("all", 0, 1, (), 1),)
+    client.contributed(update(client, 0, 1, 1))
+    assert works(invite(client, 0, 2)) == [], "not before the last one has arrived"
+
+
+def test_a_restart_keeps_them_all_and_each_is_sent_again_as_it_was() -> None:
+    client = begun()
+    second = sends(client, 0, 1, 1)
+    again = client.restarted().joined()
+    first = update(client, 0, 0, 0)
+    ids = (first.receipt.id, second.receipt.id)
+    assert again.machine.subscription().unsettled == ids
+    for made in (second, first):
+        step = again.order(orders.SendAgain(2, made.receipt.id))
+        assert [header for _, header in puts(step)] == list(made.headers)
+        assert said(again.stored(made)[-1], requests.Submit) == [requests.Submit(made.receipt)]
+    again.publish(0)
+    assert works(invite(again, 0, 1)) == [], "it is sealed"
+    again.order(orders.Settled(2, ids[0], "dropped", 0, "too old"))
+    assert again.machine.subscription().unsettled == ids[1:]
+
+
+def test_an_invitation_that_comes_again_is_answered_once() -> None:
+    """Else it would train for the next version unasked, and pay for what is refused."""
+    client = begun()
+    made = sends(client, 0, 1, 1)
+    invite(client, 0, 1)
+    arrives(client, made)
+    client.publish(1)
+    assert works(client.pull(1)) == []
+    (task,) = works(invite(client, 1, 0))
+    assert task.aims == (Aim("all", 1, 2),)
+
+
+def test_what_is_paid_for_arrives_before_the_client_stops_at_its_budget() -> None:
+    """Of two groups the budget lasts for one, and that update is on its way."""
+    groups = [
+        {"name": "b", "pattern": "bias", "rule": SSP},
+        {"name": "w", "pattern": "*", "rule": SSP},
+    ]
+    steps = {"local_steps": STEPS}
+    plan = make_plan(group=groups, privacy=PRIVACY, training=steps)
+    charge = Client(plan).sealed(0, 0, "b").receipt.charge
+    assert charge is not None
+    own = PRIVACY | {"budget": 1.001 * epsilon((charge,), 1e-5)}
+    client = Client(make_plan(group=groups, privacy=own, training=steps)).joined()
+    for group in ("b", "w"):
+        client.publish(0, group)
+    client.order(orders.Invite(1, "b", 0, 0, 10.0))
+    client.now += 1.0
+    client.give("c0", Tick())
+    for group in ("b", "w"):
+        client.pull(0, group)
+    made = client.sealed(0, 0, "b")
+    client.contributed(made)
+    client.order(orders.Invite(1, "w", 0, 0, 10.0))
+    client.now += 1.0
+    step = client.give("c0", Tick())
+    assert (said(step, requests.Retire), works(step)) == ([], [])
+    arrives(client, made)
+    client.now += 1.0
+    assert "this client stops" in leaves(client, client.give("c0", Tick())).reason

@@ -1,0 +1,104 @@
+"""Runs without rounds under a committee: members that spoil cohorts, and how the run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.messages import records
+from secureps.run.simulation import Simulation
+from tests.cheats import cheats, journalled, spoil_one, spoils
+from tests.streams import SSP, stream, stream_plan
+
+BUFFERED = {"name": "buffered", "buffer": 4, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
+
+
+def begun(folder: Path, rule: dict[str, Any], clients: int, versions: int = 4) -> Simulation:
+    simulation = stream(stream_plan("rlwe", rule, versions=versions), folder, clients)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    return simulation
+
+
+def clients(cohort: Any) -> set[str]:
+    return {member.id.client for member in cohort.members}
+
+
+def by_number(simulation: Simulation) -> dict[int, Any]:
+    return {r.cohort.number: r.cohort for r in journalled(simulation, records.CohortClosed)}
+
+
+def test_who_stood_in_a_burnt_cohort_sits_out_until_the_next_version(tmp_path: Path) -> None:
+    simulation = begun(tmp_path, BUFFERED, 9)
+    spoils(simulation, "client-05", times=1)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: bool(group.sitting_out))
+    out = group.sitting_out
+    assert "client-05" in out
+    simulation.run()
+    assert simulation.coordinator.federation.finished == "all 4 versions are made"
+    (burnt,) = journalled(simulation, records.CohortBurnt)
+    made = by_number(simulation)
+    assert clients(made[burnt.number]) == out
+    follows = made[burnt.number + 1]
+    assert follows.version == made[burnt.number].version
+    assert clients(follows).isdisjoint(out)
+    later = [clients(cohort) for number, cohort in made.items() if number > burnt.number + 1]
+    assert set().union(*later) & out, "they are back after it"
+
+
+def test_a_steady_offender_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
+    simulation = begun(tmp_path, BUFFERED, 12, versions=16)
+    spoils(simulation, "client-05", times=99)
+    simulation.run()
+    found = simulation.coordinator.federation
+    assert found.finished == "all 16 versions are made"
+    assert set(found.isolated) == {"client-05"}
+    (left_out,) = journalled(simulation, records.ClientIsolated)
+    journal = [r for _, r in simulation._stores["coordinator"].journal.replay()]
+    after = journal[journal.index(left_out) :]
+    assert not [r for r in after if isinstance(r, records.CohortBurnt)]
+    assert not [
+        r for r in after if isinstance(r, records.Received) and r.receipt.id.client == "client-05"
+    ]
+    waited = [id for id, fate in found.fates.items() if id.client == "client-05"]
+    assert all(found.fates[id].outcome == "dropped" for id in waited if found.fates[id].version > 1)
+
+
+@pytest.mark.parametrize("rule", [BUFFERED, {**SSP, "minimum": 3}], ids=lambda rule: rule["name"])
+def test_too_few_that_are_left_end_the_run(rule: dict[str, Any], tmp_path: Path) -> None:
+    """Five of six have stood in it, or all: nobody waits for a version that never comes."""
+    simulation = begun(tmp_path, rule | ({"buffer": 5} if "buffer" in rule else {}), 6)
+    spoils(simulation, "client-02", times=99)
+    simulation.run()
+    found = simulation.coordinator.federation
+    (burnt,) = journalled(simulation, records.CohortBurnt)
+    version = simulation.versions()["all"] + 1
+    out = sorted(clients(by_number(simulation)[burnt.number]))
+    assert len(out) > 3
+    assert found.finished == (
+        f"fewer than 3 clients are left for version {version} of all: {', '.join(out[:3])} and "
+        f"{len(out) - 3} more sit out until the next version"
+    )
+    assert found.checkpoints[-1].complete
+
+
+def test_a_flaw_leaves_its_client_out_until_the_next_version(tmp_path: Path) -> None:
+    simulation = begun(tmp_path, BUFFERED, 9)
+    cheats(simulation, "client-05", spoil_one)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: bool(group.sitting_out))
+    assert group.sitting_out == {"client-05"}
+    version = group.version
+    simulation.run()
+    assert simulation.coordinator.federation.finished == "all 4 versions are made"
+    assert journalled(simulation, records.CohortBurnt) == []
+    (follows,) = [c for c in by_number(simulation).values() if c.version == version + 1]
+    assert "client-05" not in clients(follows)
+    reasons = [
+        fate.reason
+        for id, fate in simulation.coordinator.federation.fates.items()
+        if id.client == "client-05" and fate.outcome == "dropped"
+    ]
+    assert any("found a flaw in what client-05 sent" in reason for reason in reasons)

@@ -1,0 +1,224 @@
+"""`secureps study`: rules judged by virtual time, over several seeds; what is played is kept."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from secureps.errors import ConfigError, PlanRefused
+from secureps.run.findings import Findings, markdown
+from secureps.run.simulate import load_scenario
+from secureps.run.study import study
+from secureps.run.trial import (
+    Candidate,
+    Comparison,
+    Likeness,
+    Outcome,
+    Point,
+    Trial,
+    crossed,
+    play,
+    section_of,
+)
+
+SCRIPT = Path(__file__).parent.parent / "clients" / "breast_cancer.py"
+PLAN = """
+name = "few"
+versions = 5
+block_size = 4096
+[cipher]
+name = "rlwe"
+capacity = 32
+[[group]]
+clip = 4.0
+most_examples = 512
+rule = { quorum = 4, minimum = 4 }
+[training]
+lr = 0.01
+local_epochs = 1
+"""
+SCENARIO = f"""
+name = "few"
+plan = "plan.toml"
+script = "{SCRIPT}"
+clients = 6
+downtime = 10.0
+[settings]
+partitions = 6
+[delays]
+device = {{ kind = "lognormal", median = 1.0, sigma = 0.5 }}
+train = {{ kind = "lognormal", median = 8.0, sigma = 0.3 }}
+network = 0.1
+dropout = 0.1
+[study]
+target = 0.6
+hold = 2
+every = 5.0
+seconds = 200.0
+seeds = [1, 2]
+sealed = 1
+baseline = "rounds"
+[[study.variant]]
+name = "rounds"
+rules = [
+    {{ quorum = 4, minimum = 4, deadline = 10.0 }},
+    {{ quorum = 4, minimum = 4, deadline = 30.0 }},
+]
+[[study.variant]]
+name = "alone"
+rates = [0.5]
+rules = [{{ name = "async" }}]
+"""
+
+
+def scenario(folder: Path, old: str = "", new: str = "") -> Path:
+    (folder / "plan.toml").write_text(PLAN)
+    assert old in SCENARIO
+    path = folder / "scenario.toml"
+    path.write_text(SCENARIO.replace(old, new, 1) if old else SCENARIO)
+    return path
+
+
+def screen() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def said(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def points(*scores: float) -> tuple[Point, ...]:
+    return tuple(Point(5.0 * (i + 1), score, i) for i, score in enumerate(scores))
+
+
+def test_a_study_is_played_broken_off_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = scenario(tmp_path), tmp_path / "out"
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("secureps.run.study.wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            study(path, out, 2, screen())
+    kept = {file.stem for file in (out / "trials").iterdir()}
+    assert kept == {"rounds-0-1-seed-0", "alone-0-0.5-seed-0"}, "what was being played is kept"
+    assert not (out / "report.json").exists()
+
+    first = screen()
+    assert study(path, out, 2, first) == out
+    lines = [line for line in said(first) if line.startswith("[")]
+    assert len(lines) == 8, "2 + 1 tuned, 2 + 2 judged, 1 compared: all counted"
+    assert sorted(line.endswith("(known)") for line in lines) == [False] * 6 + [True] * 2
+    assert any("1 versions under encryption: the same bits at the same times" in x for x in lines)
+    report = json.loads((out / "report.json").read_text())
+    rounds, alone = report["rows"]
+    assert (rounds["variant"], rounds["times"], rounds["sealed"]) == ("rounds", 1.0, True)
+    assert (alone["settings"], alone["sealed"]) == ("rate 0.5", None)
+    assert len(rounds["seconds"]) == len(alone["seconds"]) == 2, "a target that all reach"
+    assert alone["times"] == rounds["median"] / alone["median"]
+    tried = {(each["variant"], each["rule"]): each["reached"] for each in report["tuned"]}
+    assert tried.keys() == {("rounds", 0), ("rounds", 1), ("alone", 0)}
+    assert rounds["settings"] in ("deadline 10.0, rate 1", "deadline 30.0, rate 1")
+    assert (out / "study.png").read_bytes().startswith(b"\x89PNG")
+    table = (out / "table.md").read_text()
+    assert table.count("\n") == 4
+    assert "| rounds | deadline" in table
+
+    again = screen()
+    (out / "report.json").unlink()
+    study(path, out, 2, again)
+    assert all("(known)" in line for line in said(again) if line.startswith("["))
+    assert json.loads((out / "report.json").read_text()) == report
+    with pytest.raises(ConfigError, match="holds another study"):
+        study(scenario(tmp_path, "target = 0.6", "target = 0.7"), out, 2, screen())
+
+
+def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path) -> None:
+    path = scenario(tmp_path, "target = 0.6", "target = 0.9")
+    one, same, other = (play(path, Trial(Candidate("rounds", 1, 1.0), s, 200.0)) for s in (1, 1, 2))
+    assert isinstance(one, Outcome)
+    assert isinstance(same, Outcome)
+    assert isinstance(other, Outcome)
+    assert one.points == same.points
+    assert one.reached is not None
+    assert [p.score >= 0.9 for p in one.points[-2:]] == [True, True]
+    assert one.points[-2].seconds == one.reached, "the first of two in a row, and then no more"
+    late = play(path, Trial(Candidate("rounds", 1, 1.0), 1, one.reached - 5.0))
+    assert isinstance(late, Outcome)
+    assert late.reached is None, "given up"
+    assert late.points == one.points[: len(late.points)]
+
+
+def test_the_time_is_of_the_first_of_enough_in_a_row() -> None:
+    scores = points(0.5, 0.9, 0.8, 0.9, 0.95)
+    assert crossed(scores, 0.9, 1) == 10.0
+    assert crossed(scores, 0.9, 2) == 20.0
+    assert crossed(scores, 0.9, 3) is None
+    assert crossed((), 0.9, 1) is None
+
+
+def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> None:
+    own = section_of(load_scenario(scenario(tmp_path, "seeds = [1, 2]", "seeds = [1, 2, 3]")))
+    findings = Findings(own)
+    rounds, alone = Candidate("rounds", 0, 1.0), Candidate("alone", 0, 0.5)
+    for seed, sooner, later in ((1, 10.0, None), (2, 5.0, 40.0), (3, 20.0, 60.0)):
+        findings.take(Trial(alone, seed, 200.0), Outcome(sooner, points(0.1, 0.7), 1.0))
+        findings.take(Trial(rounds, seed, 200.0), Outcome(later, points(0.1, 0.7), 1.0))
+    text = findings.take(Comparison(rounds, 0), Likeness(False, True, 1, 1.0))
+    assert text == "1 versions under encryption: another model"
+    base, sooner_row = findings.rows()
+    assert (base.seconds, base.median, base.times) == ((40.0, 60.0), 60.0, 1.0)
+    assert (sooner_row.median, sooner_row.times) == (10.0, 6.0)
+    table = markdown(own, findings.rows()).splitlines()
+    assert "| 60 | 40 - 60 | 2 of 3 | 1.00 |" in table[2]
+    assert table[2].endswith("| NOT THE SAME |")
+    assert table[3].endswith("| not compared |")
+    assert findings.cpu == 7.0
+
+    findings.take(Trial(rounds, 2, 200.0), Outcome(None, points(0.1), 1.0))
+    base, sooner_row = findings.rows()
+    assert (base.median, base.times, sooner_row.times) == (None, None, None)
+    assert "| not in 200 |" in markdown(own, findings.rows())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('baseline = "rounds"', 'baseline = "sync"', "no variant 'sync'"),
+        ('name = "alone"', 'name = "rounds"', "two have the same name"),
+        ("seeds = [1, 2]", "seeds = [0, 1]", "seed 0 would be tuned on and judged on"),
+        ("seeds = [1, 2]", "seeds = []", "study.seeds"),
+        ("rates = [0.5]", "rates = [0]", "study.variant 2.rates"),
+        ('name = "async"', 'name = "asynch"', "no such rule"),
+        ("deadline = 30.0", "start = 7", "6 clients play, the rule waits for 7"),
+        ("quorum = 4, minimum = 4, d", "quorum = 4, minimum = 5, d", "variant rounds, rule 1: "),
+        ("clients = 6", "clients = 6\n[delays.dropping]", "delays"),
+    ],
+)
+def test_a_study_that_is_not_right_is_refused(
+    old: str, new: str, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ConfigError, PlanRefused), match=reason):
+        study(scenario(tmp_path, old, new), tmp_path / "out", 2, screen())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_scenario_without_a_study_compares_nothing(tmp_path: Path) -> None:
+    path = scenario(tmp_path)
+    path.write_text(path.read_text().split("[study]")[0])
+    with pytest.raises(ConfigError, match=r"no section \[study\]"):
+        study(path, tmp_path / "out", 2, screen())
+
+
+def test_a_measure_that_the_script_does_not_have_is_named(tmp_path: Path) -> None:
+    path = scenario(tmp_path, "target = 0.6", 'target = 0.6\nmeasure = "auc"')
+    with pytest.raises(ConfigError, match="no 'auc'; the script has accuracy"):
+        play(path, Trial(Candidate("alone", 0, 0.5), 1, 50.0))
