@@ -144,3 +144,19 @@ def test_an_update_of_any_weight_is_covered_by_noise_of_its_own() -> None:
     faded, even = (plan_of(BUFFERED | {"power": p}, LOCAL) for p in (0.5, 0.0))
     assert (faded.bounds("all").most_weight, even.bounds("all").most_weight) == (4, 1)
     assert fact(faded, "me", "all", VALUES, 3) == fact(even, "me", "all", VALUES, 3)
+
+
+def test_the_coordinator_asks_nobody_for_a_step_that_would_exceed_the_budget(
+    tmp_path: Path,
+) -> None:
+    """Steps from one base are updates of their own: it looks ahead as each client does."""
+    plan = plan_of(SSP, RECORD, versions=30)
+    three = spent(plan, [fact(plan, "client-00", "all", VALUES, v) for v in range(3)])  # type: ignore[misc]
+    plan = plan_of(SSP, RECORD | {"budget": three + 1e-6}, versions=30)
+    simulation = stream(plan, tmp_path, 6)
+    simulation.run()
+    federation = simulation.coordinator.federation
+    assert "the privacy budget is spent" in federation.finished
+    assert not federation.retired, "whoever was asked could pay"
+    charged = Counter(charge.party for charge in federation.ledger.charges)
+    assert set(charged.values()) == {3}

@@ -53,7 +53,7 @@ def test_the_last_row_block_may_have_what_is_left() -> None:
 
 
 def test_row_blocks_are_not_evaluated_together() -> None:
-    with pytest.raises(PlanRefused, match="of group table clients have the rows that they touch"):
+    with pytest.raises(PlanRefused, match="row-blocks of group table do not wait for each other"):
         sparse_plan("plain", SYNC, evaluation={"every": 1, "metrics": {"loss": 4.0}})
 
 
