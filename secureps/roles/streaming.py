@@ -70,8 +70,11 @@ def _move(turn: Turn, group: GroupState) -> float | None:
 
 
 def state(turn: Turn, group: GroupState) -> RuleState:
-    """As the rule sees a group."""
-    here = turn.takers(group.name) - group.sitting_out - group.pool.spent
+    """As the rule sees a group: whoever may train no more is there for what it has sent."""
+    gone = group.pool.spent
+    if gone:
+        gone = gone - {id.client for id in group.receipts}
+    here = turn.takers(group.name) - group.sitting_out - gone
     return group.pool.state(group.version, here, group.opened_at)
 
 
@@ -171,7 +174,7 @@ def _ask(turn: Turn, group: GroupState) -> str:
         return lacking
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
-    idle, held = now.live - pool.training.keys(), ""
+    idle, held = now.live - pool.training.keys() - pool.spent, ""
     if idle and holds_everybody(first := rule.admit(turn.now, min(idle), now)):
         idle, held = frozenset(), first.reason
     for client in sorted(idle, key=lambda client: _order(group, client)):
