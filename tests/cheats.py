@@ -74,16 +74,17 @@ def spoil_one(receipt: Receipt) -> dict[str, Any]:
     return {"envelopes": tuple(envelopes)}
 
 
-def spoils(simulation: Simulation, client: str, times: int) -> None:
-    """It shares another key than it seals with, so many times."""
+def spoils(simulation: Simulation, client: str, times: int, group: str | None = None) -> None:
+    """It shares another key than it seals with, so many times; of one group, or of all."""
     hands = simulation.parties[client].hands
     assert isinstance(hands, MemberHands)
     sealer = hands._sealer
     right, left = sealer._shared, [times]
 
     def shared(pinned: Any, receipt: Receipt, key: Any) -> Receipt:
-        left[0] -= 1
-        if left[0] >= 0:
+        if group in (None, receipt.id.group):
+            left[0] -= 1
+        if left[0] >= 0 and group in (None, receipt.id.group):
             key = type(key)(key.coefficients()[::-1].copy())
         return right(pinned, receipt, key)
 

@@ -25,6 +25,7 @@ from secureps.sections import parse
 from secureps.service.narrator import told
 from tests.cheats import cheats, journalled, lies, small_error, spoil_one, spoils, until
 from tests.federations import Walker, small_plan
+from tests.shoppers import shopping, sparse_plan
 
 MINIMUM = 4
 
@@ -297,3 +298,16 @@ def test_too_few_that_are_left_end_the_run(tmp_path: Path) -> None:
     suspecting.end_if_hopeless(turn, group)
     left = "client-00, client-01, client-02 and 4 more left out, fewer than 4 clients are left"
     assert turn.federation.ending == left
+
+
+def test_a_row_block_that_nobody_else_touches_ends_the_run(tmp_path: Path) -> None:
+    """Enough others are there, who have nothing to send for it: nobody waits for them."""
+    plan = sparse_plan("rlwe", {"quorum": 3, "minimum": 3, "deadline": 20.0})
+    simulation, _ = shopping(plan, tmp_path)
+    spoils(simulation, "client-03", times=99, group="table.1")
+    simulation.run()
+    assert simulation.coordinator.federation.finished == (
+        "3 cohorts in succession came to nothing at version 0 of table.1, and every one was "
+        "charged: no 3 of 4 answers open it: 4 answers fit together; no other set of clients may "
+        "make this version; suspected: client-00, client-01, client-02, client-03, client-04"
+    )

@@ -35,7 +35,7 @@ def choice(turn: Turn, group: GroupState, live: frozenset[str]) -> Choice:
     federation, rule = turn.federation, turn.plan.bounds(group.name)
     assert federation.pinned is not None
     cut = partial(halves, federation.pinned.run.id, group.name, group.version + 1)
-    able = turn.clients - federation.isolated.keys() - federation.retired
+    able = turn.takers(group.name, turn.clients) - federation.retired
     return choose(group.suspicion, cut, able, live, rule.minimum, rule.most)
 
 
@@ -81,7 +81,7 @@ def end_if_hopeless(turn: Turn, group: GroupState) -> None:
         ending.end(turn, f"{named(sorted(out))} left out, fewer than {least} clients are left")
     if not chooses(turn, group) or group.name == EVALUATION:
         return
-    tried = choice(turn, group, turn.trainers)
+    tried = choice(turn, group, turn.takers(group.name))
     if tried.over:
         state = group.suspicion
         least_known = min(state.pools, key=lambda pool: (len(pool), sorted(pool)), default=None)
