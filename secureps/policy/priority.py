@@ -25,6 +25,9 @@ from secureps.policy.rule import Admission, Arrival, Decision, Drop, RuleState, 
 
 Score = Callable[[Arrival], float]
 
+LARGEST = 15
+"""What a client declares of the largest update there may be."""
+
 
 def freshness(arrival: Arrival) -> float:
     """The base version: the newest comes first."""
@@ -43,7 +46,7 @@ def declared(norm: float, most: float) -> int:
     """
     if norm <= 0 or most <= 0:
         return 0
-    return max(0, min(15, round(15 - 2 * math.log2(most / norm))))
+    return max(0, min(LARGEST, round(LARGEST - 2 * math.log2(most / norm))))
 
 
 SCORES: dict[str, Score] = {"freshness": freshness, "magnitude": magnitude}

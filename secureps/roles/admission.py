@@ -6,6 +6,7 @@ already are checked by the machines. What must not live here: state, payloads, d
 
 from __future__ import annotations
 
+from secureps.config import PrioritySection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.field import parse_vector
@@ -23,6 +24,7 @@ from secureps.messages.submission import (
 )
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
+from secureps.policy.priority import LARGEST
 from secureps.policy.spending import fact
 from secureps.privacy.adaptive import FIRST
 
@@ -46,7 +48,8 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     """Accepts a receipt that this plan can have made.
 
     Raises:
-        Malformed: its purpose, step, number of blocks, size, charge or shared key is another one.
+        Malformed: its purpose, step, number of blocks, size, charge, shared key or what it declares
+            of the update's size is another one.
         Oversized: an envelope or the correction is too long.
     """
     if receipt.purpose not in (UPDATE, FOUNDING):
@@ -67,8 +70,23 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     size = sum(block_bytes(plan, layout, receipt.purpose, block) for block in blocks)
     if receipt.size != size:
         raise Malformed(f"{receipt.id}: {receipt.size} bytes, the plan makes {size}")
+    check_magnitude(plan, receipt)
     check_shared_key(plan, receipt)
     check_fact(plan, layout, receipt)
+
+
+def check_magnitude(plan: Plan, receipt: Receipt) -> None:
+    """Malformed unless a size is declared where the plan's rule asks for one, and within bounds.
+
+    One beyond them would come before all others for ever, however long these have waited.
+    """
+    rule, given = plan.group(receipt.id.group).rule, receipt.magnitude
+    asks = isinstance(rule, PrioritySection) and rule.score == "magnitude"
+    if not (asks and receipt.purpose == UPDATE):
+        if given is not None:
+            raise Malformed(f"{receipt.id}: it declares a size, and nobody asks for one")
+    elif given is None or not 0 <= given <= LARGEST:
+        raise Malformed(f"{receipt.id}: it declares a size of 0 to {LARGEST}, not {given}")
 
 
 def check_shared_key(plan: Plan, receipt: Receipt) -> None:
