@@ -18,6 +18,7 @@ from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.own_rule import Guarded, own_rule
 from secureps.policy.plan import Plan
 from secureps.policy.rule import Admit, Arrival, Close, Drop, Extend, Rule, RuleState, Wait
+from secureps.policy.rules import Bounds, refuse_close
 from secureps.policy.weights import evened, faded
 from secureps.sections import parse
 from tests.federations import same
@@ -314,6 +315,21 @@ def test_a_rule_that_closes_too_few_ends_the_run_in_order(
         "the rule of all closed what may not be opened: 4 members are fewer than the minimum "
         "cohort of 5"
     )
+
+
+def test_no_newer_update_is_summed_before_an_older_one_of_its_client() -> None:
+    """Holders would open the first cohort, and no other one with what has waited."""
+    ids = [SubmissionId(f"c{k}", "all", 4) for k in range(5)]
+    older = SubmissionId("c3", "all", 2)
+    members = tuple(Member(id, 1, 7) for id in ids)
+    bounds = Bounds(5, 10, 1, 5, 3)
+    assert refuse_close(members, set(ids), 7, bounds, sealed=True) == ""
+    for sealed in (True, False):
+        assert refuse_close(members, {*ids, older}, 7, bounds, sealed) == (
+            "c3/all/4 is in it before an older update of its client, which is to be dropped"
+        )
+    first = (*members[:3], Member(older, 1, 7), members[4])
+    assert refuse_close(first, {*ids, older}, 7, bounds, sealed=True) == ""
 
 
 # --- who imports it ---------------------------------------------------------------

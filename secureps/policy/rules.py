@@ -181,6 +181,8 @@ def refuse_close(
 ) -> str:
     """Why these may not be a cohort, whatever rule says so; empty if they may.
 
+    What a client sent before an update that is summed is over for ever: no holder opens it.
+
     Args:
         here: what has arrived; version: the newest; sealed: whether the cipher hides anything.
     """
@@ -189,6 +191,11 @@ def refuse_close(
         return f"{len(members)} members are fewer than the minimum cohort of {own.minimum}"
     if len({id.client for id in ids}) < len(ids) or not set(ids) <= set(here):
         return "a client stands in it twice, or with what is not here"
+    oldest: dict[str, int] = {}
+    for id in here:
+        oldest[id.client] = min(id.sequence, oldest.get(id.client, id.sequence))
+    if late := [id for id in ids if id.sequence > oldest[id.client]]:
+        return f"{late[0]} is in it before an older update of its client, which is to be dropped"
     if version - min(member.version for member in members) > own.stale:
         return f"one of its bases is more than {own.stale} versions behind version {version}"
     weights = [member.weight for member in members]
