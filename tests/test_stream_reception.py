@@ -100,6 +100,17 @@ def test_an_older_base_than_was_asked_for() -> None:
     refused(world, made(world, "c0", 0), WrongVersion, "asked was update 1 of version 1, or the")
 
 
+def test_a_size_is_declared_where_it_is_asked_for_and_none_beyond_the_largest() -> None:
+    largest = {"name": "priority", "buffer": 4, "minimum": MINIMUM, "score": "magnitude"}
+    world = begun(largest)
+    for given in (-1, 16, 10**12, None):
+        text = f"c0/all/9: it declares a size of 0 to 15, not {given}"
+        refused(world, made(world, "c0", 0, magnitude=given), Malformed, text)
+    world.give("c0", requests.Submit(made(world, "c0", 0, magnitude=15)))
+    other = begun()
+    refused(other, made(other, "c0", 0, magnitude=3), Malformed, "and nobody asks for one")
+
+
 def test_the_digest_of_another_model() -> None:
     world = begun()
     base = model_digest("all", 0, model_blocks("all", 1, 4))
@@ -138,8 +149,12 @@ def test_what_returns_is_what_was_lost_and_answers_no_invitation() -> None:
     assert {lost, id} <= world.acked
 
 
-def test_what_never_returns_is_given_up_and_its_client_asked_anew() -> None:
-    """A shard lost it, and so did its client: with s = 0 the others would wait for ever."""
+@pytest.mark.parametrize("back", ["after", "before"])
+def test_what_never_returns_is_given_up_and_its_client_asked_anew(back: str) -> None:
+    """A shard lost it, and so did its client: with s = 0 the others would wait for ever.
+
+    The client is back after the shard has said so, or before.
+    """
     world = StreamWorld(stream_plan({"name": "ssp", "slack": 0, "minimum": 5}))
     world.found()
     for client in MANY[:5]:
@@ -151,8 +166,11 @@ def test_what_never_returns_is_given_up_and_its_client_asked_anew() -> None:
     missing = requests.Missing(hold.to, "all", hold.order.cohort.number, (lost,))
     world.crash("c1", disk=True)
     world.due.clear()
-    world.give(hold.to, missing)
-    world.join("c1")
+    for party in ("c1", hold.to) if back == "before" else (hold.to, "c1"):
+        if party == "c1":
+            world.join("c1")
+        else:
+            world.give(hold.to, missing)
     fate = world.federation.fates[lost]
     assert (fate.outcome, fate.reason) == (
         "dropped",

@@ -122,7 +122,7 @@ class Coordinator:
         turn.write(Incarnated(turn.federation.incarnation + 1))
         checkpointing.manifest_again(turn)
         for client in turn.federation.members:
-            self._renew(now, client)
+            self._renew_if_client(now, client)
         return self._close_turn(self._turn(now, turn))
 
     def inspect(self, sender: str, message: Any) -> bool:
@@ -189,6 +189,8 @@ class Coordinator:
                 if self._charter.roster.find(party).role == "client":
                     for id in unsettled:
                         self._same(sender, id.client)
+                    known = turn.federation.pending(party)
+                    self._presence.lost[party] = known.difference(unsettled)
                 self._presence.watchers.add(party)
                 self._presence.told.add(sender)
                 turn.watchers |= {party}
@@ -417,6 +419,7 @@ class Coordinator:
             holders=self._holders,
             live=self._presence.live(now),
             watchers=frozenset(self._presence.watchers),
+            lost=self._presence.lost,
         )
         if before is not None:
             turn.step = before.step
@@ -433,7 +436,7 @@ class Coordinator:
         self._presence.renew(client, now + self._plan.section.lease)
 
     def _renew_if_client(self, now: float, sender: str) -> None:
-        if sender in self._federation.members:
+        if sender in self._federation.members and sender not in self._federation.retired:
             self._renew(now, sender)
 
     def _same(self, sender: str, claimed: str) -> str:

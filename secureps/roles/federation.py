@@ -196,6 +196,11 @@ class Federation:
         own = self.parts.get(client)
         return own is None or group in own
 
+    def pending(self, client: str) -> frozenset[SubmissionId]:
+        """The submissions of a client whose fate is open."""
+        groups = self.groups.values()
+        return frozenset(id for group in groups for id in group.pending if id.client == client)
+
     def known(self, id: SubmissionId) -> bool:
         """Whether a receipt of this submission was accepted, whatever became of it."""
         group = self.groups.get(id.group)

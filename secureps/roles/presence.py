@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from secureps.messages.submission import SubmissionId
+
 
 @dataclass(slots=True)
 class Presence:
-    """Who is here now, and whom this incarnation gave orders; a restart forgets it."""
+    """Who is here now, and whom this incarnation gave orders; a restart forgets it.
+
+    `lost` are submissions whose fate was open and that their client had no more when it last
+    subscribed.
+    """
 
     watchers: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
     holders: set[str] = field(default_factory=set)
+    lost: dict[str, frozenset[SubmissionId]] = field(default_factory=dict)
     _leases: dict[str, float] = field(default_factory=dict)
     _live: frozenset[str] = frozenset()
     _first: float = math.inf

@@ -14,7 +14,6 @@ from secureps.messages.orders import (
     SendAgain,
     WriteCheckpoint,
 )
-from secureps.messages.records import SubmissionsDropped
 from secureps.messages.submission import SubmissionId
 from secureps.roles import checkpointing, commit, examining, quorum, rounds, streaming
 from secureps.roles.group_state import GroupState, Phase
@@ -54,7 +53,6 @@ def repeat(turn: Turn, party: str, unsettled: tuple[SubmissionId, ...]) -> None:
             elif not federation.known(id):
                 turn.order(party, SendAgain(federation.incarnation, id))
         for group in federation.groups.values():
-            _give_up_lost(turn, group, party, unsettled)
             _repeat_to_client(turn, group, party)
     if party in checkpointing.parts_due(turn):
         last = federation.checkpoints[-1]
@@ -88,16 +86,6 @@ def _repeat_to_committee(turn: Turn, group: GroupState, holder: str) -> None:
             turn.order(holder, examining.make_examine(turn, receipt))
     if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in quorum.silent(turn, group):
         turn.order(holder, commit.make_open(turn, group))
-
-
-def _give_up_lost(
-    turn: Turn, group: GroupState, client: str, unsettled: tuple[SubmissionId, ...]
-) -> None:
-    """What shards lost, and is not in its client's outbox any more, does not come again."""
-    ids = {id for id in group.pool.returning if id.client == client}.difference(unsettled)
-    if lost := tuple(sorted(ids)):
-        reason = "a shard lost its blocks, and so did its client"
-        turn.write(SubmissionsDropped(group.name, lost, reason))
 
 
 def _repeat_to_client(turn: Turn, group: GroupState, client: str) -> None:

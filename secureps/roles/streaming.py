@@ -99,19 +99,24 @@ def _fail(turn: Turn, group: GroupState, reason: str) -> float | None:
 def _follow(turn: Turn, group: GroupState) -> None:
     """Whoever is live takes part; whose lease ran out does not, and may come again.
 
-    What those have sent who are left out of the run is given up.
+    What those have sent who are left out of the run is given up, and so is what shards lost and its
+    client does not have either.
     """
     out = turn.federation.isolated
     ids = (id for id in group.pending if id.client in out and not group.closed_over(id))
     if given_up := tuple(ids):
         names = named(sorted({id.client for id in given_up}))
         _drop(turn, group, given_up, f"{names} left out of this run")
+    returning = sorted(group.pool.returning)
+    if lost := tuple(id for id in returning if id in turn.lost.get(id.client, ())):
+        _drop(turn, group, lost, "a shard lost its blocks, and so did its client")
     here, clocks = turn.takers(group.name) - group.pool.spent, group.pool.clocks
     for client in sorted(clocks.keys() - here):
         turn.write(MemberLeft(group.name, client))
     for client in sorted(here - clocks.keys()):
         clock = turn.plan.rule(group.name).enter(state(turn, group))
-        turn.write(MemberEntered(group.name, client, clock))
+        waiting = sum(id.client == client for id in group.pending)  # of before it went away
+        turn.write(MemberEntered(group.name, client, clock + waiting))
 
 
 def _decide(turn: Turn, group: GroupState) -> float | None:
@@ -125,9 +130,9 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
     rule = turn.plan.rule(group.name)
     seen = state(turn, group)
     # what holders have not looked into, or is sent again, has not arrived, as far as a rule can see
-    unseen = set(group.pending) - seen_ids
-    if unseen:
-        clocks = dict(seen.clocks)
+    unseen, done = set(group.pending) - seen_ids, _done(turn, group, seen)
+    if unseen or done:
+        clocks = dict(seen.clocks) | dict.fromkeys(done, seen.closed + 1)
         for id in unseen:
             clocks[id.client] = clocks.get(id.client, 1) - 1
         seen = replace(seen, clocks=clocks)
@@ -148,6 +153,21 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
         case _:
             group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
             return decision.until
+
+
+def _done(turn: Turn, group: GroupState, seen: RuleState) -> list[str]:
+    """Who would be waited for in vain: nobody trains, and they may send nothing more for now."""
+    pool = group.pool
+    if not seen.live.isdisjoint(pool.training):
+        return []
+    behind = (c for c in seen.live if pool.clocks.get(c, seen.closed + 1) <= seen.closed)
+    return [client for client in behind if _all_sent(turn, group, client)]
+
+
+def _all_sent(turn: Turn, group: GroupState, client: str) -> bool:
+    """Whether a client has made all updates of the newest version that the plan allows."""
+    base = group.pool.next_base(client, group.version)
+    return base.step > turn.plan.bounds(group.name).ahead
 
 
 def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
@@ -189,9 +209,10 @@ def _ask(turn: Turn, group: GroupState) -> str:
             turn.write(MemberLeft(group.name, client, spent=True))
             now = state(turn, group)  # nobody waits for its clock
             continue
-        base = pool.next_base(client, group.version)
-        if base.step > turn.plan.bounds(group.name).ahead:
+        if _all_sent(turn, group, client):
+            held = held or f"{client} has sent all that it may from version {group.version}"
             continue
+        base = pool.next_base(client, group.version)
         turn.write(MemberAsked(group.name, client, base.version, base.step))
         turn.order(client, make_invite(turn, group, client))
     return "" if pool.training else held or "no member is live"

@@ -6,7 +6,7 @@ party that does not is told when it subscribes). What must not live here: decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ class Turn:
         layout: the run's, None before it is founded.
         clients, holders: everybody on the roster in these roles, but a designated evaluator.
         live: clients whose lease runs at `now`; watchers: who can be told.
+        lost: what clients had no more when they last subscribed.
     """
 
     now: float
@@ -36,6 +37,7 @@ class Turn:
     holders: tuple[str, ...]
     live: frozenset[str]
     watchers: frozenset[str]
+    lost: Mapping[str, frozenset[SubmissionId]] = field(default_factory=dict)
     step: Step = field(default_factory=Step)
 
     @property

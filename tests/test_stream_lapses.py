@@ -1,0 +1,78 @@
+"""Groups without rounds whose members come back after a lapse: nobody waits for them in vain."""
+
+from __future__ import annotations
+
+import pytest
+
+from secureps.messages import orders, requests
+from secureps.roles.group_state import Phase
+from tests.roles_kit import HOLDER, MANY
+from tests.stream_parties import StreamWorld, stream_plan
+
+
+def begun(slack: int, **changes: int) -> StreamWorld:
+    """c0 to c4 are asked to train from version 0."""
+    rule = {"name": "ssp", "slack": slack, "minimum": 3, **changes}
+    world = StreamWorld(stream_plan(rule))
+    world.found()
+    return world
+
+
+def drain(world: StreamWorld) -> None:
+    while world.due:
+        world.deliver(world.due[0])
+
+
+@pytest.mark.parametrize("slack", [0, 1, 2])
+def test_what_a_member_sent_before_a_lapse_counts_when_it_is_back(slack: int) -> None:
+    """It has sent all that it may from version 0: waited for at clock 0, it could send nothing."""
+    world = begun(slack)
+    for _ in range(slack + 1):
+        world.train("c1")
+        drain(world)
+    assert world.senders["c1"].invite is None
+    world.leave("c1")
+    assert "c1" not in world.group().pool.clocks
+    world.join("c1")
+    assert world.group().pool.clocks["c1"] == slack + 1
+    assert world.group().reason.startswith(
+        "1 members have sent; cohort 1 waits for c0, c2, c3 and 1 more at clock 0"
+    )
+    for client in ("c0", "c2", "c3", "c4"):
+        world.train(client)
+    drain(world)
+    assert world.group().version == 1
+    assert [m.id.client for m in world.made[0].members] == list(MANY[:5])
+
+
+def test_a_burnt_cohort_is_followed_by_those_who_joined_while_it_was_made() -> None:
+    """Cohorts are counted on, and they may send no other update of the version: it is not due."""
+    world = begun(0)
+    for client in MANY[:5]:
+        world.train(client)
+    while world.group().phase is not Phase.OPENING:
+        world.deliver(world.due[0])
+    for client in MANY[5:8]:
+        world.join(client)
+        world.train(client)
+    while others := [due for due in world.due if not isinstance(due.order, orders.Open)]:
+        world.deliver(others[0])
+    (opens,) = world.due
+    number = world.group().number
+    world.replace(opens, requests.OpenRefused(HOLDER, "all", number, "no"))
+    drain(world)
+    assert world.group().version == 1
+    assert [m.id.client for m in world.made[0].members] == list(MANY[5:8])
+
+
+def test_who_has_retired_is_not_asked_by_a_coordinator_that_begins_again() -> None:
+    world = begun(1)
+    world.crash("c4")
+    world.give("c4", requests.Retire("c4"))
+    world.restart(MANY)
+    world.give("c4", requests.Heartbeat("c4"))
+    assert "c4" not in world.live
+    assert "c4" not in world.group().pool.clocks
+    assert world.group().pool.training.keys() == set(MANY[:4])
+    world.join("c4")
+    assert "c4" in world.group().pool.training
