@@ -47,12 +47,14 @@ VALUES = 217
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
 
 
-def plan_of(rule: dict[str, Any], privacy: dict[str, Any], **changes: Any) -> Plan:
+def plan_of(
+    rule: dict[str, Any], privacy: dict[str, Any], cipher: str = "plain", **changes: Any
+) -> Plan:
     own = {"clip": 3.0, "rule": rule, "bits": 20}
     own["weighting"] = "uniform" if "unit" in privacy else "examples"
     group = [own | changes.pop("group", {})]
     training = {"local_steps": STEPS}
-    return stream_plan("plain", rule, group=group, privacy=privacy, training=training, **changes)
+    return stream_plan(cipher, rule, group=group, privacy=privacy, training=training, **changes)
 
 
 def converted(renyi: Callable[[float], float], orders: Iterable[float]) -> float:
@@ -146,13 +148,17 @@ def test_an_update_of_any_weight_is_covered_by_noise_of_its_own() -> None:
     assert fact(faded, "me", "all", VALUES, 3) == fact(even, "me", "all", VALUES, 3)
 
 
+@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 def test_the_coordinator_asks_nobody_for_a_step_that_would_exceed_the_budget(
-    tmp_path: Path,
+    cipher: str, tmp_path: Path
 ) -> None:
-    """Steps from one base are updates of their own: it looks ahead as each client does."""
+    """Steps from one base are updates of their own: it looks ahead as each client does.
+
+    Nor does it wait for those who may train no more, whenever holders have looked into the last.
+    """
     plan = plan_of(SSP, RECORD, versions=30)
     three = spent(plan, [fact(plan, "client-00", "all", VALUES, v) for v in range(3)])  # type: ignore[misc]
-    plan = plan_of(SSP, RECORD | {"budget": three + 1e-6}, versions=30)
+    plan = plan_of(SSP, RECORD | {"budget": three + 1e-6}, cipher, versions=30)
     simulation = stream(plan, tmp_path, 6)
     simulation.run()
     federation = simulation.coordinator.federation

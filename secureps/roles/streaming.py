@@ -155,13 +155,14 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             return decision.until
 
 
-def _done(turn: Turn, group: GroupState, seen: RuleState) -> list[str]:
-    """Who would be waited for in vain: nobody trains, and they may send nothing more for now."""
+def _done(turn: Turn, group: GroupState, seen: RuleState) -> set[str]:
+    """Who is not waited for: may train no more; or sends nothing for now, while nobody trains."""
     pool = group.pool
-    if not seen.live.isdisjoint(pool.training):
-        return []
-    behind = (c for c in seen.live if pool.clocks.get(c, seen.closed + 1) <= seen.closed)
-    return [client for client in behind if _all_sent(turn, group, client)]
+    found = set(seen.live & pool.spent)
+    if seen.live.isdisjoint(pool.training):
+        behind = (c for c in seen.live if pool.clocks.get(c, seen.closed + 1) <= seen.closed)
+        found.update(client for client in behind if _all_sent(turn, group, client))
+    return found
 
 
 def _all_sent(turn: Turn, group: GroupState, client: str) -> bool:
