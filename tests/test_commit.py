@@ -308,6 +308,9 @@ def test_wake_is_the_next_lease_or_deadline() -> None:
     assert world.coordinator.wake() == 30.0
     world.now = 5.0
     world.give("c0", requests.Heartbeat("c0"))
+    assert world.coordinator.wake() == 30.0, "it looks then, and finds that it runs on"
+    world.now = 30.0
+    world.give("coordinator", Tick())
     assert world.coordinator.wake() == 35.0
 
 

@@ -112,6 +112,4 @@ def test_what_is_paid_for_arrives_before_the_client_stops_at_its_budget() -> Non
     client.now += 1.0
     step = client.give("c0", Tick())
     assert (said(step, requests.Retire), works(step)) == ([], [])
-    arrives(client, made)
-    client.now += 1.0
-    assert "this client stops" in leaves(client, client.give("c0", Tick())).reason
+    assert "this client stops" in leaves(client, arrives(client, made)).reason

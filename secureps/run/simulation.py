@@ -172,6 +172,7 @@ class Simulation:
         """The party is gone at once; what it journalled and stored stays."""
         self.network.detach(name)
         self.parties[name].stop()
+        self._failed.discard(name)
 
     def lose(self, name: str, seed: Seed | None = None) -> None:
         """The disk of a party that was killed is gone; it starts with empty stores.
