@@ -329,13 +329,21 @@ def test_a_client_counts_once() -> None:
     assert reason == "a client stands in the cohort twice"
 
 
-@pytest.mark.parametrize("weight", [0, 2, 4, -1])
-def test_weights_other_than_1(weight: int) -> None:
+@pytest.mark.parametrize(
+    ("weight", "why"),
+    [
+        (0, "this holder opens cohorts of weights (1, 2, 4) only"),
+        (-1, "this holder opens cohorts of weights (1, 2, 4) only"),
+        (2, "one member outweighs all the others"),
+        (4, "one member outweighs all the others"),
+    ],
+)
+def test_uneven_weights(weight: int, why: str) -> None:
     cohort = make_cohort()
     members = (*cohort.members[:2], dataclasses.replace(cohort.members[2], weight=weight))
     cohort = dataclasses.replace(cohort, members=members)
     reason = refusal(Keys().founded().order(opening(cohort)))
-    assert reason == "this holder opens cohorts of weight 1 only"
+    assert reason == why
 
 
 def test_receipts_must_be_the_cohorts() -> None:

@@ -36,6 +36,20 @@ def test_the_same_model_under_every_cipher(rule: dict[str, Any], tmp_path: Path)
     assert len(weights) == 1
 
 
+def test_weights_are_the_same_under_every_cipher(tmp_path: Path) -> None:
+    """Versions of some cohort that is large enough for lighter members to hide in."""
+    rule, models = BUFFERED | {"buffer": 10, "power": 2.0}, []
+    for cipher in ("plain", "bfv", "rlwe"):
+        simulation = stream(stream_plan(cipher, rule, versions=6), tmp_path / cipher, 14)
+        simulation.run()
+        assert simulation.versions() == {"all": 6}
+        models.append(simulation.model())
+        members = [m for closed in cohorts(simulation) for m in closed.cohort.members]
+        assert {member.weight for member in members} > {1}
+    assert same(models[0], models[1])
+    assert same(models[0], models[2])
+
+
 def test_every_push_is_a_version_of_the_classical_server(tmp_path: Path) -> None:
     simulation = stream(stream_plan("plain", ASYNC, versions=20), tmp_path)
     simulation.run()

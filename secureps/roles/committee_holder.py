@@ -24,7 +24,6 @@ from secureps.messages.requests import (
     Subscribe,
     Telemetry,
 )
-from secureps.policy.hiding import check_weights
 from secureps.roles.charter import Pinned
 from secureps.roles.grants import Grants, HolderRules
 from secureps.roles.machine import (
@@ -125,8 +124,6 @@ class CommitteeHolder:
             return step
         try:
             self._grants.check(cohort, order.receipts, order.held)
-            weights = [member.weight for member in cohort.members]
-            check_weights(weights, self._grants.least(cohort.group))
         except SecurepsError as error:
             step.effects.append(self._grants.refusal(cohort, error))
             return step

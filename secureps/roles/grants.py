@@ -43,7 +43,7 @@ from secureps.messages.submission import (
     SubmissionId,
     signing_bytes,
 )
-from secureps.policy.hiding import base_of, both_open
+from secureps.policy.hiding import base_of, both_open, check_weights
 from secureps.policy.rule import Base
 from secureps.roles.charter import Pinned, check_run, founded
 from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
@@ -282,6 +282,7 @@ class Grants:
         for id in ids:
             self._check_unbound(id)
         self.check_apart(cohort)
+        check_weights([member.weight for member in cohort.members], self.least(cohort.group))
 
     def least(self, group: str) -> int:
         """The fewest members of a cohort of this group: its own minimum, or the plan's trust."""

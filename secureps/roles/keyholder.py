@@ -117,8 +117,6 @@ class KeyHolder:
             return step
         try:
             self._grants.check(cohort, order.receipts, order.held)
-            if any(member.weight != 1 for member in cohort.members):
-                raise Refused("this holder opens cohorts of weight 1 only")
             opening = self._assign(order)
         except SecurepsError as error:
             step.effects.append(self._grants.refusal(cohort, error))
