@@ -133,8 +133,10 @@ def test_every_preset_is_explained() -> None:
     for path in sorted((ROOT / "policies").glob("*.toml")):
         plan = load_plan(path)
         assert plan.section.federation is not None or plan.section.name in played, path
-        one = len(plan.groups) == 1
-        explanation = check(path, 1000) if one else check(played.get(plan.section.name, path))
+        if len(plan.groups) == 1:
+            explanation = check(path, 1000)
+        else:
+            explanation = check(path if plan.section.federation else played[plan.section.name])
         for part in tables(explanation):
             Console(width=100, file=io.StringIO()).print(part)
     fifty = check(ROOT / "simulations" / "digits.toml")

@@ -151,6 +151,13 @@ def test_versions_whose_epsilon_was_not_seen_are_left_out(drawn: Any) -> None:
     assert xy(spent.lines[0]) == ([0, 1, 3], [0.0, 1.0, 3.0])
 
 
+def test_versions_of_several_groups_are_drawn_in_the_order_of_time(drawn: Any) -> None:
+    lines = [at(1, "body", elapsed=90.0), at(1, "head", elapsed=30.0)]
+    found = panels(drawn(draw_curves, lines, SHEET))
+    for name in ("held-out accuracy", "payload of all clients"):
+        assert xy(found[name].lines[0])[0] == [30.0, 90.0]
+
+
 def test_every_group_spends_at_its_own_versions(drawn: Any) -> None:
     lines = [at(v, group) for v in range(2) for group in ("body", "head")]
     spent = panels(drawn(draw_curves, lines, SHEET))["privacy spent"]

@@ -100,14 +100,17 @@ def test_what_a_client_is_charged(rule: dict[str, Any], said: str) -> None:
 
 
 def test_what_is_seen_of_a_client() -> None:
-    assert words({"name": "sync", "quorum": 6}).seen == "nothing"
+    assert words({"name": "sync", "quorum": 6}).seen == "how long it takes for each update"
     largest = {"name": "priority", "buffer": 8, "score": "magnitude"}
     assert words(largest).seen == (
         "how large each update is, in 16 classes of half an octave; how long it takes for each "
         "update"
     )
     rows = words({"name": "sync", "quorum": 6}, group={"sparse": {"rows": 100, "block": 30}})
-    assert rows.seen == ("which of 4 row-blocks of 30 rows it touches, and the shards see it too")
+    assert rows.seen == (
+        "which of 4 row-blocks of 30 rows it touches, and the shards see it too; how long it takes "
+        "for each update"
+    )
 
 
 def test_who_sees_the_access_pattern() -> None:

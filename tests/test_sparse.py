@@ -67,7 +67,9 @@ def test_what_too_few_touch_is_never_opened_and_never_changes(cipher: str, tmp_p
     rows, model = slice(3 * BLOCK, 4 * BLOCK), simulation.model()
     assert model["table"][rows].tobytes() == initial["table"][rows].tobytes()
     assert (model["table"][:BLOCK] != initial["table"][:BLOCK]).any()
-    told = "all 3 versions are made, but of table.3: too few members touch it"
+    told = (
+        "all versions are made (5 of table, 3 of tower), but of table.3: too few members touch it"
+    )
     assert simulation.coordinator.federation.finished == told
 
 

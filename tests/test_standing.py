@@ -182,7 +182,7 @@ def test_before_there_is_a_run_it_says_who_is_missing() -> None:
     status = report.status(world.coordinator._turn(0.0), (), world.coordinator.servers)
     screen, told = console()
     show(status, screen)
-    expected = f"waits for {', '.join(awaited)} and a first client (shard-a has registered)"
+    expected = f"waits for {', '.join(awaited)} and a first client (registered: shard-a)"
     assert expected in " ".join(told.getvalue().split())
 
 

@@ -34,7 +34,7 @@ class RuleWords:
         behind: how old the version may be that an update was trained from.
         weights: of members, and what they take of the cipher's capacity.
         charged: what a client is charged, at most, in the whole run.
-        seen: what the coordinator sees of a client besides sizes and times.
+        seen: what the coordinator sees of a client besides who takes part and sizes.
     """
 
     group: str
@@ -60,7 +60,7 @@ def _words(plan: Plan, section: GroupSection) -> RuleWords:
         behind=f"up to {own.stale} versions" if own.stale else "none: all train from the newest",
         weights=_weights(plan, own),
         charged=_charged(plan, section.rule, name, own),
-        seen=_seen(plan, section),
+        seen=_seen(section),
     )
 
 
@@ -126,7 +126,7 @@ def _charged(plan: Plan, section: RuleSection, name: str, own: Bounds) -> str:
     )
 
 
-def _seen(plan: Plan, section: GroupSection) -> str:
+def _seen(section: GroupSection) -> str:
     found = []
     cut = row_blocks(section)
     if cut is not None:
@@ -136,6 +136,4 @@ def _seen(plan: Plan, section: GroupSection) -> str:
         )
     if isinstance(section.rule, PrioritySection) and section.rule.score == "magnitude":
         found.append("how large each update is, in 16 classes of half an octave")
-    if not plan.bounds(section.name if cut is None else cut.names(section.name)[0]).rounds:
-        found.append("how long it takes for each update")
-    return "; ".join(found) or "nothing"
+    return "; ".join([*found, "how long it takes for each update"])

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.messages.records import Ending, Finished
+from secureps.policy.plan import Plan
 from secureps.policy.rule import named
 from secureps.policy.spending import Fact, after, fact, facts_of
 from secureps.policy.stopping import stop
@@ -140,6 +141,17 @@ def next_version(turn: Turn) -> list[GroupState]:
     return [*ahead, own] if evaluated and own is not None else ahead
 
 
+def _all_made(plan: Plan) -> str:
+    """That every group of the plan's file has its versions, which may not be as many."""
+    wanted = {
+        section.name: section.versions or plan.section.versions for section in plan.section.group
+    }
+    if len(set(wanted.values())) == 1:
+        return f"all {min(wanted.values())} versions are made"
+    each = ", ".join(f"{versions} of {name}" for name, versions in wanted.items())
+    return f"all versions are made ({each})"
+
+
 def finish(turn: Turn) -> None:
     """The run is over when a checkpoint holds the last version of every group."""
     federation, plan = turn.federation, turn.plan
@@ -152,7 +164,7 @@ def finish(turn: Turn) -> None:
     if any(last.version_of(group.name) < group.version for group in groups):
         return
     short = [group.name for group in federation.model_groups if not _made(turn, group)]
-    text = f"all {plan.section.versions} versions are made"
+    text = _all_made(plan)
     if short:
         text = federation.ending or f"{text}, but of {named(short)}: too few members touch it"
     turn.write(Finished(text))

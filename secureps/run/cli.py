@@ -109,9 +109,10 @@ def up(
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
 
-    Makes keys, starts coordinator, shards, key holders and clients, shows how the run goes,
-    and ends with what it came to against training alone and training centrally. Everything
-    is in RUN: logs, checkpoints, report with curves, model.safetensors. Ctrl-C stops all of it.
+    Makes keys, starts coordinator, shards, key holders and clients, shows how
+    the run goes, and ends with what it came to against training alone and
+    training centrally. Everything is in RUN: logs, checkpoints, report with
+    curves, model.safetensors. Ctrl-C stops all of it.
     """
     _one_thread()
     _discreet()
@@ -133,7 +134,8 @@ def resume(
 ) -> None:
     """Go on with a run of `up` that was stopped, by Ctrl-C or a power cut.
 
-    Every party starts from its journal: the model comes out as if nothing had happened.
+    Every party starts from its journal: the model comes out as if nothing had
+    happened.
     """
     _one_thread()
     _discreet()
@@ -171,8 +173,8 @@ def check(
 ) -> None:
     """Explain a plan in a page, or refuse it with the reason.
 
-    Who sees what and who must collude, what privacy spends and what its noise costs, bytes
-    per update against plain fp32, memory per shard. Starts nothing.
+    Who sees what and who must collude, what privacy spends and what its noise
+    costs, bytes per update against plain fp32, memory per shard. Starts nothing.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the plan's script imports torch
     import json
@@ -236,7 +238,8 @@ def join(
 ) -> None:
     """Take part in a federation as a data holder, until it is over.
 
-    Killed at any moment and started again with the same state, it goes on where it was.
+    Killed at any moment and started again with the same state, it goes on
+    where it was.
     """
     from secureps.client.runner import Joining, read_settings
     from secureps.roles.member_kit import Terms
@@ -266,8 +269,8 @@ def serve(
 ) -> None:
     """Run one server until a signal stops it.
 
-    Killed at any moment and started again with the same FILE, it goes on where it was.
-    STATE/address says where it listens.
+    Killed at any moment and started again with the same FILE, it goes on where
+    it was. STATE/address says where it listens.
     """
     from secureps.run.serve import serve as run
 
@@ -285,7 +288,8 @@ def simulate(
 ) -> None:
     """Play many clients, delays and faults in virtual time, in one process.
 
-    The same scenario gives the same model, bit for bit. Noise is seeded: no privacy.
+    The same scenario gives the same model, bit for bit. Noise is seeded: no
+    privacy.
     """
     _one_thread()
     _discreet()
@@ -298,7 +302,7 @@ def simulate(
 @app.command()
 def study(
     scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a section [study].")
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a \\[study] section.")
     ],
     out: Annotated[
         Path | None,
@@ -310,7 +314,8 @@ def study(
 ) -> None:
     """Compare rules by the virtual time that each takes to a target, over several seeds.
 
-    Ctrl-C lets the trials that are being played end, and keeps them: the same command goes on.
+    Ctrl-C lets the trials that are being played end, and keeps them: the same
+    command goes on.
     """
     _one_thread()
     from rich.console import Console
@@ -346,8 +351,8 @@ def export(
 ) -> None:
     """Write the newest whole model of a run as one safetensors file, by tensor name.
 
-    Reads RUN/checkpoints alone; no server has to run. A damaged checkpoint is named, and
-    the one before it is taken.
+    Reads RUN/checkpoints alone; no server has to run. A damaged checkpoint is
+    named, and the one before it is taken.
     """
     from secureps.crypto.sampling import NO_PRIVACY
     from secureps.run.export import export as write

@@ -65,6 +65,7 @@ def draw(lines: Sequence[Line], sheet: Sheet, folder: Path) -> None:
 
 def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
     """Held-out scores and bytes over time, epsilon over versions."""
+    lines = sorted(lines, key=lambda line: line.elapsed)  # groups' versions come side by side
     measure = _measure(lines)
     above = [measure, "loss"] if measure != "loss" else ["loss", "loss"]
     private = sheet.budget is not None and not sheet.unsafe

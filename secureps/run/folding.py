@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from secureps.messages.requests import GroupStatus
@@ -43,6 +43,28 @@ def rows(groups: Iterable[GroupStatus]) -> tuple[Row, ...]:
     return tuple(_row(run) for run in runs)
 
 
+def folded(versions: Mapping[str, int]) -> str:
+    """Versions by group in words: of one group alone, or of each, row-blocks together."""
+    if len(versions) == 1:
+        return "".join(str(version) for version in versions.values())
+    runs: list[list[str]] = []
+    for name in versions:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ", ".join(f"{_name(run)} {_span([versions[name] for name in run])}" for run in runs)
+
+
+def _name(run: list[str]) -> str:
+    return run[0] if len(run) == 1 else f"{run[0]} to {run[-1].rpartition('.')[2]}"
+
+
+def _span(versions: list[int]) -> str:
+    least, most = min(versions), max(versions)
+    return str(least) if least == most else f"{least} to {most}"
+
+
 def _follows(last: str, name: str) -> bool:
     """Whether NAME.K + 1 comes after NAME.K."""
     one, other = _BLOCK.fullmatch(last), _BLOCK.fullmatch(name)
@@ -53,13 +75,11 @@ def _follows(last: str, name: str) -> bool:
 
 def _row(run: list[GroupStatus]) -> Row:
     slowest = min(run, key=lambda group: (group.step == "done", group.version))
-    first, last = run[0].name, run[-1].name
-    least, most = min(g.version for g in run), max(g.version for g in run)
     alike = len({group.reason for group in run}) == 1
     late = sorted({name for group in run for name in group.late})
     return Row(
-        name=first if len(run) == 1 else f"{first} to {last.rpartition('.')[2]}",
-        version=str(least) if least == most else f"{least} to {most}",
+        name=_name([group.name for group in run]),
+        version=_span([group.version for group in run]),
         step=_steps(run),
         reason=slowest.reason if alike else f"{slowest.name}: {slowest.reason}",
         late=named(late, SHOWN),

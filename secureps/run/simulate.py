@@ -30,8 +30,8 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import facts_of, spent
 from secureps.run.baselines import Score
 from secureps.run.curves import CURVES, Sheet, draw
-from secureps.run.export import named_versions
 from secureps.run.extras import Extras, Heading, open_sinks
+from secureps.run.folding import folded
 from secureps.run.metrics import Metrics, Tell
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
@@ -90,7 +90,10 @@ def load_scenario(path: Path) -> Scenario:
     Raises:
         ConfigError, PlanRefused: it, its plan or its script are not right.
     """
-    section = parse(ScenarioSection, read_toml(path), str(path))
+    values = read_toml(path)
+    if "plan" not in values and "group" in values:
+        raise ConfigError(f"{path} is a plan: name the scenario that plays it (simulations/)")
+    section = parse(ScenarioSection, values, str(path))
     plan = load_plan(path.parent / section.plan)
     refuse_privacy(path.parent / section.script, plan)
     script = Script(path.parent / section.script)
@@ -289,7 +292,7 @@ class Play:
             self.metrics.judged(versions, {"loss": result.loss, **result.metrics})
             score = f", {self._score.measure} {self._score.value:.3f}"
         return (
-            f"t={now:9.1f} s  version {named_versions(versions)}{score}, {included} included, "
+            f"t={now:9.1f} s  version {folded(versions)}{score}, {included} included, "
             f"{len(self._gone | self._away)} gone, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"
         )
 

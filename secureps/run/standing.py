@@ -128,7 +128,7 @@ def _unfounded(servers: tuple[ServerStatus, ...]) -> str:
     here = ", ".join(s.name for s in servers if s.registered)
     awaited = ", ".join(s.name for s in servers if not s.registered)
     client = f"{awaited} and a first client" if awaited else "a first client"
-    return f"no run yet: the coordinator waits for {client} ({here or 'nobody'} has registered)"
+    return f"no run yet: the coordinator waits for {client} (registered: {here or 'nobody'})"
 
 
 def _state(server: ServerStatus) -> str:

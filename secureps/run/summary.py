@@ -15,7 +15,7 @@ from rich.text import Text
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import EvaluationStatus, MemberStatus
 from secureps.run.baselines import Baselines, Score
-from secureps.run.export import named_versions
+from secureps.run.folding import folded
 from secureps.run.progress import size
 from secureps.run.standing import evaluations, spent
 from secureps.run.tally import finite
@@ -84,9 +84,7 @@ def _models(summary: Summary) -> Table:
     table.add_column("model")
     table.add_column(f"held-out {measure}", justify="right")
     table.add_column("held-out loss", justify="right")
-    table.add_row(
-        f"federation (version {named_versions(summary.versions)})", *_score(summary.score)
-    )
+    table.add_row(f"federation (version {folded(summary.versions)})", *_score(summary.score))
     alone, best = list(summary.baselines.alone.values()), summary.baselines.best
     if best is not None:
         mean = sum(s.value for s in alone) / len(alone)

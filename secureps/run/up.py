@@ -188,6 +188,7 @@ def _federate(
 
     `before` is how many seconds of it an earlier play has had.
     """
+    began = time.monotonic() - before
     plan, folder, cast, unsafe = troupe.plan, troupe.folder, troupe.cast, troupe.unsafe
     seed: Seed = (
         SecretSeed.from_os()
@@ -200,7 +201,10 @@ def _federate(
             address = troupe.start(supervisor, progress)
             script = Script(troupe.script)
             judge = Judge(script, troupe.pooled, bool(plan.section.local))
-            watched = Watched(plan, folder, address, cast.clients, before)
+            so_far = (
+                time.monotonic() - began
+            )  # a run may be well under way once its script is there
+            watched = Watched(plan, folder, address, cast.clients, so_far)
             with Watch(watched, judge, supervisor, progress, metrics) as watch:
                 outcome = watch.until_over()
         outcome = _judged(outcome, judge, folder, progress)
@@ -311,7 +315,10 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
     plan = load_plan(path, base)
     federation = plan.section.federation
     if federation is None:
-        raise ConfigError(f"{path}: federation: `up` needs it: script and number of clients")
+        raise ConfigError(
+            f"{path}: federation: `up` needs this section, with a script and a number of clients; "
+            "a plan without it is played by a scenario: `secureps simulate`"
+        )
     trainers = federation.clients - (plan.evaluator != "")
     for name in plan.all_groups:
         start = plan.bounds(name).start
