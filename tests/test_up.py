@@ -304,5 +304,5 @@ def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="is not empty"):
         up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
     plan.write_text(plan.read_text().partition("[federation]")[0])
-    with pytest.raises(ConfigError, match="federation: `up` needs it"):
+    with pytest.raises(ConfigError, match="federation: `up` needs this section"):
         up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
