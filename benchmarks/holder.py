@@ -78,9 +78,10 @@ def _row(shape: tuple[int, ...], versions: int, rest: float) -> Row:
         processes = _Federation(Path(folder), "rlwe", CLIENTS, versions + 1, plan=plan)
         with processes:
             start_servers(processes)
-            with Crowd(processes, shape) as crowd:
+            with Crowd(processes, shape, held=True) as crowd:
                 processes.wait(lambda: processes.reached(1), "version 1")
                 before = processes.taken()
+                crowd.go_on()
                 processes.wait(crowd.finished, "the last version")
                 taken = processes.taken().since(before)
             before = processes.taken()
