@@ -344,20 +344,28 @@ class PlanSection(Section):
 
 
 class VariantSection(Section):
-    """A rule in a study: which of `rules`, and at which of the server's `rates`, tuning decides."""
+    """A plan in a study (default: the scenario's), with what tuning chooses for all its groups.
+
+    Each of `rules`, with each of `deadlines`, at each of the server's `rates`: where there is
+    none, the plan's own.
+    """
 
     name: str = Field(pattern=NAME)
-    rules: tuple[Annotated[RuleSection, BeforeValidator(_spelled_short)], ...] = Field(min_length=1)
-    rates: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(1.0,), min_length=1)
+    plan: str | None = None
+    rules: tuple[Annotated[RuleSection, BeforeValidator(_spelled_short)], ...] = ()
+    deadlines: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
 
 
 class StudySection(Section):
     """Rules compared by the virtual time after which the model is good enough (`run.study`).
 
     That is the first time from which `hold` judgements in a row, `every` seconds apart, have a
-    `measure` of `target` or more. Every rule of a variant is tried at each of its rates under the
-    seed `tuning`; the soonest is judged under `seeds`. `sealed` versions are made both in the
-    clear and under the plan's cipher, and compared.
+    `measure` of `target` or more. Every candidate of a variant is tried under the seed `tuning`;
+    the soonest is judged under `seeds`: until the target, or for all of `seconds` if `to_the_end`,
+    which tells how good the model becomes. `sealed` versions are made both in the clear and under
+    the plan's cipher, and compared. Where bytes take time (`delays.bandwidth`), trials are played
+    under the plan's cipher, for it decides how many there are.
     """
 
     measure: str = "accuracy"
@@ -367,6 +375,7 @@ class StudySection(Section):
     seconds: float = Field(gt=0)
     tuning: int = Field(default=0, ge=0, lt=1 << 64)
     seeds: tuple[Annotated[int, Field(ge=0, lt=1 << 64)], ...] = Field(min_length=1)
+    to_the_end: bool = False
     sealed: int = Field(default=0, ge=0)
     baseline: str
     variant: tuple[VariantSection, ...] = Field(min_length=1)

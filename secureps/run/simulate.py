@@ -25,7 +25,6 @@ from secureps.client.trainer import Trainer
 from secureps.config import ScenarioSection, StaySection
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError
-from secureps.messages.requests import GetBlock, GetSum, PutBlock
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import facts_of, spent
 from secureps.run.baselines import Score
@@ -38,6 +37,7 @@ from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.run.sinks import METRICS, Sinks
 from secureps.run.tally import DOWN, UP
 from secureps.scenario.delays import Delays
+from secureps.scenario.links import Links
 from secureps.sections import parse, read_toml
 from secureps.store.checkpoint import write_state
 
@@ -58,6 +58,8 @@ class Scenario:
     plan: Plan
     script: Script
     delays: Delays
+    plans: Mapping[str, Plan]
+    """Of the variants of its study."""
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -94,16 +96,21 @@ def load_scenario(path: Path) -> Scenario:
     if "plan" not in values and "group" in values:
         raise ConfigError(f"{path} is a plan: name the scenario that plays it (simulations/)")
     section = parse(ScenarioSection, values, str(path))
-    plan = load_plan(path.parent / section.plan)
-    refuse_privacy(path.parent / section.script, plan)
-    script = Script(path.parent / section.script)
+    plan, script = load_plan(path.parent / section.plan), Script(path.parent / section.script)
+    variants = () if section.study is None else section.study.variant
+    plans = {
+        variant.name: plan if variant.plan is None else load_plan(path.parent / variant.plan)
+        for variant in variants
+    }
+    for each in (plan, *plans.values()):
+        refuse_privacy(path.parent / section.script, each)
     start = max(plan.bounds(name).start for name in plan.all_groups)
     if section.clients < start:
         raise ConfigError(
             f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
         )
     _refuse_stays(section, path)
-    return Scenario(section, plan, script, Delays.of(section.delays))
+    return Scenario(section, plan, script, Delays.of(section.delays), plans)
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:
@@ -185,7 +192,7 @@ class Play:
         self.metrics = Metrics(self.tell, True, REPEATABLE)
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
-        self._network: dict[tuple[str, str], float] = {}
+        self._links = Links(scenario.delays, scenario.section.seed)
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         trainers: dict[str, Trainer] = {
@@ -320,12 +327,16 @@ class Play:
     def _leave(self, name: str) -> None:
         self._away.add(name)
         self._gone.discard(name)
-        self.simulation.kill(name)
+        self._kill(name)
 
     def _drop(self, name: str) -> None:
         if name not in self._away and not self.simulation.parties[name].halted.done():
             self._gone.add(name)
-            self.simulation.kill(name)
+            self._kill(name)
+
+    def _kill(self, name: str) -> None:
+        self.simulation.kill(name)
+        self._links.cut(name)
 
     def _come_back(self, name: str) -> None:
         if name in self._gone:
@@ -333,12 +344,8 @@ class Play:
             self.simulation.start(name)
 
     def _delay(self, sender: str, to: str, message: Any) -> float:
-        client = sender if sender.startswith("client-") else to
+        up = sender.startswith("client-")
+        client = sender if up else to
         if not client.startswith("client-"):
             return 0.0
-        kind = "data" if isinstance(message, PutBlock | GetBlock | GetSum) else "control"
-        seconds = self._network.get((client, kind))
-        if seconds is None:  # the same for all of a client's messages of a kind: drawn once
-            delays, seed = self.scenario.delays, self.scenario.section.seed
-            seconds = self._network[client, kind] = delays.network_seconds(seed, client, 0, kind)
-        return seconds
+        return self._links.seconds(client, up, message, self.simulation.loop.now())

@@ -93,11 +93,16 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
         raise ConfigError(f"study.baseline: no variant {own.baseline!r}; there are {names}")
     if own.tuning in own.seeds:
         raise ConfigError(f"study.tuning: seed {own.tuning} would be tuned on and judged on")
+    if own.sealed and scenario.delays.bandwidth is not None:
+        raise ConfigError(
+            "study.sealed: where bytes take time (delays.bandwidth) a cipher changes when things "
+            "happen; trials are played under the plan's own, so set it to 0"
+        )
     for variant in own.variant:
-        for number, rule in enumerate(variant.rules, 1):
-            with naming(f"study.variant {variant.name}, rule {number}"):
-                sealed = _sealed(scenario, own, variant)
-                plan = altered(scenario, rule, variant.rates[0], 1, sealed)
+        for candidate in _candidates(variant):
+            with naming(f"study.variant {candidate.name}"):
+                sealed = _sealed(scenario, own, variant) or None
+                plan = altered(scenario, candidate, 1, sealed)
             start = max(plan.bounds(group).start for group in plan.groups)
             if scenario.section.clients < start:
                 raise ConfigError(
@@ -108,21 +113,22 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
 
 def _sealed(scenario: Scenario, own: StudySection, variant: VariantSection) -> bool:
     """Whether it is compared with its encrypted self: not if nothing encrypts, or it may not be."""
-    plain = scenario.plan.section.cipher.name == PLAIN
-    alone = any(isinstance(rule, AsyncSection) for rule in variant.rules)
-    return own.sealed > 0 and not plain and not alone
+    section = scenario.plans[variant.name].section
+    rules = variant.rules or [group.rule for group in section.group]
+    alone = any(isinstance(rule, AsyncSection) for rule in rules)
+    return own.sealed > 0 and section.cipher.name != PLAIN and not alone
 
 
 def _jobs(scenario: Scenario, own: StudySection, variant: VariantSection) -> int:
-    tried = len(variant.rules) * len(variant.rates)
-    return tried + len(own.seeds) + _sealed(scenario, own, variant)
+    tried = list(_candidates(variant))
+    return (len(tried) > 1) * len(tried) + len(own.seeds) + _sealed(scenario, own, variant)
 
 
 def _course(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
     """The jobs of a variant, one after another; each is told the last one's result."""
     limit, best = own.seconds, (math.inf, math.inf)
-    chosen = Candidate(variant.name, 0, variant.rates[0])
-    for candidate in _candidates(variant):
+    chosen, *others = candidates = tuple(_candidates(variant))
+    for candidate in candidates if others else ():
         outcome = yield Trial(candidate, own.tuning, limit)
         assert isinstance(outcome, Outcome)
         reached = math.inf if outcome.reached is None else outcome.reached
@@ -136,9 +142,10 @@ def _course(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
 
 
 def _candidates(variant: VariantSection) -> Iterator[Candidate]:
-    for rule in range(len(variant.rules)):
-        for rate in variant.rates:
-            yield Candidate(variant.name, rule, rate)
+    for rule in range(len(variant.rules)) or (None,):
+        for deadline in variant.deadlines or (None,):
+            for rate in variant.rates or (None,):
+                yield Candidate(variant.name, rule, deadline, rate)
 
 
 class _Desk:
@@ -211,7 +218,10 @@ def _deaf() -> None:
 def _claim(folder: Path, scenario: Scenario) -> None:
     settings = {
         "scenario": scenario.section.model_dump(mode="json"),
-        "plan": scenario.plan.section.model_dump(mode="json", exclude={"federation"}),
+        "plans": {
+            name: plan.section.model_dump(mode="json", exclude={"federation"})
+            for name, plan in scenario.plans.items()
+        },
     }
     path = folder / "study.json"
     if path.exists():
