@@ -283,7 +283,7 @@ class Coordinator:
             raise WrongShape(f"{text}; train the run's model")
         if unknown := set(event.groups) - set(self._plan.groups):
             raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
-        known = federation.parts.get(client, frozenset()) == frozenset(event.groups)
+        known = federation.joined_for(client, event.groups)
         if client not in federation.members or client in federation.retired or not known:
             turn.write(MemberJoined(client, event.groups))
             trains = client != self._plan.evaluator

@@ -127,7 +127,7 @@ class Federation:
         ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
         retired: members that take part no more, by their own word; isolated: clients that are
             left out, and why.
-        parts: the groups that a client contributes to, of those that do not to all.
+        outside: by group, the clients that joined without contributing to it.
         holders_used: key holders that ever answered for a cohort; liars: those of them that were
             found out, and how.
     """
@@ -150,7 +150,7 @@ class Federation:
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     isolated: dict[str, str] = field(default_factory=dict)
-    parts: dict[str, frozenset[str]] = field(default_factory=dict)
+    outside: dict[str, set[str]] = field(default_factory=dict)
     evaluations: Evaluations = field(default_factory=Evaluations)
     ending: str = ""
     finished: str = ""
@@ -193,8 +193,13 @@ class Federation:
 
     def takes_part(self, client: str, group: str) -> bool:
         """Whether a client contributes to a group."""
-        own = self.parts.get(client)
-        return own is None or group in own
+        return client not in self.outside.get(group, ())
+
+    def joined_for(self, client: str, groups: tuple[str, ...]) -> bool:
+        """Whether a client contributes to these groups and no others (none named: to all)."""
+        return all(
+            self.takes_part(client, name) == (not groups or name in groups) for name in self.groups
+        )
 
     def pending(self, client: str) -> frozenset[SubmissionId]:
         """The submissions of a client whose fate is open."""
@@ -222,12 +227,12 @@ class Federation:
                 self.shards[shard.name] = shard
             case MemberJoined(client, groups):
                 self.members[client] = None
-                self.parts.pop(client, None)
-                if groups:
-                    self.parts[client] = frozenset(groups)
                 self.retired.discard(client)
                 for group in self.groups.values():
-                    if not self.takes_part(client, group.name):
+                    outside = self.outside.setdefault(group.name, set())
+                    outside.discard(client)
+                    if groups and group.name not in groups:
+                        outside.add(client)
                         group.excuse(client)
             case MemberRetired(client):
                 self.retired.add(client)

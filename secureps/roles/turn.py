@@ -51,9 +51,7 @@ class Turn:
         found = self.trainers if among is None else among
         if federation.isolated:
             found -= federation.isolated.keys()
-        if federation.parts:
-            found = frozenset(client for client in found if federation.takes_part(client, group))
-        return found
+        return found - federation.outside.get(group, frozenset())
 
     def write(self, record: Any) -> None:
         """Journals and folds one record."""

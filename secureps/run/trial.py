@@ -40,6 +40,8 @@ class Point:
     """The newest model, judged at a time of the virtual clock.
 
     Args:
+        seconds: since the first model was there: who had to send it is drawn, and rules have no
+            part in it.
         version: of the group that has made most.
     """
 
@@ -234,15 +236,15 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
     if evaluator is None:
         raise ConfigError("a study needs a script with make_evaluator(settings)")
     whole = study.to_the_end and trial.seed != study.tuning
-    points: list[Point] = []
-    seen: dict[str, int] = {}
+    loop, points = simulation.loop, list[Point]()
+    seen, began = dict[str, int](), list[float]()
     over = [False]
 
     def judge() -> None:
-        now, versions = simulation.loop.now(), simulation.versions()
+        now, versions = loop.now() - began[0], simulation.versions()
         if versions == seen:
             points.append(replace(points[-1], seconds=now))
-        elif min(versions.values()) >= 0:
+        else:
             seen.update(versions)
             scores = evaluator.evaluate(simulation.model()).metrics
             if study.measure not in scores:
@@ -250,12 +252,17 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
                 raise ConfigError(f"study.measure: no {study.measure!r}; the script has {known}")
             points.append(Point(now, scores[study.measure], max(versions.values())))
         held = crossed(points, study.target, study.hold) is not None
-        hopeful = not whole and bool(points) and points[-1].score >= study.target
+        hopeful = not whole and points[-1].score >= study.target
         over[0] = (held and not whole) or (now >= trial.limit and not hopeful)
-        simulation.loop.call_later(study.every, judge)
+        loop.call_later(study.every, judge)
 
-    simulation.loop.call_later(study.every, judge)
-    simulation.run(lambda: over[0])
+    def done() -> bool:
+        if not began and min(simulation.versions().values()) >= 0:
+            began.append(loop.now())
+            loop.call_later(0.0, judge)
+        return over[0]
+
+    simulation.run(done)
     return points
 
 
