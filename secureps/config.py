@@ -373,9 +373,9 @@ class StudySection(Section):
     hold: int = Field(default=1, ge=1)
     every: float = Field(gt=0)
     seconds: float = Field(gt=0)
+    to_the_end: bool = False
     tuning: int = Field(default=0, ge=0, lt=1 << 64)
     seeds: tuple[Annotated[int, Field(ge=0, lt=1 << 64)], ...] = Field(min_length=1)
-    to_the_end: bool = False
     sealed: int = Field(default=0, ge=0)
     baseline: str
     variant: tuple[VariantSection, ...] = Field(min_length=1)
