@@ -3,7 +3,8 @@
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.messages.requests import GetBlock, Payload
+from secureps.messages.requests import GetBlock, Payload, Submit
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.scenario.delays import Constant, Delays, LogNormal
 from secureps.scenario.links import Links
 
@@ -46,6 +47,27 @@ def test_a_link_that_was_cut_is_free() -> None:
         own.seconds("client-0", up, block(10_000), 0.0)
     own.cut("client-0")
     assert [own.seconds("client-0", up, block(100), 1.0) for up in (True, False)] == [1.5, 1.5]
+
+
+def test_a_receipt_takes_the_time_of_what_it_carries() -> None:
+    receipt = Receipt(
+        run=bytes(32),
+        id=SubmissionId("client-0", "all", 0),
+        purpose="update",
+        version=0,
+        base=b"",
+        blocks=(bytes(32),) * 3,
+        root=bytes(32),
+        envelopes=(bytes(40),) * 2,
+        commitments=(bytes(16),) * 2,
+        size=0,
+        charge=None,
+        release=None,
+        unsafe=False,
+        correction=bytes(400),
+    )
+    seconds = links().seconds("client-0", True, Submit(receipt), 0.0)
+    assert seconds == pytest.approx((3 * 32 + 2 * 40 + 2 * 16 + 400) / 100 + LATENCY)
 
 
 def test_without_a_bandwidth_bytes_take_no_time() -> None:

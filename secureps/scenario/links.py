@@ -1,6 +1,6 @@
 """How long messages take on the links of a simulation's clients.
 
-A message takes a latency. What carries values or keys (a block, a receipt with its envelopes)
+A message takes a latency. What carries values or keys (a block, a receipt)
 takes the time of its bytes besides, one after another on the client's own link, up and down
 apart; what is small overtakes it. What must not live here: what is lost on the way.
 """
@@ -61,5 +61,7 @@ def _size(message: Any) -> int:
     if isinstance(message, PutBlock | Payload):
         return len(message.payload)
     if isinstance(message, Submit):
-        return sum(len(envelope) for envelope in message.receipt.envelopes)
+        own = message.receipt
+        parts = (*own.blocks, *own.envelopes, *own.commitments, own.correction or b"")
+        return sum(len(part) for part in parts)
     return 0
