@@ -197,7 +197,7 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
         ("seeds = [1, 2]", "seeds = [0, 1]", "seed 0 would be tuned on and judged on"),
         ("seeds = [1, 2]", "seeds = []", "study.seeds"),
         ("rates = [0.5]", "rates = [0]", "study.variant 2.rates"),
-        ('name = "async"', 'name = "asynch"', "no such rule"),
+        ('name = "async"', 'name = "asynch"', r"no such rule, 'asynch'; did you mean async\?"),
         ("deadline = 30.0", "start = 7", "6 clients play, the rule waits for 7"),
         ("quorum = 4, minimum = 4, d", "quorum = 4, minimum = 5, d", "variant rounds, rule 1: "),
         ("clients = 6", "clients = 6\n[delays.dropping]", "delays"),

@@ -43,6 +43,7 @@ from secureps.run.trial import (
     play,
     section_of,
 )
+from secureps.spelling import meant
 
 Job = Trial | Comparison
 Result = Outcome | Likeness
@@ -90,7 +91,9 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
     if len(set(names)) < len(names):
         raise ConfigError("study.variant: two have the same name")
     if own.baseline not in names:
-        raise ConfigError(f"study.baseline: no variant {own.baseline!r}; there are {names}")
+        raise ConfigError(
+            f"study.baseline: no variant {own.baseline!r}; {meant(own.baseline, names)}"
+        )
     if own.tuning in own.seeds:
         raise ConfigError(f"study.tuning: seed {own.tuning} would be tuned on and judged on")
     for variant in own.variant:
