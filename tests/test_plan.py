@@ -183,8 +183,7 @@ def test_the_optimizer_is_the_sections() -> None:
         ({"group": [group(), group()]}, "two groups have the same name"),
         (
             {"group": [group({"minimum": 6})]},
-            "group all: the quorum 5 is below the minimum cohort 6; such a cohort would never "
-            "be opened",
+            "the quorum 5 is below the minimum cohort 6; such a cohort would never be opened",
         ),
         ({"group": [group({"quorum": 2})]}, "the quorum 2 is below the minimum cohort 5"),
         (
@@ -231,7 +230,7 @@ def test_the_optimizer_is_the_sections() -> None:
         ),
         (
             {"cipher": {"name": "rlwe"}, "group": [group({"minimum": 1})]},
-            "group all: rule.minimum = 1: the sum of a cohort of one is that",
+            "rule.minimum = 1: the sum of a cohort of one is that",
         ),
         (
             {"cipher": {"name": "rlwe"}, "group": [group({"minimum": 6})]},
@@ -245,11 +244,11 @@ def test_the_optimizer_is_the_sections() -> None:
         ),
         (
             {"privacy": CLIENT, "group": [group(weighting="examples")]},
-            'group all: weighting = "examples" makes a client\'s influence depend on its number',
+            'weighting = "examples" makes a client\'s influence depend on its number',
         ),
         (
             {"group": [group({"minimum": 1})]},
-            "group all: rule.minimum = 1: the sum of a cohort of one is that client's update",
+            "rule.minimum = 1: the sum of a cohort of one is that client's update",
         ),
         (
             noisy_evaluation(best={"metric": "loss", "goal": "min"}),

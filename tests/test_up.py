@@ -226,7 +226,7 @@ def test_spent_budgets_end_the_run_before_its_time(tmp_path: Path) -> None:
     run = start(plan, tmp_path / "run")
     told, _ = run.communicate()
     assert run.returncode == 0, told
-    ending = "the privacy budget is spent: after version 1 of all, another would bring 3 clients"
+    ending = "the privacy budget is spent: after version 1, another would bring 3 clients"
     assert ending in told
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
     assert summary["finished"].startswith(ending)
@@ -270,7 +270,7 @@ ENV = dict(os.environ)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("clients = 3", "clients = 2"), "2 take part, but a round of group all waits for 3"),
+        (("clients = 3", "clients = 2"), "2 take part, but a version waits for 3"),
         (("digits_torch.py", "nobody.py"), "federation.script: no file"),
         (("digits_torch.py", "digits_numpy.py"), "a promise about every training step"),
         (("[federation]", "[federatoin]"), "federatoin"),

@@ -285,6 +285,7 @@ class Play:
             )
             figures = {"clients": included, "gone": len(self._gone | self._away)}
             self.metrics.publish(group, version, now, math.inf, figures)
+        wanted = {group: self.scenario.plan.versions(group) for group in versions}
         score = ""
         if self.evaluator is not None and min(versions.values()) >= 0:
             result = self.evaluator.evaluate(simulation.model())
@@ -292,7 +293,7 @@ class Play:
             self.metrics.judged(versions, {"loss": result.loss, **result.metrics})
             score = f", {self._score.measure} {self._score.value:.3f}"
         return (
-            f"t={now:9.1f} s  version {folded(versions)}{score}, {included} included, "
+            f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "
             f"{len(self._gone | self._away)} gone, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"
         )
 

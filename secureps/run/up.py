@@ -324,8 +324,8 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
         start = plan.bounds(name).start
         if trainers < start:
             raise ConfigError(
-                f"{path}: federation.clients: {trainers} take part, but a round of "
-                f"group {name} waits for {start}"
+                f"{path}: federation.clients: {trainers} take part, but a version"
+                f"{plan.of(name)} waits for {start}"
             )
     script = base / federation.script
     if not script.exists():
