@@ -2,7 +2,7 @@
 
     OUT/metrics.jsonl       one line per version, as `run.metrics` has them, of virtual time
     OUT/curves.png          scores and bytes over virtual time
-    OUT/waiting.png         for whom rounds waited
+    OUT/waiting.png         for whom versions waited
     OUT/summary.json        what it came to
     OUT/checkpoints/        as a coordinator and its shards write them
     OUT/model.safetensors   the final model, by tensor name
@@ -157,7 +157,8 @@ def simulate(
         summary = play.summary()
         sinks.close(summary)
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    draw(play.metrics.lines, Sheet(scenario.section.name, "virtual time", True), folder)
+    sheet = Sheet(scenario.section.name, "virtual time", True, scenario.plan.groups)
+    draw(play.metrics.lines, sheet, folder)
     model = play.simulation.model()
     write_state(folder / "model.safetensors", model, {"privacy": NO_PRIVACY})
     privacy = scenario.plan.section.privacy

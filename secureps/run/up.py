@@ -376,7 +376,7 @@ def _heading(order: Order, plan: Plan, root: Path) -> Heading:
 
 def _sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
     privacy = plan.section.privacy
-    sheet = Sheet(plan.section.name, "time", unsafe)
+    sheet = Sheet(plan.section.name, "time", unsafe, plan.groups)
     if privacy is not None:
         sheet = replace(sheet, budget=privacy.budget, delta=privacy.delta)
     if baselines is None or baselines.central is None:
