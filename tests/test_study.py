@@ -11,7 +11,7 @@ from rich.console import Console
 
 from secureps.errors import ConfigError, PlanRefused
 from secureps.run.findings import Findings, markdown
-from secureps.run.simulate import load_scenario
+from secureps.run.simulate import load_scenario, simulate
 from secureps.run.study import study
 from secureps.run.trial import (
     Candidate,
@@ -139,6 +139,15 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
     assert json.loads((out / "report.json").read_text()) == report
     with pytest.raises(ConfigError, match="holds another study"):
         study(scenario(tmp_path, "target = 0.6", "target = 0.7"), out, 2, screen())
+    with pytest.raises(ConfigError, match="holds a study"):
+        simulate(path, out)
+
+
+def test_a_study_goes_into_no_report(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
+        study(scenario(tmp_path), tmp_path / "out", 2, screen())
 
 
 def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path) -> None:

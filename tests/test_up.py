@@ -303,6 +303,9 @@ def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None
     plan = write_plan(tmp_path / "plan.toml")
     with pytest.raises(ConfigError, match="is not empty"):
         up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
+    (tmp_path / "metrics.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
+        up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
     plan.write_text(plan.read_text().partition("[federation]")[0])
     with pytest.raises(ConfigError, match="federation: `up` needs this section"):
         up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))

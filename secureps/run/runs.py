@@ -18,7 +18,7 @@ from rich.text import Text
 from secureps.config import PlanSection
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import Plan
-from secureps.run.claim import is_claimed
+from secureps.run.claim import ORIGIN, is_claimed
 from secureps.run.folder import Origin, RunFolder
 from secureps.run.folding import folded
 from secureps.sections import parse, read_toml
@@ -58,7 +58,7 @@ def find_runs(root: Path) -> tuple[Run, ...]:
     """
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder")
-    found = [_run(RunFolder(p)) for p in sorted(root.iterdir()) if (p / "origin.json").is_file()]
+    found = [_run(RunFolder(p)) for p in sorted(root.iterdir()) if (p / ORIGIN).is_file()]
     return tuple(sorted((run for run in found if run is not None), key=lambda run: run.began))
 
 

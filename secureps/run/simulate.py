@@ -29,6 +29,7 @@ from secureps.messages.requests import GetBlock, GetSum, PutBlock
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import facts_of, spent
 from secureps.run.baselines import Score
+from secureps.run.claim import new_folder
 from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.extras import Extras, Heading, open_sinks
 from secureps.run.folding import folded
@@ -129,7 +130,7 @@ def simulate(
 
     Args:
         path: the scenario file.
-        out: the report folder (default: runs/NAME); it must not hold another report.
+        out: the report folder (default: runs/NAME); it must not hold anything.
         say: hears one line per version.
         extras: where else its figures are written.
 
@@ -137,16 +138,14 @@ def simulate(
         the report folder.
 
     Raises:
-        ConfigError: the folder is taken, or the scenario is not right.
+        ConfigError: the folder holds something, or the scenario is not right.
         SecurepsError: whatever ended the run before its time.
     """
     scenario, extras = load_scenario(path), extras or Extras()
     folder = out if out is not None else Path("runs") / scenario.section.name
     heading = scenario.heading(folder)
     extras.require(heading)
-    if (folder / METRICS).exists():
-        raise ConfigError(f"{folder} holds a report already; remove it or give another --out")
-    folder.mkdir(parents=True, exist_ok=True)
+    new_folder(folder)
     say(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
         f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"

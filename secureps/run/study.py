@@ -28,6 +28,7 @@ from rich.console import Console
 from secureps.config import AsyncSection, StudySection, VariantSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import naming
+from secureps.run.claim import STUDY, new_folder
 from secureps.run.curves import draw_study
 from secureps.run.findings import Findings, markdown, table
 from secureps.run.simulate import Scenario, load_scenario
@@ -216,13 +217,13 @@ def _claim(folder: Path, scenario: Scenario) -> None:
         "scenario": scenario.section.model_dump(mode="json"),
         "plan": scenario.plan.section.model_dump(mode="json", exclude={"federation"}),
     }
-    path = folder / "study.json"
-    if path.exists():
-        if json.loads(path.read_text()) != settings:
-            raise ConfigError(f"{folder} holds another study; remove it or give another --out")
-        return
-    (folder / "trials").mkdir(parents=True, exist_ok=True)
-    _write(path, settings)
+    path = folder / STUDY
+    if not path.exists():
+        new_folder(folder)
+        _write(path, settings)
+    elif json.loads(path.read_text()) != settings:
+        raise ConfigError(f"{folder} holds another study; remove it or give another --out")
+    (folder / "trials").mkdir(exist_ok=True)
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
