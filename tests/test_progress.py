@@ -78,13 +78,17 @@ def test_one_line_says_how_it_stands() -> None:
     for part in (
         "time 1:02",
         "version 7 of 15",
-        "held-out accuracy 0.861 (version 7)",
+        "held-out accuracy 0.861; epsilon",
         "epsilon 5.31 of 8 (delta 1e-05)",
         "1.2 MB up, 400 B down",
         "5 of 6",
         "are there; collecting: 4 of 6 have arrived; waits for eve",
     ):
         assert part in line
+
+
+def test_the_score_of_an_older_version_says_so() -> None:
+    assert "held-out accuracy 0.861 (version 6)" in plain(dataclasses.replace(VIEW, scored="6"))
 
 
 def test_without_privacy_no_epsilon_and_without_a_judge_no_score() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,9 @@ def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
         if given:
             expected["initial"] = str(initial)
         assert troupe.settings(2) == expected
+        warm = replace(troupe, kernels=tmp_path / "kernels")
+        told = f"--kernels {tmp_path / 'kernels'}"
+        assert (told in " ".join(warm._client("client-02", "here:1", 2).arguments)) != given
 
 
 @pytest.mark.timeout(120)

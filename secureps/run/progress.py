@@ -145,10 +145,8 @@ def _facts(view: View) -> Iterable[tuple[str, str]]:
         return
     yield "version", folded(view.versions, view.wanted)
     if view.score is not None:
-        yield (
-            f"held-out {view.score.measure}",
-            f"{view.score.value:.3f} (version {view.scored})",
-        )
+        older = "" if view.scored == folded(view.versions) else f" (version {view.scored})"
+        yield f"held-out {view.score.measure}", f"{view.score.value:.3f}{older}"
     if view.budget is not None:
         spent = "infinite" if math.isinf(view.epsilon) else f"{view.epsilon:.2f}"
         yield "epsilon", f"{spent} of {view.budget:g} (delta {view.delta:g})"

@@ -38,6 +38,7 @@ from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.run.sinks import METRICS, Sinks
 from secureps.run.tally import DOWN, UP
+from secureps.run.warm import warm_for
 from secureps.scenario.delays import Delays
 from secureps.sections import parse, read_toml
 from secureps.store.checkpoint import write_state
@@ -150,6 +151,7 @@ def simulate(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
         f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
     )
+    warm_for(scenario.plan, say)
     with Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
         play = Play(scenario, folder, sinks.add)
         play.run(say)

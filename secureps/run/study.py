@@ -44,6 +44,7 @@ from secureps.run.trial import (
     play,
     section_of,
 )
+from secureps.run.warm import warm_for
 from secureps.spelling import meant
 
 Job = Trial | Comparison
@@ -74,8 +75,10 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     findings = Findings(own)
     courses = {each.name: _course(own, each, _sealed(scenario, own, each)) for each in own.variant}
     total = sum(_jobs(scenario, own, each) for each in own.variant)
+    sealed = any(_sealed(scenario, own, each) for each in own.variant)
+    kernels = warm_for(scenario.plan, console.print) if sealed else None
     desk = _Desk(path, folder, findings, total, console)
-    desk.run(courses, workers)
+    desk.run(courses, workers, kernels)
     rows = findings.rows()
     report = {"study": own.model_dump(mode="json"), "rows": [asdict(row) for row in rows]}
     report["tuned"] = findings.tuned()
@@ -158,12 +161,15 @@ class _Desk:
         self._console = console
         self._count = 0
 
-    def run(self, courses: Mapping[str, Course], workers: int) -> None:
-        """All courses to their ends, at most one job of each at a time."""
+    def run(self, courses: Mapping[str, Course], workers: int, kernels: Path | None) -> None:
+        """All courses to their ends, at most one job of each at a time.
+
+        `kernels` is where workers find those of rlwe; None if they need none.
+        """
         context = get_context("spawn")  # a fork would copy torch's threads
         ready: list[tuple[Course, Result | None]] = [(each, None) for each in courses.values()]
         running: dict[Future[Result], tuple[Course, Job]] = {}
-        with ProcessPoolExecutor(workers, context, initializer=_deaf) as pool:
+        with ProcessPoolExecutor(workers, context, _begin, (kernels,)) as pool:
             try:
                 while ready or running:
                     while ready and len(running) < workers:
@@ -204,9 +210,13 @@ class _Desk:
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-def _deaf() -> None:
+def _begin(kernels: Path | None) -> None:
     """A worker ends its trial whatever key is pressed; who handed it out decides what is next."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if kernels is not None:
+        from secureps.crypto.compiled import keep_in
+
+        keep_in(kernels)
 
 
 # --- the folder -------------------------------------------------------------------
