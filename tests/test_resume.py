@@ -127,7 +127,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     assert told.startswith(f"this run is over: all {VERSIONS} versions are made; its model is ")
     told = "\n".join(map(str, listing(find_runs(runs))))
     assert [run.folder.name for run in find_runs(runs)] == ["stopped", "straight"]
-    assert told.count(f"{VERSIONS} of {VERSIONS} versions") == 2
+    assert told.count(f", version {VERSIONS} of {VERSIONS}") == 2
     assert told.count(f"  all {VERSIONS} versions are made") == 2
 
 
