@@ -7,7 +7,6 @@ STAMP := .venv/.installed
 .PHONY: demo test check bench study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in about a minute
-	$(BIN)/secureps warm
 	$(BIN)/secureps up policies/digits.toml
 
 test: $(STAMP)

@@ -15,8 +15,10 @@ from pydantic import (
     Field,
     Tag,
 )
+from pydantic_core import PydanticCustomError
 
 from secureps.sections import Section
+from secureps.spelling import meant
 
 Scalar = bool | int | float | str
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
@@ -138,18 +140,19 @@ RuleSection = Annotated[
     | Annotated[AsyncSection, Tag("async")]
     | Annotated[PrioritySection, Tag("priority")]
     | Annotated[OwnRuleSection, Tag("own")],
-    Discriminator(
-        _rule,
-        custom_error_type="rule",
-        custom_error_message=f"no such rule; name one of {', '.join(RULES)}, or your own as "
-        '"package.module:Class"',
-    ),
+    Discriminator(_rule),
 ]
 
 
-def _spelled_short(rule: Any) -> Any:
-    """`rule = "package.module:Class"` says no more than a name."""
-    return {"name": rule} if isinstance(rule, str) else rule
+def _spelled(rule: Any) -> Any:
+    """`rule = "package.module:Class"` says no more than a name, which must be of a rule."""
+    table = {"name": rule} if isinstance(rule, str) else rule
+    if _rule(table) not in (*RULES, "own"):
+        given = table.get("name") if isinstance(table, dict) else table
+        text = f"no such rule, {given!r:.80}; {meant(given, RULES)}"
+        own = 'or your own as "package.module:Class"'
+        raise PydanticCustomError("rule", "{text}", {"text": f"{text}, {own}"})
+    return table
 
 
 class ScheduleSection(Section):
@@ -218,7 +221,7 @@ class GroupSection(Section):
     most_examples: int = Field(default=1_000_000, ge=1)
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
-    rule: Annotated[RuleSection, BeforeValidator(_spelled_short)]
+    rule: Annotated[RuleSection, BeforeValidator(_spelled)]
     optimizer: OptimizerSection = OptimizerSection()
 
 
@@ -352,7 +355,7 @@ class VariantSection(Section):
 
     name: str = Field(pattern=NAME)
     plan: str | None = None
-    rules: tuple[Annotated[RuleSection, BeforeValidator(_spelled_short)], ...] = ()
+    rules: tuple[Annotated[RuleSection, BeforeValidator(_spelled)], ...] = ()
     deadlines: tuple[Annotated[float, Field(gt=0)], ...] = ()
     rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
 

@@ -9,10 +9,7 @@ from tests.documented import documented, says
 from tests.processes import ROOT
 
 ELSEWHERE = {
-    "no run yet: the coordinator waits for shards, holders and a first client": (
-        "test_progress.py",
-        "no run yet",
-    ),
+    "not founded: waits for ...": ("test_standing.py", "not founded: waits for "),
     "waits for members: ... of ... are live": ("test_sync.py", "waits for members: "),
     "another version would bring epsilon to ..., the budget is ...: this client stops": (
         "test_member_sends.py",
@@ -26,8 +23,10 @@ ELSEWHERE = {
         "test_suspecting.py",
         "left out of this run: ",
     ),
-    "... cohorts in succession came to nothing at version ... of ..., and every one was charged: "
-    "...": ("test_suspecting.py", " cohorts in succession came to nothing at version "),
+    "... cohorts in succession came to nothing at version ..., and every one was charged: ...": (
+        "test_suspecting.py",
+        " cohorts in succession came to nothing at version ",
+    ),
     "this holder takes no part in the run: ...": (
         "test_processes_holders.py",
         "this holder takes no part in the run: ",
@@ -49,6 +48,10 @@ ELSEWHERE = {
     "the kit in ... is damaged: ...; fetch it anew": ("test_keyring.py", "damaged"),
     "... belongs to others or can be written to by them, and what is kept there is executed: chmod "
     "700 it, or name another folder (--kernels)": ("test_compiled.py", "chmod 700 it"),
+    "... holds ...: name a folder of its own by --out, or remove this one": (
+        "test_claim.py",
+        "name a folder of its own by --out, or remove this one",
+    ),
     "compiled kernels cannot be kept in ...: ...; name another folder (--kernels)": (
         "test_compiled.py",
         "name another folder",

@@ -63,8 +63,7 @@ def test_a_run_ends_before_the_step_that_would_exceed_the_budget() -> None:
     world = ended(budgeted(private(checkpoint_every=4), 3))
     assert world.group().version == 3
     assert world.federation.finished.startswith(
-        "the privacy budget is spent: after version 3 of all, another would bring 3 clients "
-        "above epsilon "
+        "the privacy budget is spent: after version 3, another would bring 3 clients above epsilon "
     )
     budget = world.plan.section.privacy.budget  # type: ignore[union-attr]
     for client in CLIENTS:
@@ -157,7 +156,7 @@ def test_too_few_who_could_still_come_end_the_run() -> None:
     world.give("c1", requests.Retire("c1"))
     world.pump()
     assert world.federation.finished == (
-        "the privacy budget is spent: after version 1 of all, 2 clients have stopped at budgets "
+        "the privacy budget is spent: after version 1, 2 clients have stopped at budgets "
         "of their own"
     )
     assert world.federation.checkpoints[-1].version_of("all") == 1

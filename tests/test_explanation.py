@@ -155,7 +155,7 @@ def client_plan(placement: str, minimum: int = 5, **privacy: Any) -> Plan:
         (client_plan("local"), "whoever colludes", "own noise protects it"),
         (
             client_plan("distributed", honest=4),
-            "(4 in all)",
+            "(4 of them)",
             "1/3 of the noise's variance",
         ),
         (client_plan("aggregator"), "everybody but the shards", "the whole update, without noise"),

@@ -14,6 +14,7 @@ FLOORS = {
     "errors": 0,
     "config": 0,
     "sections": 0,
+    "spelling": 0,
     "messages": 0,
     "model": 1,
     "codec": 1,

@@ -142,7 +142,7 @@ def test_a_class_that_makes_no_rule_is_refused(
 
 def test_it_is_refused_before_anything_begins(tmp_path: Path) -> None:
     plan = stream_plan("plain", {"name": "no_such:Rule"})
-    with pytest.raises(PlanRefused, match=r"^group all: rule: no_such:Rule cannot be imported"):
+    with pytest.raises(PlanRefused, match=r"^rule: no_such:Rule cannot be imported"):
         stream(plan, tmp_path)
 
 
@@ -296,7 +296,7 @@ def test_a_rule_that_fails_ends_the_run_in_order(
     play = stream(stream_plan(cipher, rule), tmp_path)
     play.run()
     federation = play.coordinator.federation
-    assert federation.finished.startswith(f"the rule of all failed: {reason}")
+    assert federation.finished.startswith(f"the rule failed: {reason}")
     if made is not None:
         assert play.versions() == {"all": made}
     assert all(fate.outcome != "burnt" for fate in federation.fates.values())
@@ -312,8 +312,7 @@ def test_a_rule_that_closes_too_few_ends_the_run_in_order(
     play.run()
     assert play.versions() == {"all": 2}
     assert play.coordinator.federation.finished == (
-        "the rule of all closed what may not be opened: 4 members are fewer than the minimum "
-        "cohort of 5"
+        "the rule closed what may not be opened: 4 members are fewer than the minimum cohort of 5"
     )
 
 

@@ -87,14 +87,14 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="this run is being played now"):
         resume(runs / "stopped", ENVIRONMENT, Console(file=io.StringIO()))
     (run,) = find_runs(runs)
-    assert (run.standing, run.model, run.wanted) == (PLAYED, None, VERSIONS)
+    assert (run.standing, run.model, run.wanted) == (PLAYED, None, {"all": VERSIONS})
     stopped.send_signal(signal.SIGINT)
     told, _ = stopped.communicate()
     assert stopped.returncode == 130, told
     assert f"this goes on with it: secureps resume {runs / 'stopped'}" in told
     (run,) = find_runs(runs)
     assert run.standing == STOPPED
-    assert 1 <= run.made < VERSIONS, "it was stopped in the middle"
+    assert 1 <= run.made["all"] < VERSIONS, "it was stopped in the middle"
     (work / "pace.txt").write_text("0.0")
     before = SoFar.read(RunFolder(runs / "stopped"))
     assert before.seconds > 0
@@ -127,7 +127,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     assert told.startswith(f"this run is over: all {VERSIONS} versions are made; its model is ")
     told = "\n".join(map(str, listing(find_runs(runs))))
     assert [run.folder.name for run in find_runs(runs)] == ["stopped", "straight"]
-    assert told.count(f"{VERSIONS} of {VERSIONS} versions") == 2
+    assert told.count(f", version {VERSIONS} of {VERSIONS}") == 2
     assert told.count(f"  all {VERSIONS} versions are made") == 2
 
 

@@ -14,13 +14,25 @@ from secureps.run.runs import STOPPED, Run, listing
 def test_narrow_terminals_break_no_path_and_no_date() -> None:
     folder = Path("/srv") / ("a-rather-long-folder-name-" * 4)
     began = datetime(2026, 3, 4, 5, 6).timestamp()
-    run = Run(folder, "digits", began, 3, 15, "accuracy", 0.9084, STOPPED, folder / "m.safetensors")
+    made, wanted, model = {"all": 3}, {"all": 15}, folder / "m.safetensors"
+    run = Run(folder, "digits", began, made, wanted, "accuracy", 0.9084, STOPPED, model)
     shown = io.StringIO()
     for line in listing((run,)):
         Console(file=shown, width=40).print(line, soft_wrap=True)
     assert shown.getvalue().splitlines() == [
         str(folder),
-        "  digits, 2026-03-04 05:06, 3 of 15 versions, held-out accuracy 0.9084",
+        "  digits, 2026-03-04 05:06, version 3 of 15, held-out accuracy 0.9084",
         f"  {STOPPED}",
-        f"  {folder / 'm.safetensors'}",
+        f"  {model}",
     ]
+
+
+def test_unlike_groups_are_told_apart() -> None:
+    made = {"table.0": 8, "table.1": 3, "tower": 6}
+    wanted = {"table.0": 8, "table.1": 8, "tower": 6}
+    run = Run(Path("x"), "ctr", 0.0, made, wanted, "", None, STOPPED, None)
+    assert [line.plain for line in listing((run,))][1].endswith(
+        ", version table.0-1 3 to 8 of 8 / tower 6 of 6"
+    )
+    run = Run(Path("x"), "ctr", 0.0, {"all": -1}, {"all": 6}, "", None, STOPPED, None)
+    assert [line.plain for line in listing((run,))][1].endswith(", version none of 6")

@@ -35,7 +35,7 @@ def play(plan: Plan, folder: Path, conditions: Conditions | None = None) -> Tens
 def test_what_never_happens_is_not_waited_for_after_the_end(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("plain"), tmp_path)
     simulation.run()
-    end = "the simulation stands still: after the end of the run, all: all 4 versions are made"
+    end = "the simulation stands still: after the end of the run, all 4 versions are made"
     with pytest.raises(InternalError, match=end):
         simulation.run(lambda: False)
 

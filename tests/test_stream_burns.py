@@ -78,7 +78,7 @@ def test_too_few_that_are_left_end_the_run(rule: dict[str, Any], tmp_path: Path)
     out = sorted(clients(by_number(simulation)[burnt.number]))
     assert len(out) > 3
     assert found.finished == (
-        f"fewer than 3 clients are left for version {version} of all: {', '.join(out[:3])} and "
+        f"fewer than 3 clients are left for version {version}: {', '.join(out[:3])} and "
         f"{len(out) - 3} more sit out until the next version"
     )
     assert found.checkpoints[-1].complete

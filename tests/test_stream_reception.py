@@ -193,7 +193,7 @@ def test_after_the_end_nothing_is_taken_and_all_has_a_fate() -> None:
         world.deliver((ready or first)[0])
     assert not world.group().streaming
     receipt = world.senders["c4"].outbox[late]
-    refused(world, receipt, WrongVersion, "all takes no updates now .version 1 of all is the last")
+    refused(world, receipt, WrongVersion, "all takes no updates now .version 1 is the last")
 
 
 def test_a_client_outside_its_groups() -> None:

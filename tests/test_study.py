@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from secureps.errors import ConfigError, PlanRefused
 from secureps.run.findings import Findings, markdown
-from secureps.run.simulate import load_scenario
+from secureps.run.simulate import load_scenario, simulate
 from secureps.run.study import _candidates, study
 from secureps.run.trial import (
     Candidate,
@@ -140,6 +141,15 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
     assert json.loads((out / "report.json").read_text()) == report
     with pytest.raises(ConfigError, match="holds another study"):
         study(scenario(tmp_path, "target = 0.6", "target = 0.7"), out, 2, screen())
+    with pytest.raises(ConfigError, match="holds a study"):
+        simulate(path, out)
+
+
+def test_a_study_goes_into_no_report(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
+        study(scenario(tmp_path), tmp_path / "out", 2, screen())
 
 
 def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path) -> None:
@@ -198,7 +208,7 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
         ("seeds = [1, 2]", "seeds = [0, 1]", "seed 0 would be tuned on and judged on"),
         ("seeds = [1, 2]", "seeds = []", "study.seeds"),
         ("rates = [0.5]", "rates = [0]", "study.variant 2.rates"),
-        ('name = "async"', 'name = "asynch"', "no such rule"),
+        ('name = "async"', 'name = "asynch"', r"no such rule, 'asynch'; did you mean async\?"),
         ("deadline = 30.0", "start = 7", "6 clients play, the rule waits for 7"),
         ("quorum = 4, minimum = 4, d", "quorum = 4, minimum = 5, d", "variant rounds-1: "),
         ("clients = 6", "clients = 6\n[delays.dropping]", "delays"),
@@ -243,7 +253,7 @@ plan = "large.toml"
 
 def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
     """Under the plan's own cipher, whose bytes they are; judged for all of the time."""
-    path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e3\nnetwork = 0.1")
+    path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
     text = path.read_text().replace("seconds = 200.0", "seconds = 60.0")
     path.write_text(text[: text.index("sealed = 1")] + PLANS)
     (tmp_path / "large.toml").write_text(PLAN.replace("capacity = 32", "capacity = 64"))
@@ -266,3 +276,16 @@ def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
     outcome = json.loads((tmp_path / "out" / "trials" / "large-seed-1.json").read_text())
     assert outcome["points"][-1]["seconds"] >= 60.0 > outcome["reached"]
     assert "| accuracy after 60 s |" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_a_worker_that_is_killed_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*args: object, **kwargs: object) -> None:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr("secureps.run.study.wait", killed)
+    with pytest.raises(
+        ConfigError, match="was killed, or had no memory left: what has ended is kept"
+    ):
+        study(scenario(tmp_path), tmp_path / "out", 2, screen())

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,9 @@ def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
         if given:
             expected["initial"] = str(initial)
         assert troupe.settings(2) == expected
+        warm = replace(troupe, kernels=tmp_path / "kernels")
+        told = f"--kernels {tmp_path / 'kernels'}"
+        assert (told in " ".join(warm._client("client-02", "here:1", 2).arguments)) != given
 
 
 @pytest.mark.timeout(120)
@@ -226,7 +230,7 @@ def test_spent_budgets_end_the_run_before_its_time(tmp_path: Path) -> None:
     run = start(plan, tmp_path / "run")
     told, _ = run.communicate()
     assert run.returncode == 0, told
-    ending = "the privacy budget is spent: after version 1 of all, another would bring 3 clients"
+    ending = "the privacy budget is spent: after version 1, another would bring 3 clients"
     assert ending in told
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
     assert summary["finished"].startswith(ending)
@@ -270,7 +274,7 @@ ENV = dict(os.environ)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("clients = 3", "clients = 2"), "2 take part, but a round of group all waits for 3"),
+        (("clients = 3", "clients = 2"), "2 take part, but a version waits for 3"),
         (("digits_torch.py", "nobody.py"), "federation.script: no file"),
         (("digits_torch.py", "digits_numpy.py"), "a promise about every training step"),
         (("[federation]", "[federatoin]"), "federatoin"),
@@ -302,6 +306,9 @@ def test_an_extra_that_is_not_installed_is_refused_before_anything_starts(
 def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "plan.toml")
     with pytest.raises(ConfigError, match="is not empty"):
+        up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
+    (tmp_path / "metrics.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
         up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
     plan.write_text(plan.read_text().partition("[federation]")[0])
     with pytest.raises(ConfigError, match="federation: `up` needs this section"):

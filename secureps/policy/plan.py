@@ -97,6 +97,18 @@ class Plan:
         """The groups of the model, row-blocks one by one."""
         return tuple(self._groups)
 
+    def only(self, group: str) -> bool:
+        """Whether it is all that versions are made of, so that its name goes without saying."""
+        return self.groups == (group,)
+
+    def of(self, group: str) -> str:
+        """Ends a phrase with " of NAME", if the name has to be said."""
+        return "" if self.only(group) else f" of {group}"
+
+    def headed(self, group: str, text: str) -> str:
+        """A line about a group, with its name in front if that has to be said."""
+        return text if self.only(group) else f"{group}: {text}"
+
     @cached_property
     def _groups(self) -> dict[str, GroupSection]:
         found: dict[str, GroupSection] = {}
@@ -308,7 +320,7 @@ class Plan:
             PlanRefused: one of a user's cannot be imported, or made.
         """
         for name in self.groups:
-            with naming(f"group {name}"):
+            with naming(_part(self, name)):
                 self.rule(name)
 
     @cached_property
@@ -402,11 +414,18 @@ def load_plan(path: Path, base: Path | None = None) -> Plan:
 
 @contextmanager
 def naming(where: Path | str) -> Iterator[None]:
-    """Whatever is refused of a plan names its file, or the part of the plan that it is in."""
+    """Whatever is refused of a plan names its file, or the part that it is in, if there are any."""
     try:
         yield
     except PlanRefused as error:
-        raise PlanRefused(f"{where}: {error}") from None
+        raise PlanRefused(f"{where}: {error}" if where else str(error)) from None
+
+
+def _part(plan: Plan, name: str) -> str:
+    """The table of the file that a group comes from, where there are several."""
+    if name == EVALUATION:
+        return "evaluation"
+    return f"group {plan.group(name).name}" if len(plan.section.group) > 1 else ""
 
 
 def _refuse_unsound(plan: Plan) -> None:
@@ -416,11 +435,11 @@ def _refuse_unsound(plan: Plan) -> None:
     cipher(plan.cipher_parameters)
     own = (EVALUATION,) if plan.clients_evaluate else ()
     for name in (*plan.groups, *own):  # what evaluations inherit is refused where it is written
-        with naming(f"group {name}" if name != EVALUATION else "evaluation"):
+        with naming(_part(plan, name)):
             sealed = plan.opening is not Opening.NOTHING
             refuse_rule(plan.group(name).rule, section.cipher.capacity, sealed, plan.noisy_shards)
         plan.optimizer(name)
-        with naming(f"group {plan.group(name).name}"):
+        with naming(_part(plan, name)):
             _refuse_uncovered(plan, name)
     _refuse_noisy_choice(plan)
     refuse_placement(section.privacy, section.cipher.name, plan.opening is not Opening.NOTHING)

@@ -100,7 +100,9 @@ def budget_spent(
 ) -> str:
     """Why no round of a group can open any more, whoever comes."""
     privacy = turn.plan.section.privacy
-    parts = [f"the privacy budget is spent: after version {group.version} of {group.name}"]
+    parts = [
+        f"the privacy budget is spent: after version {group.version}{turn.plan.of(group.name)}"
+    ]
     if spent and privacy is not None:
         budget = f"{privacy.budget:g}"
         parts.append(f"another would bring {len(spent)} clients above epsilon {budget}")

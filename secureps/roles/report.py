@@ -17,6 +17,7 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.model.layout import Layout
+from secureps.policy.plan import Plan
 from secureps.policy.rule import named
 from secureps.policy.spending import facts_of, spent
 from secureps.roles import judging
@@ -105,25 +106,44 @@ def servers(
     return tuple(sorted(found, key=lambda each: each.name))
 
 
-def why(federation: Federation, live: frozenset[str], group: GroupState, servers: Servers) -> str:
+def why(
+    plan: Plan, federation: Federation, live: frozenset[str], group: GroupState, servers: Servers
+) -> str:
     """What a group waits for, in one line: the rule's words, and who is away that is needed.
 
     Servers are needed always, members while a round waits for them.
     """
+    reason = group.reason
+    if group.phase is Phase.FOUNDING:
+        reason = f"not founded: waits for {_lacking(plan, federation, group, servers)}"
     if group.phase is Phase.DONE or federation.pinned is None:
-        return group.reason
+        return reason
     names = [server.name for server in servers if not server.live]
     if group.phase is Phase.WAITING:
         names += sorted(federation.members.keys() - live)
     if not names:
-        return group.reason
-    return f"{group.reason}; {named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away"
+        return reason
+    return f"{reason}; {named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away"
+
+
+def _lacking(plan: Plan, federation: Federation, group: GroupState, servers: Servers) -> str:
+    """What version 0 waits for: servers that the plan needs, then a model, then the shards."""
+    if federation.pinned is None:
+        enough = len(federation.shards) >= plan.section.shards
+        absent = [s for s in servers if not s.registered and not (enough and s.role == "shard")]
+        client = "" if plan.section.initial is not None else "a first client"
+        parts = [", ".join(server.name for server in absent), client]
+        return " and ".join(part for part in parts if part) or "its servers"
+    if group.receipts or plan.given(group.name):
+        makers = [shard for shard in federation.owners(group.name) if shard not in group.prepared]
+        return f"{named(makers, SHOWN)} to make version 0"
+    return f"the first model of {federation.founder or 'a client'}"
 
 
 def _group(turn: Turn, group: GroupState, servers: Servers) -> GroupStatus:
     late = [name for name in sorted(turn.federation.members) if group.awaits(name)]
     phase, clip = group.phase.value, clip_of(turn, group)
-    reason = why(turn.federation, turn.live, group, servers)
+    reason = why(turn.plan, turn.federation, turn.live, group, servers)
     return GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
 
 

@@ -68,8 +68,8 @@ def isolate(turn: Turn, group: GroupState) -> None:
     """Offenders that suspicion comes down to are on record, and left out from now on."""
     for client in sorted(group.suspicion.alone) if quorum.wanted(turn.plan) else ():
         text = (
-            f"{client} spoils cohorts: one of {group.name} did not open, and all others in it "
-            "stood in cohorts that did"
+            f"{client} spoils cohorts: one{turn.plan.of(group.name)} did not open, and all others "
+            "in it stood in cohorts that did"
         )
         turn.write(ClientIsolated(group.name, client, text))
 
@@ -88,7 +88,7 @@ def end_if_hopeless(turn: Turn, group: GroupState) -> None:
         suspects = frozenset().union(*state.burnt) if least_known is None else least_known
         ending.end(
             turn,
-            f"{len(state.burnt)} cohorts in succession came to nothing at version {group.version} "
-            f"of {group.name}, and every one was charged: {group.reason}; {tried.reason}; "
-            f"suspected: {', '.join(sorted(suspects))}",
+            f"{len(state.burnt)} cohorts in succession came to nothing at version {group.version}"
+            f"{turn.plan.of(group.name)}, and every one was charged: {group.reason}; "
+            f"{tried.reason}; suspected: {', '.join(sorted(suspects))}",
         )

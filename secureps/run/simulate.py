@@ -2,7 +2,7 @@
 
     OUT/metrics.jsonl       one line per version, as `run.metrics` has them, of virtual time
     OUT/curves.png          scores and bytes over virtual time
-    OUT/waiting.png         for whom rounds waited
+    OUT/waiting.png         for whom versions waited
     OUT/summary.json        what it came to
     OUT/checkpoints/        as a coordinator and its shards write them
     OUT/model.safetensors   the final model, by tensor name
@@ -28,6 +28,7 @@ from secureps.errors import ConfigError
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import facts_of, spent
 from secureps.run.baselines import Score
+from secureps.run.claim import new_folder
 from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.extras import Extras, Heading, open_sinks
 from secureps.run.folding import folded
@@ -36,6 +37,7 @@ from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.run.sinks import METRICS, Sinks
 from secureps.run.tally import DOWN, UP
+from secureps.run.warm import warm_for
 from secureps.scenario.delays import Delays
 from secureps.scenario.links import Links
 from secureps.sections import parse, read_toml
@@ -136,7 +138,7 @@ def simulate(
 
     Args:
         path: the scenario file.
-        out: the report folder (default: runs/NAME); it must not hold another report.
+        out: the report folder (default: runs/NAME); it must not hold anything.
         say: hears one line per version.
         extras: where else its figures are written.
 
@@ -144,27 +146,27 @@ def simulate(
         the report folder.
 
     Raises:
-        ConfigError: the folder is taken, or the scenario is not right.
+        ConfigError: the folder holds something, or the scenario is not right.
         SecurepsError: whatever ended the run before its time.
     """
     scenario, extras = load_scenario(path), extras or Extras()
     folder = out if out is not None else Path("runs") / scenario.section.name
     heading = scenario.heading(folder)
     extras.require(heading)
-    if (folder / METRICS).exists():
-        raise ConfigError(f"{folder} holds a report already; remove it or give another --out")
-    folder.mkdir(parents=True, exist_ok=True)
+    new_folder(folder)
     say(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
         f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
     )
+    warm_for(scenario.plan, say)
     with Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
         play = Play(scenario, folder, sinks.add)
         play.run(say)
         summary = play.summary()
         sinks.close(summary)
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    draw(play.metrics.lines, Sheet(scenario.section.name, "virtual time", True), folder)
+    sheet = Sheet(scenario.section.name, "virtual time", True, scenario.plan.groups)
+    draw(play.metrics.lines, sheet, folder)
     model = play.simulation.model()
     write_state(folder / "model.safetensors", model, {"privacy": NO_PRIVACY})
     privacy = scenario.plan.section.privacy
@@ -292,6 +294,7 @@ class Play:
             )
             figures = {"clients": included, "gone": len(self._gone | self._away)}
             self.metrics.publish(group, version, now, math.inf, figures)
+        wanted = {group: self.scenario.plan.versions(group) for group in versions}
         score = ""
         if self.evaluator is not None and min(versions.values()) >= 0:
             result = self.evaluator.evaluate(simulation.model())
@@ -299,7 +302,7 @@ class Play:
             self.metrics.judged(versions, {"loss": result.loss, **result.metrics})
             score = f", {self._score.measure} {self._score.value:.3f}"
         return (
-            f"t={now:9.1f} s  version {folded(versions)}{score}, {included} included, "
+            f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "
             f"{len(self._gone | self._away)} gone, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"
         )
 

@@ -18,6 +18,7 @@ import math
 import signal
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,6 +29,7 @@ from rich.console import Console
 from secureps.config import AsyncSection, StudySection, VariantSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import naming
+from secureps.run.claim import STUDY, new_folder
 from secureps.run.curves import draw_study
 from secureps.run.findings import Findings, markdown, table
 from secureps.run.simulate import Scenario, load_scenario
@@ -43,6 +45,8 @@ from secureps.run.trial import (
     play,
     section_of,
 )
+from secureps.run.warm import warm_for
+from secureps.spelling import meant
 
 Job = Trial | Comparison
 Result = Outcome | Likeness
@@ -61,7 +65,8 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
         the report's folder.
 
     Raises:
-        ConfigError, PlanRefused: the study is not right, or the folder has another one.
+        ConfigError, PlanRefused: the study is not right, the folder has another one, or a trial's
+            process was killed.
         KeyboardInterrupt: after Ctrl-C; trials that were being played have ended, and are kept.
     """
     scenario = load_scenario(path)
@@ -72,8 +77,12 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     findings = Findings(own)
     courses = {each.name: _course(own, each, _sealed(scenario, own, each)) for each in own.variant}
     total = sum(_jobs(scenario, own, each) for each in own.variant)
+    kernels: Path | None = None
+    for each in own.variant:
+        if scenario.delays.bandwidth is not None or _sealed(scenario, own, each):
+            kernels = warm_for(scenario.plans[each.name], console.print) or kernels
     desk = _Desk(path, folder, findings, total, console)
-    desk.run(courses, workers)
+    desk.run(courses, workers, kernels)
     rows = findings.rows()
     report = {"study": own.model_dump(mode="json"), "rows": [asdict(row) for row in rows]}
     report["tuned"] = findings.tuned()
@@ -90,7 +99,9 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
     if len(set(names)) < len(names):
         raise ConfigError("study.variant: two have the same name")
     if own.baseline not in names:
-        raise ConfigError(f"study.baseline: no variant {own.baseline!r}; there are {names}")
+        raise ConfigError(
+            f"study.baseline: no variant {own.baseline!r}; {meant(own.baseline, names)}"
+        )
     if own.tuning in own.seeds:
         raise ConfigError(f"study.tuning: seed {own.tuning} would be tuned on and judged on")
     if own.sealed and scenario.delays.bandwidth is not None:
@@ -161,12 +172,15 @@ class _Desk:
         self._console = console
         self._count = 0
 
-    def run(self, courses: Mapping[str, Course], workers: int) -> None:
-        """All courses to their ends, at most one job of each at a time."""
+    def run(self, courses: Mapping[str, Course], workers: int, kernels: Path | None) -> None:
+        """All courses to their ends, at most one job of each at a time.
+
+        `kernels` is where workers find those of rlwe; None if they need none.
+        """
         context = get_context("spawn")  # a fork would copy torch's threads
         ready: list[tuple[Course, Result | None]] = [(each, None) for each in courses.values()]
         running: dict[Future[Result], tuple[Course, Job]] = {}
-        with ProcessPoolExecutor(workers, context, initializer=_deaf) as pool:
+        with ProcessPoolExecutor(workers, context, _begin, (kernels,)) as pool:
             try:
                 while ready or running:
                     while ready and len(running) < workers:
@@ -178,6 +192,11 @@ class _Desk:
                     for future in done:
                         course, job = running.pop(future)
                         ready.append((course, self._keep(job, future.result())))
+            except BrokenProcessPool as error:
+                raise ConfigError(
+                    "a process that played a trial was killed, or had no memory left: what has "
+                    "ended is kept, and the same command goes on; --workers 1 needs less"
+                ) from error
             except KeyboardInterrupt:
                 self._console.print("lets the trials end that are being played")
                 for future, (_, job) in running.items():
@@ -207,9 +226,13 @@ class _Desk:
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-def _deaf() -> None:
+def _begin(kernels: Path | None) -> None:
     """A worker ends its trial whatever key is pressed; who handed it out decides what is next."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if kernels is not None:
+        from secureps.crypto.compiled import keep_in
+
+        keep_in(kernels)
 
 
 # --- the folder -------------------------------------------------------------------
@@ -223,13 +246,13 @@ def _claim(folder: Path, scenario: Scenario) -> None:
             for name, plan in scenario.plans.items()
         },
     }
-    path = folder / "study.json"
-    if path.exists():
-        if json.loads(path.read_text()) != settings:
-            raise ConfigError(f"{folder} holds another study; remove it or give another --out")
-        return
-    (folder / "trials").mkdir(parents=True, exist_ok=True)
-    _write(path, settings)
+    path = folder / STUDY
+    if not path.exists():
+        new_folder(folder)
+        _write(path, settings)
+    elif json.loads(path.read_text()) != settings:
+        raise ConfigError(f"{folder} holds another study; remove it or give another --out")
+    (folder / "trials").mkdir(exist_ok=True)
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from secureps.errors import ConfigError
+from secureps.spelling import meant
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def distribution(table: object, where: str = "delay") -> Distribution:
         return Constant(_number(table, where))
     kind = table.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ConfigError(f"{where}: unknown kind {kind!r}; known are {', '.join(KINDS)}")
+        raise ConfigError(f"{where}: unknown kind {kind!r}; {meant(kind, KINDS)}")
     known = [each.name for each in fields(KINDS[kind])]
     given = [name for name in table if name != "kind"]
     if sorted(given) != sorted(known):
@@ -149,7 +150,7 @@ class Delays:
         known = [each.name for each in fields(cls)]
         for name in table:
             if name not in known:
-                raise ConfigError(f"delays: unknown key {name!r}; known are {', '.join(known)}")
+                raise ConfigError(f"delays: unknown key {name!r}; {meant(name, known)}")
         return cls(
             train=distribution(table.get("train", 0.0), "delays.train"),
             network=distribution(table.get("network", 0.0), "delays.network"),
