@@ -365,9 +365,8 @@ class StudySection(Section):
 
     That is the first time from which `hold` judgements in a row, `every` seconds apart, have a
     `measure` of `target` or more. Every candidate of a variant is tried under the seed `tuning`;
-    the soonest is judged under `seeds`: until the target, or for all of `seconds` if `to_the_end`,
-    which tells how good the model becomes. `sealed` versions are made both in the clear and under
-    the plan's cipher, and compared. Where bytes take time (`delays.bandwidth`), trials are played
+    the soonest is judged under `seeds`. `sealed` versions are made both in the clear and under the
+    plan's cipher, and compared. Where bytes take time (`delays.bandwidth`), trials are played
     under the plan's cipher, for it decides how many there are.
     """
 
@@ -376,7 +375,6 @@ class StudySection(Section):
     hold: int = Field(default=1, ge=1)
     every: float = Field(gt=0)
     seconds: float = Field(gt=0)
-    to_the_end: bool = False
     tuning: int = Field(default=0, ge=0, lt=1 << 64)
     seeds: tuple[Annotated[int, Field(ge=0, lt=1 << 64)], ...] = Field(min_length=1)
     sealed: int = Field(default=0, ge=0)

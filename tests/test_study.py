@@ -240,7 +240,6 @@ def test_a_measure_that_the_script_does_not_have_is_named(tmp_path: Path) -> Non
 
 PLANS = """
 sealed = 0
-to_the_end = true
 baseline = "rounds"
 [[study.variant]]
 name = "rounds"
@@ -252,7 +251,7 @@ plan = "large.toml"
 
 
 def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
-    """Under the plan's own cipher, whose bytes they are; judged for all of the time."""
+    """Under the plan's own cipher, whose bytes they are."""
     path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
     text = path.read_text().replace("seconds = 200.0", "seconds = 60.0")
     path.write_text(text[: text.index("sealed = 1")] + PLANS)
@@ -274,8 +273,7 @@ def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "out" / "report.json").read_text())["rows"]
     assert [row["sealed"] for row in rows] == [None, None]
     outcome = json.loads((tmp_path / "out" / "trials" / "large-seed-1.json").read_text())
-    assert outcome["points"][-1]["seconds"] >= 60.0 > outcome["reached"]
-    assert "| accuracy after 60 s |" in (tmp_path / "out" / "table.md").read_text()
+    assert 0 < outcome["reached"] < 60.0
 
 
 def test_a_worker_that_is_killed_is_told_of(

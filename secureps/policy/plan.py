@@ -305,7 +305,11 @@ class Plan:
 
     def bounds(self, group: str) -> Bounds:
         """What no cohort of the group exceeds, whatever its rule decides."""
-        return bounds(self.group(group).rule, self.room)
+        return self._bounds[group]
+
+    @cached_property
+    def _bounds(self) -> dict[str, Bounds]:
+        return {name: bounds(self.group(name).rule, self.room) for name in self.all_groups}
 
     def rule(self, group: str) -> Rule:
         """The group's rule, for the coordinator: one of a user's is imported."""

@@ -27,7 +27,7 @@ class Row:
         median: over all seeds, one that did not reach it counting as for ever; None: for ever.
         times: how many times sooner than the baseline, by medians; None if either is for ever.
         versions: made until then, the median.
-        final: the last model's score, the median.
+        best: the best score of a seed, the median.
         sealed: whether its encrypted self is the same; None: not compared.
     """
 
@@ -37,7 +37,7 @@ class Row:
     median: float | None
     times: float | None
     versions: float
-    final: float
+    best: float
     sealed: bool | None
 
 
@@ -110,7 +110,7 @@ class Findings:
             median=None if median == math.inf else median,
             times=None if math.inf in (median, base) else base / median,
             versions=statistics.median(outcome.versions for outcome in outcomes),
-            final=statistics.median(outcome.final for outcome in outcomes),
+            best=statistics.median(outcome.best for outcome in outcomes),
             sealed=None if likeness is None else likeness.model and likeness.seconds,
         )
 
@@ -156,7 +156,6 @@ def _cells(study: StudySection, row: Row) -> tuple[str, ...]:
         f"{len(row.seconds)} of {len(study.seeds)}",
         "" if row.times is None else f"{row.times:.2f}",
         f"{row.versions:g}",
-        *([f"{row.final:.3f}"] if study.to_the_end else []),
         {None: "not compared", True: "the same", False: "NOT THE SAME"}[row.sealed],
     )
 
@@ -170,7 +169,6 @@ def _heads(study: StudySection) -> tuple[str, ...]:
         "seeds that reached it",
         f"times sooner than {study.baseline}",
         "versions",
-        *([f"{study.measure} after {study.seconds:g} s"] if study.to_the_end else []),
         "encrypted",
     )
 

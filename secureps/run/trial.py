@@ -110,11 +110,6 @@ class Outcome:
         return until[-1].version if until else 0
 
     @property
-    def final(self) -> float:
-        """The score of the last model."""
-        return self.points[-1].score if self.points else 0.0
-
-    @property
     def best(self) -> float:
         """The best score that was seen."""
         return max((point.score for point in self.points), default=0.0)
@@ -235,7 +230,6 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
     simulation, evaluator = played.simulation, played.evaluator
     if evaluator is None:
         raise ConfigError("a study needs a script with make_evaluator(settings)")
-    whole = study.to_the_end and trial.seed != study.tuning
     loop, points = simulation.loop, list[Point]()
     seen, began = dict[str, int](), list[float]()
     over = [False]
@@ -252,8 +246,8 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
                 raise ConfigError(f"study.measure: no {study.measure!r}; the script has {known}")
             points.append(Point(now, scores[study.measure], max(versions.values())))
         held = crossed(points, study.target, study.hold) is not None
-        hopeful = not whole and points[-1].score >= study.target
-        over[0] = (held and not whole) or (now >= trial.limit and not hopeful)
+        hopeful = points[-1].score >= study.target
+        over[0] = held or (now >= trial.limit and not hopeful)
         loop.call_later(study.every, judge)
 
     def done() -> bool:
