@@ -138,6 +138,15 @@ Admission = Admit | Wait | Refuse
 Decision = Close | Wait | Extend | Drop
 
 
+def lacking_members(state: RuleState, minimum: int) -> Wait | None:
+    """Why nobody may start: fewer are live than a cohort needs; None if enough are."""
+    if len(state.live) >= minimum:
+        return None
+    live = len(state.live)
+    text = f"waits for members: {live} are live, a cohort needs {minimum}"
+    return Wait(None, text, everybody=True)
+
+
 def holds_everybody(admission: Admission) -> bool:
     """Whether nobody else need ask now."""
     return isinstance(admission, Wait) and admission.everybody

@@ -26,6 +26,7 @@ from secureps.policy.rule import (
     RuleState,
     Wait,
     by_client,
+    lacking_members,
     named,
     too_stale,
 )
@@ -54,9 +55,8 @@ class Ssp:
         return min(state.least, state.closed)
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
-        if len(state.live) < self.minimum:
-            live = len(state.live)
-            return Wait(None, f"waits for members: {live} are live, a cohort needs {self.minimum}")
+        if lacking := lacking_members(state, self.minimum):
+            return lacking
         if member in state.invited:
             return Wait(None, f"{member} trains")
         clock, least = state.clocks.get(member), state.least
