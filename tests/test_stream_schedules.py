@@ -166,6 +166,25 @@ class SspSchedules(Schedules):
         self.slack = slack
         self.begin({"name": "ssp", "slack": slack}, 2 * slack + 1)
 
+    @precondition(lambda self: self.world.group().version < 40)
+    @rule(name=MEMBERS)
+    def all_but_one_send(self, name: str) -> None:
+        """It keeps its lease and sends nothing, for longer than anybody waits."""
+        world, before = self.world, self.world.group().version
+        out = self.world.group().sitting_out | {name}
+        for other in MANY:
+            world.join(other)
+        for _ in range(4):
+            for _ in range(self.slack + 2):
+                while world.due:
+                    world.deliver(world.due[0])
+                for other in world.ready():
+                    if other != name:
+                        world.train(other)
+            world.wait(21.0)
+        if len(set(MANY) - out) >= MINIMUM:
+            assert world.group().version > before, world.group().reason
+
     @invariant()
     def nobody_is_asked_too_far_ahead(self) -> None:
         for _, clock, least in self.world.asked:

@@ -152,6 +152,15 @@ class MemberLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberPassed:
+    """Others have waited for it long enough: it has no clock until it sends again."""
+
+    group: str
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemberAsked:
     """A member trains from this version, or a newer one that is there when it begins."""
 

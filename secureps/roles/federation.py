@@ -38,6 +38,7 @@ from secureps.messages.records import (
     MemberEntered,
     MemberJoined,
     MemberLeft,
+    MemberPassed,
     MemberRetired,
     OpeningFailed,
     ReceiptExamined,
@@ -342,7 +343,7 @@ class Federation:
             case SubmissionsDropped(_, ids, reason):
                 self._settle(group, "dropped", group.version, reason, ids)
                 group.apply_stream(at, record)
-            case StreamBegan() | MemberEntered() | MemberLeft() | MemberAsked():
+            case StreamBegan() | MemberEntered() | MemberLeft() | MemberPassed() | MemberAsked():
                 group.apply_stream(at, record)
             case ShardPrepared(_, _, shard, blocks):
                 group.prepared[shard] = blocks

@@ -15,6 +15,7 @@ from secureps.messages.records import (
     MemberAsked,
     MemberEntered,
     MemberLeft,
+    MemberPassed,
     StreamBegan,
     StreamEnded,
     SubmissionsDropped,
@@ -218,13 +219,15 @@ class GroupState:
                 self.end_round()
                 self.phase, self.reason = Phase.WAITING, reason
             case MemberEntered(_, client, clock):
-                self.pool.enter(client, clock)
+                self.pool.enter(client, clock, at)
             case MemberLeft(_, client, spent):
                 (self.pool.exhaust if spent else self.pool.leave)(client)
+            case MemberPassed(_, client):
+                self.pool.pass_over(client)
             case MemberAsked(_, client, version, step):
-                self.pool.ask(client, Base(version, step))
+                self.pool.ask(client, Base(version, step), at)
             case SubmissionsDropped(_, ids):
                 self.let_go(ids)
-                self.pool.miss(ids)
+                self.pool.drop(ids, at)
             case _:
                 raise InternalError(f"no group without rounds has a {type(record).__name__}")

@@ -19,7 +19,9 @@ class Pool:
     """Of one group.
 
     Args:
-        clocks: of the members that take part (see `policy.rule`).
+        clocks: of the members that take part (see `policy.rule`); moved: when each came to its own,
+            or was asked for the next update.
+        passed: members that were waited for too long, and have not sent since.
         training: who was asked, from which base on, and has not answered.
         sent: the newest base that each client has contributed from.
         arrived: when each submission that waits came, in seconds of the run's clock.
@@ -29,6 +31,8 @@ class Pool:
     """
 
     clocks: dict[str, int] = field(default_factory=dict)
+    moved: dict[str, float] = field(default_factory=dict)
+    passed: set[str] = field(default_factory=set)
     training: dict[str, Base] = field(default_factory=dict)
     sent: dict[str, Base] = field(default_factory=dict)
     arrived: dict[SubmissionId, float] = field(default_factory=dict)
@@ -36,22 +40,30 @@ class Pool:
     spent: set[str] = field(default_factory=set)
     closed: int = 0
 
-    def enter(self, client: str, clock: int) -> None:
+    def enter(self, client: str, clock: int, at: float) -> None:
         """A member takes part, at this clock."""
-        self.clocks[client] = clock
+        self.clocks[client], self.moved[client] = clock, at
 
     def leave(self, client: str) -> None:
         """It does no more; it may still send what it trains."""
         self.clocks.pop(client, None)
+        self.moved.pop(client, None)
+
+    def pass_over(self, client: str) -> None:
+        """Nobody waits for it until it sends again: then it enters anew."""
+        self.leave(client)
+        self.passed.add(client)
 
     def exhaust(self, client: str) -> None:
         """Its budget is spent: it is never asked again, and nobody waits for it."""
         self.leave(client)
+        self.passed.discard(client)
         self.spent.add(client)
 
     def forget(self, client: str) -> None:
         """It will send nothing any more."""
         self.leave(client)
+        self.passed.discard(client)
         self.training.pop(client, None)
 
     def next_base(self, client: str, version: int) -> Base:
@@ -61,9 +73,11 @@ class Pool:
             return Base(version, 0)
         return Base(version, last.step + 1)
 
-    def ask(self, client: str, base: Base) -> None:
+    def ask(self, client: str, base: Base, at: float) -> None:
         """It is asked to train from this base, or a newer one."""
         self.training[client] = base
+        if client in self.moved:
+            self.moved[client] = at
 
     def arrive(self, id: SubmissionId, base: Base, at: float) -> None:
         """An update is here; one that returns comes before later ones, and was counted before."""
@@ -74,9 +88,10 @@ class Pool:
             return
         self.arrived[id] = at
         self.training.pop(id.client, None)
+        self.passed.discard(id.client)
         self.sent[id.client] = max(base, self.sent.get(id.client, base))
         if id.client in self.clocks:
-            self.clocks[id.client] += 1
+            self.enter(id.client, self.clocks[id.client] + 1, at)
 
     def remove(self, ids: Iterable[SubmissionId]) -> None:
         """These do not wait any more: they are summed, or given up."""
@@ -88,19 +103,21 @@ class Pool:
         self.remove(lost)
         self.returning |= lost
 
-    def miss(self, ids: Iterable[SubmissionId]) -> None:
-        """Of these, whatever was to return never does: it counts no more for a later cohort.
+    def drop(self, ids: Iterable[SubmissionId], at: float) -> None:
+        """These are given up: they count for no later cohort, and others may be sent for it.
 
-        If it was its client's newest, the client may make it anew from the same base.
+        Of what was to return and never does, if it was its client's newest, the client may make it
+        anew from the same base.
         """
-        for id in self.returning.keys() & set(ids):
-            base = self.returning.pop(id)
-            if self.sent.get(id.client) == base:
+        self.remove(ids)
+        for id in ids:
+            base = self.returning.pop(id, None)
+            if base is not None and self.sent.get(id.client) == base:
                 del self.sent[id.client]
                 if base.step:
                     self.sent[id.client] = Base(base.version, base.step - 1)
             if self.clocks.get(id.client, 0) > self.closed:
-                self.clocks[id.client] -= 1
+                self.enter(id.client, self.clocks[id.client] - 1, at)
 
     def settle(self) -> None:
         """A cohort is part of a version, or burnt."""
@@ -115,5 +132,7 @@ class Pool:
             opened_at=since,
             clocks=self.clocks,
             closed=self.closed,
+            moved=self.moved,
+            passed=self.passed,
             sent=self.sent,
         )

@@ -26,12 +26,22 @@ from secureps.messages.records import (
     MemberAsked,
     MemberEntered,
     MemberLeft,
+    MemberPassed,
     StreamBegan,
     StreamEnded,
     SubmissionsDropped,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.policy.rule import Admit, Arrival, Close, Drop, RuleState, holds_everybody, named
+from secureps.policy.rule import (
+    Admit,
+    Arrival,
+    Close,
+    Drop,
+    PassOver,
+    RuleState,
+    holds_everybody,
+    named,
+)
 from secureps.policy.rules import refuse_close
 from secureps.roles import commit, ending, quorum
 from secureps.roles.group_state import GroupState, Phase
@@ -113,7 +123,7 @@ def _follow(turn: Turn, group: GroupState) -> None:
     here, clocks = turn.takers(group.name) - group.pool.spent, group.pool.clocks
     for client in sorted(clocks.keys() - here):
         turn.write(MemberLeft(group.name, client))
-    for client in sorted(here - clocks.keys()):
+    for client in sorted(here - clocks.keys() - group.pool.passed):
         clock = turn.plan.rule(group.name).enter(state(turn, group))
         waiting = sum(id.client == client for id in group.pending)  # of before it went away
         turn.write(MemberEntered(group.name, client, clock + waiting))
@@ -134,7 +144,8 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
     if unseen or done:
         clocks = dict(seen.clocks) | dict.fromkeys(done, seen.closed + 1)
         for id in unseen:
-            clocks[id.client] = clocks.get(id.client, 1) - 1
+            if id.client in clocks:
+                clocks[id.client] -= 1
         seen = replace(seen, clocks=clocks)
     decision = rule.decide(turn.now, arrivals, seen)
     match decision:
@@ -149,6 +160,10 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             return None
         case Drop(ids, reason):
             _drop(turn, group, ids, reason)
+            return turn.now
+        case PassOver(members, reason):
+            for client in members:
+                turn.write(MemberPassed(group.name, client, reason))
             return turn.now
         case _:
             group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason

@@ -36,6 +36,8 @@ def told(record: Any) -> str | None:
             return f"{client} takes part no more: what it may spend is spent"
         case records.MemberDeclined(group, _, client, reason):
             return f"{group}: {client} takes no part: {reason}"
+        case records.MemberPassed(group, client, reason):
+            return f"{group}: {client} is not waited for: {reason}"
         case VersionEvaluated(version, metrics):
             values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
             return f"version {version} is evaluated: {values}"
