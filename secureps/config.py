@@ -53,7 +53,7 @@ class SyncSection(Section):
 
 
 class SspSection(Section):
-    """Stale synchronous parallel (`policy.ssp`); `slack` is s, `deadline` is D, `most` as in rounds."""
+    """Stale synchronous parallel (`policy.ssp`); `slack` is s, `deadline` D."""
 
     name: Literal["ssp"]
     slack: int = Field(ge=0, le=64)

@@ -84,7 +84,7 @@ class RuleState:
 
     @cached_property
     def slowest(self) -> tuple[str, ...]:
-        """The live members at the least clock, or that have none yet; none that were passed over."""
+        """The live members at the least clock, or that have none yet and were not passed over."""
         least, counted = self.least, self.live - self.passed
         return tuple(sorted(m for m in counted if self.clocks.get(m, least) <= least))
 

@@ -6,6 +6,7 @@ What must not live here: the steps of a version (`roles.commit`), groups without
 
 from __future__ import annotations
 
+from secureps.errors import InternalError
 from secureps.messages.orders import Invite
 from secureps.messages.records import MemberDeclined, RoundExtended, RoundGivenUp, RoundOpened
 from secureps.messages.submission import SubmissionId
@@ -16,6 +17,7 @@ from secureps.policy.rule import (
     Close,
     Drop,
     Extend,
+    PassOver,
     Wait,
     holds_everybody,
     named,
@@ -143,6 +145,8 @@ def decide(turn: Turn, group: GroupState) -> float | None:
         case Drop(ids, reason):
             _give_up(turn, group, ids, reason)
             return turn.now
-        case _:
-            group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
-            return decision.until
+        case Wait(until, reason):
+            group.reason = f"{reason}; {waiting}" if waiting else reason
+            return until
+        case PassOver():
+            raise InternalError(f"the rule of {group.name} has rounds, and passes over nobody")
