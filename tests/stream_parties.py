@@ -113,6 +113,17 @@ class StreamWorld(World):
         self.due.append(Due(name, invite, name, requests.Submit(receipt)))
         return receipt.id
 
+    def refuse(self, due: Due) -> None:
+        """What a client has on its way for the first time is refused: it says so."""
+        receipt = due.reply.receipt
+        sender = self.senders[receipt.id.client]
+        self.due.remove(due)
+        sender.outbox.pop(receipt.id, None)
+        sender.moving.discard(receipt.id)
+        base = (receipt.version, receipt.step)
+        message = requests.Withdraw(receipt.id.client, receipt.id, *base, "no")
+        self.give(receipt.id.client, message)
+
     # --- what the world does ------------------------------------------------------
 
     def deliver(self, due: Due, again: bool = False) -> None:
@@ -246,7 +257,8 @@ class StreamWorld(World):
             case records.MemberEntered(_, _, clock):
                 self.entered.append((clock, self._least_before))
             case records.MemberAsked(_, client) if self.group().streaming:
-                self.asked.append((client, self.group().pool.clocks[client], self.least))
+                clock = self.group().pool.clocks.get(client, self.least)
+                self.asked.append((client, clock, self.least))
 
 
 def _known(coordinator: Coordinator) -> Federation:

@@ -180,6 +180,15 @@ class SubmissionsDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class SubmissionWithdrawn:
+    """It was refused on its way to a group without rounds, and never comes."""
+
+    group: str
+    id: SubmissionId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CohortClosed:
     """Step 1."""
 

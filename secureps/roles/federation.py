@@ -53,6 +53,7 @@ from secureps.messages.records import (
     StreamBegan,
     StreamEnded,
     SubmissionsDropped,
+    SubmissionWithdrawn,
     SumsHeld,
     VersionCommitted,
 )
@@ -284,10 +285,14 @@ class Federation:
         id = receipt.id
         self.groups[id.group].receive(at, receipt)
         self.receipts[id] = digest("secureps-receipt-known", canonical(receipt))
-        after = self.next.get((id.client, id.group), 0)
-        self.next[id.client, id.group] = max(after, id.sequence + 1)
+        self._use(id)
         if receipt.unsafe:
             self.unsafe.add(id.client)
+
+    def _use(self, id: SubmissionId) -> None:
+        """Its client is beyond this sequence."""
+        after = self.next.get((id.client, id.group), 0)
+        self.next[id.client, id.group] = max(after, id.sequence + 1)
 
     def _apply_to(self, group: GroupState, at: float, record: Any) -> None:
         match record:
@@ -342,6 +347,9 @@ class Federation:
                 group.apply_stream(at, record)
             case SubmissionsDropped(_, ids, reason):
                 self._settle(group, "dropped", group.version, reason, ids)
+                group.apply_stream(at, record)
+            case SubmissionWithdrawn(_, id):
+                self._use(id)
                 group.apply_stream(at, record)
             case StreamBegan() | MemberEntered() | MemberLeft() | MemberPassed() | MemberAsked():
                 group.apply_stream(at, record)

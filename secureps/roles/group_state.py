@@ -19,6 +19,7 @@ from secureps.messages.records import (
     StreamBegan,
     StreamEnded,
     SubmissionsDropped,
+    SubmissionWithdrawn,
 )
 from secureps.messages.submission import Cohort, Receipt, SubmissionId, model_digest
 from secureps.policy.rule import Base, RuleState
@@ -226,6 +227,8 @@ class GroupState:
                 self.pool.pass_over(client)
             case MemberAsked(_, client, version, step):
                 self.pool.ask(client, Base(version, step), at)
+            case SubmissionWithdrawn(_, id):
+                self.pool.refuse(id.client, self.version)
             case SubmissionsDropped(_, ids):
                 self.let_go(ids)
                 self.pool.drop(ids, at)

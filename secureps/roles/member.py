@@ -37,6 +37,7 @@ from secureps.messages.requests import (
     Subscribe,
     Telemetry,
     Welcome,
+    Withdraw,
 )
 from secureps.messages.submission import FOUNDING, SubmissionId, model_digest
 from secureps.policy.rule import Base
@@ -65,8 +66,9 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.member_kit import MemberKit
+from secureps.roles.outgoing import Outgoing
 from secureps.roles.releases import Releases
-from secureps.roles.stopwatch import Stopwatch, Transfer
+from secureps.roles.stopwatch import Stopwatch
 from secureps.roles.tasks import Aim, Contribute, Contributed, Evaluate, Judged, Offer, Prune, Sweep
 
 GATHER_SECONDS = 0.05
@@ -83,8 +85,7 @@ class Member:
         self._kit = kit
         self._pinned: Pinned | None = None
         self._groups: tuple[str, ...] = ()
-        self._next: dict[str, int] = {}
-        self._sealed: dict[SubmissionId, Sealed] = {}
+        self._out = Outgoing()
         self._ledger = Ledger()
         self._releases = Releases()
         self._judging = b""
@@ -92,7 +93,6 @@ class Member:
         self._stopwatch = Stopwatch()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
-        self._transfers: dict[SubmissionId, Transfer] = {}
         self._working = False
         self._leaving = ""
         self._evaluated = 0
@@ -115,20 +115,18 @@ class Member:
                         f"this state folder is {receipt.id.client}'s: {self._kit.name} needs a "
                         "--state folder of its own"
                     )
-                self._sealed[receipt.id] = record
-                self._next[receipt.id.group] = receipt.id.sequence + 1
+                self._out.add(record)
                 self._releases.add(record)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
             case SubmissionSettled(id, outcome):
                 if outcome != "included":
-                    self._sealed.pop(id, None)
+                    self._out.settle(id)
             case _:
                 raise InternalError(f"a member's journal has no {type(record).__name__}")
 
     def resume(self, now: float) -> Step:
-        kept = frozenset(h.key for sealed in self._sealed.values() for h in sealed.headers)
-        return Step(effects=[Work(Sweep(kept)), *self._greet().effects])
+        return Step(effects=[Work(Sweep(self._out.keys)), *self._greet().effects])
 
     def _greet(self) -> Step:
         own = () if self._pinned is None or self._whole else self._groups  # those it contributes to
@@ -138,7 +136,7 @@ class Member:
         return min([t for t in (self._beat, self._gathers_until) if t is not None], default=None)
 
     def subscription(self) -> Subscribe:
-        return Subscribe(self._kit.name, tuple(sorted(self._sealed)))
+        return Subscribe(self._kit.name, tuple(sorted(self._out.sealed)))
 
     def inspect(self, sender: str, message: Any) -> bool:
         raise Malformed("nobody dials a client")
@@ -196,7 +194,7 @@ class Member:
             case Settled(_, id, outcome, _, reason):
                 self._settle(step, id, outcome, reason)
             case SendAgain(_, id):
-                sealed = self._sealed.get(id)
+                sealed = self._out.sealed.get(id)
                 if sealed is not None:
                     self._send(now, step, sealed)
             case Finish(_, reason):
@@ -205,14 +203,13 @@ class Member:
                 raise Malformed(f"a member takes no {type(order).__name__}")
 
     def _settle(self, step: Step, id: SubmissionId, outcome: str, reason: str) -> None:
-        sealed = self._sealed.get(id)
+        sealed = self._out.sealed.get(id)
         if sealed is None:
             return
         self._write(step, SubmissionSettled(id, outcome))
         if outcome in ("dropped", "lost"):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
         if outcome != "included":
-            self._transfers.pop(id, None)
             step.effects.append(Work(Prune(tuple(header.key for header in sealed.headers))))
 
     # --- pull, train, seal --------------------------------------------------------
@@ -226,7 +223,7 @@ class Member:
             if invite.version == -1 and not self._desk().pending(group, FOUNDED):
                 self._followed[group] = self._invites.pop(group)
                 self._working = True
-                step.effects.append(Work(Offer(group, self._next.get(group, 0))))
+                step.effects.append(Work(Offer(group, self._out.next.get(group, 0))))
                 return
         if self._evaluate(step):
             return
@@ -254,7 +251,7 @@ class Member:
 
     def _aim(self, group: str, base: Base) -> Aim:
         known = self._releases.known(group, base.version)
-        return Aim(group, base.version, self._next.get(group, 0), known, base.step)
+        return Aim(group, base.version, self._out.next.get(group, 0), known, base.step)
 
     def _desk(self) -> Desk:
         return Desk(
@@ -263,8 +260,8 @@ class Member:
             self._library.published,
             self._invites,
             self._evaluated,
-            self._sealed.values(),
-            self._transfers.keys(),
+            self._out.sealed.values(),
+            self._out.moving.keys(),
         )
 
     def _pulled(self, step: Step) -> bool:
@@ -277,7 +274,7 @@ class Member:
             step.effects.append(Halt(objection, PlanRefused))
             return True
         facts = self._allowance.planned(self.pinned.layout, aims)
-        if hurried(self.pinned.plan, self._transfers):
+        if hurried(self.pinned.plan, self._out.moving):
             return bool(self._allowance.excess(self._ledger, facts))
         return self._unaffordable(step, facts)
 
@@ -368,7 +365,7 @@ class Member:
 
     def _send(self, now: float, step: Step, sealed: Sealed) -> None:
         owners = self.pinned.placement.of(sealed.receipt.id.group).owners
-        self._transfers[sealed.receipt.id] = Transfer(now)
+        self._out.leaves(now, sealed.receipt.id)
         for header in sealed.headers:
             step.effects.append(Call(owners[header.block], PutBlock(header), attach=header.key))
 
@@ -379,26 +376,17 @@ class Member:
             case GetBlock(_, group, version, block):
                 self._got(step, group, version, block, reply.digest)
             case PutBlock(header):
-                id = SubmissionId(header.author, header.group, header.sequence)
-                transfer, sealed = self._transfers.get(id), self._sealed.get(id)
-                if transfer is None or sealed is None:
-                    return
-                transfer.stored.add(header.block)
-                if len(transfer.stored) == len(sealed.headers):
-                    step.effects.append(Call(COORDINATOR, Submit(sealed.receipt)))
+                receipt = self._out.stored(header)
+                if receipt is not None:
+                    step.effects.append(Call(COORDINATOR, Submit(receipt)))
             case Heartbeat():
                 self._beating = False
             case Submit(receipt):
-                transfer = self._transfers.pop(receipt.id, None)
+                arrived = self._out.arrived(now, receipt)
                 self._invites = unanswered(self.pinned.plan, self._invites, receipt)
-                if transfer is not None and receipt.purpose != FOUNDING:
-                    self._stopwatch.sent(now - transfer.since)
-                    figures = (
-                        Figure("network_seconds", now - transfer.since),
-                        Figure("bytes_up", float(receipt.size)),
-                    )
-                    made = receipt.version + 1
-                    report = Telemetry(self._kit.name, receipt.id.group, made, figures)
+                if arrived is not None and receipt.purpose != FOUNDING:
+                    seconds, report = arrived
+                    self._stopwatch.sent(seconds)
                     step.effects.append(Call(COORDINATOR, report))
 
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
@@ -428,8 +416,7 @@ class Member:
             step.effects += self._greet().effects  # the plan is known now, and which part is ours
             return
         self._beat = now + self._lease / 3
-        for at in welcome.next:
-            self._next[at.group] = max(at.version, self._next.get(at.group, 0))
+        self._out.begin_at(welcome.next)
         step.effects += [Locate(shard.name, shard.advertise) for shard in welcome.shards]
         step.effects.append(Watch())
 
@@ -455,20 +442,34 @@ class Member:
             case GetBlock(_, group, version, block):
                 self._not_got(step, group, version, block, error)
             case PutBlock(header):
-                id = SubmissionId(header.author, header.group, header.sequence)
-                if id in self._sealed and isinstance(error, Conflict):
-                    self._follow_again(id.group)
-                self._settle(step, id, "dropped", str(error))
+                self._refused(
+                    step, SubmissionId(header.author, header.group, header.sequence), error
+                )
             case Submit(receipt):
-                self._settle(step, receipt.id, "dropped", str(error))
+                self._refused(step, receipt.id, error, submitted=True)
             case Heartbeat():
                 self._beating = False
-            case Telemetry() | Decline():
+            case Telemetry() | Decline() | Withdraw():
                 pass
             case Evaluated(_, _, version):
                 step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
             case _:
                 step.effects.append(Halt(str(error), type(error)))
+
+    def _refused(
+        self, step: Step, id: SubmissionId, error: SecurepsError, submitted: bool = False
+    ) -> None:
+        """A submission never comes. Without rounds, nobody asks for another who is not told."""
+        sealed = self._out.sealed.get(id)
+        self._settle(step, id, "dropped", str(error))
+        if sealed is None:
+            return
+        if isinstance(error, Conflict) and not submitted:
+            self._follow_again(id.group)
+        elif sealed.receipt.purpose != FOUNDING and not self.pinned.plan.bounds(id.group).rounds:
+            base = (sealed.receipt.version, sealed.receipt.step)
+            message = Withdraw(self._kit.name, id, *base, str(error))
+            step.effects.append(Call(COORDINATOR, message))
 
     def _follow_again(self, group: str) -> None:
         """A shard knows this sequence from before this client lost its state: the next is tried.

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from secureps.messages.submission import SubmissionId
 from secureps.policy.rule import Base, RuleState
 
+MOST_REFUSED = 3
+"""How often what a client sends may be refused on its way before it is asked no more for it."""
+
 
 @dataclass(slots=True)
 class Pool:
@@ -26,6 +29,7 @@ class Pool:
         sent: the newest base that each client has contributed from.
         arrived: when each submission that waits came, in seconds of the run's clock.
         returning: submissions that were taken out again, for their blocks were lost.
+        refused: how often what a client sent was refused on its way, since which version was made.
         spent: whom the plan's budget allows no further update.
         closed: cohorts that are settled.
     """
@@ -37,6 +41,7 @@ class Pool:
     sent: dict[str, Base] = field(default_factory=dict)
     arrived: dict[SubmissionId, float] = field(default_factory=dict)
     returning: dict[SubmissionId, Base] = field(default_factory=dict)
+    refused: dict[str, tuple[int, int]] = field(default_factory=dict)
     spent: set[str] = field(default_factory=set)
     closed: int = 0
 
@@ -97,6 +102,21 @@ class Pool:
         """These do not wait any more: they are summed, or given up."""
         for id in ids:
             self.arrived.pop(id, None)
+
+    def refuse(self, client: str, version: int) -> None:
+        """What it was asked for was refused on its way, while `version` is the newest.
+
+        It is asked anew, but not for ever: then nobody waits for it until the next version.
+        """
+        self.training.pop(client, None)
+        since, times = self.refused.get(client, (version, 0))
+        self.refused[client] = (version, times + 1 if since == version else 1)
+        if self.gave_up(client, version):
+            self.pass_over(client)
+
+    def gave_up(self, client: str, version: int) -> bool:
+        """Whether it is asked for nothing more while this version is the newest."""
+        return self.refused.get(client, (-1, 0)) == (version, MOST_REFUSED)
 
     def withdraw(self, lost: Mapping[SubmissionId, Base]) -> None:
         """The blocks of these were lost: they come once more, or never."""

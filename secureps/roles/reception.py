@@ -11,11 +11,11 @@ from secureps.errors import Conflict, Malformed, Refused, UnknownParty, WrongRun
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.records import MemberRetired, Received
-from secureps.messages.requests import Decline
+from secureps.messages.requests import Decline, Withdraw
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
 from secureps.policy.evaluation import check_metrics
 from secureps.policy.rule import Base
-from secureps.roles import commit, ending, examining, judging, rounds
+from secureps.roles import commit, ending, examining, judging, rounds, streaming
 from secureps.roles.admission import check_receipt
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
@@ -72,8 +72,22 @@ def decline(turn: Turn, message: Decline) -> None:
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     arrived = any(id.client == message.party for id in group.receipts)
     if open_now and message.party in group.invited and not arrived:
-        said = "".join(c if c.isprintable() else "?" for c in message.reason[: commit.REASON_LIMIT])
-        rounds.declined(turn, group, message.party, said)
+        rounds.declined(turn, group, message.party, _said(message.reason))
+
+
+def withdraw(turn: Turn, message: Withdraw) -> None:
+    """What a client was asked for was refused on its way; of what was accepted it says nothing.
+
+    Raises:
+        Malformed: it is not the client's own, or of no group without rounds.
+    """
+    id = message.id
+    group = turn.federation.groups.get(id.group)
+    if id.client != message.party or group is None or turn.plan.bounds(group.name).rounds:
+        raise Malformed(f"{id} is no submission of {message.party} to a group without rounds")
+    news = id.sequence >= turn.federation.next.get((id.client, id.group), 0)
+    if group.streaming and (news or id in group.pool.returning):
+        streaming.withdrawn(turn, group, message, _said(message.reason))
 
 
 def retire(turn: Turn, client: str) -> None:
@@ -124,6 +138,11 @@ def evaluated(turn: Turn, roster: Roster, message: Evaluated) -> None:
         wanted = f"version {now} is to be evaluated" if now else "none is to be evaluated"
         raise WrongVersion(f"not version {message.version} as you have it; {wanted} now")
     ending.judged(turn, result)
+
+
+def _said(reason: str) -> str:
+    """Another party's own words, as they are kept."""
+    return "".join(c if c.isprintable() else "?" for c in reason[: commit.REASON_LIMIT])
 
 
 def _group(turn: Turn, receipt: Receipt) -> GroupState:

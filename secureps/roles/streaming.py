@@ -30,11 +30,14 @@ from secureps.messages.records import (
     StreamBegan,
     StreamEnded,
     SubmissionsDropped,
+    SubmissionWithdrawn,
 )
+from secureps.messages.requests import Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.policy.rule import (
     Admit,
     Arrival,
+    Base,
     Close,
     Drop,
     PassOver,
@@ -45,6 +48,7 @@ from secureps.policy.rule import (
 from secureps.policy.rules import refuse_close
 from secureps.roles import commit, ending, quorum
 from secureps.roles.group_state import GroupState, Phase
+from secureps.roles.pool import MOST_REFUSED
 from secureps.roles.turn import Turn
 
 
@@ -225,6 +229,9 @@ def _ask(turn: Turn, group: GroupState) -> str:
             turn.write(MemberLeft(group.name, client, spent=True))
             now = state(turn, group)  # nobody waits for its clock
             continue
+        if pool.gave_up(client, group.version):
+            held = held or f"what {client} sent was refused {MOST_REFUSED} times"
+            continue
         if _all_sent(turn, group, client):
             held = held or f"{client} has sent all that it may from version {group.version}"
             continue
@@ -244,6 +251,16 @@ def _order(group: GroupState, client: str) -> tuple[int, bytes]:
 def _drawn(client: str, closed: int) -> bytes:
     """The same for as long as a cohort takes, and asked for at every event."""
     return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
+
+
+def withdrawn(turn: Turn, group: GroupState, message: Withdraw, reason: str) -> None:
+    """What a client sent was refused on its way: it is asked anew, or what returns never does."""
+    id, base = message.id, Base(message.version, message.step)
+    asked = group.pool.training.get(id.client)
+    if id in group.pool.returning:
+        _drop(turn, group, (id,), f"its blocks were refused when they came again: {reason}")
+    elif asked is not None and asked <= base:
+        turn.write(SubmissionWithdrawn(group.name, id, reason))
 
 
 def _end_if_too_few(turn: Turn, group: GroupState) -> None:

@@ -38,6 +38,8 @@ def told(record: Any) -> str | None:
             return f"{group}: {client} takes no part: {reason}"
         case records.MemberPassed(group, client, reason):
             return f"{group}: {client} is not waited for: {reason}"
+        case records.SubmissionWithdrawn(_, id, reason):
+            return f"{id} never comes: {reason}"
         case VersionEvaluated(version, metrics):
             values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
             return f"version {version} is evaluated: {values}"
