@@ -312,6 +312,14 @@ class ClientIsolated:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupResigned:
+    """A row-block stays at its version for good; the run goes on, and to its end, without it."""
+
+    group: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShardPrepared:
     """Step 4, of one shard; `scale` as it reported it (see `Prepared`)."""
 

@@ -30,6 +30,7 @@ from secureps.messages.records import (
     Finished,
     FlawFoundLate,
     FounderChosen,
+    GroupResigned,
     HolderRefused,
     Incarnated,
     LiarsNamed,
@@ -255,7 +256,7 @@ class Federation:
             case Finished(reason):
                 self.finished = reason
                 for group in self.groups.values():
-                    group.phase, group.reason = Phase.DONE, reason
+                    group.phase, group.reason = Phase.DONE, group.resigned or reason
             case Received(receipt):
                 self._receive(at, receipt)
             case ClientIsolated(_, client, reason):
@@ -342,6 +343,8 @@ class Federation:
                 group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
                 group.sitting_out |= group.weights.keys() if group.streaming else frozenset()
                 group.end_cohort(at, reason)
+            case GroupResigned(_, reason):
+                group.reason = group.resigned = f"{reason}: it stays at {group.version}"
             case StreamEnded(_, reason):
                 self._settle(group, "dropped", group.version, reason, group.pending)
                 group.apply_stream(at, record)

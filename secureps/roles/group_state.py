@@ -63,6 +63,8 @@ class GroupState:
     Under a rule without rounds: `streaming` while updates are taken, `pool` who trains and whose
     clock is where, `history` the digest of every version, `sitting_out` who takes no part until the
     next one.
+
+    `resigned` is why a row-block stays at its version for good, empty while it may go on.
     """
 
     name: str
@@ -94,6 +96,7 @@ class GroupState:
     pool: Pool = field(default_factory=Pool)
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
+    resigned: str = ""
 
     @property
     def digest(self) -> bytes:

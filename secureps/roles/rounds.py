@@ -29,6 +29,8 @@ from secureps.roles.turn import Turn
 
 def open_round(turn: Turn, group: GroupState) -> float | None:
     suspecting.end_if_hopeless(turn, group)
+    if group.resigned:
+        return None
     out = frozenset(turn.federation.isolated)
     live, retired = turn.takers(group.name), frozenset(turn.federation.retired)
     invited, reason = _admitted(turn, group, live)

@@ -80,7 +80,8 @@ def _move(turn: Turn, group: GroupState) -> float | None:
         group.reason = f"{group.reason}; {held}"
     if group.phase is Phase.COLLECTING and not turn.federation.ending:
         _end_if_too_few(turn, group)
-    return turn.now if turn.federation.ending or len(group.pool.spent) > spent else until
+    over = turn.federation.ending or group.resigned
+    return turn.now if over or len(group.pool.spent) > spent else until
 
 
 def state(turn: Turn, group: GroupState) -> RuleState:
@@ -93,7 +94,8 @@ def state(turn: Turn, group: GroupState) -> RuleState:
 
 
 def _end(turn: Turn, group: GroupState) -> None:
-    reason = turn.federation.ending or f"version {group.version} of {group.name} is the last"
+    last = f"version {group.version} of {group.name} is the last"
+    reason = turn.federation.ending or group.resigned or last
     ids = group.pending
     turn.write(StreamEnded(group.name, reason))
     turn.tell_fates(ids)
@@ -264,12 +266,19 @@ def withdrawn(turn: Turn, group: GroupState, message: Withdraw, reason: str) -> 
 
 
 def _end_if_too_few(turn: Turn, group: GroupState) -> None:
-    """The run ends in order if nobody is left who might make the next version, whoever comes."""
+    """The group is given up if nobody is left who might make the next version, whoever comes.
+
+    Of a row-block they would be those who joined; of others it is not known that they touch it.
+    """
     federation, pool = turn.federation, group.pool
     out, retired = group.sitting_out, frozenset(federation.retired)
+    block = ending.row_block(turn, group)
+    if block and not out:
+        return
+    joined = turn.clients.intersection(federation.members) if block else turn.clients
     least = turn.plan.bounds(group.name).minimum
     coming = {id.client for id in group.pending} | pool.training.keys() - federation.isolated.keys()
-    able, spent = turn.takers(group.name, turn.clients) - retired, frozenset(pool.spent)
+    able, spent = turn.takers(group.name, joined) - retired, frozenset(pool.spent)
     if turn.live.isdisjoint(pool.training):
         spent |= ending.exhausted(turn, (group,))
     gone = out | spent | retired | federation.isolated.keys()
@@ -284,8 +293,9 @@ def _end_if_too_few(turn: Turn, group: GroupState) -> None:
         "may spend no more": spent | retired,
     }
     why = [f"{named(sorted(names))} {what}" for what, names in parts.items() if names]
-    ending.end(
+    ending.give_up(
         turn,
+        group,
         f"fewer than {least} clients are left for version {group.version + 1} of {group.name}: "
         + "; ".join(why),
     )

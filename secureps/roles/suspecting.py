@@ -75,10 +75,11 @@ def isolate(turn: Turn, group: GroupState) -> None:
 
 
 def end_if_hopeless(turn: Turn, group: GroupState) -> None:
-    """The run ends in order if nobody is left who might make the next version of a group."""
+    """A group is given up if nobody is left who might make its next version."""
     out, least = turn.federation.isolated, turn.plan.bounds(group.name).minimum
     if out and len(turn.clients - out.keys()) < least:
-        ending.end(turn, f"{named(sorted(out))} left out, fewer than {least} clients are left")
+        text = f"{named(sorted(out))} left out, fewer than {least} clients are left"
+        ending.give_up(turn, group, text)
     if not chooses(turn, group) or group.name == EVALUATION:
         return
     tried = choice(turn, group, turn.takers(group.name))
@@ -86,8 +87,9 @@ def end_if_hopeless(turn: Turn, group: GroupState) -> None:
         state = group.suspicion
         least_known = min(state.pools, key=lambda pool: (len(pool), sorted(pool)), default=None)
         suspects = frozenset().union(*state.burnt) if least_known is None else least_known
-        ending.end(
+        ending.give_up(
             turn,
+            group,
             f"{len(state.burnt)} cohorts in succession came to nothing at version {group.version} "
             f"of {group.name}, and every one was charged: {group.reason}; {tried.reason}; "
             f"suspected: {', '.join(sorted(suspects))}",

@@ -65,6 +65,8 @@ def told(record: Any) -> str | None:
             return f"{group}: cohort {number} is burnt: {reason}"
         case records.ClientIsolated(group, client, reason):
             return f"{group}: {client} is left out of the run: {reason}"
+        case records.GroupResigned(group, reason):
+            return f"{group} is given up: {reason}"
         case records.VersionCommitted(group, version) | records.StateCommitted(group, version):
             return f"{group}: version {version} is committed"
         case records.CheckpointComplete(number):
