@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secureps.errors import SecurepsError
-from secureps.messages import orders, records, requests
+from secureps.messages import orders, records, requests, stream_records
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.policy.rule import Base
@@ -254,9 +254,9 @@ class StreamWorld(World):
             case records.VersionCommitted(_, version) if version > 0:
                 assert self._cohort is not None
                 self.made.append(self._cohort)
-            case records.MemberEntered(_, _, clock):
+            case stream_records.MemberEntered(_, _, clock):
                 self.entered.append((clock, self._least_before))
-            case records.MemberAsked(_, client) if self.group().streaming:
+            case stream_records.MemberAsked(_, client) if self.group().streaming:
                 clock = self.group().pool.clocks.get(client, self.least)
                 self.asked.append((client, clock, self.least))
 

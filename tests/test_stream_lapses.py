@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.messages import orders, records, requests
+from secureps.messages import orders, requests, stream_records
 from secureps.roles.group_state import Phase
 from tests.roles_kit import HOLDER, MANY
 from tests.stream_parties import StreamWorld, stream_plan
@@ -106,8 +106,10 @@ def test_who_keeps_its_lease_and_sends_nothing_is_waited_for_until_the_deadline(
     others_send()
     assert world.group().version > 1
     assert all("c4" not in {m.id.client for m in cohort.members} for cohort in world.made)
-    (passed,) = [r for _, step in world.log for r in step if isinstance(r, records.MemberPassed)]
-    assert passed.reason == ("c4 passed over after 50 s: not waited for until another update comes")
+    (passed,) = [
+        r for _, step in world.log for r in step if isinstance(r, stream_records.MemberPassed)
+    ]
+    assert passed.reason == "c4 passed over after 50 s: not waited for until another update comes"
     world.replayed()
     world.leave("c4")
     world.join("c4")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import Conflict, Malformed, Refused, SecurepsError, WrongVersion
-from secureps.messages import orders, records, requests
+from secureps.messages import orders, records, requests, stream_records
 from secureps.messages.submission import SubmissionId
 from secureps.roles.machine import COORDINATOR, Failed
 from secureps.run.simulation import Simulation
@@ -53,7 +53,7 @@ def test_who_was_refused_is_asked_anew(
     simulation.run()
     assert simulation.coordinator.federation.finished == "all 6 versions are made"
     assert simulation.loop.now() < 100.0, "nobody waited for a deadline"
-    withdrawn = journalled(simulation, records.SubmissionWithdrawn)
+    withdrawn = journalled(simulation, stream_records.SubmissionWithdrawn)
     assert {record.id.client for record in withdrawn} == {"client-01"}
     assert {record.reason for record in withdrawn} == {"this server has no room today"}
     received = journalled(simulation, records.Received)
@@ -68,7 +68,9 @@ def test_who_is_always_refused_is_asked_three_times_for_a_version(tmp_path: Path
     simulation.run()
     assert simulation.coordinator.federation.finished == "all 4 versions are made"
     asked = Counter(
-        (r.client, r.version) for r in journalled(simulation, records.MemberAsked) if r.version
+        (r.client, r.version)
+        for r in journalled(simulation, stream_records.MemberAsked)
+        if r.version
     )
     assert max(count for (client, _), count in asked.items() if client == "client-01") == 3
     assert {count for (client, _), count in asked.items() if client != "client-01"} == {1}
@@ -98,14 +100,14 @@ def test_a_refusal_is_told_once_and_counts_up_to_three() -> None:
     world = begun()
     first = world.train("c1")
     (record, asked) = withdraw(world, first)
-    assert record == records.SubmissionWithdrawn("all", first, "no?room")
-    assert asked == records.MemberAsked("all", "c1", 0, 0)
+    assert record == stream_records.SubmissionWithdrawn("all", first, "no?room")
+    assert asked == stream_records.MemberAsked("all", "c1", 0, 0)
     assert withdraw(world, first) == [], "it was told before"
     second = world.train("c1")
     assert withdraw(world, first) == [], "and is not about the next one"
     assert withdraw(world, second)[1:] == [asked]
     third = world.train("c1")
-    assert [type(r) for r in withdraw(world, third)] == [records.SubmissionWithdrawn]
+    assert [type(r) for r in withdraw(world, third)] == [stream_records.SubmissionWithdrawn]
     world.replayed()
     for client in ("c0", "c2", "c3", "c4"):
         world.train(client)

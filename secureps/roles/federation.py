@@ -34,12 +34,8 @@ from secureps.messages.records import (
     HolderRefused,
     Incarnated,
     LiarsNamed,
-    MemberAsked,
     MemberDeclined,
-    MemberEntered,
     MemberJoined,
-    MemberLeft,
-    MemberPassed,
     MemberRetired,
     OpeningFailed,
     ReceiptExamined,
@@ -51,14 +47,20 @@ from secureps.messages.records import (
     ShardLocated,
     ShardPrepared,
     ShareReceived,
-    StreamBegan,
-    StreamEnded,
-    SubmissionsDropped,
-    SubmissionWithdrawn,
     SumsHeld,
     VersionCommitted,
 )
 from secureps.messages.run import ShardAddress
+from secureps.messages.stream_records import (
+    MemberAsked,
+    MemberEntered,
+    MemberLeft,
+    MemberPassed,
+    StreamBegan,
+    StreamEnded,
+    SubmissionsDropped,
+    SubmissionWithdrawn,
+)
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.privacy.ledger import Ledger
 from secureps.roles.group_state import Fate, GroupState, Phase

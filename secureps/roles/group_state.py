@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from secureps.errors import InternalError
-from secureps.messages.records import (
+from secureps.messages.stream_records import (
     MemberAsked,
     MemberEntered,
     MemberLeft,

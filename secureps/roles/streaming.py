@@ -22,7 +22,8 @@ from secureps.crypto.cipher import Opening
 from secureps.errors import RuleFailed
 from secureps.messages.encoding import digest
 from secureps.messages.orders import Invite
-from secureps.messages.records import (
+from secureps.messages.requests import Withdraw
+from secureps.messages.stream_records import (
     MemberAsked,
     MemberEntered,
     MemberLeft,
@@ -32,7 +33,6 @@ from secureps.messages.records import (
     SubmissionsDropped,
     SubmissionWithdrawn,
 )
-from secureps.messages.requests import Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.policy.rule import (
     Admit,

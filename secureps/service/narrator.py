@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.messages import records
+from secureps.messages import records, stream_records
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.submission import Cohort, Receipt
 
@@ -36,9 +36,9 @@ def told(record: Any) -> str | None:
             return f"{client} takes part no more: what it may spend is spent"
         case records.MemberDeclined(group, _, client, reason):
             return f"{group}: {client} takes no part: {reason}"
-        case records.MemberPassed(group, client, reason):
+        case stream_records.MemberPassed(group, client, reason):
             return f"{group}: {client} is not waited for: {reason}"
-        case records.SubmissionWithdrawn(_, id, reason):
+        case stream_records.SubmissionWithdrawn(_, id, reason):
             return f"{id} never comes: {reason}"
         case VersionEvaluated(version, metrics):
             values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
