@@ -4,9 +4,9 @@
     SqliteJournal   one file; every row's digest covers all rows before it
     MemoryJournal   for simulation and tests
 
-A record is any dataclass of `messages.records`, `messages.stream_records` or `messages.charge`, or a
-`VersionEvaluated`. What must not live here: what records mean (machines fold them), and payloads
-(they are in the spool).
+A record is any dataclass of `messages.records`, `messages.stream_records` or `messages.charge`,
+or a `VersionEvaluated`. What must not live here: what records mean (machines fold them), and
+payloads (they are in the spool).
 """
 
 from __future__ import annotations
