@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from secureps.errors import (
-    ClientError,
     ConfigError,
     Conflict,
     InternalError,
@@ -19,8 +18,6 @@ from secureps.errors import (
     Refused,
     SecurepsError,
     WrongRun,
-    WrongShape,
-    WrongVersion,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated
 from secureps.messages.orders import Finish, Invite, Published, SendAgain, Settled
@@ -47,7 +44,7 @@ from secureps.privacy.ledger import Ledger
 from secureps.roles import appraisal
 from secureps.roles.agenda import Desk, hurried, unanswered
 from secureps.roles.allowance import Allowance
-from secureps.roles.charter import Pinned, check_run, founded
+from secureps.roles.charter import Pinned, founded
 from secureps.roles.library import Library
 from secureps.roles.machine import (
     COORDINATOR,
@@ -373,8 +370,10 @@ class Member:
         match request:
             case Join():
                 self._welcomed(now, step, request, reply)
-            case GetBlock(_, group, version, block):
-                self._got(step, group, version, block, reply.digest)
+            case GetBlock(_, group, _, block):
+                if not self._library.got(self.pinned, request, reply.digest):
+                    text = f"block {block} of {group} is not the one that was published"
+                    step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
             case PutBlock(header):
                 receipt = self._out.stored(header)
                 if receipt is not None:
@@ -392,15 +391,7 @@ class Member:
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
         if self._pinned is None:
             try:
-                plan = check_run(
-                    welcome.run, self._kit.roster, self._kit.holders, self._kit.terms.threshold
-                )
-                plan.touched(self._kit.rows)
-                if welcome.run.schema != self._kit.schema:
-                    difference = welcome.run.schema.difference(self._kit.schema)
-                    raise WrongShape(
-                        f"the run trains another model than this client's: {difference}"
-                    )
+                self._kit.agree(welcome.run)
             except SecurepsError as error:
                 step.effects.append(Halt(str(error), type(error)))
                 return
@@ -420,27 +411,11 @@ class Member:
         step.effects += [Locate(shard.name, shard.advertise) for shard in welcome.shards]
         step.effects.append(Watch())
 
-    def _got(self, step: Step, group: str, version: int, block: int, digest: bytes) -> None:
-        first, last = self.pinned.layout.group(group).span(block)
-        if not self._library.got(group, version, block, digest, 4 * (last - first)):
-            text = f"block {block} of {group} is not the one that was published"
-            step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
-
-    def _not_got(
-        self, step: Step, group: str, version: int, block: int, error: SecurepsError
-    ) -> None:
-        if self._library.published[group].version != version or isinstance(error, WrongVersion):
-            return  # a newer version is published, or will be in a moment
-        if isinstance(error, ClientError):
-            text = f"block {block} of {group} cannot be pulled: {error}"
-            step.effects.append(Halt(text, type(error)))
-        else:
-            self._library.not_got(group, block)
-
     def _failed(self, step: Step, request: Any, error: SecurepsError) -> None:
         match request:
-            case GetBlock(_, group, version, block):
-                self._not_got(step, group, version, block, error)
+            case GetBlock():
+                if gone := self._library.not_got(request, error):
+                    step.effects.append(Halt(gone, type(error)))
             case PutBlock(header):
                 self._refused(
                     step, SubmissionId(header.author, header.group, header.sequence), error
