@@ -68,24 +68,6 @@ def test_a_steady_offender_is_left_out_and_the_run_goes_on(tmp_path: Path) -> No
     assert all(found.fates[id].outcome == "dropped" for id in waited if found.fates[id].version > 1)
 
 
-@pytest.mark.parametrize("rule", [BUFFERED, {**SSP, "minimum": 3}], ids=lambda rule: rule["name"])
-def test_too_few_that_are_left_end_the_run(rule: dict[str, Any], tmp_path: Path) -> None:
-    """Five of six have stood in it, or all: nobody waits for a version that never comes."""
-    simulation = begun(tmp_path, rule | ({"buffer": 5} if "buffer" in rule else {}), 6)
-    spoils(simulation, "client-02", times=99)
-    simulation.run()
-    found = simulation.coordinator.federation
-    (burnt,) = journalled(simulation, records.CohortBurnt)
-    version = simulation.versions()["all"] + 1
-    out = sorted(clients(by_number(simulation)[burnt.number]))
-    assert len(out) > 3
-    assert found.finished == (
-        f"fewer than 3 clients are left for version {version} of all: {', '.join(out[:3])} and "
-        f"{len(out) - 3} more sit out until the next version"
-    )
-    assert found.checkpoints[-1].complete
-
-
 @pytest.mark.parametrize("rule", [BLOCKS, {**SSP, "minimum": 3}], ids=lambda rule: rule["name"])
 def test_a_row_block_that_cannot_go_on_is_given_up_and_the_others_go_on(
     rule: dict[str, Any], tmp_path: Path

@@ -299,6 +299,8 @@ class Federation:
 
     def _apply_to(self, group: GroupState, at: float, record: Any) -> None:
         match record:
+            case RoundOpened(_, number, _, invited, reason) if group.streaming:
+                group.begin_set(at, number, frozenset(invited), reason)
             case RoundOpened(_, number, _, invited, reason):
                 group.end_round()
                 group.round, group.invited, group.opened_at = number, frozenset(invited), at
@@ -307,9 +309,12 @@ class Federation:
                 if group.name == EVALUATION:
                     self.evaluations.begin(self.model_groups)
             case MemberDeclined(_, _, client):
-                group.invited -= {client}
+                group.decline(client)
             case RoundExtended(_, _, extensions, reason):
                 group.extensions, group.reason = extensions, reason
+            case RoundGivenUp(_, _, reason) if group.streaming:
+                group.suspicion = group.suspicion.given_up()
+                group.end_set(at, reason)
             case RoundGivenUp(_, _, reason):
                 self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
                 group.suspicion = group.suspicion.given_up()
@@ -343,7 +348,7 @@ class Federation:
             case CohortBurnt(_, _, reason):
                 self._settle(group, "dropped", group.version, reason, group.summed)
                 group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
-                group.sitting_out |= group.weights.keys() if group.streaming else frozenset()
+                group.burn()
                 group.end_cohort(at, reason)
             case GroupResigned(_, reason):
                 group.reason = group.resigned = f"{reason}: it stays at {group.version}"
@@ -396,7 +401,7 @@ class Federation:
         group.version, group.scale = version, group.coming
         group.history[version] = group.digest
         group.suspicion = group.suspicion.opens(frozenset(group.weights))
-        group.sitting_out = frozenset()
+        group.sitting_out, group.places = frozenset(), {}
         part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
         included = tuple(id for id in group.summed if id in part)
         late = tuple(id for id in group.summed if id not in part)

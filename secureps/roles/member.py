@@ -7,6 +7,7 @@ not live here: training, sealing and payloads (`client.runner`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from secureps.errors import (
@@ -20,7 +21,7 @@ from secureps.errors import (
     WrongRun,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated
-from secureps.messages.orders import Finish, Invite, Published, SendAgain, Settled
+from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
 from secureps.messages.records import RunPinned, Sealed, SubmissionSettled
 from secureps.messages.requests import (
     Decline,
@@ -37,6 +38,7 @@ from secureps.messages.requests import (
     Withdraw,
 )
 from secureps.messages.submission import FOUNDING, SubmissionId, model_digest
+from secureps.policy.plan import Plan
 from secureps.policy.rule import Base
 from secureps.policy.spending import Fact
 from secureps.policy.work import portion
@@ -184,12 +186,17 @@ class Member:
 
     def _obey(self, now: float, step: Step, order: Any) -> None:
         match order:
-            case Published():
+            case Published(_, group, version):
                 self._library.publish(order)
+                if keys := self._out.over(group, version):
+                    step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
                 self._invites[group] = order
-            case Settled(_, id, outcome, _, reason):
-                self._settle(step, id, outcome, reason)
+            case SealAgain(_, group):
+                self._out.again[group] = order
+                self._invites.pop(group, None)  # it waits for what comes of this
+            case Settled(_, id, outcome, version, reason):
+                self._settle(step, id, outcome, reason, version)
             case SendAgain(_, id):
                 sealed = self._out.sealed.get(id)
                 if sealed is not None:
@@ -199,15 +206,19 @@ class Member:
             case _:
                 raise Malformed(f"a member takes no {type(order).__name__}")
 
-    def _settle(self, step: Step, id: SubmissionId, outcome: str, reason: str) -> None:
+    def _settle(
+        self, step: Step, id: SubmissionId, outcome: str, reason: str, version: int | None = None
+    ) -> None:
+        """Its fate is known; `version` is the newest as the coordinator settled it."""
         sealed = self._out.sealed.get(id)
         if sealed is None:
             return
         self._write(step, SubmissionSettled(id, outcome))
         if outcome in ("dropped", "lost"):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
-        if outcome != "included":
-            step.effects.append(Work(Prune(tuple(header.key for header in sealed.headers))))
+        burnt_at = version if outcome == "dropped" and self._plan.seals_again(id.group) else None
+        if outcome != "included" and (keys := self._out.release(sealed, burnt_at)):
+            step.effects.append(Work(Prune(keys)))
 
     # --- pull, train, seal --------------------------------------------------------
 
@@ -222,7 +233,7 @@ class Member:
                 self._working = True
                 step.effects.append(Work(Offer(group, self._out.next.get(group, 0))))
                 return
-        if self._evaluate(step):
+        if self._seal_again(step) or self._evaluate(step):
             return
         desk = self._desk()
         due = desk.due()
@@ -242,9 +253,29 @@ class Member:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
         model, blocks = self._library.take(self._groups)
         self._working, self._due_since = True, None
-        part = portion(self.pinned.plan.section, self._stopwatch.paces)
+        part = portion(self._plan.section, self._stopwatch.paces)
         self._stopwatch.begins(now, part)
         step.effects.append(Work(Contribute(model, blocks, aims, part)))
+
+    def _seal_again(self, step: Step) -> bool:
+        """Begins to seal an update of a burnt cohort anew, if asked.
+
+        If it is gone, the same comes of training from its version, if that is the newest.
+        """
+        while self._out.again:
+            group, order = self._out.again.popitem()
+            if self._desk().pending(group, Base(order.version, order.step)):
+                continue  # it is sealed, and on its way
+            if task := self._out.reseal(order):
+                self._working = True
+                step.effects.append(Work(task))
+                return True
+            if self._library.published[group].version == order.version:
+                self._invites[group] = order.invite
+                continue
+            gone = Decline(self._kit.name, group, order.round, "what it sent is not here any more")
+            step.effects.append(Call(COORDINATOR, gone))
+        return False
 
     def _aim(self, group: str, base: Base) -> Aim:
         known = self._releases.known(group, base.version)
@@ -252,7 +283,7 @@ class Member:
 
     def _desk(self) -> Desk:
         return Desk(
-            self.pinned.plan,
+            self._plan,
             self._groups,
             self._library.published,
             self._invites,
@@ -271,7 +302,7 @@ class Member:
             step.effects.append(Halt(objection, PlanRefused))
             return True
         facts = self._allowance.planned(self.pinned.layout, aims)
-        if hurried(self.pinned.plan, self._out.moving):
+        if hurried(self._plan, self._out.moving):
             return bool(self._allowance.excess(self._ledger, facts))
         return self._unaffordable(step, facts)
 
@@ -286,7 +317,7 @@ class Member:
 
     def _evaluate(self, step: Step) -> bool:
         """Begins to judge the model that is published, if asked; whether anything else waits."""
-        plan = self.pinned.plan
+        plan = self._plan
         if plan.evaluator == self._kit.name:
             return self._judge(step)
         invite = self._invites.get(EVALUATION)
@@ -311,7 +342,7 @@ class Member:
 
     def _judge(self, step: Step) -> bool:
         """As the designated evaluator."""
-        plan, published = self.pinned.plan, self._library.published
+        plan, published = self._plan, self._library.published
         if not (version := appraisal.to_judge(plan, published, self._evaluated)):
             return False
         objection = self._allowance.evaluation_objection()
@@ -324,8 +355,8 @@ class Member:
 
     def _begin_evaluation(self, step: Step, aim: Aim | None = None, own: bytes = b"") -> None:
         model, blocks = self._library.take(self._groups)
-        summed = appraisal.digests(self.pinned.plan, self._library.published)
-        self._judging = appraisal.model_content(self.pinned.plan, self._library.published)
+        summed = appraisal.digests(self._plan, self._library.published)
+        self._judging = appraisal.model_content(self._plan, self._library.published)
         self._working = True
         step.effects.append(Work(Evaluate(model, blocks, summed, aim, own)))
 
@@ -348,15 +379,11 @@ class Member:
             judged = self._judging if update.receipt.id.group == EVALUATION else b""
             sealed = Sealed(update.receipt, update.headers, update.content, judged)
             self._write(step, sealed)
+            self._out.keyed.add(update.receipt.id)
             self._send(now, step, sealed)
         for report in event.telemetry:
             figures = (*report.figures, Figure("bytes_down", float(self._library.take_account())))
-            step.effects.append(
-                Call(
-                    COORDINATOR,
-                    Telemetry(report.party, report.group, report.version, figures),
-                )
-            )
+            step.effects.append(Call(COORDINATOR, replace(report, figures=figures)))
 
     # --- push ---------------------------------------------------------------------
 
@@ -382,7 +409,7 @@ class Member:
                 self._beating = False
             case Submit(receipt):
                 arrived = self._out.arrived(now, receipt)
-                self._invites = unanswered(self.pinned.plan, self._invites, receipt)
+                self._invites = unanswered(self._plan, self._invites, receipt)
                 if arrived is not None and receipt.purpose != FOUNDING:
                     seconds, report = arrived
                     self._stopwatch.sent(seconds)
@@ -396,7 +423,7 @@ class Member:
                 step.effects.append(Halt(str(error), type(error)))
                 return
             self._write(step, RunPinned(welcome.run, welcome.placement, welcome.shards))
-            if self.pinned.plan.section.privacy and any(at.version for at in welcome.next):
+            if self._plan.section.privacy and any(at.version for at in welcome.next):
                 text = "this client took part in this run before, and its state is gone"
                 step.effects.append(Say(f"{text}: its budget does not count what it spent then"))
         elif self._pinned.run.id != welcome.run.id:
@@ -440,33 +467,31 @@ class Member:
         if sealed is None:
             return
         if isinstance(error, Conflict) and not submitted:
-            self._follow_again(id.group)
-        elif sealed.receipt.purpose != FOUNDING and not self.pinned.plan.bounds(id.group).rounds:
+            # a shard knows this sequence, from before this client lost its state: the next is tried
+            if id.group in self._followed:
+                self._invites.setdefault(id.group, self._followed[id.group])
+        elif sealed.receipt.purpose != FOUNDING and not self._plan.bounds(id.group).rounds:
             base = (sealed.receipt.version, sealed.receipt.step)
             message = Withdraw(self._kit.name, id, *base, str(error))
             step.effects.append(Call(COORDINATOR, message))
 
-    def _follow_again(self, group: str) -> None:
-        """A shard knows this sequence from before this client lost its state: the next is tried.
-
-        The coordinator, which counts receipts, could not know: there was none for it.
-        """
-        if group in self._followed:
-            self._invites.setdefault(group, self._followed[group])
-
     # --- small things -------------------------------------------------------------
 
     @property
+    def _plan(self) -> Plan:
+        return self.pinned.plan
+
+    @property
     def _whole(self) -> bool:
-        return self._groups == self.pinned.plan.groups
+        return self._groups == self._plan.groups
 
     @property
     def _allowance(self) -> Allowance:
-        return Allowance(self.pinned.plan, self._kit.name, self._kit.terms.budget)
+        return Allowance(self._plan, self._kit.name, self._kit.terms.budget)
 
     @property
     def _lease(self) -> float:
-        return self.pinned.plan.section.lease
+        return self._plan.section.lease
 
     def _write(self, step: Step, record: Any) -> None:
         step.records.append(record)

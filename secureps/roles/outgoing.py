@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from secureps.messages.orders import GroupVersion
+from secureps.messages.orders import GroupVersion, SealAgain
 from secureps.messages.records import Sealed
 from secureps.messages.requests import Figure, Telemetry
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 from secureps.roles.stopwatch import Transfer
+from secureps.roles.tasks import Reseal
 
 
 @dataclass(slots=True)
@@ -24,11 +25,17 @@ class Outgoing:
         sealed: submissions whose fate is open, or that are not durable elsewhere yet.
         moving: those of them that are on their way.
         next: the sequence of the next submission, by group.
+        keyed: those whose keys this process has.
+        burnt: dropped ones that may be asked for once more, and the version that was the newest;
+            again: orders to seal one of them anew, by group. A restart forgets all three.
     """
 
     sealed: dict[SubmissionId, Sealed] = field(default_factory=dict)
     moving: dict[SubmissionId, Transfer] = field(default_factory=dict)
     next: dict[str, int] = field(default_factory=dict)
+    keyed: set[SubmissionId] = field(default_factory=set)
+    burnt: dict[SubmissionId, tuple[Sealed, int]] = field(default_factory=dict)
+    again: dict[str, SealAgain] = field(default_factory=dict)
 
     def add(self, record: Sealed) -> None:
         """It is sealed, and will be sent as it is however often it is asked for."""
@@ -39,6 +46,30 @@ class Outgoing:
         """Nobody will ask for it any more."""
         self.sealed.pop(id, None)
         self.moving.pop(id, None)
+
+    def release(self, sealed: Sealed, burnt_at: int | None) -> tuple[str, ...]:
+        """It is settled for good: where payloads lie that may go.
+
+        None do where it may be sealed anew until a version after `burnt_at` is published.
+        """
+        id = sealed.receipt.id
+        if burnt_at is not None and id in self.keyed:
+            self.burnt[id] = (sealed, burnt_at)
+            return ()
+        self.keyed.discard(id)
+        return tuple(header.key for header in sealed.headers)
+
+    def over(self, group: str, version: int) -> tuple[str, ...]:
+        """A version is published, from which all go on: where payloads lie that may go."""
+        old = [i for i, (_, at) in self.burnt.items() if i.group == group and at < version]
+        return tuple(key for id in old for key in self.release(self.burnt.pop(id)[0], None))
+
+    def reseal(self, order: SealAgain) -> Reseal | None:
+        """What is to be sealed anew; None if it is not here any more."""
+        if order.id not in self.burnt:
+            return None
+        sealed, _ = self.burnt[order.id]
+        return Reseal(sealed.receipt, sealed.headers, sealed.content, self.next[order.group])
 
     def begin_at(self, sequences: tuple[GroupVersion, ...]) -> None:
         """What the coordinator counted, should this client have lost its state."""

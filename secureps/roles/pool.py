@@ -28,6 +28,7 @@ class Pool:
         training: who was asked, from which base on, and has not answered.
         sent: the newest base that each client has contributed from.
         arrived: when each submission that waits came, in seconds of the run's clock.
+        again: submissions that were sealed anew after a burnt cohort, and count for no clock.
         returning: submissions that were taken out again, for their blocks were lost.
         refused: how often what a client sent was refused on its way, since which version was made.
         spent: whom the plan's budget allows no further update.
@@ -40,6 +41,7 @@ class Pool:
     training: dict[str, Base] = field(default_factory=dict)
     sent: dict[str, Base] = field(default_factory=dict)
     arrived: dict[SubmissionId, float] = field(default_factory=dict)
+    again: set[SubmissionId] = field(default_factory=set)
     returning: dict[SubmissionId, Base] = field(default_factory=dict)
     refused: dict[str, tuple[int, int]] = field(default_factory=dict)
     spent: set[str] = field(default_factory=set)
@@ -84,14 +86,20 @@ class Pool:
         if client in self.moved:
             self.moved[client] = at
 
-    def arrive(self, id: SubmissionId, base: Base, at: float) -> None:
-        """An update is here; one that returns comes before later ones, and was counted before."""
+    def arrive(self, id: SubmissionId, base: Base, at: float, again: bool = False) -> None:
+        """An update is here; one that returns comes before later ones, and was counted before.
+
+        One that is sealed `again` after a burnt cohort was counted with that.
+        """
         if id in self.returning:
             del self.returning[id]
             later = (t for other, t in self.arrived.items() if other.client == id.client)
             self.arrived[id] = min((at, *later))
             return
         self.arrived[id] = at
+        if again:
+            self.again.add(id)
+            return
         self.training.pop(id.client, None)
         self.passed.discard(id.client)
         self.sent[id.client] = max(base, self.sent.get(id.client, base))
@@ -132,11 +140,11 @@ class Pool:
         self.remove(ids)
         for id in ids:
             base = self.returning.pop(id, None)
-            if base is not None and self.sent.get(id.client) == base:
+            if base is not None and id not in self.again and self.sent.get(id.client) == base:
                 del self.sent[id.client]
                 if base.step:
                     self.sent[id.client] = Base(base.version, base.step - 1)
-            if self.clocks.get(id.client, 0) > self.closed:
+            if id not in self.again and self.clocks.get(id.client, 0) > self.closed:
                 self.enter(id.client, self.clocks[id.client] - 1, at)
 
     def settle(self) -> None:

@@ -15,7 +15,7 @@ from secureps.messages.requests import Decline, Withdraw
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
 from secureps.policy.evaluation import check_metrics
 from secureps.policy.rule import Base
-from secureps.roles import commit, ending, examining, judging, rounds, streaming
+from secureps.roles import commit, ending, examining, following, judging, rounds, streaming
 from secureps.roles.admission import check_receipt
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
@@ -64,10 +64,11 @@ def decline(turn: Turn, message: Decline) -> None:
     """An invited client takes no part in a round; once it has contributed, that stands.
 
     Raises:
-        Malformed: it is not the round of an evaluation.
+        Malformed: it is not the round of an evaluation, nor of a group that has none by its rule.
     """
-    group = turn.federation.groups.get(EVALUATION)
-    if group is None or message.group != EVALUATION:
+    group = turn.federation.groups.get(message.group)
+    own = group is not None and message.group != EVALUATION
+    if group is None or (own and turn.plan.bounds(group.name).rounds):
         raise Malformed(f"only evaluations can be declined, not rounds of {message.group!r:.80}")
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     arrived = any(id.client == message.party for id in group.receipts)
@@ -189,6 +190,13 @@ def _demand_asked(turn: Turn, group: GroupState, receipt: Receipt) -> None:
     if not group.streaming:
         raise WrongVersion(f"{group.name} takes no updates now ({group.reason})")
     if id in pool.returning:
+        return
+    if id.client in group.invited:
+        if any(other.client == id.client for other in group.receipts):
+            raise Conflict(f"{id.client} has sent that once more already")
+        wrong = following.refusal(group, receipt)
+        if wrong or group.history.get(receipt.version) != receipt.base:
+            raise WrongVersion(f"{id}: {wrong or 'its base is another model'}")
         return
     asked = pool.training.get(id.client)
     if not turn.federation.takes_part(id.client, group.name):

@@ -15,6 +15,7 @@ from secureps.policy.rule import (
     Admit,
     Arrival,
     Close,
+    Decision,
     Drop,
     Extend,
     PassOver,
@@ -79,7 +80,8 @@ def _invite(turn: Turn, group: GroupState, invited: tuple[str, ...], reason: str
 def declined(turn: Turn, group: GroupState, client: str, reason: str) -> None:
     """A member takes no part in the open round; too few for any cohort end it at once."""
     turn.write(MemberDeclined(group.name, group.round, client, reason))
-    end_if_too_few(turn, group, client, reason)
+    if not group.streaming:
+        end_if_too_few(turn, group, client, reason)
 
 
 def end_if_too_few(turn: Turn, group: GroupState, client: str, reason: str) -> None:
@@ -130,6 +132,7 @@ def make_invite(turn: Turn, group: GroupState, member: str) -> Invite:
 def decide(turn: Turn, group: GroupState) -> float | None:
     receipts, waiting = quorum.examined(turn, group)
     arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
+    decision: Decision
     if suspecting.chooses(turn, group):
         decision = suspecting.decide(turn, group, arrivals)
     else:
