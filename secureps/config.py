@@ -55,13 +55,13 @@ class SyncSection(Section):
 
 
 class SspSection(Section):
-    """Stale synchronous parallel (`policy.ssp`); `slack` is s, `most` as in rounds."""
+    """Stale synchronous parallel (`policy.ssp`); `slack` is s, `deadline` D."""
 
     name: Literal["ssp"]
     slack: int = Field(ge=0, le=64)
     minimum: int = Field(default=5, ge=1)
     most: int | None = Field(default=None, ge=1)
-    deadline: float = Field(default=60.0, gt=0)
+    deadline: float = Field(default=600.0, gt=0)
 
 
 class BufferedSection(Section):

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secureps.messages.submission import Member, SubmissionId
-from secureps.policy.rule import Admit, Arrival, Base, Close, Drop, Rule, RuleState, Wait
+from secureps.policy.rule import (
+    Admit,
+    Arrival,
+    Base,
+    Close,
+    Drop,
+    PassOver,
+    Rule,
+    RuleState,
+    Wait,
+)
 from secureps.roles.pool import Pool
 
 
@@ -14,8 +24,8 @@ class RuleWorld:
     """One group under one rule without rounds; time moves when it is told to.
 
     Everything that was decided is kept for a test to judge: `started` are (member, its clock, least
-    clock of the live members and settled cohorts, version) of every admission, `cohorts` the
-    summed members.
+    clock of the counted live members and settled cohorts, version) of every admission, `entered`
+    (clock, that least clock before) of every joiner, `cohorts` the summed members.
     """
 
     rule: Rule
@@ -30,6 +40,7 @@ class RuleWorld:
     started: list[tuple[str, int, int, int]] = field(default_factory=list)
     cohorts: list[tuple[int, tuple[tuple[Member, Arrival], ...]]] = field(default_factory=list)
     dropped: list[Arrival] = field(default_factory=list)
+    entered: list[tuple[int, int]] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
     reason: str = ""
     until: float | None = None
@@ -39,7 +50,7 @@ class RuleWorld:
     def join(self, member: str) -> None:
         if member not in self.live:
             self.live.add(member)
-            self.pool.enter(member, self.rule.enter(self._state))
+            self._enter(member)
         self.settle()
 
     def leave(self, member: str) -> None:
@@ -64,7 +75,10 @@ class RuleWorld:
         arrival = Arrival(SubmissionId(member, "all", number), base.version, self.now)
         self.bases[arrival.id] = base
         self.waiting.append(arrival)
+        was_passed = member in self.pool.passed
         self.pool.arrive(arrival.id, base, self.now)
+        if was_passed:
+            self._enter(member, 1)
         self.settle()
         return arrival
 
@@ -90,6 +104,12 @@ class RuleWorld:
         clocks = [self.pool.clocks[m] for m in self.live if m in self.pool.clocks]
         return min([*clocks, self.pool.closed])
 
+    def _enter(self, member: str, waiting: int = 0) -> None:
+        if member not in self.pool.passed:
+            least, clock = self.least, self.rule.enter(self._state)
+            self.entered.append((clock, least))
+            self.pool.enter(member, clock + waiting, self.now)
+
     @property
     def _state(self) -> RuleState:
         return self.pool.state(self.version, frozenset(self.live), self.since)
@@ -100,9 +120,9 @@ class RuleWorld:
             pass
         for member in sorted(self.live):
             if isinstance(self.rule.admit(self.now, member, self._state), Admit):
-                clock = self.pool.clocks[member]
+                clock = self.pool.clocks.get(member, self.rule.enter(self._state))
                 self.started.append((member, clock, self.least, self.version))
-                self.pool.ask(member, self.pool.next_base(member, self.version))
+                self.pool.ask(member, self.pool.next_base(member, self.version), self.now)
 
     def _decide(self) -> bool:
         if self.making:
@@ -119,6 +139,12 @@ class RuleWorld:
             case Drop(ids, reason):
                 self.dropped += [a for a in self.waiting if a.id in ids]
                 self.waiting = [a for a in self.waiting if a.id not in ids]
+                self.pool.drop(ids, self.now)
+                self.reason = reason
+                return True
+            case PassOver(members, reason):
+                for member in members:
+                    self.pool.pass_over(member)
                 self.reason = reason
                 return True
             case Wait(until, reason):

@@ -26,6 +26,9 @@ ROWS, BLOCK, WIDTH = 16, 4, 700
 TASTES = [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2], [0, 1], [0, 1], [0, 2], [0, 3], [0]]
 """Row-blocks of each of eight shoppers: all eight, five, four and two of them."""
 
+ENDS = {"table.0": 5, "table.1": 5, "table.2": 5, "table.3": 0, "tower": 3}
+"""Two shoppers touch the last row-block, and a cohort needs three."""
+
 SYNC = {"quorum": 8, "minimum": 3, "deadline": 20.0}
 BUFFERED = {"name": "buffered", "buffer": 3, "minimum": 3, "max_staleness": 3, "deadline": 8.0}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secureps.errors import SecurepsError
-from secureps.messages import orders, records, requests
+from secureps.messages import orders, records, requests, stream_records
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.policy.rule import Base
@@ -112,6 +112,17 @@ class StreamWorld(World):
         sender.moving.add(receipt.id)
         self.due.append(Due(name, invite, name, requests.Submit(receipt)))
         return receipt.id
+
+    def refuse(self, due: Due) -> None:
+        """What a client has on its way for the first time is refused: it says so."""
+        receipt = due.reply.receipt
+        sender = self.senders[receipt.id.client]
+        self.due.remove(due)
+        sender.outbox.pop(receipt.id, None)
+        sender.moving.discard(receipt.id)
+        base = (receipt.version, receipt.step)
+        message = requests.Withdraw(receipt.id.client, receipt.id, *base, "no")
+        self.give(receipt.id.client, message)
 
     # --- what the world does ------------------------------------------------------
 
@@ -243,10 +254,11 @@ class StreamWorld(World):
             case records.VersionCommitted(_, version) if version > 0:
                 assert self._cohort is not None
                 self.made.append(self._cohort)
-            case records.MemberEntered(_, _, clock):
+            case stream_records.MemberEntered(_, _, clock):
                 self.entered.append((clock, self._least_before))
-            case records.MemberAsked(_, client) if self.group().streaming:
-                self.asked.append((client, self.group().pool.clocks[client], self.least))
+            case stream_records.MemberAsked(_, client) if self.group().streaming:
+                clock = self.group().pool.clocks.get(client, self.least)
+                self.asked.append((client, clock, self.least))
 
 
 def _known(coordinator: Coordinator) -> Federation:

@@ -18,6 +18,7 @@ from tests.rule_world import RuleWorld
 
 MEMBERS = st.sampled_from([f"client-{k}" for k in range(8)])
 MINIMUM = 3
+DEADLINE = 60.0
 
 
 class Members(RuleBasedStateMachine):
@@ -116,7 +117,7 @@ class SspMembers(Members):
     @initialize(slack=st.integers(0, 3))
     def start(self, slack: int) -> None:
         self.slack = slack
-        self.begin(Ssp(slack, MINIMUM, 100, 2 * slack + 1))
+        self.begin(Ssp(slack, MINIMUM, 100, 2 * slack + 1, DEADLINE))
 
     @invariant()
     def nobody_started_too_far_ahead(self) -> None:
@@ -125,8 +126,26 @@ class SspMembers(Members):
 
     @invariant()
     def a_joiner_does_not_pull_the_least_clock_down(self) -> None:
+        assert all(clock >= least for clock, least in self.world.entered)
         least = [at for _, _, at, _ in self.world.started]
         assert least == sorted(least)
+
+    @rule(member=MEMBERS)
+    def all_but_one_send(self, member: str) -> None:
+        """It keeps its lease and sends nothing, for longer than anybody waits."""
+        world, before = self.world, self.world.version
+        for _ in range(3):
+            for _ in range(self.slack + 2):
+                for other in [each for each in world.training if each != member]:
+                    world.send(other)
+                world.commit()
+            world.pass_time(DEADLINE)
+        if len(world.live - {member}) >= MINIMUM:
+            assert world.version > before, "it holds nobody up for ever"
+
+    @invariant()
+    def who_was_passed_over_has_no_clock(self) -> None:
+        assert self.world.pool.passed.isdisjoint(self.world.pool.clocks)
 
     @invariant()
     def what_is_trained_from_holds_all_older_clocks(self) -> None:

@@ -15,13 +15,11 @@ from secureps.run.export import newest_model
 from secureps.run.names import client_names
 from secureps.run.simulation import Conditions, Simulation
 from tests.federations import Tensors, same
-from tests.shoppers import BLOCK, BUFFERED, SYNC, TASTES, cohorts, shopping, sparse_plan
+from tests.shoppers import BLOCK, BUFFERED, ENDS, SYNC, TASTES, cohorts, shopping, sparse_plan
 
 SSP = {"name": "ssp", "slack": 1, "minimum": 3}
 LOCKSTEP = {"name": "ssp", "slack": 0, "minimum": 3}
 ROUNDS = {**SYNC, "quorum": 3}
-ENDS = {"table.0": 5, "table.1": 5, "table.2": 5, "table.3": 0, "tower": 3}
-"""Two shoppers touch the last row-block, and a cohort needs three."""
 
 
 def played(cipher: str, rules: tuple[Any, Any], folder: Path) -> Simulation:

@@ -10,6 +10,8 @@ import pytest
 from secureps.messages import records
 from secureps.run.simulation import Simulation
 from tests.cheats import cheats, journalled, spoil_one, spoils
+from tests.shoppers import BUFFERED as BLOCKS
+from tests.shoppers import ENDS, shopping, sparse_plan
 from tests.streams import SSP, stream, stream_plan
 
 BUFFERED = {"name": "buffered", "buffer": 4, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
@@ -66,22 +68,23 @@ def test_a_steady_offender_is_left_out_and_the_run_goes_on(tmp_path: Path) -> No
     assert all(found.fates[id].outcome == "dropped" for id in waited if found.fates[id].version > 1)
 
 
-@pytest.mark.parametrize("rule", [BUFFERED, {**SSP, "minimum": 3}], ids=lambda rule: rule["name"])
-def test_too_few_that_are_left_end_the_run(rule: dict[str, Any], tmp_path: Path) -> None:
-    """Five of six have stood in it, or all: nobody waits for a version that never comes."""
-    simulation = begun(tmp_path, rule | ({"buffer": 5} if "buffer" in rule else {}), 6)
-    spoils(simulation, "client-02", times=99)
+@pytest.mark.parametrize("rule", [BLOCKS, {**SSP, "minimum": 3}], ids=lambda rule: rule["name"])
+def test_a_row_block_that_cannot_go_on_is_given_up_and_the_others_go_on(
+    rule: dict[str, Any], tmp_path: Path
+) -> None:
+    simulation, _ = shopping(sparse_plan("rlwe", rule), tmp_path)
+    spoils(simulation, "client-03", times=99, group="table.1")
     simulation.run()
-    found = simulation.coordinator.federation
-    (burnt,) = journalled(simulation, records.CohortBurnt)
-    version = simulation.versions()["all"] + 1
-    out = sorted(clients(by_number(simulation)[burnt.number]))
-    assert len(out) > 3
-    assert found.finished == (
-        f"fewer than 3 clients are left for version {version}: {', '.join(out[:3])} and "
-        f"{len(out) - 3} more sit out until the next version"
+    (record,) = journalled(simulation, records.GroupResigned)
+    group = simulation.coordinator.federation.groups["table.1"]
+    assert record.group == "table.1"
+    assert group.reason == f"{record.reason}: it stays at {group.version}"
+    assert simulation.versions() == {**ENDS, "table.1": group.version}
+    assert simulation.coordinator.federation.finished == (
+        "all versions are made (5 of table, 3 of tower), but of table.3: too few members touch it; "
+        f"of table.1: {group.reason}"
     )
-    assert found.checkpoints[-1].complete
+    assert simulation.coordinator.federation.checkpoints[-1].complete
 
 
 def test_a_flaw_leaves_its_client_out_until_the_next_version(tmp_path: Path) -> None:

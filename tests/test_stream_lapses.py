@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.messages import orders, requests
+from secureps.messages import orders, requests, stream_records
 from secureps.roles.group_state import Phase
 from tests.roles_kit import HOLDER, MANY
 from tests.stream_parties import StreamWorld, stream_plan
 
 
-def begun(slack: int, **changes: int) -> StreamWorld:
+def begun(slack: int, **changes: float) -> StreamWorld:
     """c0 to c4 are asked to train from version 0."""
     rule = {"name": "ssp", "slack": slack, "minimum": 3, **changes}
     world = StreamWorld(stream_plan(rule))
@@ -36,7 +36,8 @@ def test_what_a_member_sent_before_a_lapse_counts_when_it_is_back(slack: int) ->
     world.join("c1")
     assert world.group().pool.clocks["c1"] == slack + 1
     assert world.group().reason.startswith(
-        "1 members have sent; cohort 1 waits for c0, c2, c3 and 1 more at clock 0"
+        "1 members have sent; cohort 1 waits for c0, c2, c3 and 1 more, "
+        f"{slack + 1} clock{'s' * (slack > 0)} behind, "
     )
     for client in ("c0", "c2", "c3", "c4"):
         world.train(client)
@@ -76,3 +77,75 @@ def test_who_has_retired_is_not_asked_by_a_coordinator_that_begins_again() -> No
     assert world.group().pool.training.keys() == set(MANY[:4])
     world.join("c4")
     assert "c4" in world.group().pool.training
+
+
+def test_who_keeps_its_lease_and_sends_nothing_is_waited_for_until_the_deadline() -> None:
+    world = begun(1, deadline=50.0)
+
+    def others_send() -> None:
+        for client in world.ready():
+            if client != "c4":
+                world.train(client)
+        drain(world)
+
+    others_send()
+    assert world.group().reason == (
+        "4 members have sent; cohort 1 waits for c4, 1 clock behind, 50 s left"
+    )
+    world.wait(10.0)
+    others_send()
+    assert world.group().reason == (
+        "4 members have sent; cohort 1 waits for c4, 2 clocks behind, 50 s left"
+    )
+    assert world.ready() == ["c4"], "the others have used up their slack"
+    world.wait(49.0)
+    assert world.group().reason.endswith("c4, 2 clocks behind, 1 s left")
+    assert world.group().version == 0
+    world.wait(1.0)
+    drain(world)
+    others_send()
+    assert world.group().version > 1
+    assert all("c4" not in {m.id.client for m in cohort.members} for cohort in world.made)
+    (passed,) = [
+        r for _, step in world.log for r in step if isinstance(r, stream_records.MemberPassed)
+    ]
+    assert passed.reason == "c4 passed over after 50 s: not waited for until another update comes"
+    world.replayed()
+    world.leave("c4")
+    world.join("c4")
+    assert "c4" not in world.group().pool.clocks, "to come back is not to send"
+    before = world.least
+    late = world.train("c4", behind=world.group().version)
+    drain(world)
+    assert world.group().pool.clocks["c4"] > before
+    assert world.federation.fates.get(late) is None or not world.errors
+    assert world.group().pool.passed == set()
+    others_send()
+    others_send()
+    made = len(world.made)
+    others_send()
+    assert len(world.made) == made, "it is waited for again"
+    assert "waits for c4, 2 clocks behind, " in world.group().reason
+    world.train("c4")
+    others_send()
+    assert len(world.made) > made
+
+
+def test_nobody_is_late_who_was_not_asked() -> None:
+    """While too few are live nobody trains, and no time is counted."""
+    world = begun(0, minimum=5, deadline=50.0)
+    for client in ("c0", "c1"):
+        world.train(client)
+    drain(world)
+    world.give("c2", requests.Retire("c2"))
+    world.crash("c2")
+    world.join("c5")
+    assert world.group().pool.moved["c5"] == world.now
+    world.wait(49.0)
+    assert world.group().pool.passed == set()
+    world.wait(1.0)
+    assert world.group().pool.passed == {"c3", "c4", "c5"}
+    for client in ("c3", "c4", "c5"):
+        world.train(client)
+    drain(world)
+    assert world.group().version == 1

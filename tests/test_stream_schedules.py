@@ -82,6 +82,12 @@ class Schedules(RuleBasedStateMachine):
         cohort = due.order.cohort
         self.world.replace(due, requests.Missing(due.to, cohort.group, cohort.number, ()))
 
+    @precondition(lambda self: self.submitted())
+    @rule(data=st.data())
+    def refuse(self, data: st.DataObject) -> None:
+        """A shard takes no block of it."""
+        self.world.refuse(data.draw(st.sampled_from(self.submitted())))
+
     @precondition(lambda self: self.may_burn())
     @rule()
     def burn(self) -> None:
@@ -90,6 +96,14 @@ class Schedules(RuleBasedStateMachine):
         cohort = due.order.cohort
         refusal = requests.OpenRefused(HOLDER, cohort.group, cohort.number, "no")
         self.world.replace(due, refusal)
+
+    def submitted(self) -> list[Due]:
+        """Updates that are on their way for the first time."""
+        acked, due = self.world.acked, self.world.due
+        found = [d for d in due if isinstance(d.reply, requests.Submit)]
+        return [
+            d for d in found if d.reply.receipt.version >= 0 and d.reply.receipt.id not in acked
+        ]
 
     def on_the_way(self, kind: type[Any]) -> list[Due]:
         return [due for due in self.world.due if isinstance(due.order, kind)]
@@ -165,6 +179,25 @@ class SspSchedules(Schedules):
     def start(self, slack: int) -> None:
         self.slack = slack
         self.begin({"name": "ssp", "slack": slack}, 2 * slack + 1)
+
+    @precondition(lambda self: self.world.group().version < 40)
+    @rule(name=MEMBERS)
+    def all_but_one_send(self, name: str) -> None:
+        """It keeps its lease and sends nothing, for longer than anybody waits."""
+        world, before = self.world, self.world.group().version
+        out = self.world.group().sitting_out | {name}
+        for other in MANY:
+            world.join(other)
+        for _ in range(4):
+            for _ in range(self.slack + 2):
+                while world.due:
+                    world.deliver(world.due[0])
+                for other in world.ready():
+                    if other != name:
+                        world.train(other)
+            world.wait(21.0)
+        if len(set(MANY) - out) >= MINIMUM:
+            assert world.group().version > before, world.group().reason
 
     @invariant()
     def nobody_is_asked_too_far_ahead(self) -> None:

@@ -25,7 +25,7 @@ from secureps.sections import parse
 from secureps.service.narrator import Narrator
 from tests.cheats import cheats, journalled, lies, small_error, spoil_one, spoils, until
 from tests.federations import Walker, small_plan
-from tests.shoppers import shopping, sparse_plan
+from tests.shoppers import ENDS, shopping, sparse_plan
 
 MINIMUM = 4
 
@@ -302,14 +302,26 @@ def test_too_few_that_are_left_end_the_run(tmp_path: Path) -> None:
     assert turn.federation.ending == left
 
 
-def test_a_row_block_that_nobody_else_touches_ends_the_run(tmp_path: Path) -> None:
+def test_a_row_block_that_nobody_else_touches_is_given_up_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
     """Enough others are there, who have nothing to send for it: nobody waits for them."""
     plan = sparse_plan("rlwe", {"quorum": 3, "minimum": 3, "deadline": 20.0})
     simulation, _ = shopping(plan, tmp_path)
     spoils(simulation, "client-03", times=99, group="table.1")
     simulation.run()
-    assert simulation.coordinator.federation.finished == (
+    (record,) = journalled(simulation, records.GroupResigned)
+    assert (record.group, record.reason) == (
+        "table.1",
         "3 cohorts in succession came to nothing at version 0 of table.1, and every one was "
         "charged: no 3 of 4 answers open it: 4 answers fit together; no other set of clients may "
-        "make this version; suspected: client-00, client-01, client-02, client-03, client-04"
+        "make this version; suspected: client-00, client-01, client-02, client-03, client-04",
     )
+    assert Narrator().told(record) == f"table.1 is given up: {record.reason}"
+    assert simulation.versions() == {**ENDS, "table.1": 0}
+    left = f"{record.reason}: it stays at 0"
+    assert simulation.coordinator.federation.finished == (
+        "all versions are made (5 of table, 3 of tower), but of table.3: too few members touch it; "
+        f"of table.1: {left}"
+    )
+    assert f"table.1: {left}" in simulation.reasons()

@@ -54,6 +54,7 @@ from secureps.roles.tasks import (
     Judged,
     Offer,
     Prune,
+    Reseal,
     SealedUpdate,
     Sweep,
 )
@@ -158,9 +159,13 @@ class MemberHands:
                 return self._contribute(task)
             case Evaluate():
                 return self._evaluate(task)
+            case Reseal(receipt, headers, content, sequence):
+                again = self._sealer.seal_again(self._machine.pinned, receipt, headers, sequence)
+                return Contributed((dataclasses.replace(again, content=content),), ())
             case Prune(keys):
                 for key in keys:
                     self._outbox.delete(key)
+                self._sealer.forget(keys)
                 return None
             case Sweep(kept):
                 for key in self._outbox.keys(""):

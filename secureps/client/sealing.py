@@ -1,13 +1,15 @@
 """A submission on its way into the outbox: blocks sealed, digested, signed, and the receipt.
 
-Every payload is durable before the receipt that names it exists. What must not live here: what
-is sealed (`client.hands`), and when anything is sent (`roles.member`).
+Every payload is durable before the receipt that names it exists. Where there are no rounds, the key
+that a committee shares is kept in memory until nobody can ask for its update again: after a burnt
+cohort the same integers are sealed anew. What must not live here: what is sealed (`client.hands`),
+and when anything is sent (`roles.member`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +21,7 @@ from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share
 from secureps.crypto.suite import cipher
-from secureps.errors import KitError
+from secureps.errors import InternalError, KitError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import payload_digest
 from secureps.messages.submission import (
@@ -83,6 +85,7 @@ class OutboxSealer:
         self._holder_keys = holder_keys
         self._outbox = outbox
         self._threads = threads
+        self._kept: dict[str, OneTimeKey] = {}
 
     def offer(
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
@@ -122,6 +125,50 @@ class OutboxSealer:
 
         blocks = in_order(self._threads, sealed, range(layout.blocks))
         return self._put(pinned, id, UPDATE, blocks, origin, getattr(sealer, "key", None))
+
+    def seal_again(
+        self, pinned: Pinned, receipt: Receipt, headers: Sequence[BlockHeader], sequence: int
+    ) -> SealedUpdate:
+        """The integers of an update in the outbox, under a key and a sequence of their own.
+
+        Args:
+            receipt, headers: of the update, which this process sealed and did not forget.
+        Raises:
+            InternalError: it did not.
+        """
+        from secureps.crypto.rlwe import KeySum
+
+        old = self._kept.get(headers[0].key)
+        if old is None:
+            raise InternalError(f"the key of {receipt.id} is not here any more")
+        layout, kind = pinned.layout.group(receipt.id.group), cipher(pinned.plan.cipher_parameters)
+        opener = kind.opener(
+            pinned.place(receipt.id.group), KeySum(old.coefficients().astype(np.int64), 1)
+        )
+        adder, sealer = kind.adder(), self._sealer(pinned, receipt.id.group)
+
+        def sealed(header: BlockHeader) -> bytes:
+            slots = layout.slots(header.block)
+            sums = adder.zero(slots)
+            adder.add(sums, self._outbox.get(header.key), 1)
+            return sealer.seal(header.block, opener.open(header.block, adder.total(sums), slots))
+
+        blocks = in_order(self._threads, sealed, headers)
+        origin = Origin(
+            receipt.version,
+            receipt.base,
+            receipt.fact,
+            receipt.unsafe,
+            receipt.step,
+            receipt.magnitude,
+        )
+        id = dataclasses.replace(receipt.id, sequence=sequence)
+        return self._put(pinned, id, UPDATE, blocks, origin, getattr(sealer, "key", None))
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """The payloads under these spool keys are gone: so is what opens them."""
+        for key in keys:
+            self._kept.pop(key, None)
 
     def _sealer(self, pinned: Pinned, group: str) -> Sealer:
         kind, key = cipher(pinned.plan.cipher_parameters), None
@@ -176,6 +223,8 @@ class OutboxSealer:
         )
         if key is not None:
             receipt = self._shared(pinned, receipt, key)
+            if pinned.plan.seals_again(id.group):
+                self._kept[headers[0].key] = key
         receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
         return SealedUpdate(receipt, tuple(headers))
 

@@ -189,6 +189,27 @@ class SendAgain:
 
 
 @dataclass(frozen=True, slots=True)
+class SealAgain:
+    """A cohort with this submission was burnt: seal the same update anew, and send that.
+
+    It takes a sequence and a key of its own. `version` and `step` are its base's; whoever has it no
+    more trains from that version, if it is the newest, or declines, naming the `round`.
+    """
+
+    incarnation: int
+    group: str
+    round: int
+    id: SubmissionId
+    version: int
+    step: int
+
+    @property
+    def invite(self) -> Invite:
+        """To train for it anew."""
+        return Invite(self.incarnation, self.group, self.round, self.version, 0.0, 0, self.step)
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The run is over."""
 

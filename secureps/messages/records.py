@@ -119,58 +119,6 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamBegan:
-    """A group whose rule has no rounds takes updates from now on."""
-
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
-class StreamEnded:
-    """It takes no more; what waits is dropped."""
-
-    group: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberEntered:
-    """A member takes part in a group without rounds, from this clock on (`policy.rule`)."""
-
-    group: str
-    client: str
-    clock: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemberLeft:
-    """Its lease ran out, or it takes part no more: for good if its budget is `spent`."""
-
-    group: str
-    client: str
-    spent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MemberAsked:
-    """A member trains from this version, or a newer one that is there when it begins."""
-
-    group: str
-    client: str
-    version: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class SubmissionsDropped:
-    """These wait no more, and are part of nothing."""
-
-    group: str
-    ids: tuple[SubmissionId, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class CohortClosed:
     """Step 1."""
 
@@ -290,6 +238,14 @@ class ClientIsolated:
 
     group: str
     client: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResigned:
+    """A row-block stays at its version for good; the run goes on, and to its end, without it."""
+
+    group: str
     reason: str
 
 

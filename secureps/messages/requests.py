@@ -76,6 +76,20 @@ class Decline:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdraw:
+    """A submission to a group without rounds was refused on its way: it never comes.
+
+    `version` and `step` are its base's; whoever was asked for it is to be asked anew.
+    """
+
+    party: str
+    id: SubmissionId
+    version: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Retire:
     """A client takes part no more: what it may spend is spent. Joining again takes that back."""
 

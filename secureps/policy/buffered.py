@@ -27,6 +27,7 @@ from secureps.policy.rule import (
     RuleState,
     Wait,
     by_client,
+    lacking_members,
     too_stale,
 )
 from secureps.policy.weights import evened, faded
@@ -58,10 +59,8 @@ class Buffered:
         return 0
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
-        if len(state.live) < self.minimum:
-            live = len(state.live)
-            text = f"waits for members: {live} are live, a cohort needs {self.minimum}"
-            return Wait(None, text, everybody=True)
+        if lacking := lacking_members(state, self.minimum):
+            return lacking
         busy = len(state.invited & state.live)
         if busy >= self.concurrency:
             text = f"{busy} members train, no more than {self.concurrency} at once"

@@ -57,6 +57,9 @@ class RuleState:
         clocks: of the members that take part: how many updates each has sent, counted from
             the clock at which it began.
         closed: how many cohorts are settled.
+        moved: when each of these members last did what it could: since then it has stood at its
+            clock, or it was asked for the next update since. In seconds of the run's clock.
+        passed: members that were waited for too long: without a clock until they send again.
         sent: the newest base that each member has contributed from.
         left_out: how many members never come again: nobody waits for them.
     """
@@ -68,6 +71,8 @@ class RuleState:
     extensions: int = 0
     clocks: Mapping[str, int] = field(default_factory=dict)
     closed: int = 0
+    moved: Mapping[str, float] = field(default_factory=dict)
+    passed: Set[str] = frozenset()
     sent: Mapping[str, Base] = field(default_factory=dict)
     left_out: int = 0
 
@@ -79,9 +84,9 @@ class RuleState:
 
     @cached_property
     def slowest(self) -> tuple[str, ...]:
-        """The live members at the least clock, or that have none yet."""
-        least = self.least
-        return tuple(sorted(m for m in self.live if self.clocks.get(m, least) <= least))
+        """The live members at the least clock, or that have none yet and were not passed over."""
+        least, counted = self.least, self.live - self.passed
+        return tuple(sorted(m for m in counted if self.clocks.get(m, least) <= least))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +139,25 @@ class Drop:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class PassOver:
+    """These members count no more, until they send again: others have waited long enough."""
+
+    members: tuple[str, ...]
+    reason: str
+
+
 Admission = Admit | Wait | Refuse
-Decision = Close | Wait | Extend | Drop
+Decision = Close | Wait | Extend | Drop | PassOver
+
+
+def lacking_members(state: RuleState, minimum: int) -> Wait | None:
+    """Why nobody may start: fewer are live than a cohort needs; None if enough are."""
+    if len(state.live) >= minimum:
+        return None
+    live = len(state.live)
+    text = f"waits for members: {live} are live, a cohort needs {minimum}"
+    return Wait(None, text, everybody=True)
 
 
 def holds_everybody(admission: Admission) -> bool:

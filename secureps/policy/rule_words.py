@@ -73,8 +73,8 @@ def _rule(section: RuleSection, own: Bounds) -> str:
             )
         case SspSection(slack=slack):
             return (
-                f"nobody runs more than {slack} updates ahead of the slowest live member; a "
-                "version is made when all have sent"
+                f"nobody runs more than {slack} updates ahead of the slowest live member, who is "
+                f"waited for {section.deadline:g} s; a version is made when all have sent"
             )
         case BufferedSection():
             return (

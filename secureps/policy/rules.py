@@ -100,7 +100,7 @@ def build_rule(section: RuleSection, room: int) -> Rule:
                 extensions=section.extensions,
             )
         case SspSection():
-            return Ssp(section.slack, section.minimum, own.most, own.stale)
+            return Ssp(section.slack, section.minimum, own.most, own.stale, section.deadline)
         case BufferedSection() | AsyncSection():
             return _buffered(section, own)
         case PrioritySection():

@@ -152,7 +152,8 @@ def _follow(
         fewest = min([each - live for each in left], key=_order)
         away = sorted(fewest)
         return Choice(frozenset(), f"waits for {named(away)}, without whom no set may be tried")
-    best = min(here, key=lambda each: (_spoils(state, each), *_rank(state, each)))
+    tried = state.passed.count
+    best = min(here, key=lambda each: (_spoils(state, each), tried(each), *_rank(state, each)))
     if best.isdisjoint(_union(state.burnt)):
         return Choice(best, f"{len(best)} members that stood in no burnt cohort are invited")
     return Choice(best, f"exactly {len(best)} members of a burnt cohort are invited")

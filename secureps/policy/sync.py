@@ -16,7 +16,6 @@ from secureps.policy.rule import (
     Admit,
     Arrival,
     Close,
-    Decision,
     Drop,
     Extend,
     RuleState,
@@ -62,7 +61,9 @@ class Sync:
             return Wait(None, f"{self.most} others are invited first")
         return Admit(f"invited to version {state.version + 1}")
 
-    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+    def decide(
+        self, now: float, arrivals: tuple[Arrival, ...], state: RuleState
+    ) -> Close | Wait | Extend | Drop:
         if state.opened_at is None:
             return Wait(None, "no round is open")
         here = {arrival.id.client for arrival in arrivals}

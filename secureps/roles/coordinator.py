@@ -55,6 +55,7 @@ from secureps.messages.requests import (
     Subscribe,
     Telemetry,
     Welcome,
+    Withdraw,
 )
 from secureps.messages.run import ShardAddress
 from secureps.model.layout import Layout
@@ -209,6 +210,9 @@ class Coordinator:
             case Decline(party):
                 self._same(sender, party)
                 reception.decline(turn, event)
+            case Withdraw(party):
+                self._same(sender, party)
+                reception.withdraw(turn, event)
             case Evaluated(_, party):
                 self._same(sender, party)
                 reception.evaluated(turn, self._charter.roster, event)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import Finish
-from secureps.messages.records import Ending, Finished
+from secureps.messages.records import Ending, Finished, GroupResigned
 from secureps.policy.plan import Plan
 from secureps.policy.rule import named
 from secureps.policy.spending import Fact, after, fact, facts_of
@@ -26,14 +26,19 @@ def over(turn: Turn, group: GroupState) -> bool:
     if group.name == EVALUATION:
         return judging.over(turn, all(over(turn, each) for each in turn.federation.model_groups))
     between = group.phase is Phase.WAITING or (group.streaming and group.phase is Phase.COLLECTING)
-    if turn.federation.ending and between:
+    if (turn.federation.ending or group.resigned) and between:
         return True
     return _made(turn, group) or (between and _deserted(turn, group))
 
 
+def row_block(turn: Turn, group: GroupState) -> bool:
+    """Whether a group is a part of a table, which the run can do without."""
+    return group.name != EVALUATION and turn.plan.group(group.name).sparse is not None
+
+
 def too_few(turn: Turn, group: GroupState) -> str:
     """Why a row-block cannot move on: whoever joined, too few touch it; empty if enough do."""
-    if group.name == EVALUATION or turn.plan.group(group.name).sparse is None:
+    if not row_block(turn, group):
         return ""
     federation, least = turn.federation, turn.plan.bounds(group.name).start
     joined = frozenset(federation.members) - federation.retired - {turn.plan.evaluator}
@@ -55,8 +60,8 @@ def _deserted(turn: Turn, group: GroupState) -> bool:
     if not too_few(turn, group):
         return False
     others = turn.federation.model_groups
-    return any(_made(turn, each) for each in others) and all(
-        _made(turn, each) or too_few(turn, each) for each in others
+    return any(_made(turn, each) or each.resigned for each in others) and all(
+        _made(turn, each) or each.resigned or too_few(turn, each) for each in others
     )
 
 
@@ -64,6 +69,17 @@ def end(turn: Turn, reason: str) -> None:
     """No more rounds open from now on; the first reason stays."""
     if not turn.federation.ending:
         turn.write(Ending(reason))
+
+
+def give_up(turn: Turn, group: GroupState, reason: str) -> None:
+    """Nobody can make a group's next version, whoever comes: the run ends.
+
+    A row-block is left as it is instead, and the others go on.
+    """
+    if not row_block(turn, group):
+        end(turn, reason)
+    elif not group.resigned and not turn.federation.ending:
+        turn.write(GroupResigned(group.name, reason))
 
 
 def judged(turn: Turn, evaluation: VersionEvaluated) -> None:
@@ -154,9 +170,20 @@ def _all_made(plan: Plan) -> str:
     return f"all versions are made ({each})"
 
 
+def _told(turn: Turn) -> str:
+    """Why the run is over, and what was not made."""
+    short = [group for group in turn.federation.model_groups if not _made(turn, group)]
+    if not short:
+        return _all_made(turn.plan)
+    parts = [f"of {group.name}: {group.resigned}" for group in short if group.resigned]
+    if few := [group.name for group in short if not group.resigned]:
+        parts.insert(0, f"of {named(few)}: too few members touch it")
+    return turn.federation.ending or f"{_all_made(turn.plan)}, but {'; '.join(parts)}"
+
+
 def finish(turn: Turn) -> None:
     """The run is over when a checkpoint holds the last version of every group."""
-    federation, plan = turn.federation, turn.plan
+    federation = turn.federation
     groups = federation.groups.values()
     last = federation.checkpoints[-1] if federation.checkpoints else None
     if last is None or not last.complete or not all(over(turn, group) for group in groups):
@@ -165,10 +192,6 @@ def finish(turn: Turn) -> None:
         return
     if any(last.version_of(group.name) < group.version for group in groups):
         return
-    short = [group.name for group in federation.model_groups if not _made(turn, group)]
-    text = _all_made(plan)
-    if short:
-        text = federation.ending or f"{text}, but of {named(short)}: too few members touch it"
-    turn.write(Finished(text))
+    turn.write(Finished(_told(turn)))
     for party in sorted(turn.watchers):
         turn.order(party, Finish(federation.incarnation, federation.finished))

@@ -30,14 +30,12 @@ from secureps.messages.records import (
     Finished,
     FlawFoundLate,
     FounderChosen,
+    GroupResigned,
     HolderRefused,
     Incarnated,
     LiarsNamed,
-    MemberAsked,
     MemberDeclined,
-    MemberEntered,
     MemberJoined,
-    MemberLeft,
     MemberRetired,
     OpeningFailed,
     ReceiptExamined,
@@ -49,13 +47,20 @@ from secureps.messages.records import (
     ShardLocated,
     ShardPrepared,
     ShareReceived,
-    StreamBegan,
-    StreamEnded,
-    SubmissionsDropped,
     SumsHeld,
     VersionCommitted,
 )
 from secureps.messages.run import ShardAddress
+from secureps.messages.stream_records import (
+    MemberAsked,
+    MemberEntered,
+    MemberLeft,
+    MemberPassed,
+    StreamBegan,
+    StreamEnded,
+    SubmissionsDropped,
+    SubmissionWithdrawn,
+)
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.privacy.ledger import Ledger
 from secureps.roles.group_state import Fate, GroupState, Phase
@@ -258,7 +263,7 @@ class Federation:
             case Finished(reason):
                 self.finished = reason
                 for group in self.groups.values():
-                    group.phase, group.reason = Phase.DONE, reason
+                    group.phase, group.reason = Phase.DONE, group.resigned or reason
             case Received(receipt):
                 self._receive(at, receipt)
             case ClientIsolated(_, client, reason):
@@ -288,13 +293,19 @@ class Federation:
         id = receipt.id
         self.groups[id.group].receive(at, receipt)
         self.receipts[id] = digest("secureps-receipt-known", canonical(receipt))
-        after = self.next.get((id.client, id.group), 0)
-        self.next[id.client, id.group] = max(after, id.sequence + 1)
+        self._use(id)
         if receipt.unsafe:
             self.unsafe.add(id.client)
 
+    def _use(self, id: SubmissionId) -> None:
+        """Its client is beyond this sequence."""
+        after = self.next.get((id.client, id.group), 0)
+        self.next[id.client, id.group] = max(after, id.sequence + 1)
+
     def _apply_to(self, group: GroupState, at: float, record: Any) -> None:
         match record:
+            case RoundOpened(_, number, _, invited, reason) if group.streaming:
+                group.begin_set(at, number, frozenset(invited), reason)
             case RoundOpened(_, number, _, invited, reason):
                 group.end_round()
                 group.round, group.invited, group.opened_at = number, frozenset(invited), at
@@ -303,9 +314,12 @@ class Federation:
                 if group.name == EVALUATION:
                     self.evaluations.begin(self.model_groups)
             case MemberDeclined(_, _, client):
-                group.invited -= {client}
+                group.decline(client)
             case RoundExtended(_, _, extensions, reason):
                 group.extensions, group.reason = extensions, reason
+            case RoundGivenUp(_, _, reason) if group.streaming:
+                group.suspicion = group.suspicion.given_up()
+                group.end_set(at, reason)
             case RoundGivenUp(_, _, reason):
                 self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
                 group.suspicion = group.suspicion.given_up()
@@ -339,15 +353,20 @@ class Federation:
             case CohortBurnt(_, _, reason):
                 self._settle(group, "dropped", group.version, reason, group.summed)
                 group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
-                group.sitting_out |= group.weights.keys() if group.streaming else frozenset()
+                group.burn()
                 group.end_cohort(at, reason)
+            case GroupResigned(_, reason):
+                group.reason = group.resigned = f"{reason}: it stays at {group.version}"
             case StreamEnded(_, reason):
                 self._settle(group, "dropped", group.version, reason, group.pending)
                 group.apply_stream(at, record)
             case SubmissionsDropped(_, ids, reason):
                 self._settle(group, "dropped", group.version, reason, ids)
                 group.apply_stream(at, record)
-            case StreamBegan() | MemberEntered() | MemberLeft() | MemberAsked():
+            case SubmissionWithdrawn(_, id):
+                self._use(id)
+                group.apply_stream(at, record)
+            case StreamBegan() | MemberEntered() | MemberLeft() | MemberPassed() | MemberAsked():
                 group.apply_stream(at, record)
             case ShardPrepared(_, _, shard, blocks):
                 group.prepared[shard] = blocks
@@ -387,7 +406,7 @@ class Federation:
         group.version, group.scale = version, group.coming
         group.history[version] = group.digest
         group.suspicion = group.suspicion.opens(frozenset(group.weights))
-        group.sitting_out = frozenset()
+        group.sitting_out, group.places = frozenset(), {}
         part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
         included = tuple(id for id in group.summed if id in part)
         late = tuple(id for id in group.summed if id not in part)

@@ -11,15 +11,17 @@ from enum import Enum
 from typing import Any
 
 from secureps.errors import InternalError
-from secureps.messages.records import (
+from secureps.messages.stream_records import (
     MemberAsked,
     MemberEntered,
     MemberLeft,
+    MemberPassed,
     StreamBegan,
     StreamEnded,
     SubmissionsDropped,
+    SubmissionWithdrawn,
 )
-from secureps.messages.submission import Cohort, Receipt, SubmissionId, model_digest
+from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, model_digest
 from secureps.policy.rule import Base, RuleState
 from secureps.policy.suspicion import Suspicion
 from secureps.roles.pool import Pool
@@ -60,7 +62,10 @@ class GroupState:
 
     Under a rule without rounds: `streaming` while updates are taken, `pool` who trains and whose
     clock is where, `history` the digest of every version, `sitting_out` who takes no part until the
-    next one.
+    next one; of the latter `places` are those in a burnt cohort who may send the same once more.
+    `invited` are those of them who are asked to, `suspicion.chosen` for whom that round is.
+
+    `resigned` is why a row-block stays at its version for good, empty while it may go on.
     """
 
     name: str
@@ -92,6 +97,8 @@ class GroupState:
     pool: Pool = field(default_factory=Pool)
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
+    places: dict[str, Member] = field(default_factory=dict)
+    resigned: str = ""
 
     @property
     def digest(self) -> bytes:
@@ -117,8 +124,8 @@ class GroupState:
 
     def awaits(self, client: str) -> bool:
         """Whether an update of a client is asked for, and is not here."""
-        if self.streaming:
-            return client in self.pool.training
+        if self.streaming and client in self.pool.training:
+            return True
         arrived = any(id.client == client for id in self.receipts)
         return self.phase is Phase.COLLECTING and client in self.invited and not arrived
 
@@ -155,8 +162,34 @@ class GroupState:
         self.let_go(self.summed)
         self.cohort = None
         self.begin_cohort()
-        self.pool.settle()
+        if self.invited:
+            self.end_set(at, reason)
+        else:
+            self.pool.settle()
         self.phase, self.reason, self.opened_at = Phase.COLLECTING, reason, at
+
+    def begin_set(self, at: float, number: int, clients: frozenset[str], reason: str) -> None:
+        """Exactly these clients of a burnt cohort send once more what they sent for it."""
+        self.round, self.invited, self.opened_at, self.reason = number, clients, at, reason
+        self.suspicion = self.suspicion.opened_for(clients)
+        for client in clients:
+            self.pool.training.pop(client, None)
+
+    def end_set(self, at: float, reason: str) -> None:
+        """The stream goes on as it did, with the clocks that it had."""
+        self.invited, self.opened_at, self.reason = frozenset(), at, reason
+        self.pool.again.clear()
+
+    def burn(self) -> None:
+        """The cohort in the making comes to nothing: its members sit out until the next version."""
+        if self.streaming and self.cohort is not None:
+            self.sitting_out |= self.weights.keys()
+            self.places |= {member.id.client: member for member in self.cohort.members}
+
+    def decline(self, client: str) -> None:
+        """It takes no part in the open round; without rounds, in none for this version."""
+        self.invited -= {client}
+        self.places.pop(client, None)
 
     def let_go(self, ids: Iterable[SubmissionId]) -> None:
         """These wait no more."""
@@ -176,7 +209,8 @@ class GroupState:
         """A receipt was accepted."""
         self.receipts[receipt.id] = receipt
         if self.streaming:
-            self.pool.arrive(receipt.id, Base(receipt.version, receipt.step), at)
+            again = receipt.id.client in self.invited
+            self.pool.arrive(receipt.id, Base(receipt.version, receipt.step), at, again)
 
     def excuse(self, client: str) -> None:
         """Nothing is asked of a client: its data has nothing for this group."""
@@ -218,13 +252,17 @@ class GroupState:
                 self.end_round()
                 self.phase, self.reason = Phase.WAITING, reason
             case MemberEntered(_, client, clock):
-                self.pool.enter(client, clock)
+                self.pool.enter(client, clock, at)
             case MemberLeft(_, client, spent):
                 (self.pool.exhaust if spent else self.pool.leave)(client)
+            case MemberPassed(_, client):
+                self.pool.pass_over(client)
             case MemberAsked(_, client, version, step):
-                self.pool.ask(client, Base(version, step))
+                self.pool.ask(client, Base(version, step), at)
+            case SubmissionWithdrawn(_, id):
+                self.pool.refuse(id.client, self.version)
             case SubmissionsDropped(_, ids):
                 self.let_go(ids)
-                self.pool.miss(ids)
+                self.pool.drop(ids, at)
             case _:
                 raise InternalError(f"no group without rounds has a {type(record).__name__}")

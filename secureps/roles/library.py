@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from secureps.errors import ClientError, SecurepsError, WrongVersion
 from secureps.messages.orders import GroupVersion, Published
 from secureps.messages.requests import GetBlock
 from secureps.roles.charter import Pinned
@@ -58,22 +59,28 @@ class Library:
                     step.effects.append(Call(owners[block], ask))
         return lacks
 
-    def got(self, group: str, version: int, block: int, digest: bytes, size: int) -> bool:
-        """A block of `size` bytes came; whether it is the one that was published."""
-        published = self.published[group]
+    def got(self, pinned: Pinned, ask: GetBlock, digest: bytes) -> bool:
+        """A block came; whether it is the one that was published."""
+        published = self.published[ask.group]
         self.asked.discard(digest)
-        if published.version != version:
+        if published.version != ask.version:
             return True
-        if published.blocks[block] != digest:
+        if published.blocks[ask.block] != digest:
             return False
+        first, last = pinned.layout.group(ask.group).span(ask.block)
         self.cached = {d for p in self.published.values() for d in p.blocks} & self.cached
         self.cached.add(digest)
-        self.pulled_bytes += size
+        self.pulled_bytes += 4 * (last - first)
         return True
 
-    def not_got(self, group: str, block: int) -> None:
-        """A block did not come; it may be asked for again."""
-        self.asked.discard(self.published[group].blocks[block])
+    def not_got(self, ask: GetBlock, error: SecurepsError) -> str:
+        """A block did not come: why it never will; empty if it may be asked for again."""
+        if self.published[ask.group].version != ask.version or isinstance(error, WrongVersion):
+            return ""  # a newer version is published, or will be in a moment
+        if isinstance(error, ClientError):
+            return f"block {ask.block} of {ask.group} cannot be pulled: {error}"
+        self.asked.discard(self.published[ask.group].blocks[ask.block])
+        return ""
 
     def take(self, groups: Iterable[str]) -> tuple[tuple[GroupVersion, ...], tuple[bytes, ...]]:
         """Versions and blocks of the model for the hands, who keep no others from now on."""

@@ -7,10 +7,10 @@ not live here: training, sealing and payloads (`client.runner`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from secureps.errors import (
-    ClientError,
     ConfigError,
     Conflict,
     InternalError,
@@ -19,11 +19,9 @@ from secureps.errors import (
     Refused,
     SecurepsError,
     WrongRun,
-    WrongShape,
-    WrongVersion,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated
-from secureps.messages.orders import Finish, Invite, Published, SendAgain, Settled
+from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
 from secureps.messages.records import RunPinned, Sealed, SubmissionSettled
 from secureps.messages.requests import (
     Decline,
@@ -37,8 +35,10 @@ from secureps.messages.requests import (
     Subscribe,
     Telemetry,
     Welcome,
+    Withdraw,
 )
 from secureps.messages.submission import FOUNDING, SubmissionId, model_digest
+from secureps.policy.plan import Plan
 from secureps.policy.rule import Base
 from secureps.policy.spending import Fact
 from secureps.policy.work import portion
@@ -46,7 +46,7 @@ from secureps.privacy.ledger import Ledger
 from secureps.roles import appraisal
 from secureps.roles.agenda import Desk, hurried, unanswered
 from secureps.roles.allowance import Allowance
-from secureps.roles.charter import Pinned, check_run, founded
+from secureps.roles.charter import Pinned, founded
 from secureps.roles.library import Library
 from secureps.roles.machine import (
     COORDINATOR,
@@ -65,8 +65,9 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.member_kit import MemberKit
+from secureps.roles.outgoing import Outgoing
 from secureps.roles.releases import Releases
-from secureps.roles.stopwatch import Stopwatch, Transfer
+from secureps.roles.stopwatch import Stopwatch
 from secureps.roles.tasks import Aim, Contribute, Contributed, Evaluate, Judged, Offer, Prune, Sweep
 
 GATHER_SECONDS = 0.05
@@ -83,8 +84,7 @@ class Member:
         self._kit = kit
         self._pinned: Pinned | None = None
         self._groups: tuple[str, ...] = ()
-        self._next: dict[str, int] = {}
-        self._sealed: dict[SubmissionId, Sealed] = {}
+        self._out = Outgoing()
         self._ledger = Ledger()
         self._releases = Releases()
         self._judging = b""
@@ -92,7 +92,6 @@ class Member:
         self._stopwatch = Stopwatch()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
-        self._transfers: dict[SubmissionId, Transfer] = {}
         self._working = False
         self._leaving = ""
         self._evaluated = 0
@@ -115,20 +114,18 @@ class Member:
                         f"this state folder is {receipt.id.client}'s: {self._kit.name} needs a "
                         "--state folder of its own"
                     )
-                self._sealed[receipt.id] = record
-                self._next[receipt.id.group] = receipt.id.sequence + 1
+                self._out.add(record)
                 self._releases.add(record)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
             case SubmissionSettled(id, outcome):
                 if outcome != "included":
-                    self._sealed.pop(id, None)
+                    self._out.settle(id)
             case _:
                 raise InternalError(f"a member's journal has no {type(record).__name__}")
 
     def resume(self, now: float) -> Step:
-        kept = frozenset(h.key for sealed in self._sealed.values() for h in sealed.headers)
-        return Step(effects=[Work(Sweep(kept)), *self._greet().effects])
+        return Step(effects=[Work(Sweep(self._out.keys)), *self._greet().effects])
 
     def _greet(self) -> Step:
         own = () if self._pinned is None or self._whole else self._groups  # those it contributes to
@@ -138,7 +135,7 @@ class Member:
         return min([t for t in (self._beat, self._gathers_until) if t is not None], default=None)
 
     def subscription(self) -> Subscribe:
-        return Subscribe(self._kit.name, tuple(sorted(self._sealed)))
+        return Subscribe(self._kit.name, tuple(sorted(self._out.sealed)))
 
     def inspect(self, sender: str, message: Any) -> bool:
         raise Malformed("nobody dials a client")
@@ -189,14 +186,19 @@ class Member:
 
     def _obey(self, now: float, step: Step, order: Any) -> None:
         match order:
-            case Published():
+            case Published(_, group, version):
                 self._library.publish(order)
+                if keys := self._out.over(group, version):
+                    step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
                 self._invites[group] = order
-            case Settled(_, id, outcome, _, reason):
-                self._settle(step, id, outcome, reason)
+            case SealAgain(_, group):
+                self._out.again[group] = order
+                self._invites.pop(group, None)  # it waits for what comes of this
+            case Settled(_, id, outcome, version, reason):
+                self._settle(step, id, outcome, reason, version)
             case SendAgain(_, id):
-                sealed = self._sealed.get(id)
+                sealed = self._out.sealed.get(id)
                 if sealed is not None:
                     self._send(now, step, sealed)
             case Finish(_, reason):
@@ -204,16 +206,19 @@ class Member:
             case _:
                 raise Malformed(f"a member takes no {type(order).__name__}")
 
-    def _settle(self, step: Step, id: SubmissionId, outcome: str, reason: str) -> None:
-        sealed = self._sealed.get(id)
+    def _settle(
+        self, step: Step, id: SubmissionId, outcome: str, reason: str, version: int | None = None
+    ) -> None:
+        """Its fate is known; `version` is the newest as the coordinator settled it."""
+        sealed = self._out.sealed.get(id)
         if sealed is None:
             return
         self._write(step, SubmissionSettled(id, outcome))
         if outcome in ("dropped", "lost"):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
-        if outcome != "included":
-            self._transfers.pop(id, None)
-            step.effects.append(Work(Prune(tuple(header.key for header in sealed.headers))))
+        burnt_at = version if outcome == "dropped" and self._plan.seals_again(id.group) else None
+        if outcome != "included" and (keys := self._out.release(sealed, burnt_at)):
+            step.effects.append(Work(Prune(keys)))
 
     # --- pull, train, seal --------------------------------------------------------
 
@@ -226,9 +231,9 @@ class Member:
             if invite.version == -1 and not self._desk().pending(group, FOUNDED):
                 self._followed[group] = self._invites.pop(group)
                 self._working = True
-                step.effects.append(Work(Offer(group, self._next.get(group, 0))))
+                step.effects.append(Work(Offer(group, self._out.next.get(group, 0))))
                 return
-        if self._evaluate(step):
+        if self._seal_again(step) or self._evaluate(step):
             return
         desk = self._desk()
         due = desk.due()
@@ -248,23 +253,43 @@ class Member:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
         model, blocks = self._library.take(self._groups)
         self._working, self._due_since = True, None
-        part = portion(self.pinned.plan.section, self._stopwatch.paces)
+        part = portion(self._plan.section, self._stopwatch.paces)
         self._stopwatch.begins(now, part)
         step.effects.append(Work(Contribute(model, blocks, aims, part)))
 
+    def _seal_again(self, step: Step) -> bool:
+        """Begins to seal an update of a burnt cohort anew, if asked.
+
+        If it is gone, the same comes of training from its version, if that is the newest.
+        """
+        while self._out.again:
+            group, order = self._out.again.popitem()
+            if self._desk().pending(group, Base(order.version, order.step)):
+                continue  # it is sealed, and on its way
+            if task := self._out.reseal(order):
+                self._working = True
+                step.effects.append(Work(task))
+                return True
+            if self._library.published[group].version == order.version:
+                self._invites[group] = order.invite
+                continue
+            gone = Decline(self._kit.name, group, order.round, "what it sent is not here any more")
+            step.effects.append(Call(COORDINATOR, gone))
+        return False
+
     def _aim(self, group: str, base: Base) -> Aim:
         known = self._releases.known(group, base.version)
-        return Aim(group, base.version, self._next.get(group, 0), known, base.step)
+        return Aim(group, base.version, self._out.next.get(group, 0), known, base.step)
 
     def _desk(self) -> Desk:
         return Desk(
-            self.pinned.plan,
+            self._plan,
             self._groups,
             self._library.published,
             self._invites,
             self._evaluated,
-            self._sealed.values(),
-            self._transfers.keys(),
+            self._out.sealed.values(),
+            self._out.moving.keys(),
         )
 
     def _pulled(self, step: Step) -> bool:
@@ -277,7 +302,7 @@ class Member:
             step.effects.append(Halt(objection, PlanRefused))
             return True
         facts = self._allowance.planned(self.pinned.layout, aims)
-        if hurried(self.pinned.plan, self._transfers):
+        if hurried(self._plan, self._out.moving):
             return bool(self._allowance.excess(self._ledger, facts))
         return self._unaffordable(step, facts)
 
@@ -292,7 +317,7 @@ class Member:
 
     def _evaluate(self, step: Step) -> bool:
         """Begins to judge the model that is published, if asked; whether anything else waits."""
-        plan = self.pinned.plan
+        plan = self._plan
         if plan.evaluator == self._kit.name:
             return self._judge(step)
         invite = self._invites.get(EVALUATION)
@@ -317,7 +342,7 @@ class Member:
 
     def _judge(self, step: Step) -> bool:
         """As the designated evaluator."""
-        plan, published = self.pinned.plan, self._library.published
+        plan, published = self._plan, self._library.published
         if not (version := appraisal.to_judge(plan, published, self._evaluated)):
             return False
         objection = self._allowance.evaluation_objection()
@@ -330,8 +355,8 @@ class Member:
 
     def _begin_evaluation(self, step: Step, aim: Aim | None = None, own: bytes = b"") -> None:
         model, blocks = self._library.take(self._groups)
-        summed = appraisal.digests(self.pinned.plan, self._library.published)
-        self._judging = appraisal.model_content(self.pinned.plan, self._library.published)
+        summed = appraisal.digests(self._plan, self._library.published)
+        self._judging = appraisal.model_content(self._plan, self._library.published)
         self._working = True
         step.effects.append(Work(Evaluate(model, blocks, summed, aim, own)))
 
@@ -354,21 +379,17 @@ class Member:
             judged = self._judging if update.receipt.id.group == EVALUATION else b""
             sealed = Sealed(update.receipt, update.headers, update.content, judged)
             self._write(step, sealed)
+            self._out.keyed.add(update.receipt.id)
             self._send(now, step, sealed)
         for report in event.telemetry:
             figures = (*report.figures, Figure("bytes_down", float(self._library.take_account())))
-            step.effects.append(
-                Call(
-                    COORDINATOR,
-                    Telemetry(report.party, report.group, report.version, figures),
-                )
-            )
+            step.effects.append(Call(COORDINATOR, replace(report, figures=figures)))
 
     # --- push ---------------------------------------------------------------------
 
     def _send(self, now: float, step: Step, sealed: Sealed) -> None:
         owners = self.pinned.placement.of(sealed.receipt.id.group).owners
-        self._transfers[sealed.receipt.id] = Transfer(now)
+        self._out.leaves(now, sealed.receipt.id)
         for header in sealed.headers:
             step.effects.append(Call(owners[header.block], PutBlock(header), attach=header.key))
 
@@ -376,48 +397,33 @@ class Member:
         match request:
             case Join():
                 self._welcomed(now, step, request, reply)
-            case GetBlock(_, group, version, block):
-                self._got(step, group, version, block, reply.digest)
+            case GetBlock(_, group, _, block):
+                if not self._library.got(self.pinned, request, reply.digest):
+                    text = f"block {block} of {group} is not the one that was published"
+                    step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
             case PutBlock(header):
-                id = SubmissionId(header.author, header.group, header.sequence)
-                transfer, sealed = self._transfers.get(id), self._sealed.get(id)
-                if transfer is None or sealed is None:
-                    return
-                transfer.stored.add(header.block)
-                if len(transfer.stored) == len(sealed.headers):
-                    step.effects.append(Call(COORDINATOR, Submit(sealed.receipt)))
+                receipt = self._out.stored(header)
+                if receipt is not None:
+                    step.effects.append(Call(COORDINATOR, Submit(receipt)))
             case Heartbeat():
                 self._beating = False
             case Submit(receipt):
-                transfer = self._transfers.pop(receipt.id, None)
-                self._invites = unanswered(self.pinned.plan, self._invites, receipt)
-                if transfer is not None and receipt.purpose != FOUNDING:
-                    self._stopwatch.sent(now - transfer.since)
-                    figures = (
-                        Figure("network_seconds", now - transfer.since),
-                        Figure("bytes_up", float(receipt.size)),
-                    )
-                    made = receipt.version + 1
-                    report = Telemetry(self._kit.name, receipt.id.group, made, figures)
+                arrived = self._out.arrived(now, receipt)
+                self._invites = unanswered(self._plan, self._invites, receipt)
+                if arrived is not None and receipt.purpose != FOUNDING:
+                    seconds, report = arrived
+                    self._stopwatch.sent(seconds)
                     step.effects.append(Call(COORDINATOR, report))
 
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
         if self._pinned is None:
             try:
-                plan = check_run(
-                    welcome.run, self._kit.roster, self._kit.holders, self._kit.terms.threshold
-                )
-                plan.touched(self._kit.rows)
-                if welcome.run.schema != self._kit.schema:
-                    difference = welcome.run.schema.difference(self._kit.schema)
-                    raise WrongShape(
-                        f"the run trains another model than this client's: {difference}"
-                    )
+                self._kit.agree(welcome.run)
             except SecurepsError as error:
                 step.effects.append(Halt(str(error), type(error)))
                 return
             self._write(step, RunPinned(welcome.run, welcome.placement, welcome.shards))
-            if self.pinned.plan.section.privacy and any(at.version for at in welcome.next):
+            if self._plan.section.privacy and any(at.version for at in welcome.next):
                 text = "this client took part in this run before, and its state is gone"
                 step.effects.append(Say(f"{text}: its budget does not count what it spent then"))
         elif self._pinned.run.id != welcome.run.id:
@@ -428,69 +434,64 @@ class Member:
             step.effects += self._greet().effects  # the plan is known now, and which part is ours
             return
         self._beat = now + self._lease / 3
-        for at in welcome.next:
-            self._next[at.group] = max(at.version, self._next.get(at.group, 0))
+        self._out.begin_at(welcome.next)
         step.effects += [Locate(shard.name, shard.advertise) for shard in welcome.shards]
         step.effects.append(Watch())
 
-    def _got(self, step: Step, group: str, version: int, block: int, digest: bytes) -> None:
-        first, last = self.pinned.layout.group(group).span(block)
-        if not self._library.got(group, version, block, digest, 4 * (last - first)):
-            text = f"block {block} of {group} is not the one that was published"
-            step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
-
-    def _not_got(
-        self, step: Step, group: str, version: int, block: int, error: SecurepsError
-    ) -> None:
-        if self._library.published[group].version != version or isinstance(error, WrongVersion):
-            return  # a newer version is published, or will be in a moment
-        if isinstance(error, ClientError):
-            text = f"block {block} of {group} cannot be pulled: {error}"
-            step.effects.append(Halt(text, type(error)))
-        else:
-            self._library.not_got(group, block)
-
     def _failed(self, step: Step, request: Any, error: SecurepsError) -> None:
         match request:
-            case GetBlock(_, group, version, block):
-                self._not_got(step, group, version, block, error)
+            case GetBlock():
+                if gone := self._library.not_got(request, error):
+                    step.effects.append(Halt(gone, type(error)))
             case PutBlock(header):
-                id = SubmissionId(header.author, header.group, header.sequence)
-                if id in self._sealed and isinstance(error, Conflict):
-                    self._follow_again(id.group)
-                self._settle(step, id, "dropped", str(error))
+                self._refused(
+                    step, SubmissionId(header.author, header.group, header.sequence), error
+                )
             case Submit(receipt):
-                self._settle(step, receipt.id, "dropped", str(error))
+                self._refused(step, receipt.id, error, submitted=True)
             case Heartbeat():
                 self._beating = False
-            case Telemetry() | Decline():
+            case Telemetry() | Decline() | Withdraw():
                 pass
             case Evaluated(_, _, version):
                 step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
             case _:
                 step.effects.append(Halt(str(error), type(error)))
 
-    def _follow_again(self, group: str) -> None:
-        """A shard knows this sequence from before this client lost its state: the next is tried.
-
-        The coordinator, which counts receipts, could not know: there was none for it.
-        """
-        if group in self._followed:
-            self._invites.setdefault(group, self._followed[group])
+    def _refused(
+        self, step: Step, id: SubmissionId, error: SecurepsError, submitted: bool = False
+    ) -> None:
+        """A submission never comes. Without rounds, nobody asks for another who is not told."""
+        sealed = self._out.sealed.get(id)
+        self._settle(step, id, "dropped", str(error))
+        if sealed is None:
+            return
+        if isinstance(error, Conflict) and not submitted:
+            # a shard knows this sequence, from before this client lost its state: the next is tried
+            if id.group in self._followed:
+                self._invites.setdefault(id.group, self._followed[id.group])
+        elif sealed.receipt.purpose != FOUNDING and not self._plan.bounds(id.group).rounds:
+            base = (sealed.receipt.version, sealed.receipt.step)
+            message = Withdraw(self._kit.name, id, *base, str(error))
+            step.effects.append(Call(COORDINATOR, message))
 
     # --- small things -------------------------------------------------------------
 
     @property
+    def _plan(self) -> Plan:
+        return self.pinned.plan
+
+    @property
     def _whole(self) -> bool:
-        return self._groups == self.pinned.plan.groups
+        return self._groups == self._plan.groups
 
     @property
     def _allowance(self) -> Allowance:
-        return Allowance(self.pinned.plan, self._kit.name, self._kit.terms.budget)
+        return Allowance(self._plan, self._kit.name, self._kit.terms.budget)
 
     @property
     def _lease(self) -> float:
-        return self.pinned.plan.section.lease
+        return self._plan.section.lease
 
     def _write(self, step: Step, record: Any) -> None:
         step.records.append(record)

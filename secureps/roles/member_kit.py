@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secureps.crypto.identity import Roster
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, WrongShape
+from secureps.messages.run import RunInfo
 from secureps.messages.schema import Schema
+from secureps.roles.charter import check_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,15 @@ class MemberKit:
     schema: Schema
     terms: Terms = NO_TERMS
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def agree(self, run: RunInfo) -> None:
+        """Accepts a run that is bound to this kit, and trains this client's model.
+
+        Raises:
+            WrongShape: it trains another one; and as `check_run`.
+        """
+        plan = check_run(run, self.roster, self.holders, self.terms.threshold)
+        plan.touched(self.rows)
+        if run.schema != self.schema:
+            difference = run.schema.difference(self.schema)
+            raise WrongShape(f"the run trains another model than this client's: {difference}")

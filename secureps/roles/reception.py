@@ -11,11 +11,11 @@ from secureps.errors import Conflict, Malformed, Refused, UnknownParty, WrongRun
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.records import MemberRetired, Received
-from secureps.messages.requests import Decline
+from secureps.messages.requests import Decline, Withdraw
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
 from secureps.policy.evaluation import check_metrics
 from secureps.policy.rule import Base
-from secureps.roles import commit, ending, examining, judging, rounds
+from secureps.roles import commit, ending, examining, following, judging, rounds, streaming
 from secureps.roles.admission import check_receipt
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
@@ -64,16 +64,31 @@ def decline(turn: Turn, message: Decline) -> None:
     """An invited client takes no part in a round; once it has contributed, that stands.
 
     Raises:
-        Malformed: it is not the round of an evaluation.
+        Malformed: it is not the round of an evaluation, nor of a group that has none by its rule.
     """
-    group = turn.federation.groups.get(EVALUATION)
-    if group is None or message.group != EVALUATION:
+    group = turn.federation.groups.get(message.group)
+    own = group is not None and message.group != EVALUATION
+    if group is None or (own and turn.plan.bounds(group.name).rounds):
         raise Malformed(f"only evaluations can be declined, not rounds of {message.group!r:.80}")
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     arrived = any(id.client == message.party for id in group.receipts)
     if open_now and message.party in group.invited and not arrived:
-        said = "".join(c if c.isprintable() else "?" for c in message.reason[: commit.REASON_LIMIT])
-        rounds.declined(turn, group, message.party, said)
+        rounds.declined(turn, group, message.party, _said(message.reason))
+
+
+def withdraw(turn: Turn, message: Withdraw) -> None:
+    """What a client was asked for was refused on its way; of what was accepted it says nothing.
+
+    Raises:
+        Malformed: it is not the client's own, or of no group without rounds.
+    """
+    id = message.id
+    group = turn.federation.groups.get(id.group)
+    if id.client != message.party or group is None or turn.plan.bounds(group.name).rounds:
+        raise Malformed(f"{id} is no submission of {message.party} to a group without rounds")
+    news = id.sequence >= turn.federation.next.get((id.client, id.group), 0)
+    if group.streaming and (news or id in group.pool.returning):
+        streaming.withdrawn(turn, group, message, _said(message.reason))
 
 
 def retire(turn: Turn, client: str) -> None:
@@ -126,6 +141,11 @@ def evaluated(turn: Turn, roster: Roster, message: Evaluated) -> None:
     ending.judged(turn, result)
 
 
+def _said(reason: str) -> str:
+    """Another party's own words, as they are kept."""
+    return "".join(c if c.isprintable() else "?" for c in reason[: commit.REASON_LIMIT])
+
+
 def _group(turn: Turn, receipt: Receipt) -> GroupState:
     pinned = turn.federation.pinned
     if pinned is None or receipt.run != pinned.run.id:
@@ -170,6 +190,13 @@ def _demand_asked(turn: Turn, group: GroupState, receipt: Receipt) -> None:
     if not group.streaming:
         raise WrongVersion(f"{group.name} takes no updates now ({group.reason})")
     if id in pool.returning:
+        return
+    if id.client in group.invited:
+        if any(other.client == id.client for other in group.receipts):
+            raise Conflict(f"{id.client} has sent that once more already")
+        wrong = following.refusal(group, receipt)
+        if wrong or group.history.get(receipt.version) != receipt.base:
+            raise WrongVersion(f"{id}: {wrong or 'its base is another model'}")
         return
     asked = pool.training.get(id.client)
     if not turn.federation.takes_part(id.client, group.name):

@@ -11,11 +11,13 @@ from secureps.messages.orders import (
     Discard,
     Finish,
     Found,
+    Invite,
+    SealAgain,
     SendAgain,
     WriteCheckpoint,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.roles import checkpointing, commit, examining, quorum, rounds, streaming
+from secureps.roles import checkpointing, commit, examining, following, quorum, rounds, streaming
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
@@ -88,14 +90,20 @@ def _repeat_to_committee(turn: Turn, group: GroupState, holder: str) -> None:
         turn.order(holder, commit.make_open(turn, group))
 
 
+def _asked(turn: Turn, group: GroupState, client: str) -> Invite | SealAgain:
+    if not group.streaming:
+        return rounds.make_invite(turn, group, client)
+    make = following.make_seal_again if client in group.invited else streaming.make_invite
+    return make(turn, group, client)
+
+
 def _repeat_to_client(turn: Turn, group: GroupState, client: str) -> None:
     if group.version >= 0:
         turn.order(client, commit.make_published(turn, group))
     for receipt in [r for r in group.receipts.values() if r.id.client == client]:
         commit.came_again(turn, group, receipt)  # a shard may have lost what is in its outbox
     if group.awaits(client):
-        invite = streaming.make_invite if group.streaming else rounds.make_invite
-        turn.order(client, invite(turn, group, client))
+        turn.order(client, _asked(turn, group, client))
     arrived = {id.client for id in group.receipts}
     founder = client == turn.federation.founder and not turn.plan.given(group.name)
     if group.phase is Phase.FOUNDING and founder and not arrived:

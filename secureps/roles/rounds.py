@@ -6,6 +6,7 @@ What must not live here: the steps of a version (`roles.commit`), groups without
 
 from __future__ import annotations
 
+from secureps.errors import InternalError
 from secureps.messages.orders import Invite
 from secureps.messages.records import MemberDeclined, RoundExtended, RoundGivenUp, RoundOpened
 from secureps.messages.submission import SubmissionId
@@ -14,8 +15,10 @@ from secureps.policy.rule import (
     Admit,
     Arrival,
     Close,
+    Decision,
     Drop,
     Extend,
+    PassOver,
     Wait,
     holds_everybody,
     named,
@@ -27,6 +30,8 @@ from secureps.roles.turn import Turn
 
 def open_round(turn: Turn, group: GroupState) -> float | None:
     suspecting.end_if_hopeless(turn, group)
+    if group.resigned:
+        return None
     out = frozenset(turn.federation.isolated)
     live, retired = turn.takers(group.name), frozenset(turn.federation.retired)
     invited, reason = _admitted(turn, group, live)
@@ -75,7 +80,8 @@ def _invite(turn: Turn, group: GroupState, invited: tuple[str, ...], reason: str
 def declined(turn: Turn, group: GroupState, client: str, reason: str) -> None:
     """A member takes no part in the open round; too few for any cohort end it at once."""
     turn.write(MemberDeclined(group.name, group.round, client, reason))
-    end_if_too_few(turn, group, client, reason)
+    if not group.streaming:
+        end_if_too_few(turn, group, client, reason)
 
 
 def end_if_too_few(turn: Turn, group: GroupState, client: str, reason: str) -> None:
@@ -126,6 +132,7 @@ def make_invite(turn: Turn, group: GroupState, member: str) -> Invite:
 def decide(turn: Turn, group: GroupState) -> float | None:
     receipts, waiting = quorum.examined(turn, group)
     arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
+    decision: Decision
     if suspecting.chooses(turn, group):
         decision = suspecting.decide(turn, group, arrivals)
     else:
@@ -143,6 +150,8 @@ def decide(turn: Turn, group: GroupState) -> float | None:
         case Drop(ids, reason):
             _give_up(turn, group, ids, reason)
             return turn.now
-        case _:
-            group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
-            return decision.until
+        case Wait(until, reason):
+            group.reason = f"{reason}; {waiting}" if waiting else reason
+            return until
+        case PassOver():
+            raise InternalError(f"the rule of {group.name} has rounds, and passes over nobody")

@@ -8,13 +8,15 @@
 
 While a cohort is made into a version, members go on sending: what is not in it stays here. A
 client whose cohort was burnt, or in whose envelopes a flaw was found, sits out until the next
-version: it is not asked, and what it has sent waits. If too few are left to make that one, the run
-ends. What must not live here: the steps of a version (`roles.commit`), rules.
+version: it is not asked, and what it has sent waits. If too few others are here to make that one,
+sets of a burnt cohort may (`roles.following`); if nobody is left, the group is given up.
+What must not live here: the steps of a version (`roles.commit`), rules.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import replace
 from functools import lru_cache
 
@@ -22,19 +24,33 @@ from secureps.crypto.cipher import Opening
 from secureps.errors import RuleFailed
 from secureps.messages.encoding import digest
 from secureps.messages.orders import Invite
-from secureps.messages.records import (
+from secureps.messages.requests import Withdraw
+from secureps.messages.stream_records import (
     MemberAsked,
     MemberEntered,
     MemberLeft,
+    MemberPassed,
     StreamBegan,
     StreamEnded,
-    SubmissionsDropped,
+    SubmissionWithdrawn,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.policy.rule import Admit, Arrival, Close, Drop, RuleState, holds_everybody, named
+from secureps.policy.rule import (
+    Admit,
+    Arrival,
+    Base,
+    Close,
+    Drop,
+    PassOver,
+    RuleState,
+    holds_everybody,
+    named,
+)
 from secureps.policy.rules import refuse_close
-from secureps.roles import commit, ending, quorum
+from secureps.policy.suspicion import Choice
+from secureps.roles import commit, ending, following, quorum, suspecting
 from secureps.roles.group_state import GroupState, Phase
+from secureps.roles.pool import MOST_REFUSED
 from secureps.roles.turn import Turn
 
 
@@ -55,18 +71,50 @@ def advance(turn: Turn, group: GroupState) -> float | None:
 def _move(turn: Turn, group: GroupState) -> float | None:
     _follow(turn, group)
     until = _decide(turn, group) if group.phase is Phase.COLLECTING else None
-    if not group.streaming:
+    if not group.streaming or following.under_way(group):
         return until
     if lacking := ending.too_few(turn, group):
         group.reason = lacking
         return until
+    over = ""
+    if group.phase is Phase.COLLECTING and _needs_a_set(turn, group):
+        chosen = following.choice(turn, group)
+        if not chosen.over:
+            return _try(turn, group, chosen)
+        over = chosen.reason
     spent = len(group.pool.spent)
     held = _ask(turn, group)
     if held and group.phase is Phase.COLLECTING:  # what a version in the making waits for stays
         group.reason = f"{group.reason}; {held}"
     if group.phase is Phase.COLLECTING and not turn.federation.ending:
-        _end_if_too_few(turn, group)
-    return turn.now if turn.federation.ending or len(group.pool.spent) > spent else until
+        _end_if_too_few(turn, group, over)
+    done = turn.federation.ending or group.resigned
+    return turn.now if done or len(group.pool.spent) > spent else until
+
+
+def _needs_a_set(turn: Turn, group: GroupState) -> bool:
+    """Whether too few others are here to follow a burnt cohort."""
+    if turn.federation.ending or not following.possible(turn, group):
+        return False
+    least = turn.plan.bounds(group.name).minimum
+    return len(_others(turn, group, turn.takers(group.name), group.pool.spent)) < least
+
+
+def _try(turn: Turn, group: GroupState, chosen: Choice) -> float | None:
+    """A set of a burnt cohort stands to the test, once those who are needed for it are here."""
+    lacking = quorum.short(turn)
+    if lacking or not chosen.clients:
+        group.reason = lacking or chosen.reason
+        return None
+    following.begin(turn, group, chosen)
+    return following.decide(turn, group)
+
+
+def _others(turn: Turn, group: GroupState, able: Set[str], spent: Set[str]) -> frozenset[str]:
+    """Who may make the next version: of these, and whose update is here or may still come."""
+    training = group.pool.training.keys() - turn.federation.isolated.keys()
+    coming = {id.client for id in group.pending} | training
+    return frozenset((able - spent | coming) - group.sitting_out)
 
 
 def state(turn: Turn, group: GroupState) -> RuleState:
@@ -79,9 +127,8 @@ def state(turn: Turn, group: GroupState) -> RuleState:
 
 
 def _end(turn: Turn, group: GroupState) -> None:
-    reason = (
-        turn.federation.ending or f"version {group.version}{turn.plan.of(group.name)} is the last"
-    )
+    last = f"version {group.version}{turn.plan.of(group.name)} is the last"
+    reason = turn.federation.ending or group.resigned or last
     ids = group.pending
     turn.write(StreamEnded(group.name, reason))
     turn.tell_fates(ids)
@@ -108,20 +155,22 @@ def _follow(turn: Turn, group: GroupState) -> None:
     ids = (id for id in group.pending if id.client in out and not group.closed_over(id))
     if given_up := tuple(ids):
         names = named(sorted({id.client for id in given_up}))
-        _drop(turn, group, given_up, f"{names} left out of this run")
+        turn.drop(group.name, given_up, f"{names} left out of this run")
     returning = sorted(group.pool.returning)
     if lost := tuple(id for id in returning if id in turn.lost.get(id.client, ())):
-        _drop(turn, group, lost, "a shard lost its blocks, and so did its client")
+        turn.drop(group.name, lost, "a shard lost its blocks, and so did its client")
     here, clocks = turn.takers(group.name) - group.pool.spent, group.pool.clocks
     for client in sorted(clocks.keys() - here):
         turn.write(MemberLeft(group.name, client))
-    for client in sorted(here - clocks.keys()):
+    for client in sorted(here - clocks.keys() - group.pool.passed):
         clock = turn.plan.rule(group.name).enter(state(turn, group))
         waiting = sum(id.client == client for id in group.pending)  # of before it went away
         turn.write(MemberEntered(group.name, client, clock + waiting))
 
 
 def _decide(turn: Turn, group: GroupState) -> float | None:
+    if following.under_way(group):
+        return following.decide(turn, group)
     receipts, waiting = quorum.examined(turn, group)
     arrived, seen_ids = group.pool.arrived, _seen(group, {r.id for r in receipts})
     arrivals = tuple(
@@ -136,7 +185,8 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
     if unseen or done:
         clocks = dict(seen.clocks) | dict.fromkeys(done, seen.closed + 1)
         for id in unseen:
-            clocks[id.client] = clocks.get(id.client, 1) - 1
+            if id.client in clocks:
+                clocks[id.client] -= 1
         seen = replace(seen, clocks=clocks)
     decision = rule.decide(turn.now, arrivals, seen)
     match decision:
@@ -150,7 +200,11 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             commit.close(turn, group, members, reason)
             return None
         case Drop(ids, reason):
-            _drop(turn, group, ids, reason)
+            turn.drop(group.name, ids, reason)
+            return turn.now
+        case PassOver(members, reason):
+            for client in members:
+                turn.write(MemberPassed(group.name, client, reason))
             return turn.now
         case _:
             group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
@@ -212,6 +266,9 @@ def _ask(turn: Turn, group: GroupState) -> str:
             turn.write(MemberLeft(group.name, client, spent=True))
             now = state(turn, group)  # nobody waits for its clock
             continue
+        if pool.gave_up(client, group.version):
+            held = held or f"what {client} sent was refused {MOST_REFUSED} times"
+            continue
         if _all_sent(turn, group, client):
             held = held or f"{client} has sent all that it may from version {group.version}"
             continue
@@ -233,17 +290,37 @@ def _drawn(client: str, closed: int) -> bytes:
     return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
 
 
-def _end_if_too_few(turn: Turn, group: GroupState) -> None:
-    """The run ends in order if nobody is left who might make the next version, whoever comes."""
+def withdrawn(turn: Turn, group: GroupState, message: Withdraw, reason: str) -> None:
+    """What a client sent was refused on its way: it is asked anew, or what returns never does."""
+    id, base = message.id, Base(message.version, message.step)
+    if id.client in group.invited:
+        following.withdrawn(turn, group, message, reason)
+        return
+    asked = group.pool.training.get(id.client)
+    if id in group.pool.returning:
+        turn.drop(group.name, (id,), f"its blocks were refused when they came again: {reason}")
+    elif asked is not None and asked <= base:
+        turn.write(SubmissionWithdrawn(group.name, id, reason))
+
+
+def _end_if_too_few(turn: Turn, group: GroupState, tried: str) -> None:
+    """The group is given up if nobody is left who might make the next version, whoever comes.
+
+    `tried`: why no set of a burnt cohort makes it, if there was one.
+    Of a row-block they would be those who joined; of others it is not known that they touch it.
+    """
     federation, pool = turn.federation, group.pool
     out, retired = group.sitting_out, frozenset(federation.retired)
+    block = ending.row_block(turn, group)
+    if block and not out:
+        return
+    joined = turn.clients.intersection(federation.members) if block else turn.clients
     least = turn.plan.bounds(group.name).minimum
-    coming = {id.client for id in group.pending} | pool.training.keys() - federation.isolated.keys()
-    able, spent = turn.takers(group.name, turn.clients) - retired, frozenset(pool.spent)
+    able, spent = turn.takers(group.name, joined) - retired, frozenset(pool.spent)
     if turn.live.isdisjoint(pool.training):
         spent |= ending.exhausted(turn, (group,))
     gone = out | spent | retired | federation.isolated.keys()
-    if not gone or len((able - spent | coming) - out) >= least:
+    if not gone or len(_others(turn, group, able, spent)) >= least:
         return
     if not out and not federation.isolated:
         ending.end(turn, ending.budget_spent(turn, group, spent, retired))
@@ -254,17 +331,13 @@ def _end_if_too_few(turn: Turn, group: GroupState) -> None:
         "may spend no more": spent | retired,
     }
     why = [f"{named(sorted(names))} {what}" for what, names in parts.items() if names]
-    ending.end(
+    ending.give_up(
         turn,
+        group,
         f"fewer than {least} clients are left for version {group.version + 1}"
-        f"{turn.plan.of(group.name)}: " + "; ".join(why),
+        f"{turn.plan.of(group.name)}: "
+        + "; ".join([*why, *([f"{tried}; {suspecting.suspects(group)}"] if tried else ())]),
     )
-
-
-def _drop(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...], reason: str) -> None:
-    turn.write(SubmissionsDropped(group.name, ids, reason))
-    turn.tell_fates(ids)
-    turn.discard(ids)
 
 
 def make_invite(turn: Turn, group: GroupState, client: str) -> Invite:

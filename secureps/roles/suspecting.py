@@ -10,12 +10,14 @@ from __future__ import annotations
 from functools import partial
 
 from secureps.config import SyncSection
+from secureps.errors import Refused
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.records import ClientIsolated
 from secureps.messages.submission import Member
-from secureps.policy.buckets import halves
-from secureps.policy.rule import Arrival, Close, Decision, Drop, Wait, named
-from secureps.policy.suspicion import Choice, choose, closing
+from secureps.policy.buckets import Clients, halves
+from secureps.policy.hiding import check_weights
+from secureps.policy.rule import Arrival, Close, Drop, Wait, named
+from secureps.policy.suspicion import Choice, Cut, Suspicion, choose, closing
 from secureps.roles import ending, quorum
 from secureps.roles.group_state import GroupState
 from secureps.roles.turn import Turn
@@ -24,22 +26,39 @@ from secureps.roles.turn import Turn
 def chooses(turn: Turn, group: GroupState) -> bool:
     """Whether rounds of a group are for those whom suspicion chooses.
 
-    Without rounds nobody is chosen: who stood in a burnt cohort sits out until the next version,
-    and cohorts of whoever comes bring the suspects down to one.
+    Without rounds others make the next version, where there are enough (`roles.following`).
     """
     return quorum.wanted(turn.plan) and group.suspicion.chooses and not group.streaming
 
 
 def choice(turn: Turn, group: GroupState, live: frozenset[str]) -> Choice:
-    """Whom the next round is for, if these are live."""
+    """Whom the next round is for, if these are live.
+
+    Without rounds, of those alone who stood in a burnt cohort and may still send that update.
+    """
     federation, rule = turn.federation, turn.plan.bounds(group.name)
     assert federation.pinned is not None
-    cut = partial(halves, federation.pinned.run.id, group.name, group.version + 1)
+    cut: Cut = partial(halves, federation.pinned.run.id, group.name, group.version + 1)
     able = turn.takers(group.name, turn.clients) - federation.retired
+    if group.streaming:
+        able, cut = able & group.places.keys(), partial(_evenly, cut, group.suspicion)
     return choose(group.suspicion, cut, able, live, rule.minimum, rule.most)
 
 
-def decide(turn: Turn, group: GroupState, arrivals: tuple[Arrival, ...]) -> Decision:
+def _evenly(cut: Cut, state: Suspicion, whole: Clients, least: int) -> tuple[Clients, ...]:
+    """The halves of a set; none if weights would single somebody out in a part of it."""
+    parts = [whole]
+    for part in parts:
+        parts += cut(part, least)
+    try:
+        for part in parts:
+            check_weights([state.weight(client) for client in part], least)
+    except Refused:
+        return ()
+    return cut(whole, least)
+
+
+def decide(turn: Turn, group: GroupState, arrivals: tuple[Arrival, ...]) -> Close | Drop | Wait:
     """What becomes of the open round: it closes for exactly those that it is for, if it must."""
     assert group.opened_at is not None
     state, rule = group.suspicion, turn.plan.group(group.name).rule
@@ -75,20 +94,27 @@ def isolate(turn: Turn, group: GroupState) -> None:
 
 
 def end_if_hopeless(turn: Turn, group: GroupState) -> None:
-    """The run ends in order if nobody is left who might make the next version of a group."""
+    """A group is given up if nobody is left who might make its next version."""
     out, least = turn.federation.isolated, turn.plan.bounds(group.name).minimum
     if out and len(turn.clients - out.keys()) < least:
-        ending.end(turn, f"{named(sorted(out))} left out, fewer than {least} clients are left")
+        text = f"{named(sorted(out))} left out, fewer than {least} clients are left"
+        ending.give_up(turn, group, text)
     if not chooses(turn, group) or group.name == EVALUATION:
         return
     tried = choice(turn, group, turn.takers(group.name))
     if tried.over:
-        state = group.suspicion
-        least_known = min(state.pools, key=lambda pool: (len(pool), sorted(pool)), default=None)
-        suspects = frozenset().union(*state.burnt) if least_known is None else least_known
-        ending.end(
+        ending.give_up(
             turn,
-            f"{len(state.burnt)} cohorts in succession came to nothing at version {group.version}"
-            f"{turn.plan.of(group.name)}, and every one was charged: {group.reason}; "
-            f"{tried.reason}; suspected: {', '.join(sorted(suspects))}",
+            group,
+            f"{len(group.suspicion.burnt)} cohorts in succession came to nothing at version "
+            f"{group.version}{turn.plan.of(group.name)}, and every one was charged: "
+            f"{group.reason}; {tried.reason}; {suspects(group)}",
         )
+
+
+def suspects(group: GroupState) -> str:
+    """Who may have spoilt the burnt cohorts of the version in the making."""
+    state = group.suspicion
+    least_known = min(state.pools, key=lambda pool: (len(pool), sorted(pool)), default=None)
+    names = frozenset().union(*state.burnt) if least_known is None else least_known
+    return f"suspected: {', '.join(sorted(names))}"

@@ -239,6 +239,19 @@ class Contribute:
 
 
 @dataclass(frozen=True, slots=True)
+class Reseal:
+    """Seals an update that lies in the outbox anew, as the submission of this sequence.
+
+    `content` as in `Sealed`.
+    """
+
+    receipt: Receipt
+    headers: tuple[BlockHeader, ...]
+    content: bytes
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluate:
     """Judges a model on held-out records.
 
@@ -265,7 +278,7 @@ class SealedUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Contributed:
-    """What came of `Contribute`, `Offer`, or `Evaluate` with an aim."""
+    """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim."""
 
     updates: tuple[SealedUpdate, ...]
     telemetry: tuple[Telemetry, ...]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secureps.messages.orders import Discard, Settled
+from secureps.messages.stream_records import SubmissionsDropped
 from secureps.messages.submission import SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
@@ -75,6 +76,13 @@ class Turn:
         assert self.federation.pinned is not None
         for shard in self.federation.pinned.placement.shards:
             self.order(shard, Discard(self.federation.incarnation, ids))
+
+    def drop(self, group: str, ids: tuple[SubmissionId, ...], reason: str) -> None:
+        """These wait no more in a group without rounds, and are part of nothing."""
+        if ids:
+            self.write(SubmissionsDropped(group, ids, reason))
+            self.tell_fates(ids)
+            self.discard(ids)
 
     def tell_clients(self, message: Any) -> None:
         """Tells every member that watches, in the order of joining."""

@@ -247,7 +247,11 @@ class _Standing(Collector):
 
 
 def unnamed(reason: str, clients: Collection[str]) -> str:
-    """A reason without the names of these: "client-1, client-2 and 3 more" are "clients"."""
+    """A reason without the names of these: "client-1, client-2 and 3 more" are "clients".
+
+    Nor has it the seconds that are left, which would make a label of each.
+    """
+    reason = re.sub(r", \d+ s left", "", reason)
     words = ("clients" if w in clients else w for w in re.split(r"([^\w.-]+|[.](?:\s|$))", reason))
     return re.sub(r"clients(?:, clients)*(?: and \d+ more)?", "clients", "".join(words))
 

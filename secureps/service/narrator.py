@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.messages import records
+from secureps.messages import records, stream_records
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
@@ -51,6 +51,10 @@ class Narrator:
                 return f"{client} takes part no more: what it may spend is spent"
             case records.MemberDeclined(group, _, client, reason):
                 return self._of(group, f"{client} takes no part: {reason}")
+            case stream_records.MemberPassed(group, client, reason):
+                return self._of(group, f"{client} is not waited for: {reason}")
+            case stream_records.SubmissionWithdrawn(_, id, reason):
+                return f"{id} never comes: {reason}"
             case VersionEvaluated(version, metrics):
                 values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
                 return f"version {version} is evaluated: {values}"
@@ -78,6 +82,8 @@ class Narrator:
                 return self._of(group, f"cohort {number} is burnt: {reason}")
             case records.ClientIsolated(group, client, reason):
                 return self._of(group, f"{client} is left out of the run: {reason}")
+            case records.GroupResigned(group, reason):
+                return f"{group} is given up: {reason}"
             case records.VersionCommitted(group, version) | records.StateCommitted(group, version):
                 return self._of(group, f"version {version} is committed")
             case records.CheckpointComplete(number):

@@ -4,9 +4,9 @@
     SqliteJournal   one file; every row's digest covers all rows before it
     MemoryJournal   for simulation and tests
 
-A record is any dataclass of `messages.records` or `messages.charge`, or a `VersionEvaluated`.
-What must not live here: what records mean (machines fold them), and payloads (they are in
-the spool).
+A record is any dataclass of `messages.records`, `messages.stream_records` or `messages.charge`,
+or a `VersionEvaluated`. What must not live here: what records mean (machines fold them), and
+payloads (they are in the spool).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from secureps.errors import DamagedStore, InternalError, Malformed, OperatorError
-from secureps.messages import charge, records
+from secureps.messages import charge, records, stream_records
 from secureps.messages.encoding import digest, from_plain, to_plain
 from secureps.messages.evaluation import VersionEvaluated
 
@@ -46,7 +46,7 @@ CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain B
 def _records() -> dict[str, type]:
     own = {
         name: kind
-        for module in (records, charge)
+        for module in (records, stream_records, charge)
         for name, kind in vars(module).items()
         if isinstance(kind, type)
         and dataclasses.is_dataclass(kind)

@@ -381,6 +381,20 @@ class Decline(_message.Message):
     reason: str
     def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class Withdraw(_message.Message):
+    __slots__ = ("party", "id", "version", "step", "reason")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    id: SubmissionId
+    version: int
+    step: int
+    reason: str
+    def __init__(self, party: _Optional[str] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Retire(_message.Message):
     __slots__ = ("party",)
     PARTY_FIELD_NUMBER: _ClassVar[int]
@@ -783,6 +797,22 @@ class SendAgain(_message.Message):
     id: SubmissionId
     def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ...) -> None: ...
 
+class SealAgain(_message.Message):
+    __slots__ = ("incarnation", "group", "round", "id", "version", "step")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    group: str
+    round: int
+    id: SubmissionId
+    version: int
+    step: int
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., version: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
 class Finish(_message.Message):
     __slots__ = ("incarnation", "reason")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -792,7 +822,7 @@ class Finish(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "decline", "retire", "evaluated", "examined", "key_share", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "examine", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "finish")
+    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "decline", "retire", "withdraw", "evaluated", "examined", "key_share", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "examine", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "seal_again", "finish")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
@@ -805,6 +835,7 @@ class Envelope(_message.Message):
     SPOILT_FIELD_NUMBER: _ClassVar[int]
     DECLINE_FIELD_NUMBER: _ClassVar[int]
     RETIRE_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     EVALUATED_FIELD_NUMBER: _ClassVar[int]
     EXAMINED_FIELD_NUMBER: _ClassVar[int]
     KEY_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -835,6 +866,7 @@ class Envelope(_message.Message):
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     SEND_AGAIN_FIELD_NUMBER: _ClassVar[int]
+    SEAL_AGAIN_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
     register: Register
     join: Join
@@ -848,6 +880,7 @@ class Envelope(_message.Message):
     spoilt: Spoilt
     decline: Decline
     retire: Retire
+    withdraw: Withdraw
     evaluated: Evaluated
     examined: Examined
     key_share: KeyShare
@@ -878,5 +911,6 @@ class Envelope(_message.Message):
     published: Published
     settled: Settled
     send_again: SendAgain
+    seal_again: SealAgain
     finish: Finish
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., examined: _Optional[_Union[Examined, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ...) -> None: ...
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., examined: _Optional[_Union[Examined, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., seal_again: _Optional[_Union[SealAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ...) -> None: ...

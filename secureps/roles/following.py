@@ -1,0 +1,106 @@
+"""Groups without rounds after a burnt cohort: sets of its tree follow it, where nobody else can.
+
+Whoever stood in it sits out until the next version, and others make that one. If too few others are
+here, the sets that holders allow stand to the test (`policy.suspicion`): one after another, exactly
+the clients of a set seal the same updates anew, and these alone make the cohort, with the weights
+that they had. Such a round is like any other (`RoundOpened`), and no rule is asked while it lasts.
+What must not live here: which set is next (`roles.suspecting`), the steps of a version
+(`roles.commit`).
+"""
+
+from __future__ import annotations
+
+from secureps.messages.orders import SealAgain
+from secureps.messages.records import RoundGivenUp, RoundOpened
+from secureps.messages.requests import Withdraw
+from secureps.messages.stream_records import SubmissionWithdrawn
+from secureps.messages.submission import Receipt
+from secureps.policy.hiding import base_of
+from secureps.policy.rule import Arrival, Base, Close, Drop, Wait
+from secureps.policy.suspicion import Choice
+from secureps.roles import commit, quorum, rounds, suspecting
+from secureps.roles.group_state import GroupState
+from secureps.roles.turn import Turn
+
+
+def under_way(group: GroupState) -> bool:
+    """Whether a set stands to the test, or makes the cohort that is being opened."""
+    return group.streaming and bool(group.suspicion.chosen)
+
+
+def possible(turn: Turn, group: GroupState) -> bool:
+    """Whether holders allow anything after what was burnt for the version in the making."""
+    return quorum.wanted(turn.plan) and bool(group.suspicion.burnt)
+
+
+def choice(turn: Turn, group: GroupState) -> Choice:
+    """Which set is next."""
+    return suspecting.choice(turn, group, turn.takers(group.name))
+
+
+def begin(turn: Turn, group: GroupState, chosen: Choice) -> None:
+    """These seal again what they sent; what else they have sent came after that, and is over."""
+    clients = tuple(sorted(chosen.clients))
+    later = tuple(id for id in group.pending if id.client in chosen.clients)
+    text = "its client seals again what it sent before, for a cohort that was burnt"
+    turn.drop(group.name, later, text)
+    turn.write(RoundOpened(group.name, group.round + 1, group.version, clients, chosen.reason))
+    for client in clients:
+        turn.order(client, make_seal_again(turn, group, client))
+
+
+def make_seal_again(turn: Turn, group: GroupState, client: str) -> SealAgain:
+    """The same update, under another sequence."""
+    place, number = group.places[client], turn.federation.incarnation
+    return SealAgain(number, group.name, group.round, place.id, place.version, place.step)
+
+
+def decide(turn: Turn, group: GroupState) -> float | None:
+    """What becomes of the set: it makes the cohort whole, or is given up."""
+    for client in sorted(group.invited & turn.federation.isolated.keys()):
+        rounds.declined(turn, group, client, "left out of this run")
+    examined, waiting = quorum.examined(turn, group)
+    ready = {receipt.id for receipt in examined}
+    here = [r for r in group.receipts.values() if r.id.client in group.suspicion.chosen]
+    arrivals = tuple(Arrival(r.id, r.version, step=r.step) for r in here if r.id in ready)
+    decision = suspecting.decide(turn, group, arrivals)
+    if isinstance(decision, Drop) and {r.id.client for r in here} == group.suspicion.chosen:
+        decision = Wait(None, "all have sent")
+    match decision:
+        case Close(members, reason):
+            commit.close(turn, group, members, reason)
+            return None
+        case Drop(_, reason):
+            _give_up(turn, group, reason)
+            return turn.now
+        case Wait(until, reason):
+            group.reason = f"{reason}; {waiting}" if waiting else reason
+            return until
+
+
+def _give_up(turn: Turn, group: GroupState, reason: str) -> None:
+    ids = tuple(id for id in group.pending if id.client in group.suspicion.chosen)
+    turn.drop(group.name, ids, reason)
+    turn.write(RoundGivenUp(group.name, group.round, reason))
+
+
+def refusal(group: GroupState, receipt: Receipt) -> str:
+    """Why this is not what its client was asked for once more; empty if it is."""
+    place = group.places[receipt.id.client]
+    if Base(receipt.version, receipt.step) != base_of(place):
+        return (
+            f"asked was update {place.step} of version {place.version} once more, and this is "
+            f"update {receipt.step} of version {receipt.version}"
+        )
+    if receipt.id.sequence <= place.id.sequence:
+        return f"{place.id} is over; seal it anew"
+    return ""
+
+
+def withdrawn(turn: Turn, group: GroupState, message: Withdraw, reason: str) -> None:
+    """What a client sealed anew was refused on its way: its set is given up for this time."""
+    id, place = message.id, group.places[message.id.client]
+    same = Base(message.version, message.step) == base_of(place)
+    if same and id.sequence > place.id.sequence and group.awaits(id.client):
+        turn.write(SubmissionWithdrawn(group.name, id, reason))
+        _give_up(turn, group, f"given up: what {id.client} sent was refused: {reason}")

@@ -1,0 +1,104 @@
+"""What a client has sealed: whose fate is open, what is on its way, and what it seals next.
+
+The sealed part is the fold of its journal; what is on its way is forgotten by a restart, after
+which the coordinator asks for it again. What must not live here: what is sealed, budgets
+(`roles.member`), and payloads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from secureps.messages.orders import GroupVersion, SealAgain
+from secureps.messages.records import Sealed
+from secureps.messages.requests import Figure, Telemetry
+from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
+from secureps.roles.stopwatch import Transfer
+from secureps.roles.tasks import Reseal
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """Of one client.
+
+    Args:
+        sealed: submissions whose fate is open, or that are not durable elsewhere yet.
+        moving: those of them that are on their way.
+        next: the sequence of the next submission, by group.
+        keyed: those whose keys this process has.
+        burnt: dropped ones that may be asked for once more, and the version that was the newest;
+            again: orders to seal one of them anew, by group. A restart forgets all three.
+    """
+
+    sealed: dict[SubmissionId, Sealed] = field(default_factory=dict)
+    moving: dict[SubmissionId, Transfer] = field(default_factory=dict)
+    next: dict[str, int] = field(default_factory=dict)
+    keyed: set[SubmissionId] = field(default_factory=set)
+    burnt: dict[SubmissionId, tuple[Sealed, int]] = field(default_factory=dict)
+    again: dict[str, SealAgain] = field(default_factory=dict)
+
+    def add(self, record: Sealed) -> None:
+        """It is sealed, and will be sent as it is however often it is asked for."""
+        id = record.receipt.id
+        self.sealed[id], self.next[id.group] = record, id.sequence + 1
+
+    def settle(self, id: SubmissionId) -> None:
+        """Nobody will ask for it any more."""
+        self.sealed.pop(id, None)
+        self.moving.pop(id, None)
+
+    def release(self, sealed: Sealed, burnt_at: int | None) -> tuple[str, ...]:
+        """It is settled for good: where payloads lie that may go.
+
+        None do where it may be sealed anew until a version after `burnt_at` is published.
+        """
+        id = sealed.receipt.id
+        if burnt_at is not None and id in self.keyed:
+            self.burnt[id] = (sealed, burnt_at)
+            return ()
+        self.keyed.discard(id)
+        return tuple(header.key for header in sealed.headers)
+
+    def over(self, group: str, version: int) -> tuple[str, ...]:
+        """A version is published, from which all go on: where payloads lie that may go."""
+        old = [i for i, (_, at) in self.burnt.items() if i.group == group and at < version]
+        return tuple(key for id in old for key in self.release(self.burnt.pop(id)[0], None))
+
+    def reseal(self, order: SealAgain) -> Reseal | None:
+        """What is to be sealed anew; None if it is not here any more."""
+        if order.id not in self.burnt:
+            return None
+        sealed, _ = self.burnt[order.id]
+        return Reseal(sealed.receipt, sealed.headers, sealed.content, self.next[order.group])
+
+    def begin_at(self, sequences: tuple[GroupVersion, ...]) -> None:
+        """What the coordinator counted, should this client have lost its state."""
+        for at in sequences:
+            self.next[at.group] = max(at.version, self.next.get(at.group, 0))
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Where the payloads lie that may be asked for."""
+        return frozenset(h.key for sealed in self.sealed.values() for h in sealed.headers)
+
+    def leaves(self, now: float, id: SubmissionId) -> None:
+        """Its blocks are on their way."""
+        self.moving[id] = Transfer(now)
+
+    def stored(self, header: BlockHeader) -> Receipt | None:
+        """A shard has a block of it; the receipt, to be submitted, once shards have all of them."""
+        id = SubmissionId(header.author, header.group, header.sequence)
+        transfer, sealed = self.moving.get(id), self.sealed.get(id)
+        if transfer is None or sealed is None:
+            return None
+        transfer.stored.add(header.block)
+        return sealed.receipt if len(transfer.stored) == len(sealed.headers) else None
+
+    def arrived(self, now: float, receipt: Receipt) -> tuple[float, Telemetry] | None:
+        """It is with the coordinator: after how many seconds, and what to report; None if known."""
+        transfer = self.moving.pop(receipt.id, None)
+        if transfer is None:
+            return None
+        seconds, id = now - transfer.since, receipt.id
+        figures = (Figure("network_seconds", seconds), Figure("bytes_up", float(receipt.size)))
+        return seconds, Telemetry(id.client, id.group, receipt.version + 1, figures)
