@@ -84,7 +84,7 @@ def test_an_offender_among_few_is_found_and_the_stream_goes_on(
     simulation.run()
     found(simulation)
     (left_out,) = journalled(simulation, records.ClientIsolated)
-    assert "one of all did not open, and all others in it stood in cohorts" in left_out.reason
+    assert "one did not open, and all others in it stood in cohorts" in left_out.reason
     burnt = journalled(simulation, records.CohortBurnt)
     assert 1 < len(burnt) <= 2 * (1 + math.ceil(math.log2(count)))
     sets = [set(record.invited) for record in journalled(simulation, records.RoundOpened)]
@@ -130,7 +130,7 @@ def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> Non
     out = sorted(clients(burnt[0]))
     assert [clients(cohort) for cohort in burnt] == [set(out)] * 3
     assert federation.finished == (
-        f"fewer than 3 clients are left for version {burnt[0].version} of all: "
+        f"fewer than 3 clients are left for version {burnt[0].version}: "
         f"{', '.join(out[:3])} and 2 more sit out until the next version; no other set of clients "
         f"may make this version; suspected: {', '.join(out)}"
     )
