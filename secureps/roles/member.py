@@ -109,6 +109,7 @@ class Member:
             case RunPinned():
                 self._pinned = Pinned.of(record, self._kit.terms.threshold)
                 self._groups = self._pinned.plan.touched(self._kit.rows)
+                self._library = Library.of(self._groups)
             case Sealed(receipt):
                 if receipt.id.client != self._kit.name:
                     raise ConfigError(
@@ -154,6 +155,8 @@ class Member:
                 step.effects.append(Halt(self._leaving))
             case Answered(request, reply):
                 self._answered(now, step, request, reply)
+                if isinstance(request, GetBlock) and self._library.pulling:
+                    return step
             case Failed(request, error):
                 self._failed(step, request, error)
             case WorkFailed(_, error):
@@ -246,7 +249,7 @@ class Member:
             return
         for each in due:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
-        model, blocks = self._library.take(self._groups)
+        model, blocks = self._library.take()
         self._working, self._due_since = True, None
         part = portion(self.pinned.plan.section, self._stopwatch.paces)
         self._stopwatch.begins(now, part)
@@ -269,7 +272,7 @@ class Member:
 
     def _pulled(self, step: Step) -> bool:
         """Whether every block of the newest versions is here; asks for those that are not."""
-        return not self._library.lacking(self.pinned, self._groups, step)
+        return not self._library.lacking(self.pinned, step)
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
         """Whether training for these would spend too much; what is paid for arrives first."""
@@ -329,7 +332,7 @@ class Member:
         return True
 
     def _begin_evaluation(self, step: Step, aim: Aim | None = None, own: bytes = b"") -> None:
-        model, blocks = self._library.take(self._groups)
+        model, blocks = self._library.take()
         summed = appraisal.digests(self.pinned.plan, self._library.published)
         self._judging = appraisal.model_content(self.pinned.plan, self._library.published)
         self._working = True
