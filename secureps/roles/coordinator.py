@@ -75,7 +75,9 @@ from secureps.roles.admission import check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation
 from secureps.roles.group_state import GroupState, Phase
+from secureps.roles.inbox import Inbox
 from secureps.roles.machine import HANDS, Answer, Halt, Step, Tick, Unwatched, WorkFailed
+from secureps.roles.memo import Memo
 from secureps.roles.presence import Presence
 from secureps.roles.report import servers, status
 from secureps.roles.tasks import ManifestWritten
@@ -91,7 +93,10 @@ class Coordinator:
         self._plan = charter.plan
         if charter.initial is not None:
             charter.plan.layout(charter.initial)  # refused now, not when the shards are up
-        self._federation = Federation({name: GroupState(name) for name in charter.plan.all_groups})
+        enough = charter.plan.threshold if quorum.wanted(charter.plan) else 0
+        self._federation = Federation(
+            {name: GroupState(name, inbox=Inbox(enough)) for name in charter.plan.all_groups}
+        )
         self._presence = Presence()
         clients = frozenset(c.name for c in charter.roster.clients())
         if charter.plan.evaluator and charter.plan.evaluator not in clients:
@@ -102,6 +107,7 @@ class Coordinator:
         self._holders = tuple(c.name for c in charter.roster.holders())
         self._layout: Layout | None = None
         self._telemetry = Window()
+        self._memo = Memo()
         self._until: float | None = None
 
     # --- Machine ------------------------------------------------------------------
@@ -420,6 +426,7 @@ class Coordinator:
             live=self._presence.live(now),
             watchers=frozenset(self._presence.watchers),
             lost=self._presence.lost,
+            memo=self._memo,
         )
         if before is not None:
             turn.step = before.step

@@ -35,7 +35,7 @@ def looked_into(turn: Turn, group: GroupState, answer: Examined) -> None:
     asked it is too late (this one will refuse its share), and the client is remembered.
     """
     id, flaw = answer.id, answer.flaw[:REASON_LIMIT]
-    if answer.holder in group.examined.get(id, ()):
+    if answer.holder in group.inbox.examined.get(id, ()):
         return
     if flaw and group.phase is Phase.HOLDING and group.closed_over(id):
         turn.write(CohortReopened(group.name, group.number, ()))

@@ -365,7 +365,7 @@ class Federation:
                 group.invited -= {id.client}
                 group.sitting_out |= {id.client} if group.streaming else frozenset()
             case ReceiptExamined(_, id, holder):
-                group.examined[id] = group.examined.get(id, frozenset()) | {holder}
+                group.inbox.look(id, holder)
             case ShareReceived(_, _, holder, share):
                 group.shares[holder], group.answered_at = share, at
                 self.holders_used.add(holder)

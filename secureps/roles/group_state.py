@@ -5,7 +5,7 @@ What must not live here: records of the whole federation (`roles.federation`), a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -22,6 +22,7 @@ from secureps.messages.records import (
 from secureps.messages.submission import Cohort, Receipt, SubmissionId, model_digest
 from secureps.policy.rule import Base, RuleState
 from secureps.policy.suspicion import Suspicion
+from secureps.roles.inbox import Inbox
 from secureps.roles.pool import Pool
 
 
@@ -53,10 +54,10 @@ class GroupState:
     `scale` is the committed version's, under adaptive clipping; `coming` that of the version
     in the making, once its shard is prepared.
 
-    Of a committee: `examined` are the holders that found nothing wrong with a submission;
-    `shares` and `refusals` their answers for the cohort, the last of them at `answered_at`;
-    `failed` those whose sum of keys was tried in vain; `key` the sum that is tried, from the
-    answers of `opened_by`. `suspicion` is what cohorts that came to nothing say of their members.
+    `inbox` are the receipts whose fate is open. Of a committee: `shares` and `refusals` its
+    holders' answers for the cohort, the last of them at `answered_at`; `failed` those whose sum of
+    keys was tried in vain; `key` the sum that is tried, from the answers of `opened_by`.
+    `suspicion` is what cohorts that came to nothing say of their members.
 
     Under a rule without rounds: `streaming` while updates are taken, `pool` who trains and whose
     clock is where, `history` the digest of every version, `sitting_out` who takes no part until the
@@ -72,13 +73,12 @@ class GroupState:
     invited: frozenset[str] = frozenset()
     opened_at: float | None = None
     extensions: int = 0
-    receipts: dict[SubmissionId, Receipt] = field(default_factory=dict)
+    inbox: Inbox = field(default_factory=Inbox)
     cohort: Cohort | None = None
     number: int = -1
     suspicion: Suspicion = field(default_factory=Suspicion)
     held: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     opened: tuple[bytes, ...] = ()
-    examined: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
     shares: dict[str, bytes] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     failed: tuple[tuple[str, ...], ...] = ()
@@ -92,6 +92,11 @@ class GroupState:
     pool: Pool = field(default_factory=Pool)
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
+
+    @property
+    def receipts(self) -> Mapping[SubmissionId, Receipt]:
+        """Those whose fate is open, in the order in which they came."""
+        return self.inbox.receipts
 
     @property
     def digest(self) -> bytes:
@@ -119,8 +124,8 @@ class GroupState:
         """Whether an update of a client is asked for, and is not here."""
         if self.streaming:
             return client in self.pool.training
-        arrived = any(id.client == client for id in self.receipts)
-        return self.phase is Phase.COLLECTING and client in self.invited and not arrived
+        asked = self.phase is Phase.COLLECTING and client in self.invited
+        return asked and client not in self.inbox.clients
 
     def drops(self, id: SubmissionId) -> bool:
         """Whether a flaw in a submission is found in time to leave it out."""
@@ -161,8 +166,7 @@ class GroupState:
     def let_go(self, ids: Iterable[SubmissionId]) -> None:
         """These wait no more."""
         for id in ids:
-            self.receipts.pop(id, None)
-            self.examined.pop(id, None)
+            self.inbox.remove(id)
             self.pool.remove((id,))
 
     def lose(self, ids: Iterable[SubmissionId]) -> None:
@@ -174,7 +178,7 @@ class GroupState:
 
     def receive(self, at: float, receipt: Receipt) -> None:
         """A receipt was accepted."""
-        self.receipts[receipt.id] = receipt
+        self.inbox.put(receipt)
         if self.streaming:
             self.pool.arrive(receipt.id, Base(receipt.version, receipt.step), at)
 
@@ -189,8 +193,7 @@ class GroupState:
         self.invited = frozenset()
         self.opened_at = None
         self.extensions = 0
-        self.receipts = {}
-        self.examined = {}
+        self.inbox.clear()
         self.cohort = None
         self.begin_cohort()
 

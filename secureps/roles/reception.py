@@ -70,8 +70,8 @@ def decline(turn: Turn, message: Decline) -> None:
     if group is None or message.group != EVALUATION:
         raise Malformed(f"only evaluations can be declined, not rounds of {message.group!r:.80}")
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
-    arrived = any(id.client == message.party for id in group.receipts)
-    if open_now and message.party in group.invited and not arrived:
+    here = message.party in group.inbox.clients
+    if open_now and message.party in group.invited and not here:
         said = "".join(c if c.isprintable() else "?" for c in message.reason[: commit.REASON_LIMIT])
         rounds.declined(turn, group, message.party, said)
 
@@ -88,8 +88,8 @@ def retire(turn: Turn, client: str) -> None:
         return
     turn.write(MemberRetired(client))
     for group in turn.federation.groups.values():
-        arrived = any(id.client == client for id in group.receipts)
-        if group.phase is Phase.COLLECTING and client in group.invited and not arrived:
+        asked = group.phase is Phase.COLLECTING and client in group.invited
+        if asked and client not in group.inbox.clients:
             rounds.declined(turn, group, client, "takes part no more")
 
 
@@ -157,7 +157,7 @@ def _demand_wanted(group: GroupState, receipt: Receipt, base: bytes) -> None:
         )
     if id.client not in group.invited:
         raise WrongVersion(f"{id.client} is not invited to version {coming}")
-    if any(other.client == id.client for other in group.receipts):
+    if id.client in group.inbox.clients:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
 
 

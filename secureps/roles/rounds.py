@@ -6,14 +6,17 @@ What must not live here: the steps of a version (`roles.commit`), groups without
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from secureps.messages.orders import Invite
 from secureps.messages.records import MemberDeclined, RoundExtended, RoundGivenUp, RoundOpened
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.rule import (
     Admission,
     Admit,
     Arrival,
     Close,
+    Decision,
     Drop,
     Extend,
     Wait,
@@ -125,12 +128,7 @@ def make_invite(turn: Turn, group: GroupState, member: str) -> Invite:
 
 def decide(turn: Turn, group: GroupState) -> float | None:
     receipts, waiting = quorum.examined(turn, group)
-    arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
-    if suspecting.chooses(turn, group):
-        decision = suspecting.decide(turn, group, arrivals)
-    else:
-        seen = group.round_state(turn.live)
-        decision = turn.plan.rule(group.name).decide(turn.now, arrivals, seen)
+    decision = decided(turn, group, receipts)
     if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time
         decision = Wait(quorum.last_look(turn, group), "the deadline is over")
     match decision:
@@ -146,3 +144,22 @@ def decide(turn: Turn, group: GroupState) -> float | None:
         case _:
             group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
             return decision.until
+
+
+def decided(turn: Turn, group: GroupState, receipts: Collection[Receipt]) -> Decision:
+    """What becomes of the open round; asked anew if anything changed, or the time has come."""
+
+    def ask() -> Decision:
+        arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
+        if suspecting.chooses(turn, group):
+            return suspecting.decide(turn, group, arrivals)
+        return turn.plan.rule(group.name).decide(turn.now, arrivals, group.round_state(turn.live))
+
+    def holds(decision: Decision) -> bool:
+        until = decision.until if isinstance(decision, Wait) else None
+        return until is None or turn.now < until
+
+    arrived = (group.inbox.changes, quorum.kept(turn, group))
+    opened = (group.round, group.version, group.invited, group.opened_at, group.extensions)
+    basis = (arrived, opened, group.suspicion, turn.live)
+    return turn.memo.of(("round", group.name), basis, ask, holds)
