@@ -137,7 +137,7 @@ def _member(turn: Turn, name: str) -> MemberStatus:
         live=live,
         state="left out" if name in federation.isolated else state if live else away,
         submissions=federation.included[name],
-        charges=len(facts_of(federation.ledger, name)),
+        charges=federation.ledger.count(name),
         epsilon=_epsilon(turn, name),
         unsafe=name in federation.unsafe,
     )
@@ -151,4 +151,6 @@ def _epsilon(turn: Turn, name: str) -> float:
     privacy = turn.plan.section.privacy
     if privacy is None or name in turn.federation.unsafe:
         return math.inf  # whatever was charged, it protects nobody
-    return spent(turn.plan, facts_of(turn.federation.ledger, name))
+    ledger = turn.federation.ledger
+    known = ledger.count(name)
+    return turn.memo.of(("spent", name), known, lambda: spent(turn.plan, facts_of(ledger, name)))
