@@ -19,16 +19,13 @@ from secureps.errors import (
     Refused,
     UnknownParty,
     WrongRun,
-    WrongShape,
 )
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
 from secureps.messages.records import (
     CheckpointPart,
-    FounderChosen,
     HolderRefused,
     Incarnated,
-    MemberJoined,
     ShardLocated,
     ShareReceived,
 )
@@ -189,7 +186,10 @@ class Coordinator:
                 return self._register(turn, sender, event)
             case Join(client):
                 self._same(sender, client)
-                return self._join(turn, event)
+                reception.join(turn, self._charter, self._presence.holders, event)
+                self._renew(turn.now, client)
+                turn.live |= {client}
+                return self._welcome(turn, client)
             case Subscribe(party, unsettled):
                 self._same(sender, party)
                 if self._charter.roster.find(party).role == "client":
@@ -274,30 +274,6 @@ class Coordinator:
             turn.write(Incarnated(event.seen + 1))  # somebody ruled after our journal's end
         founding.found_from_file(turn, self._charter, self._presence.holders)
         return Noted()
-
-    def _join(self, turn: Turn, event: Join) -> Welcome:
-        client, schema = event.client, event.schema
-        if self._charter.roster.find(client).role != "client":
-            raise UnknownParty(f"{client} is on the roster, but not as a client")
-        federation = turn.federation
-        if federation.pinned is None:
-            founding.found(turn, self._charter, self._presence.holders, schema)
-        assert federation.pinned is not None
-        ours = federation.pinned.run.schema
-        if schema.digest != ours.digest:
-            text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
-            raise WrongShape(f"{text}; train the run's model")
-        if unknown := set(event.groups) - set(self._plan.groups):
-            raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
-        known = federation.parts.get(client, frozenset()) == frozenset(event.groups)
-        if client not in federation.members or client in federation.retired or not known:
-            turn.write(MemberJoined(client, event.groups))
-            trains = client != self._plan.evaluator
-            if trains and not federation.founder and self._charter.initial is None:
-                turn.write(FounderChosen(client))
-        self._renew(turn.now, client)
-        turn.live |= {client}
-        return self._welcome(turn, client)
 
     @staticmethod
     def _welcome(turn: Turn, client: str = "") -> Welcome:

@@ -118,7 +118,7 @@ class Federation:
     """Everything that survives a restart of the coordinator.
 
     Args:
-        members: clients that joined, in that order.
+        members: clients that joined, in that order; joined: when each last did, and before that.
         receipts: digest of every receipt that was accepted; next: the sequence after the
             newest, by (client, group).
         fates: what became of submissions; undurable: those of them that are included in a
@@ -137,6 +137,7 @@ class Federation:
     pinned: RunPinned | None = None
     shards: dict[str, ShardAddress] = field(default_factory=dict)
     members: dict[str, None] = field(default_factory=dict)
+    joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
     founder: str = ""
     receipts: dict[SubmissionId, bytes] = field(default_factory=dict)
     next: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -222,6 +223,7 @@ class Federation:
                 self.shards[shard.name] = shard
             case MemberJoined(client, groups):
                 self.members[client] = None
+                self.joined[client] = (*self.joined.get(client, ())[-1:], at)
                 self.parts.pop(client, None)
                 if groups:
                     self.parts[client] = frozenset(groups)

@@ -6,19 +6,79 @@ from one (`roles.commit`).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from secureps.crypto.identity import Roster
-from secureps.errors import Conflict, Malformed, Refused, UnknownParty, WrongRun, WrongVersion
+from secureps.errors import (
+    Conflict,
+    Malformed,
+    NotReady,
+    Refused,
+    UnknownParty,
+    WrongRun,
+    WrongShape,
+    WrongVersion,
+)
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
-from secureps.messages.records import MemberRetired, Received
-from secureps.messages.requests import Decline
+from secureps.messages.records import FounderChosen, MemberJoined, MemberRetired, Received
+from secureps.messages.requests import Decline, Join
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
 from secureps.policy.evaluation import check_metrics
 from secureps.policy.rule import Base
-from secureps.roles import commit, ending, examining, judging, rounds
+from secureps.roles import commit, ending, examining, founding, judging, rounds
 from secureps.roles.admission import check_receipt
+from secureps.roles.charter import Charter
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
+
+
+def join(turn: Turn, charter: Charter, holders: Collection[str], message: Join) -> None:
+    """A client takes part, or says anew which groups it contributes to; the first founds the run.
+
+    Args:
+        holders: those that registered.
+
+    Raises:
+        UnknownParty: it is no client.
+        WrongShape: the run trains another model than its own.
+        Malformed: there is no such group.
+        NotReady: the run cannot be founded yet, or it changed its mind too often.
+    """
+    client, schema, federation = message.client, message.schema, turn.federation
+    if charter.roster.find(client).role != "client":
+        raise UnknownParty(f"{client} is on the roster, but not as a client")
+    if federation.pinned is None:
+        founding.found(turn, charter, holders, schema)
+    assert federation.pinned is not None
+    ours = federation.pinned.run.schema
+    if schema.digest != ours.digest:
+        text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
+        raise WrongShape(f"{text}; train the run's model")
+    if unknown := set(message.groups) - set(turn.plan.groups):
+        raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
+    known = federation.parts.get(client, frozenset()) == frozenset(message.groups)
+    if client in federation.members and client not in federation.retired and known:
+        return
+    _demand_constant(turn, client)
+    turn.write(MemberJoined(client, message.groups))
+    trains = client != turn.plan.evaluator
+    if trains and not federation.founder and charter.initial is None:
+        turn.write(FounderChosen(client))
+
+
+def _demand_constant(turn: Turn, client: str) -> None:
+    """Two records of one client in a lease's time; as many as coming back without its state takes.
+
+    Else a client that says one thing and then another would fill the journal.
+    """
+    times, lease = turn.federation.joined.get(client, ()), turn.plan.section.lease
+    if len(times) == 2 and (left := times[0] + lease - turn.now) > 0:
+        raise NotReady(
+            f"{client} has said twice within {lease:g} s that it takes part, and for which groups: "
+            f"it may say something else in {left:.0f} s",
+            retry_after=left,
+        )
 
 
 def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
