@@ -94,9 +94,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A shard lacks blocks of these members of a cohort; without members, its opened sums."""
+    """A shard lacks blocks of these members of a cohort; without members, its opened sums.
 
-    shard: str
+    A client says it of submissions of its own that it is asked to send again, and has no more:
+    the cohort is -1, for it knows of none.
+    """
+
+    party: str
     group: str
     cohort: int
     ids: tuple[SubmissionId, ...]

@@ -54,6 +54,7 @@ from secureps.messages.requests import (
     Welcome,
 )
 from secureps.messages.run import ShardAddress
+from secureps.messages.submission import SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.evaluation import from_vector
 from secureps.policy.plan import Plan
@@ -220,8 +221,8 @@ class Coordinator:
                 reception.evaluated(turn, self._charter.roster, event)
             case Held(shard, group, cohort, sums):
                 self._held(turn, self._shard(sender, shard), group, cohort, sums)
-            case Missing(shard, group, cohort, _):
-                self._missing(turn, self._shard(sender, shard), event)
+            case Missing(party):
+                self._missing(turn, self._same(sender, party), event)
             case Opened(holder, group, cohort, sums):
                 self._opened(turn, self._holder(sender, holder), group, cohort, sums)
             case Examined(holder, id):
@@ -294,7 +295,11 @@ class Coordinator:
         self._digests(turn, shard, group, sums)
         commit.held(turn, state, shard, sums)
 
-    def _missing(self, turn: Turn, shard: str, event: Missing) -> None:
+    def _missing(self, turn: Turn, sender: str, event: Missing) -> None:
+        if self._charter.roster.find(sender).role == "client":
+            self._gone(turn, sender, event.ids)
+            return
+        self._shard(sender, sender)
         state = self._group(event.group)
         wanted = tuple(id for id in event.ids if id in state.receipts)
         if state.phase is Phase.FOUNDING:
@@ -303,6 +308,14 @@ class Coordinator:
             commit.opening_lost(turn, state, wanted)
         elif state.phase is Phase.HOLDING and state.number == event.cohort and wanted:
             commit.missing(turn, state, wanted)
+
+    def _gone(self, turn: Turn, client: str, ids: tuple[SubmissionId, ...]) -> None:
+        """A client has no more of what it was to send again: whoever waits for it hears of it."""
+        known = turn.federation.pending(client).intersection(ids)
+        self._presence.lost[client] = self._presence.lost.get(client, frozenset()) | known
+        for group in {id.group for id in known}:
+            if turn.federation.groups[group].phase is Phase.PREPARING:
+                commit.prepare_again(turn, turn.federation.groups[group])
 
     def _opened(
         self, turn: Turn, holder: str, group: str, cohort: int, sums: tuple[bytes, ...]

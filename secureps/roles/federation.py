@@ -336,7 +336,8 @@ class Federation:
             case CohortBurnt(_, _, reason):
                 self._settle(group, "dropped", group.version, reason, group.summed)
                 group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
-                group.sitting_out |= group.weights.keys() if group.streaming else frozenset()
+                if group.streaming or group.opened:  # whoever opened it opens no other of theirs
+                    group.sitting_out |= group.weights.keys()
                 group.end_cohort(at, reason)
             case StreamEnded(_, reason):
                 self._settle(group, "dropped", group.version, reason, group.pending)

@@ -59,9 +59,9 @@ class GroupState:
     keys was tried in vain; `key` the sum that is tried, from the answers of `opened_by`.
     `suspicion` is what cohorts that came to nothing say of their members.
 
-    Under a rule without rounds: `streaming` while updates are taken, `pool` who trains and whose
-    clock is where, `history` the digest of every version, `sitting_out` who takes no part until the
-    next one.
+    `sitting_out` is who takes no part until the next version. Under a rule without rounds:
+    `streaming` while updates are taken, `pool` who trains and whose clock is where, `history` the
+    digest of every version.
     """
 
     name: str

@@ -31,6 +31,7 @@ from secureps.messages.requests import (
     GetBlock,
     Heartbeat,
     Join,
+    Missing,
     PutBlock,
     Retire,
     Submit,
@@ -202,6 +203,8 @@ class Member:
                 sealed = self._sealed.get(id)
                 if sealed is not None:
                     self._send(now, step, sealed)
+                else:
+                    step.effects.append(self._gone(id))
             case Finish(_, reason):
                 step.effects.append(Halt(reason))
             case _:
@@ -360,12 +363,8 @@ class Member:
             self._send(now, step, sealed)
         for report in event.telemetry:
             figures = (*report.figures, Figure("bytes_down", float(self._library.take_account())))
-            step.effects.append(
-                Call(
-                    COORDINATOR,
-                    Telemetry(report.party, report.group, report.version, figures),
-                )
-            )
+            told = Telemetry(report.party, report.group, report.version, figures)
+            step.effects.append(Call(COORDINATOR, told))
 
     # --- push ---------------------------------------------------------------------
 
@@ -396,13 +395,7 @@ class Member:
                 self._invites = unanswered(self.pinned.plan, self._invites, receipt)
                 if transfer is not None and receipt.purpose != FOUNDING:
                     self._stopwatch.sent(now - transfer.since)
-                    figures = (
-                        Figure("network_seconds", now - transfer.since),
-                        Figure("bytes_up", float(receipt.size)),
-                    )
-                    made = receipt.version + 1
-                    report = Telemetry(self._kit.name, receipt.id.group, made, figures)
-                    step.effects.append(Call(COORDINATOR, report))
+                    step.effects.append(Call(COORDINATOR, transfer.report(now, receipt)))
 
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
         if self._pinned is None:
@@ -459,19 +452,25 @@ class Member:
                 self._not_got(step, group, version, block, error)
             case PutBlock(header):
                 id = SubmissionId(header.author, header.group, header.sequence)
-                if id in self._sealed and isinstance(error, Conflict):
-                    self._follow_again(id.group)
+                if id in self._sealed:
+                    step.effects.append(self._gone(id))
+                    if isinstance(error, Conflict):
+                        self._follow_again(id.group)
                 self._settle(step, id, "dropped", str(error))
             case Submit(receipt):
                 self._settle(step, receipt.id, "dropped", str(error))
             case Heartbeat():
                 self._beating = False
-            case Telemetry() | Decline():
+            case Telemetry() | Decline() | Missing():
                 pass
             case Evaluated(_, _, version):
                 step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
             case _:
                 step.effects.append(Halt(str(error), type(error)))
+
+    def _gone(self, id: SubmissionId) -> Call:
+        """What the coordinator may wait for never comes."""
+        return Call(COORDINATOR, Missing(self._kit.name, id.group, -1, (id,)))
 
     def _follow_again(self, group: str) -> None:
         """A shard knows this sequence from before this client lost its state: the next is tried.

@@ -30,8 +30,8 @@ from secureps.roles.turn import Turn
 
 def open_round(turn: Turn, group: GroupState) -> float | None:
     suspecting.end_if_hopeless(turn, group)
-    out = frozenset(turn.federation.isolated)
-    live, retired = turn.takers(group.name), frozenset(turn.federation.retired)
+    out, retired = _left_out(turn, group), frozenset(turn.federation.retired)
+    live = turn.takers(group.name) - out
     invited, reason = _admitted(turn, group, live)
     if invited or retired:
         spent = ending.exhausted(turn, ending.next_version(turn))
@@ -40,6 +40,8 @@ def open_round(turn: Turn, group: GroupState) -> float | None:
             reason = f"their budget is spent: {named(sorted(stopped))}; {reason}"
         if not invited and not _admitted(turn, group, turn.clients - out - spent - retired)[0]:
             ending.end(turn, ending.budget_spent(turn, group, spent, retired))
+    if group.sitting_out and not invited:
+        _end_if_none_may_come(turn, group, turn.clients - out - retired)
     if not invited:
         group.reason = turn.federation.ending or ending.too_few(turn, group) or reason
         return None
@@ -55,13 +57,28 @@ def open_round(turn: Turn, group: GroupState) -> float | None:
     return None
 
 
+def _left_out(turn: Turn, group: GroupState) -> frozenset[str]:
+    """Whom nobody waits for: out of the run, or in a sum of this version that was opened."""
+    return group.sitting_out | turn.federation.isolated.keys()
+
+
+def _end_if_none_may_come(turn: Turn, group: GroupState, able: frozenset[str]) -> None:
+    if not _admitted(turn, group, able)[0]:
+        out = named(sorted(group.sitting_out))
+        ending.end(
+            turn,
+            f"too few clients are left for version {group.version + 1} of {group.name}: {out} sit "
+            "out until the next version",
+        )
+
+
 def open_evaluation(turn: Turn, group: GroupState) -> float | None:
     """Asks members to evaluate the version that the model is at, if it is due."""
     judging.skip_lost(turn, group)
     at = judging.due(turn)
     if group.phase is not Phase.WAITING or not at:
         return None
-    live = turn.live - ending.exhausted(turn, (group,)) - turn.federation.isolated.keys()
+    live = turn.live - ending.exhausted(turn, (group,)) - _left_out(turn, group)
     invited, reason = _admitted(turn, group, live)
     if not invited:
         return judging.await_members(turn, group, at, reason)
@@ -107,7 +124,7 @@ def _admitted(
     if suspecting.chooses(turn, group):
         chosen = suspecting.choice(turn, group, members)
         return tuple(sorted(chosen.clients)), chosen.reason
-    rule, out = turn.plan.rule(group.name), len(turn.federation.isolated)
+    rule, out = turn.plan.rule(group.name), len(_left_out(turn, group))
     state = group.round_state(members, out)
     answers: dict[str, Admission] = {}
     for member in sorted(members):

@@ -298,16 +298,16 @@ class Held(_message.Message):
     def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Missing(_message.Message):
-    __slots__ = ("shard", "group", "cohort", "ids")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("party", "group", "cohort", "ids")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
-    shard: str
+    party: str
     group: str
     cohort: int
     ids: _containers.RepeatedCompositeFieldContainer[SubmissionId]
-    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("holder", "group", "cohort", "sums")
