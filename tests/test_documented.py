@@ -53,6 +53,8 @@ ELSEWHERE = {
         "test_compiled.py",
         "name another folder",
     ),
+    "...: ... found a flaw, not believed: ... finds flaws in what ... clients sent, and too few "
+    "others do: ...": ("test_accusing.py", "clients sent, and too few others do"),
     "... has said twice within ... s that it takes part, and for which groups: it may say "
     "something else in ... s; still trying": (
         "test_stream_reception.py",

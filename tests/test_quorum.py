@@ -23,7 +23,7 @@ CLIENTS = tuple(f"c{number}" for number in range(6))
 HOLDERS = tuple(f"holder-{number}" for number in range(4))
 RULE = {"quorum": 4, "minimum": 2, "start": 6, "most": 6, "deadline": 10.0, "extensions": 1}
 PLAN = make_plan("rlwe", RULE)
-EVENTS = ("receive", "look", "look", "look", "go", "open", "flaw", "burn", "here", "time")
+EVENTS = ("receive", "look", "look", "look", "doubt", "go", "open", "flaw", "burn", "here", "time")
 
 
 def receipt(id: SubmissionId) -> Receipt:
@@ -32,16 +32,18 @@ def receipt(id: SubmissionId) -> Receipt:
 
 def plain(turn: Turn, group: GroupState) -> tuple[set[SubmissionId], str]:
     """By the definition, over all that is here: what the rule sees, and what is waited for."""
-    seen = {id: group.inbox.examined.get(id, frozenset()) for id in group.receipts}
+    inbox = group.inbox
+    seen = {id: inbox.examined.get(id, frozenset()) for id in inbox.receipts}
+    looked = {id: by | inbox.doubted.get(id, frozenset()) for id, by in seen.items()}
     strict = group.suspicion.flawed if quorum.last_look(turn, group) is not None else frozenset()
     here = turn.watchers.intersection(turn.holders)
     ready, waiting = set(), []
     for id, by in seen.items():
         enough = len(by) >= turn.plan.threshold
-        if enough and (id.client not in strict or by >= here):
+        if enough and (id.client not in strict or looked[id] >= here):
             ready.add(id)
         else:
-            waiting.append(by)
+            waiting.append(looked[id])
     if not waiting:
         return ready, ""
     away = [h for h in turn.holders if h not in frozenset.intersection(*waiting)]
@@ -101,6 +103,8 @@ class Round:
                     group.receive(turn.now, receipt(SubmissionId(client, "all", group.round)))
             case "look" if group.receipts:
                 group.inbox.look(chance.choice(ids), chance.choice(HOLDERS))
+            case "doubt":
+                group.inbox.doubt(chance.choice(ids), chance.choice(HOLDERS))
             case "go":
                 group.let_go([chance.choice(ids)])
                 group.invited -= {chance.choice(CLIENTS)} if chance.random() < 0.5 else frozenset()

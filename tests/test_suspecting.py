@@ -261,9 +261,11 @@ def test_a_flaw_that_is_found_after_the_version_is_remembered_once(tmp_path: Pat
     fates = simulation.coordinator.federation.fates
     id = next(id for id, fate in fates.items() if fate.version == 1)
     say = partial(simulation.coordinator.handle, simulation.loop.now())
-    for holder, wanted in (("holder-0", 1), ("holder-1", 0)):
-        step = say(holder, requests.Examined(holder, id, "a flaw"))
-        assert step.records == [records.FlawFoundLate("all", id, holder, "a flaw")] * wanted
+    late = "too late to leave it out"
+    for holder in ("holder-0", "holder-1"):
+        for wanted in (1, 0):
+            step = say(holder, requests.Examined(holder, id, "a flaw"))
+            assert step.records == [records.FlawNoted("all", id, holder, "a flaw", late)] * wanted
     assert simulation.coordinator.federation.groups["all"].suspicion.flawed == {id.client}
 
 

@@ -310,12 +310,14 @@ class ServerStatus:
         role: "shard" or "holder".
         registered: it has said that it is up, ever (a holder: since the coordinator started).
         live: it watches the coordinator now.
+        accuses: clients in whose envelopes it finds flaws and too few other holders do.
     """
 
     name: str
     role: str
     registered: bool
     live: bool
+    accuses: int = 0
 
 
 @dataclass(frozen=True, slots=True)

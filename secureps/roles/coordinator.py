@@ -179,7 +179,8 @@ class Coordinator:
     def servers(self) -> tuple[ServerStatus, ...]:
         """Shards and holders, and which of them watch now."""
         here = self._presence
-        return servers(self._federation, self._charter.roster, here.holders, here.watchers)
+        roster, threshold = self._charter.roster, self._plan.threshold
+        return servers(self._federation, roster, here.holders, here.watchers, threshold)
 
     def _answer(self, turn: Turn, sender: str, event: Any) -> Any:
         match event:

@@ -28,7 +28,7 @@ from secureps.messages.records import (
     Ending,
     EvaluationSkipped,
     Finished,
-    FlawFoundLate,
+    FlawNoted,
     FounderChosen,
     HolderRefused,
     Incarnated,
@@ -130,6 +130,7 @@ class Federation:
         parts: the groups that a client contributes to, of those that do not to all.
         holders_used: key holders that ever answered for a cohort; liars: those of them that were
             found out, and how.
+        accused: clients in whose envelopes holders found flaws, and which holders.
     """
 
     groups: dict[str, GroupState]
@@ -148,6 +149,7 @@ class Federation:
     ledger: Ledger = field(default_factory=Ledger)
     holders_used: set[str] = field(default_factory=set)
     liars: dict[str, str] = field(default_factory=dict)
+    accused: dict[str, frozenset[str]] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     isolated: dict[str, str] = field(default_factory=dict)
@@ -206,6 +208,11 @@ class Federation:
         """Whether a receipt of this submission was accepted, whatever became of it."""
         group = self.groups.get(id.group)
         return id in self.fates or (group is not None and id in group.receipts)
+
+    def stands(self, id: SubmissionId) -> bool:
+        """Whether a submission that is known is not dropped."""
+        fate = self.fates.get(id)
+        return fate is None or fate.outcome != "dropped"
 
     def past(self, id: SubmissionId) -> bool:
         """Whether nobody will ever need a submission's blocks again."""
@@ -329,8 +336,11 @@ class Federation:
                 group.reason = "opened; the shards average and step"
             case ReceiptExamined() | ShareReceived() | HolderRefused() | OpeningFailed():
                 self._apply_answer(group, at, record)
-            case FlawFoundLate(_, id):
-                group.suspicion = group.suspicion.doubt(id.client)
+            case FlawNoted(_, id, holder):
+                self._accuse(id, holder)
+                if self.stands(id):
+                    group.suspicion = group.suspicion.doubt(id.client)
+                    group.inbox.doubt(id, holder)
             case LiarsNamed(_, _, holders, reason):
                 self.liars |= dict.fromkeys(holders, reason)
             case CohortBurnt(_, _, reason):
@@ -362,6 +372,7 @@ class Federation:
         """What holders of a committee say, and what comes of it."""
         match record:
             case ReceiptExamined(_, id, holder, flaw) if flaw:
+                self._accuse(id, holder)
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
                 self._settle(group, "dropped", group.version, reason, (id,))
                 group.let_go((id,))
@@ -379,6 +390,9 @@ class Federation:
                 group.key, group.opened_by, group.answered_at = None, (), at
                 group.prepared, group.coming = {}, None
                 group.phase, group.reason = Phase.OPENING, reason
+
+    def _accuse(self, id: SubmissionId, holder: str) -> None:
+        self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}
 
     def _commit(self, at: float, group: GroupState, version: int) -> None:
         group.blocks = self.by_block(group.name, group.prepared)

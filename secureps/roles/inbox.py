@@ -21,6 +21,7 @@ class Inbox:
         enough: holders of a committee that must find a submission in order; 0: nobody looks.
         receipts: in the order in which they came.
         examined: the holders that found nothing wrong with a submission, where one has.
+        doubted: those that found a flaw, and it stays in all the same.
         ready: those that enough holders found in order.
         clients: the submissions of each client that is here with any.
         changes: how often `ready` has changed.
@@ -29,6 +30,7 @@ class Inbox:
     enough: int = 0
     receipts: dict[SubmissionId, Receipt] = field(default_factory=dict)
     examined: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
+    doubted: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
     ready: dict[SubmissionId, Receipt] = field(default_factory=dict)
     clients: dict[str, dict[SubmissionId, None]] = field(default_factory=dict)
     changes: int = 0
@@ -44,14 +46,19 @@ class Inbox:
 
     def look(self, id: SubmissionId, holder: str) -> None:
         """A holder found nothing wrong with a submission that is here."""
-        before = self.examined.get(id, frozenset())
-        self.examined[id] = before | {holder}
-        if id in self.ready or holder in before:
-            return
-        self._looked[holder] += 1
-        if len(self.examined[id]) >= self.enough:
-            self._looked.subtract(self.examined[id])
+        self._answer(self.examined, id, holder)
+        if id not in self.ready and len(self.examined[id]) >= self.enough:
+            self._looked.subtract(self.answered(id))
             self._make_ready(id)
+
+    def doubt(self, id: SubmissionId, holder: str) -> None:
+        """It found a flaw, and whatever is here stays."""
+        if id in self.receipts:
+            self._answer(self.doubted, id, holder)
+
+    def answered(self, id: SubmissionId) -> frozenset[str]:
+        """Who has looked into a submission, whatever was found."""
+        return self.examined.get(id, frozenset()) | self.doubted.get(id, frozenset())
 
     def remove(self, id: SubmissionId) -> None:
         """It waits no more, if it does."""
@@ -61,7 +68,9 @@ class Inbox:
         del of_client[id]
         if not of_client:
             del self.clients[id.client]
-        by = self.examined.pop(id, frozenset())
+        by = self.answered(id)
+        self.examined.pop(id, None)
+        self.doubted.pop(id, None)
         if self.ready.pop(id, None) is None:
             self._looked.subtract(by)
         else:
@@ -73,10 +82,17 @@ class Inbox:
             self.remove(id)
 
     def looked_into_all(self, kept: Collection[SubmissionId]) -> frozenset[str]:
-        """Holders that found nothing wrong with all that are not ready, nor with these that are."""
+        """Holders that have looked into all that are not ready, and into these that are."""
         waiting = len(self.receipts) - len(self.ready) + len(kept)
-        found = self._looked + Counter(h for id in kept for h in self.examined[id])
+        found = self._looked + Counter(h for id in kept for h in self.answered(id))
         return frozenset(holder for holder, count in found.items() if count == waiting)
+
+    def _answer(
+        self, answers: dict[SubmissionId, frozenset[str]], id: SubmissionId, holder: str
+    ) -> None:
+        if id not in self.ready and holder not in self.answered(id):
+            self._looked[holder] += 1
+        answers[id] = answers.get(id, frozenset()) | {holder}
 
     def _make_ready(self, id: SubmissionId) -> None:
         self.ready[id] = self.receipts[id]

@@ -91,14 +91,14 @@ def examined(turn: Turn, group: GroupState) -> tuple[Collection[Receipt], str]:
 def kept(turn: Turn, group: GroupState) -> frozenset[SubmissionId]:
     """What enough holders found in order, and the rule may not see yet.
 
-    Of a client whose flaw was once found too late every holder that is here looks first, while
-    there is time.
+    Of a client in whose envelope a flaw was found, and that stayed in, every holder that is here
+    looks first, while there is time.
     """
     if not group.suspicion.flawed or last_look(turn, group) is None:
         return frozenset()
     inbox, here = group.inbox, turn.watchers.intersection(turn.holders)
     ids = (id for client in group.suspicion.flawed for id in inbox.clients.get(client, ()))
-    return frozenset(id for id in ids if id in inbox.ready and not inbox.examined[id] >= here)
+    return frozenset(id for id in ids if id in inbox.ready and not inbox.answered(id) >= here)
 
 
 def last_look(turn: Turn, group: GroupState) -> float | None:
@@ -112,8 +112,8 @@ def last_look(turn: Turn, group: GroupState) -> float | None:
 
 def unexamined(group: GroupState, holder: str) -> tuple[Receipt, ...]:
     """What a holder is still to look into."""
-    found = group.inbox.examined
-    return tuple(r for r in group.receipts.values() if holder not in found.get(r.id, ()))
+    inbox = group.inbox
+    return tuple(r for r in group.receipts.values() if holder not in inbox.answered(r.id))
 
 
 def _missing(turn: Turn, answered: Collection[str]) -> str:

@@ -17,6 +17,7 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.model.layout import Layout
+from secureps.policy.accusations import BELIEVED, told, unsupported
 from secureps.policy.rule import named
 from secureps.policy.spending import facts_of, spent
 from secureps.roles import judging
@@ -84,13 +85,19 @@ def clip_of(turn: Turn, group: GroupState) -> float | None:
 
 
 def servers(
-    federation: Federation, roster: Roster, holders: Collection[str], watchers: Collection[str]
+    federation: Federation,
+    roster: Roster,
+    holders: Collection[str],
+    watchers: Collection[str],
+    threshold: int,
 ) -> Servers:
     """Shards and holders of the roster, without shards that the founded run has no blocks for.
 
     Args:
         holders: those that registered since this incarnation began; watchers: who can be told.
+        threshold: how many holders must agree.
     """
+    accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
     placed = federation.pinned.placement.shards if federation.pinned is not None else None
     found = [
         ServerStatus(
@@ -98,6 +105,7 @@ def servers(
             each.role,
             each.name in (federation.shards if each.role == "shard" else holders),
             each.name in watchers,
+            accuse[each.name],
         )
         for each in roster.certificates
         if each.role == "holder" or (each.role == "shard" and each.name in (placed or (each.name,)))
@@ -108,16 +116,19 @@ def servers(
 def why(federation: Federation, live: frozenset[str], group: GroupState, servers: Servers) -> str:
     """What a group waits for, in one line: the rule's words, and who is away that is needed.
 
-    Servers are needed always, members while a round waits for them.
+    Servers are needed always, members while a round waits for them. A holder that accuses more
+    clients than it is believed of is named.
     """
     if group.phase is Phase.DONE or federation.pinned is None:
         return group.reason
+    many = (server for server in servers if server.accuses > BELIEVED)
+    text = "; ".join([group.reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
     names = [server.name for server in servers if not server.live]
     if group.phase is Phase.WAITING:
         names += sorted(federation.members.keys() - live)
     if not names:
-        return group.reason
-    return f"{group.reason}; {named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away"
+        return text
+    return f"{text}; {named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away"
 
 
 def _group(turn: Turn, group: GroupState, servers: Servers) -> GroupStatus:

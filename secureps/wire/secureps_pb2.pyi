@@ -526,16 +526,18 @@ class EvaluationStatus(_message.Message):
     def __init__(self, step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ..., results: _Optional[_Iterable[_Union[VersionEvaluated, _Mapping]]] = ..., best: _Optional[int] = ..., skipped: _Optional[_Iterable[int]] = ..., noise: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
-    __slots__ = ("name", "role", "registered", "live")
+    __slots__ = ("name", "role", "registered", "live", "accuses")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
+    ACCUSES_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     registered: bool
     live: bool
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., registered: _Optional[bool] = ..., live: _Optional[bool] = ...) -> None: ...
+    accuses: int
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., registered: _Optional[bool] = ..., live: _Optional[bool] = ..., accuses: _Optional[int] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers")
