@@ -419,8 +419,8 @@ class ServeSection(Section):
     """One server process; which keys it needs depends on its role (`run.serve`).
 
     Paths are relative to the file. `listen` is where it binds, `advertise` what others
-    dial (default: the same); `minimum` is the smallest cohort that a holder opens, `threshold` how
-    many holders must agree by any plan that it takes part in (default: as many as the plan says).
+    dial (default: the same); by any plan that a holder takes part in, `minimum` is the smallest
+    cohort, and `threshold` how many holders must agree (default: as many as the plan says).
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks.

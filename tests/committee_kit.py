@@ -39,8 +39,8 @@ SHARD = "shard-0"
 
 
 @cache
-def committee_plan(holders: int, threshold: int, capacity: int = 24) -> Plan:
-    """Two or more clients; four blocks of fifteen values."""
+def committee_plan(holders: int, threshold: int, minimum: int = 2) -> Plan:
+    """Cohorts of `minimum` or more; four blocks of fifteen values."""
     body: dict[str, Any] = {
         "name": "small",
         "versions": 2,
@@ -48,11 +48,11 @@ def committee_plan(holders: int, threshold: int, capacity: int = 24) -> Plan:
         "shards": 1,
         "cipher": {
             "name": "rlwe",
-            "capacity": capacity,
+            "capacity": 24,
             "holders": holders,
             "threshold": threshold,
         },
-        "group": [{"rule": {"quorum": 3, "minimum": 2, "most": 6}}],
+        "group": [{"rule": {"quorum": 5, "minimum": minimum, "most": 6}}],
     }
     return Plan(parse(PlanSection, body, "test"))
 
@@ -97,9 +97,9 @@ class Site:
     def committee(self) -> Committee:
         return self.plan.committee(self.names)
 
-    def holder(self, index: int, minimum: int = 2) -> Holder:
+    def holder(self, index: int) -> Holder:
         """A holder of this index with an empty ledger, its run pinned."""
-        return Holder(self, self.names[index], minimum)
+        return Holder(self, self.names[index])
 
     def send(
         self, client: str, sequence: int = 1, version: int = 0, base: bytes = BASE, seed: int = 0
@@ -159,32 +159,31 @@ class Site:
 class Bench(Site):
     """A site whose keys are all in memory."""
 
-    def __init__(self, holders: int = 4, threshold: int = 3) -> None:
-        plan = committee_plan(holders, threshold)
+    def __init__(self, holders: int = 4, threshold: int = 3, minimum: int = 2) -> None:
+        plan = committee_plan(holders, threshold, minimum)
         super().__init__(plan, memory_kit(plan, CLIENTS))
 
 
 class Holder:
     """A machine, its hands and its journal; works are done at once."""
 
-    def __init__(self, bench: Site, name: str, minimum: int) -> None:
+    def __init__(self, bench: Site, name: str) -> None:
         self.bench = bench
         self.name = name
         public, secret = bench.kit.public, bench.kit.secrets[name]
         assert isinstance(secret, EnvelopeKey)
-        rules = HolderRules(minimum, public.holders_digest)
+        rules = HolderRules(2, public.holders_digest)
         self.machine = CommitteeHolder(name, public.roster, rules)
         self.hands = CommitteeHands(self.machine, name, bench.names, secret)
-        self.minimum = minimum
         self.journal: list[Any] = []
         self.order(orders.Configure(1, bench.run, bench.placement, bench.addresses))
 
     def restarted(self) -> Holder:
-        again = Holder(self.bench, self.name, self.minimum)
+        again = Holder(self.bench, self.name)
         again.machine = CommitteeHolder(
             self.name,
             self.bench.kit.public.roster,
-            HolderRules(self.minimum, self.bench.kit.public.holders_digest),
+            HolderRules(2, self.bench.kit.public.holders_digest),
         )
         again.hands._machine = again.machine
         for record in self.journal:

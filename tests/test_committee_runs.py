@@ -20,7 +20,16 @@ from secureps.roles.group_state import Phase
 from secureps.run.simulation import Conditions, Simulation
 from secureps.store.spool import DiskSpool
 from secureps.wire.codec import encode
-from tests.cheats import cheats, journalled, lies, small_error, spoil_one, spoils, until
+from tests.cheats import (
+    cheats,
+    journalled,
+    lies,
+    small_error,
+    spoil_all,
+    spoil_one,
+    spoils,
+    until,
+)
 from tests.federations import Tensors, same, small_federation, small_plan
 
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
@@ -217,11 +226,13 @@ def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     for client in ("client-04", "client-05"):
-        cheats(simulation, client, spoil_one)
+        cheats(simulation, client, spoil_all)
     ends_as_unharmed(simulation)
     (given_up,) = journalled(simulation, records.RoundGivenUp)
     assert "the minimum cohort is 5" in given_up.reason
-    assert "holder-2 found a flaw" in given_up.reason
+    assert "found a flaw in what client-0" in given_up.reason
+    everybody = frozenset(HOLDERS)
+    assert set(simulation.coordinator.federation.accused.values()) == {everybody}
 
 
 def test_a_member_whose_correction_is_wrong_burns_its_cohort_and_holders_are_cleared(

@@ -183,7 +183,7 @@ def test_shards_know_the_noise_that_they_add() -> None:
 
 def test_a_cohort_that_a_holder_would_not_open_is_remarked() -> None:
     told = [
-        any("a key holder opens none of fewer than 5" in r for r in explain(p, {"all": 60}).remarks)
+        any("a key holder takes part for 5 or more" in r for r in explain(p, {"all": 60}).remarks)
         for p in (client_plan("local", minimum=4), client_plan("local"), make_plan("plain"))
     ]
     assert told == [True, False, False]

@@ -147,6 +147,7 @@ def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
         "role": "shard",
         "registered": True,
         "live": False,
+        "accuses": 0,
         "state": "away",
     }
     screen, told = console()

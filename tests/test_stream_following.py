@@ -16,7 +16,7 @@ from secureps.messages.submission import signing_bytes
 from secureps.policy.hiding import both_open
 from secureps.roles.group_state import Phase
 from secureps.run.simulation import Simulation
-from tests.cheats import cheats, journalled, spoil_one, spoils
+from tests.cheats import cheats, journalled, spoil_all, spoils
 from tests.federations import same
 from tests.shoppers import ENDS, shopping, sparse_plan
 from tests.streams import SSP, stream, stream_plan
@@ -220,7 +220,7 @@ def test_who_lost_an_update_from_an_older_version_is_in_no_set(tmp_path: Path) -
 def test_a_flaw_in_what_is_sealed_anew_gives_the_set_up(tmp_path: Path) -> None:
     simulation = begun(tmp_path, LOCKSTEP, 6)
     _, cheat = asked(simulation)
-    cheats(simulation, cheat, spoil_one)
+    cheats(simulation, cheat, spoil_all)
     assert f"not {cheat}; nothing was opened" in given_up(simulation)
     simulation.run()
     found(simulation)

@@ -332,7 +332,7 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
         if sealed and rule.minimum < OPENED:
             remarks.append(
                 f"{head}a cohort may have {rule.minimum} members, and a key holder "
-                f"opens none of fewer than {OPENED} unless its operator sets its own minimum lower"
+                f"takes part for {OPENED} or more unless its operator sets its own minimum lower"
             )
         if plan.honest(group.name) > 1:
             remarks.append(

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -21,7 +20,7 @@ from secureps.config import ClientPrivacySection, GroupSection, PlanSection, Rec
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher
-from secureps.errors import Malformed, PlanRefused
+from secureps.errors import Malformed, PlanRefused, naming
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
@@ -421,15 +420,6 @@ def load_plan(path: Path, base: Path | None = None) -> Plan:
     digest = hashlib.blake2b(initial.read_bytes(), digest_size=32).hexdigest()
     with naming(path):
         return Plan(section.model_copy(update={"initial": str(initial)}), digest)
-
-
-@contextmanager
-def naming(where: Path | str) -> Iterator[None]:
-    """Whatever is refused of a plan names its file, or the part that it is in, if there are any."""
-    try:
-        yield
-    except PlanRefused as error:
-        raise PlanRefused(f"{where}: {error}" if where else str(error)) from None
 
 
 def _part(plan: Plan, name: str) -> str:

@@ -17,6 +17,7 @@ from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.roles.federation import Federation
 from secureps.roles.machine import Order, Step
+from secureps.roles.memo import Memo
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Turn:
         clients, holders: everybody on the roster in these roles, but a designated evaluator.
         live: clients whose lease runs at `now`; watchers: who can be told.
         lost: what clients had no more when they last subscribed.
+        memo: what was worked out in earlier turns.
     """
 
     now: float
@@ -39,6 +41,7 @@ class Turn:
     live: frozenset[str]
     watchers: frozenset[str]
     lost: Mapping[str, frozenset[SubmissionId]] = field(default_factory=dict)
+    memo: Memo = field(default_factory=Memo)
     step: Step = field(default_factory=Step)
 
     @property

@@ -19,12 +19,12 @@ from rich.text import Text
 from secureps.client.hands import schema_of
 from secureps.client.script import Script, refuse_privacy
 from secureps.crypto.cipher import Opening
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, naming
 from secureps.messages.schema import Schema
 from secureps.policy.committee_cost import CommitteeCost
 from secureps.policy.explanation import Explanation, GroupCost, Price, explain
 from secureps.policy.footprint import Footprint, Service
-from secureps.policy.plan import Plan, load_plan, naming
+from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rule_words import RuleWords
 from secureps.run.names import shard_names
 from secureps.run.progress import size

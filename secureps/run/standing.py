@@ -24,6 +24,7 @@ from secureps.messages.requests import (
     ServerStatus,
     Status,
 )
+from secureps.policy.accusations import told
 from secureps.run.folding import line, table
 from secureps.run.progress import size
 from secureps.run.tally import finite
@@ -130,9 +131,8 @@ def _servers(status: Status) -> Iterable[Table]:
 
 
 def _state(server: ServerStatus) -> str:
-    if server.live:
-        return "live"
-    return "away" if server.registered else "awaited"
+    state = "live" if server.live else "away" if server.registered else "awaited"
+    return f"{state}; {told(server.accuses)}" if server.accuses else state
 
 
 def evaluations(own: EvaluationStatus) -> Table:

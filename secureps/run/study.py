@@ -27,8 +27,7 @@ from typing import Any
 from rich.console import Console
 
 from secureps.config import AsyncSection, StudySection, VariantSection
-from secureps.errors import ConfigError
-from secureps.policy.plan import naming
+from secureps.errors import ConfigError, naming
 from secureps.run.claim import STUDY, new_folder
 from secureps.run.curves import draw_study
 from secureps.run.findings import Findings, markdown, table

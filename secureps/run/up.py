@@ -27,8 +27,8 @@ from rich.text import Text
 from secureps.client.script import Script, refuse_privacy, speaks_flower
 from secureps.config import FederationSection
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
-from secureps.errors import ConfigError, InternalError, SecurepsError
-from secureps.policy.plan import Plan, load_plan, naming
+from secureps.errors import ConfigError, InternalError, SecurepsError, naming
+from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Baselines, Judge, Race, run_baselines

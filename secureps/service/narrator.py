@@ -70,8 +70,8 @@ class Narrator:
                 )
             case records.ReceiptExamined(_, id, holder, flaw) if flaw:
                 return f"{id} is dropped: {holder} found a flaw: {flaw}"
-            case records.FlawFoundLate(_, id, holder, flaw):
-                return f"{id}: {holder} found a flaw, too late to leave it out: {flaw}"
+            case records.FlawNoted(_, id, holder, flaw, reason):
+                return f"{id}: {holder} found a flaw, {reason}: {flaw}"
             case records.HolderRefused(group, number, holder, reason):
                 return self._of(group, f"cohort {number}: {holder} refuses: {reason}")
             case records.OpeningFailed(group, number, _, reason):
