@@ -18,7 +18,7 @@ from secureps.messages.records import (
     Received,
     RoundGivenUp,
 )
-from tests.cheats import cheats, spoil_one
+from tests.cheats import cheats, spoil_all
 from tests.federations import Tensors, same, small_federation, small_plan
 from tests.processes import Processes
 
@@ -37,7 +37,7 @@ def without_the_cheats(folder: Path) -> Tensors:
     simulation = small_federation(small_plan("rlwe", versions=VERSIONS), folder)
     for version, (client, _, _) in CHEATS.items():
         simulation.run(lambda v=version: simulation.versions() == {"all": v - 1})  # type: ignore[misc]
-        cheats(simulation, client, spoil_one)
+        cheats(simulation, client, spoil_all)
     simulation.run()
     return simulation.model()
 
