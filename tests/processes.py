@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -24,8 +22,8 @@ from secureps.run.names import client_names, holder_names, shard_names
 from secureps.run.observer import Model, Observer
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import create_kit, issue
+from tests.nursery import ROOT, Child, spawn
 
-ROOT = Path(__file__).parent.parent
 PATIENCE = 90.0
 
 PLAN = """
@@ -118,7 +116,7 @@ class Processes:
         self.holders = holder_names(self.plan.holders)
         self.clients = client_names(clients)
         self.recorders: dict[str, Recorder] = {}
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, Child | subprocess.Popen[bytes]] = {}
         self._faults: dict[str, tuple[str, ...]] = {}
         self._observer: Observer | None = None
         self._record = record
@@ -174,14 +172,12 @@ class Processes:
             faults: the arguments of `tests.faulty_server` for a server that has any, and the one
                 of `tests.cheating_client` for a client.
         """
-        log = (self.folder / f"{name}.log").open("ab")
         self._faults[name] = faults
         command = self._client(name) if name in self.clients else self._server(name)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        self._running[name] = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=self.folder, env=environment
-        )
-        log.close()
+        self._running[name] = self._begin(command, self.folder / f"{name}.log")
+
+    def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
+        return spawn(command, self.folder, log)
 
     def kill(self, name: str) -> None:
         """SIGKILL."""
@@ -224,14 +220,14 @@ class Processes:
         program = ["-m", "secureps"]
         if faults := self._faults[name]:
             program = [str(ROOT / "tests" / "faulty_server.py"), *faults, "--"]
-        command = [sys.executable, *program, "serve", role, "--config", str(config)]
+        command = [*program, "serve", role, "--config", str(config)]
         return [*command, "--log-format", "json"] if self._json_logs else command
 
     def _client(self, name: str) -> list[str]:
         number, faults = self.clients.index(name), self._faults[name]
         script = str(ROOT / "tests" / ("cheating_client.py" if faults else "walker_client.py"))
         return [
-            *(sys.executable, "-W", "error", script, "--server", self.server),
+            *(script, "--server", self.server),
             *("--kit", str(self.folder / "kit"), "--name", name),
             *("--state", str(self.folder / name), "--unsafe-seed", "3"),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),

@@ -22,7 +22,8 @@ from secureps.run.runs import PLAYED, STOPPED, find_runs, listing
 from secureps.run.sofar import SoFar
 from secureps.run.up import resume
 from tests.federations import same
-from tests.processes import PLAN, ROOT
+from tests.nursery import ROOT
+from tests.processes import PLAN
 
 VERSIONS = 3
 SCRIPT = """

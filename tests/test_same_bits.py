@@ -11,7 +11,7 @@ from pathlib import Path
 from safetensors.numpy import load_file
 
 from tests.federations import CIPHERS, Tensors, same
-from tests.processes import ROOT
+from tests.nursery import ROOT
 
 SCRIPT = ROOT / "tests" / "walker_client.py"
 CLIENTS = 3
