@@ -26,26 +26,42 @@ from tests.nursery import ROOT, Child, spawn
 
 PATIENCE = 90.0
 
-PLAN = """
+VALUES = """clip = 3.0
+range = 1.0
+most_examples = 32
+"""
+
+
+def plan_text(rule: str, values: str = VALUES, capacity: int = 8) -> str:
+    """A plan's file of which `{versions}` and `{cipher}` are open, for the model of the walkers.
+
+    Args:
+        rule, values: what the group says of its rule, and whatever follows; and before that.
+    """
+    return f"""
 name = "small"
-versions = {versions}
+versions = {{versions}}
 shards = 2
 block_size = 64
 local = ["*.count"]
 [cipher]
-name = "{cipher}"
-capacity = 8
+name = "{{cipher}}"
+capacity = {capacity}
 [[group]]
-clip = 3.0
-range = 1.0
-most_examples = 32
-[group.rule]
+{values}{rule}
+"""
+
+
+ROUNDS = """[group.rule]
 quorum = 6
 deadline = 60.0
-[group.optimizer]
+"""
+ADAM = """[group.optimizer]
 name = "adam"
 learning_rate = 0.1
 """
+PLAN = plan_text(ROUNDS + ADAM)
+"""That of `small_plan`, as a file."""
 
 
 class Recorder:

@@ -163,7 +163,9 @@ def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(tmp_pat
     assert summary["ratio_up"] > 1
     assert 0.9 < summary["ratio_down"] < 1.1
     simulate_scenario(tmp_path)
-    played, simulated = (load_file(tmp_path / r / "model.safetensors") for r in ("bfv", "simulated"))
+    played, simulated = (
+        load_file(tmp_path / r / "model.safetensors") for r in ("bfv", "simulated")
+    )
     assert played
     assert same(played, simulated)
 
