@@ -16,7 +16,7 @@ from tests.nursery import ROOT
 from tests.processes import ADAM, plan_text
 
 SCRIPT = ROOT / "tests" / "walker_client.py"
-CLIENTS = 3
+CLIENTS = 2
 VERSIONS = 2
 RULE = f"""[group.rule]
 quorum = {CLIENTS}
