@@ -10,58 +10,20 @@ import pytest
 
 from secureps.client.hands import MemberHands
 from secureps.client.trainer import FitConfig, FitResult
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused, Refused
 from secureps.messages.submission import Cohort, SubmissionId
 from secureps.messages.submission import Member as Summed
-from secureps.policy.plan import Plan
 from secureps.policy.spending import fact, spent
 from secureps.roles.group_state import Phase
 from secureps.roles.keyholder import KeyHolder
 from secureps.roles.member import Member
 from secureps.roles.tasks import Aim, Contribute, Evaluate
-from secureps.run.names import client_names
-from secureps.run.simulation import Cast, Conditions, Simulation
+from secureps.run.simulation import Conditions
 from secureps.store.spool import MemorySpool
 from secureps.wire.transport import Drop, Faults
-from tests.federations import Tensors, Walker, same, small_plan
+from tests.federations import Tensors, Walker, same
+from tests.privacy_kit import CLIENTS, PRIVACY, SIGMAS, Still, federation, private_plan
 from tests.roles_kit import SCHEMA
-
-PRIVACY = {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-5, "budget": 500.0}
-CLIENTS = 6
-SIGMAS = 5
-"""How far a measured variance may lie from the promised one: 1 run in a million by chance."""
-
-
-class Still(Walker):
-    """A trainer that learns nothing: what is published is the noise and nothing else."""
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        return FitResult(dict(parameters), 10, {}, 1)
-
-
-def private_plan(placement: str, cipher: str = "bfv", **changes: Any) -> Plan:
-    group = {
-        "clip": 1.0,
-        "bits": 16,
-        "weighting": "uniform",
-        "rule": {"quorum": CLIENTS, "minimum": 5, "deadline": 10.0, "extensions": 0},
-    }
-    privacy = PRIVACY | {"placement": placement}
-    return small_plan(
-        cipher, **({"group": [group], "privacy": privacy, "block_size": 4096} | changes)
-    )
-
-
-def federation(
-    plan: Plan,
-    folder: Path,
-    shape: tuple[int, ...] = (30, 7),
-    kind: type[Walker] = Walker,
-    conditions: Conditions | None = None,
-) -> Simulation:
-    trainers = {name: kind(i, shape) for i, name in enumerate(client_names(CLIENTS))}
-    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder, conditions)
 
 
 @pytest.mark.parametrize("placement", ["local", "aggregator"])
