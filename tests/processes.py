@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,13 @@ class Processes:
         """SIGKILL."""
         self._running[name].send_signal(signal.SIGKILL)
         self._running[name].wait()
+
+    def kill_in_turn(self, *victims: str) -> None:
+        """Each while the next version is being made, the first before version 1; all come back."""
+        for version, victim in enumerate(victims):
+            self.wait(partial(self.reached, version), f"version {version}")
+            self.kill(victim)
+            self.start(victim)
 
     def stop(self, name: str, times: int = 1) -> int:
         """SIGTERM, that many times; returns the exit status."""

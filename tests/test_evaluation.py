@@ -13,8 +13,9 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.policy.evaluation import MOST_HELD_OUT
 from secureps.run.names import client_names
 from secureps.run.simulation import Conditions, Simulation
-from secureps.wire.transport import Cut, Delay, Drop, DropReply, Duplicate, Fault, Faults
+from secureps.wire.transport import Fault, Faults
 from tests.evaluations import METRICS, Examiner, evaluated_plan, examined, judged, metrics_of
+from tests.faults_kit import to_orders, to_requests
 from tests.federations import Tensors, events_of, finished, killed_at, same, small_plan
 
 Result = tuple[Tensors, dict[int, dict[str, float]]]
@@ -138,7 +139,7 @@ def survive(message: tuple[str, str, str], fault: Fault, folder: Path) -> None:
     assert alike(result, unharmed("plain", FEW)[0])
 
 
-@pytest.mark.parametrize("fault", [Drop(), DropReply(), Duplicate(), Delay(3.0)], ids=repr)
+@to_requests
 @pytest.mark.parametrize("request_", REQUESTS, ids="-".join)
 def test_lost_repeated_and_late_requests_change_nothing(
     request_: tuple[str, str, str], fault: Fault, tmp_path: Path
@@ -146,7 +147,7 @@ def test_lost_repeated_and_late_requests_change_nothing(
     survive(request_, fault, tmp_path)
 
 
-@pytest.mark.parametrize("fault", [Cut(), Duplicate(), Delay(3.0)], ids=repr)
+@to_orders
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
 def test_lost_repeated_and_late_orders_change_nothing(
     order: tuple[str, str, str], fault: Fault, tmp_path: Path

@@ -42,10 +42,7 @@ def test_flower_clients_killed_and_restarted_make_the_simulated_model(tmp_path: 
     joined.script, joined.pace = path, 0.3
     with joined as processes:
         processes.start_all()
-        for version, victim in enumerate(("client-01", "client-04")):
-            processes.wait(lambda v=version: processes.reached(v), f"version {version}")  # type: ignore[misc]
-            processes.kill(victim)
-            processes.start(victim)
+        processes.kill_in_turn("client-01", "client-04")
         processes.wait(processes.finished, "the end")
         versions, model = processes.model()
         assert versions == {"all": 3}

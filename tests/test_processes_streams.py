@@ -24,11 +24,7 @@ def test_killed_one_after_another_loses_nothing(tmp_path: Path) -> None:
     with Processes(tmp_path, "rlwe", versions=6, plan=plan) as processes:
         processes.pace = 0.15
         processes.start_all()
-        victims = ("coordinator", "shard-0", "holder-0", "client-03")
-        for version, victim in enumerate(victims):
-            processes.wait(lambda v=version: processes.reached(v), f"version {version}")  # type: ignore[misc]
-            processes.kill(victim)
-            processes.start(victim)
+        processes.kill_in_turn("coordinator", "shard-0", "holder-0", "client-03")
         processes.wait(processes.finished, "the end")
         assert processes.model()[0] == {"all": 6}
         made = processes.journal("coordinator", records.CohortClosed, records.CohortOpened)

@@ -18,7 +18,8 @@ from secureps.run.serve import initial_schema
 from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.store.checkpoint import latest_good
 from secureps.store.spool import DiskSpool
-from secureps.wire.transport import Cut, Delay, Drop, DropReply, Duplicate, Fault, Faults
+from secureps.wire.transport import Fault, Faults
+from tests.faults_kit import to_orders, to_requests
 from tests.federations import (
     Tensors,
     Walker,
@@ -208,7 +209,7 @@ def survive(message: tuple[str, str, str], fault: Fault, folder: Path, cipher: s
     assert same(simulation.model(), unharmed("plain", versions)[0])
 
 
-@pytest.mark.parametrize("fault", [Drop(), DropReply(), Duplicate(), Delay(3.0)], ids=repr)
+@to_requests
 @pytest.mark.parametrize("request_", REQUESTS, ids="-".join)
 def test_lost_repeated_and_late_requests_change_nothing(
     request_: tuple[str, str, str], fault: Fault, tmp_path: Path
@@ -216,7 +217,7 @@ def test_lost_repeated_and_late_requests_change_nothing(
     survive(request_, fault, tmp_path)
 
 
-@pytest.mark.parametrize("fault", [Cut(), Duplicate(), Delay(3.0)], ids=repr)
+@to_orders
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
 def test_lost_repeated_and_late_orders_change_nothing(
     order: tuple[str, str, str], fault: Fault, tmp_path: Path
@@ -224,7 +225,7 @@ def test_lost_repeated_and_late_orders_change_nothing(
     survive(order, fault, tmp_path)
 
 
-@pytest.mark.parametrize("fault", [Drop(), DropReply(), Duplicate(), Delay(3.0)], ids=repr)
+@to_requests
 @pytest.mark.parametrize("request_", COMMITTEE, ids="-".join)
 def test_lost_answers_of_a_committee_change_nothing(
     request_: tuple[str, str, str], fault: Fault, tmp_path: Path
@@ -232,7 +233,7 @@ def test_lost_answers_of_a_committee_change_nothing(
     survive(request_, fault, tmp_path, "rlwe")
 
 
-@pytest.mark.parametrize("fault", [Cut(), Duplicate(), Delay(3.0)], ids=repr)
+@to_orders
 @pytest.mark.parametrize("order", COMMITTEE_ORDERS, ids="-".join)
 def test_lost_orders_to_a_committee_change_nothing(
     order: tuple[str, str, str], fault: Fault, tmp_path: Path
