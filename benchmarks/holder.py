@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.crowd import Crowd, million_plan, start_servers
+from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
-from tests.processes import Processes, Recorder
+from tests.processes import Recorder
 
 CLIENTS = 5
 CASES = (((1000, 100), 20), ((1000, 10_000), 4))
@@ -44,7 +45,7 @@ class Taken:
         )
 
 
-class _Federation(Processes):
+class _Federation(Deployed):
     """One holder dials a relay in the coordinator's place."""
 
     relay: Recorder

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -30,26 +29,14 @@ from tests.cheats import (
     spoils,
     until,
 )
-from tests.federations import Tensors, same, small_federation, small_plan
+from tests.federations import finished, same, small_federation, small_plan, unharmed
 
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
 
 
-@cache
-def unharmed() -> Tensors:
-    with TemporaryDirectory() as folder:
-        simulation = small_federation(small_plan(), Path(folder))
-        simulation.run()
-        return simulation.model()
-
-
-def finished(simulation: Simulation) -> bool:
-    return bool(simulation.coordinator.federation.finished)
-
-
 def ends_as_unharmed(simulation: Simulation) -> None:
     simulation.run(lambda: finished(simulation))
-    assert same(simulation.model(), unharmed())
+    assert same(simulation.model(), unharmed()[0])
 
 
 def later(simulation: Simulation, seconds: float) -> None:

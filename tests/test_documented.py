@@ -6,7 +6,7 @@ import pytest
 
 from tests import test_errors_rpc, test_errors_terminal
 from tests.documented import documented, says
-from tests.processes import ROOT
+from tests.nursery import ROOT
 
 ELSEWHERE = {
     "not founded: waits for ...": ("test_standing.py", "not founded: waits for "),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,15 +58,18 @@ def modules() -> list[Path]:
     return sorted(p for p in ROOT.rglob("*.py") if "_pb2" not in p.name)
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Every module that a file imports, at any depth of its code."""
+    found = set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             assert node.module is not None
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
+    return frozenset(found)
 
 
 def floor(dotted: str) -> tuple[str, int] | None:
@@ -96,7 +99,7 @@ def test_no_circles_inside_a_package() -> None:
     names = {".".join(("secureps", *p.relative_to(ROOT).with_suffix("").parts)) for p in modules()}
     for path in modules():
         own = ".".join(("secureps", *path.relative_to(ROOT).with_suffix("").parts))
-        wanted = set(imports(path))
+        wanted = imports(path)
         graph[own] = {n for n in names if n != own and (n in wanted or _inside(n, wanted))}
     done: set[str] = set()
 
@@ -111,7 +114,7 @@ def test_no_circles_inside_a_package() -> None:
         visit(node, ())
 
 
-def _inside(module: str, wanted: set[str]) -> bool:
+def _inside(module: str, wanted: frozenset[str]) -> bool:
     return any(name.startswith(f"{module}.") for name in wanted)
 
 

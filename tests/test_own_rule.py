@@ -22,7 +22,7 @@ from secureps.policy.rules import Bounds, refuse_close
 from secureps.policy.weights import evened, faded
 from secureps.sections import parse
 from tests.federations import same
-from tests.processes import Processes
+from tests.processes import Processes, plan_text
 from tests.streams import PRIORITY, stream, stream_plan
 
 PAGE = (Path(__file__).parent.parent / "docs" / "rules.md").read_text()
@@ -347,26 +347,12 @@ import os, sys
 with open({path!r}, "a") as file:
     file.write(" ".join(sys.argv) + chr(10))
 """
-PLAN = """
-name = "small"
-versions = {versions}
-shards = 2
-block_size = 64
-local = ["*.count"]
-[cipher]
-name = "{cipher}"
-capacity = 8
-[[group]]
-clip = 3.0
-range = 1.0
-most_examples = 32
-rule = "my_rules:Share"
-"""
 
 
 def test_the_coordinators_process_alone_imports_it(tmp_path: Path) -> None:
     told, folder = tmp_path / "imported", tmp_path / "run"
-    with Processes(folder, "rlwe", versions=2, plan=PLAN) as processes:
+    plan = plan_text('rule = "my_rules:Share"')
+    with Processes(folder, "rlwe", versions=2, plan=plan) as processes:
         (folder / "my_rules.py").write_text(fence("python") + IMPORTED.format(path=str(told)))
         processes.start_all()
         processes.wait(processes.finished, "the end")

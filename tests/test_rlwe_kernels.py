@@ -163,6 +163,9 @@ def test_no_division_branch_or_look_up_depends_on_data(
         assert not list(complaints(lines)), function
 
 
+# Not kernels, which a second run of the tests would take from the folder, without LLVM's text.
+
+
 @inlined
 def _divides(x: NDArray[np.uint64], y: NDArray[np.uint64]) -> None:
     for k in range(x.size):

@@ -1,4 +1,4 @@
-"""`secureps runs`: what a terminal of any width shows whole."""
+"""`secureps runs`: which there are, and what a terminal of any width shows whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from secureps.run.runs import STOPPED, Run, listing
+from secureps.run.folder import Origin, RunFolder
+from secureps.run.runs import STOPPED, Run, find_runs, listing
+from tests.processes import PLAN
+
+
+def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    for name, began in (("a", 30.0), ("b", 10.0), ("c", 20.0)):
+        folder = RunFolder(tmp_path / name)
+        folder.root.mkdir()
+        folder.plan.write_text(PLAN.format(cipher="plain", versions=7))
+        Origin(folder.plan, tmp_path, None, began).write(folder)
+    (tmp_path / "c" / "origin.json").write_text("{}")
+    found = [(run.folder.name, run.made, run.wanted, run.standing) for run in find_runs(tmp_path)]
+    ends = ({"all": -1}, {"all": 7}, STOPPED)
+    assert found == [("b", *ends), ("a", *ends)]
 
 
 def test_narrow_terminals_break_no_path_and_no_date() -> None:

@@ -1,4 +1,4 @@
-"""`secureps up` and `secureps simulate`, the real commands: the same bits under every cipher."""
+"""`secureps up`, the real command, and `simulate`: the same bits under every cipher."""
 
 from __future__ import annotations
 
@@ -10,29 +10,21 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
+from secureps.run.simulate import simulate
 from tests.federations import CIPHERS, Tensors, same
-from tests.processes import ROOT
+from tests.nursery import ROOT
+from tests.processes import ADAM, plan_text
 
 SCRIPT = ROOT / "tests" / "walker_client.py"
-CLIENTS = 3
+CLIENTS = 2
 VERSIONS = 2
-PLAN = """
-name = "small"
-versions = {versions}
-shards = 2
-block_size = 64
-local = ["*.count"]
-[cipher]
-{cipher}
-[[group]]
-clip = 3.0
-range = 1.0
-most_examples = 32
-rule = {{ quorum = {clients}, minimum = 2 }}
-optimizer = {{ name = "adam", learning_rate = 0.1 }}
-[federation]
-script = "{script}"
-clients = {clients}
+RULE = f"""[group.rule]
+quorum = {CLIENTS}
+minimum = 2
+"""
+FEDERATION = f"""[federation]
+script = "{SCRIPT}"
+clients = {CLIENTS}
 """
 SCENARIO = """
 name = "small"
@@ -42,18 +34,6 @@ clients = {clients}
 seed = {seed}
 """
 SEED = 5
-
-
-def run(*arguments: str | Path) -> None:
-    command = [sys.executable, "-m", "secureps", *map(str, arguments)]
-    done = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},  # the script is the tests' own
-    )
-    assert done.returncode == 0, done.stdout
 
 
 def model(folder: Path, report: Path) -> Tensors:
@@ -67,26 +47,34 @@ def model(folder: Path, report: Path) -> Tensors:
 
 
 def write_plan(folder: Path, cipher: str) -> Path:
-    settings = {**CIPHERS[cipher], "capacity": 8}
-    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+    settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in CIPHERS[cipher].items())
+    text = plan_text(RULE + ADAM + FEDERATION).replace('name = "{cipher}"', settings)
     path = folder / f"{cipher}.toml"
-    path.write_text(PLAN.format(versions=VERSIONS, cipher=lines, clients=CLIENTS, script=SCRIPT))
+    path.write_text(text.format(versions=VERSIONS))
     return path
 
 
 def played(folder: Path, cipher: str) -> Tensors:
     """Every party a process of its own."""
     out = folder / f"up-{cipher}"
-    run("up", write_plan(folder, cipher), "--out", out, "--unsafe-seed", str(SEED))
+    plan = str(write_plan(folder, cipher))
+    done = subprocess.run(
+        [sys.executable, "-m", "secureps", "up", plan, "--out", out, "--unsafe-seed", str(SEED)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},  # the script is the tests' own
+    )
+    assert done.returncode == 0, done.stdout
     return model(out, out / "report")
 
 
 def simulated(folder: Path, cipher: str, seed: int = SEED) -> Tensors:
-    """All parties in one process, in virtual time."""
+    """All parties in one process, this one, in virtual time."""
     out = folder / f"simulated-{cipher}-{seed}"
     scenario = folder / f"scenario-{cipher}-{seed}.toml"
     scenario.write_text(SCENARIO.format(cipher=cipher, script=SCRIPT, clients=CLIENTS, seed=seed))
-    run("simulate", scenario, "--out", out)
+    simulate(scenario, out, lambda said: None)
     return model(out, out)
 
 
