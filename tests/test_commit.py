@@ -241,9 +241,10 @@ def test_a_sum_that_a_shard_cannot_use_is_burnt() -> None:
 
 
 def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
-    """Whether it says so when it is asked, or was here without it before."""
+    """It must say so itself: to come without it is no word, and a shard must lack it, too."""
     for first in ("shard-a", "c1"):
         world = preparing()
+        world.give("c1", requests.Subscribe("c1", ()))
         id = SubmissionId("c1", "all", 1)
         lost = requests.Missing("shard-a", "all", 0, (id,))
         gone = requests.Missing("c1", "all", -1, (id, SubmissionId("c1", "all", 7)))

@@ -113,7 +113,7 @@ def opening_lost(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...]) -
     If it lost the sums and blocks of members too, these send again first: as long as they can, the
     cohort is not burnt for it, for no holder opens another of this version with these clients.
     """
-    gone = sorted(id.client for id in ids if id in turn.lost.get(id.client, ()))
+    gone = sorted(id.client for id in ids if id in turn.gone)
     if gone:
         names, have = named(gone), "has its own" if len(gone) == 1 else "have theirs"
         text = f"a shard lost the opened sums, the sums and blocks of members, and {names} {have}"

@@ -318,6 +318,7 @@ class Coordinator:
         """A client has no more of what it was to send again: whoever waits for it hears of it."""
         known = turn.federation.pending(client).intersection(ids)
         self._presence.lost[client] = self._presence.lost.get(client, frozenset()) | known
+        self._presence.gone |= known
         for group in {id.group for id in known}:
             if turn.federation.groups[group].phase is Phase.PREPARING:
                 commit.prepare_again(turn, turn.federation.groups[group])
@@ -420,6 +421,7 @@ class Coordinator:
             live=self._presence.live(now),
             watchers=frozenset(self._presence.watchers),
             lost=self._presence.lost,
+            gone=self._presence.gone,
             memo=self._memo,
         )
         if before is not None:

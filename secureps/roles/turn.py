@@ -6,7 +6,7 @@ party that does not is told when it subscribes). What must not live here: decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ class Turn:
         layout: the run's, None before it is founded.
         clients, holders: everybody on the roster in these roles, but a designated evaluator.
         live: clients whose lease runs at `now`; watchers: who can be told.
-        lost: what clients had no more when they last subscribed.
+        lost: what clients had no more when they last subscribed; gone: what they say is.
         memo: what was worked out in earlier turns.
     """
 
@@ -41,6 +41,7 @@ class Turn:
     live: frozenset[str]
     watchers: frozenset[str]
     lost: Mapping[str, frozenset[SubmissionId]] = field(default_factory=dict)
+    gone: Set[SubmissionId] = frozenset()
     memo: Memo = field(default_factory=Memo)
     step: Step = field(default_factory=Step)
 
