@@ -136,6 +136,25 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shelf")
+def test_the_same_sources_elsewhere_or_of_another_age_are_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numba keeps a kernel by the place and age of its source: a clone's are not another's."""
+    keep_in(tmp_path / "kernels")
+    kept = []
+    for place, age in (("one", 1), ("two", 1), ("two", 2), ("one", 1)):
+        (tmp_path / place).mkdir(exist_ok=True)
+        source = tmp_path / place / "ntt.py"
+        source.write_text("x = 1")
+        os.utime(source, (age, age))
+        monkeypatch.setattr(compiled, "__file__", str(tmp_path / place / "compiled.py"))
+        kept.append(all_kept())
+        compiled._mark(kernel_folder()).touch()
+    assert kept == [False, False, False, True]
+    assert len(list((tmp_path / "kernels").iterdir())) == 1
+
+
+@pytest.mark.usefixtures("shelf")
 def test_other_sources_have_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """numba would take a kernel whose callee, in another file, has changed."""
     keep_in(tmp_path / "kernels")

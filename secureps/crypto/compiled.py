@@ -58,8 +58,7 @@ def kernel_folder() -> Path:
         ConfigError: it cannot be made, or somebody else owns it or may write to it.
     """
     top = _SHELF.wanted or default_folder()
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    folder = top / digest("secureps-kernels", *(s.read_bytes() for s in sources)).hex()[:16]
+    folder = top / digest("secureps-kernels", *(s.read_bytes() for s in _sources())).hex()[:16]
     try:
         top.parent.mkdir(parents=True, exist_ok=True)
         for each in (top, folder):
@@ -106,8 +105,9 @@ def note_all_kept() -> None:
 
 
 def _mark(folder: Path) -> Path:
-    """Named for what numba goes by besides the sources: interpreter, itself, and processor."""
+    """Named for what numba goes by: interpreter, itself, processor, place and age of sources."""
     facts = (
+        *(f"{each.resolve()} {each.stat().st_mtime_ns}" for each in _sources()),
         str(sys.implementation.cache_tag),
         str(numba.__version__),
         str(llvm.get_host_cpu_name()),
@@ -115,6 +115,10 @@ def _mark(folder: Path) -> Path:
     )
     own = digest("secureps-kernels-all", *(fact.encode() for fact in facts))
     return folder / f"all-{own.hex()[:16]}"
+
+
+def _sources() -> list[Path]:
+    return sorted(Path(__file__).parent.glob("*.py"))
 
 
 def compiled_here() -> int:
