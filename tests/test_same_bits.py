@@ -1,16 +1,14 @@
-"""`secureps up`, the real command, and `simulate`: the same bits under every cipher."""
+"""`secureps up` and `secureps simulate`, the commands: the same bits under every cipher."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
 from safetensors.numpy import load_file
 
-from secureps.run.simulate import simulate
+from tests.command import run
 from tests.federations import CIPHERS, Tensors, same
 from tests.nursery import ROOT
 from tests.processes import ADAM, plan_text
@@ -54,39 +52,34 @@ def write_plan(folder: Path, cipher: str) -> Path:
     return path
 
 
-def played(folder: Path, cipher: str) -> Tensors:
+def played(patch: pytest.MonkeyPatch, folder: Path, cipher: str) -> Tensors:
     """Every party a process of its own."""
-    out = folder / f"up-{cipher}"
-    plan = str(write_plan(folder, cipher))
-    done = subprocess.run(
-        [sys.executable, "-m", "secureps", "up", plan, "--out", out, "--unsafe-seed", str(SEED)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},  # the script is the tests' own
-    )
-    assert done.returncode == 0, done.stdout
+    out, plan = folder / f"up-{cipher}", write_plan(folder, cipher)
+    assert run(patch, "up", plan, "--out", out, "--unsafe-seed", str(SEED)) == 0
     return model(out, out / "report")
 
 
-def simulated(folder: Path, cipher: str, seed: int = SEED) -> Tensors:
-    """All parties in one process, this one, in virtual time."""
+def simulated(patch: pytest.MonkeyPatch, folder: Path, cipher: str, seed: int = SEED) -> Tensors:
+    """All parties in one process, in virtual time."""
     out = folder / f"simulated-{cipher}-{seed}"
     scenario = folder / f"scenario-{cipher}-{seed}.toml"
     scenario.write_text(SCENARIO.format(cipher=cipher, script=SCRIPT, clients=CLIENTS, seed=seed))
-    simulate(scenario, out, lambda said: None)
+    assert run(patch, "simulate", scenario, "--out", out) == 0
     return model(out, out)
 
 
-def test_up_and_simulate_end_in_the_same_bits_under_every_cipher(tmp_path: Path) -> None:
+def test_up_and_simulate_end_in_the_same_bits_under_every_cipher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`plain`, `bfv`, `rlwe` with one key holder, and with three of four: eight final models."""
     ciphers = ("plain", "bfv", "rlwe-alone", "rlwe")
     models = {}
     for cipher in ciphers:
-        models["up", cipher] = played(tmp_path, cipher)
-        models["simulate", cipher] = simulated(tmp_path, cipher)
+        models["up", cipher] = played(monkeypatch, tmp_path, cipher)
+        models["simulate", cipher] = simulated(monkeypatch, tmp_path, cipher)
         holders = {path.stem for path in (tmp_path / f"up-{cipher}/config").glob("holder-*")}
         assert len(holders) == {"plain": 0, "bfv": 1, "rlwe-alone": 1, "rlwe": 4}[cipher]
     first = models["up", "plain"]
     assert {name: same(first, each) for name, each in models.items()} == dict.fromkeys(models, True)
-    assert not same(first, simulated(tmp_path, "plain", SEED + 1)), "bits are a seed's"
+    other = simulated(monkeypatch, tmp_path, "plain", SEED + 1)
+    assert not same(first, other), "bits are a seed's"

@@ -26,6 +26,7 @@ from secureps.run.folder import Cast, RunFolder
 from secureps.run.up import Order, Troupe, up
 from secureps.store.checkpoint import read_state, write_state
 from tests import extras_kit
+from tests.command import run
 from tests.federations import same
 from tests.nursery import ROOT
 
@@ -147,8 +148,10 @@ def check_told(told: str, out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(280)
-def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(tmp_path: Path) -> None:
-    """Bit for bit, by the real commands and with torch."""
+def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, by the commands and with torch."""
     out = tmp_path / "bfv"
     bfv = start(write_plan(tmp_path / "bfv.toml", "bfv"), out)
     killed = ("shard-1", "client-02")
@@ -162,7 +165,7 @@ def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(tmp_pat
     assert "shard-1 died (signal SIGKILL)" in told
     assert summary["ratio_up"] > 1
     assert 0.9 < summary["ratio_down"] < 1.1
-    simulate_scenario(tmp_path)
+    simulate_scenario(monkeypatch, tmp_path)
     played, simulated = (
         load_file(tmp_path / r / "model.safetensors") for r in ("bfv", "simulated")
     )
@@ -170,27 +173,26 @@ def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(tmp_pat
     assert same(played, simulated)
 
 
-def simulate_scenario(folder: Path) -> None:
-    """The same federation under the same seed, in virtual time, by the real command."""
+def simulate_scenario(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The same federation under the same seed, in virtual time."""
     write_plan(folder / "plain.toml")
     scenario = folder / "scenario.toml"
     scenario.write_text(
         f'name = "same"\nplan = "plain.toml"\nscript = "{SCRIPT}"\nclients = 3\nseed = 5\n'
         "[settings]\nalpha = 1.0\n[delays]\ntrain = 3.0\n"
     )
-    command = [sys.executable, "-m", "secureps", "simulate", str(scenario)]
-    subprocess.run([*command, "--out", str(folder / "simulated")], check=True, capture_output=True)
+    assert run(patch, "simulate", scenario, "--out", folder / "simulated") == 0
 
 
 @pytest.mark.timeout(120)
-def test_a_flower_app_joins_and_its_holders_judge(tmp_path: Path) -> None:
+def test_a_flower_app_joins_and_its_holders_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = write_plan(tmp_path / "plan.toml", script=SCRIPT.with_name("digits_numpy.py"))
     before, _, rest = plan.read_text().replace("versions = 3", "versions = 2").partition("[priv")
     _, _, after = rest.partition("[federation]")
     plan.write_text(f"{before}[training]\nlr = 2.0\n[federation]{after}")
-    run = start(plan, tmp_path / "run")
-    told, _ = run.communicate()
-    assert run.returncode == 0, told
+    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", "--unsafe-seed", "5") == 0
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
     assert summary["versions"] == {"all": 2}
     assert summary["updates"] == dict.fromkeys(("client-00", "client-01", "client-02"), 2)
@@ -237,14 +239,16 @@ if __name__ == "__main__":
 
 
 @pytest.mark.timeout(120)
-def test_spent_budgets_end_the_run_before_its_time(tmp_path: Path) -> None:
+def test_spent_budgets_end_the_run_before_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = tmp_path / "examiners.py"
     script.write_text(EXAMINERS)
     plan = write_plan(tmp_path / "plan.toml", script=script)
     plan.write_text(plan.read_text().replace("budget = 50.0", "budget = 2.5"))
-    run = start(plan, tmp_path / "run")
-    told, _ = run.communicate()
-    assert run.returncode == 0, told
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", "--unsafe-seed", "5") == 0
+    told = capsys.readouterr().out
     ending = "the privacy budget is spent: after version 1 of all, another would bring 3 clients"
     assert ending in told
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
@@ -259,11 +263,11 @@ def test_spent_budgets_end_the_run_before_its_time(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_a_signal_leaves_nothing_over(number: signal.Signals, code: int, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run = start(write_plan(tmp_path / "plan.toml", script=WALKERS), out)
-    until(lambda: len(processes(out)) == 6, run)
-    run.send_signal(number)
-    told, _ = run.communicate()
-    assert run.returncode == code, told
+    play = start(write_plan(tmp_path / "plan.toml", script=WALKERS), out)
+    until(lambda: len(processes(out)) == 6, play)
+    play.send_signal(number)
+    told, _ = play.communicate()
+    assert play.returncode == code, told
     assert "Traceback" not in told
     assert told.index("stopping ...") < told.index("stopped; this goes on with it")
     assert not processes(out)
