@@ -23,6 +23,7 @@ from secureps.roles.shard import Shard
 from secureps.run.metrics import Metrics
 from secureps.run.simulation import Conditions
 from secureps.store.spool import MemorySpool
+from tests.explained import explain
 from tests.privacy_kit import (
     PRIVACY,
     VALUES,
@@ -35,7 +36,6 @@ from tests.privacy_kit import (
 from tests.roles_kit import SCHEMA, World, make_cohort, make_plan, refused
 from tests.shard_kit import Desk
 from tests.shard_kit import refused as refused_by_shard
-from tests.test_explanation import explain
 
 # --- who may say what -----------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +12,14 @@ from secureps.codec.grid import Grid
 from secureps.crypto.suite import cipher
 from secureps.errors import PlanRefused
 from secureps.messages.charge import Charge
-from secureps.policy import explanation
-from secureps.policy.explanation import Explanation
-from secureps.policy.footprint import Service
 from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.accountant import epsilon
 from tests.committee_plans import committee_plan
+from tests.explained import explain
 from tests.roles_kit import SCHEMA, make_plan, private_plan
 
 DIGITS = load_plan(Path(__file__).parent.parent / "policies" / "digits.toml")
 VALUES = 9610
-SERVICE = Service(
-    shards=("shard-0", "shard-1"),
-    clients=4,
-    program=1000,
-    connection=500,
-    stream=100,
-    threads=12,
-    streams=8,
-    piece=1 << 20,
-    in_flight=64 << 20,
-)
-
-
-def explain(plan: Plan, sizes: Mapping[str, int]) -> Explanation:
-    return explanation.explain(plan, sizes, SERVICE)
 
 
 @pytest.mark.parametrize("name", ["plain", "bfv", "rlwe"])
