@@ -12,6 +12,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import records, stream_records
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.submission import Cohort, Receipt
+from secureps.policy.rule import named
 
 KNOWN = ("group", "version", "round", "number", "extensions", "client")
 """Fields of records that programs are told beside the line."""
@@ -36,6 +37,8 @@ def told(record: Any) -> str | None:
             return f"{client} takes part no more: what it may spend is spent"
         case records.MemberDeclined(group, _, client, reason):
             return f"{group}: {client} takes no part: {reason}"
+        case stream_records.MembersReturned(group, clients, reason):
+            return f"{group}: {named(clients)} return: {reason}"
         case stream_records.MemberPassed(group, client, reason):
             return f"{group}: {client} is not waited for: {reason}"
         case stream_records.SubmissionWithdrawn(_, id, reason):
