@@ -7,7 +7,6 @@ STAMP := .venv/.installed
 .PHONY: demo test check bench study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in about a minute
-	$(BIN)/secureps warm
 	$(BIN)/secureps up policies/digits.toml
 
 test: $(STAMP)
@@ -23,8 +22,9 @@ bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
 
-study: $(STAMP)  ## every rule by virtual time to a target; about ten minutes of two quiet cores
+study: $(STAMP)  ## rules by virtual time to a target; about twenty minutes of two quiet cores
 	$(BIN)/secureps study simulations/stragglers.toml
+	$(BIN)/secureps study simulations/ctr.toml
 
 proto: $(STAMP)  ## after a change of secureps.proto
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. secureps/wire/secureps.proto

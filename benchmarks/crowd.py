@@ -14,6 +14,7 @@ from pathlib import Path
 
 from secureps.client.hands import Holdings
 from secureps.client.runner import make_member
+from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import SecurepsError
 from secureps.roles.machine import COORDINATOR
@@ -25,7 +26,7 @@ from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import load_private, load_public
 from secureps.store.spool import DiskSpool
 from secureps.wire.rpc import GrpcTransport
-from tests.federations import Walker
+from tests.federations import Tensors, Walker
 from tests.processes import Processes
 
 SHAPE = (1000, 1000)
@@ -61,15 +62,36 @@ def million_plan(clients: int) -> str:
     return _PLAN.format(clients=clients)
 
 
-class Crowd:
-    """The clients of a federation of processes; `with` lets them join, and stops them."""
+class _Held(Walker):
+    """Trains from version 1 on once it may."""
 
-    def __init__(self, processes: Processes, shape: tuple[int, ...] = SHAPE) -> None:
+    def __init__(self, number: int, shape: tuple[int, ...], free: threading.Event) -> None:
+        super().__init__(number, shape)
+        self._free = free
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        if max(config.versions.values()) > 0:
+            self._free.wait()
+        return super().fit(parameters, config)
+
+
+class Crowd:
+    """The clients of a federation of processes; `with` lets them join, and stops them.
+
+    If `held`, they train from version 1 on once they may `go_on`.
+    """
+
+    def __init__(
+        self, processes: Processes, shape: tuple[int, ...] = SHAPE, held: bool = False
+    ) -> None:
         self._loop = RealLoop(workers=WORKERS)
         self._thread = threading.Thread(target=self._loop.run, name="crowd", daemon=True)
         self._transports: list[GrpcTransport] = []
+        self._free = threading.Event()
+        if not held:
+            self._free.set()
         self._members = [
-            self._member(processes, name, Walker(number, shape))
+            self._member(processes, name, _Held(number, shape, self._free))
             for number, name in enumerate(processes.clients)
         ]
 
@@ -80,12 +102,17 @@ class Crowd:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._free.set()
         for member in self._members:
             member.stop()
         self._loop.stop()
         self._thread.join()
         for transport in self._transports:
             transport.close()
+
+    def go_on(self) -> None:
+        """Lets them train from version 1 on."""
+        self._free.set()
 
     def finished(self) -> bool:
         """Whether every client has heard that the run is over; raises what ended one before."""

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.crowd import Crowd, million_plan, start_servers
+from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
-from tests.processes import Processes, Recorder
+from tests.processes import Recorder
 
 CLIENTS = 5
 CASES = (((1000, 100), 20), ((1000, 10_000), 4))
@@ -44,7 +45,7 @@ class Taken:
         )
 
 
-class _Federation(Processes):
+class _Federation(Deployed):
     """One holder dials a relay in the coordinator's place."""
 
     relay: Recorder
@@ -78,9 +79,10 @@ def _row(shape: tuple[int, ...], versions: int, rest: float) -> Row:
         processes = _Federation(Path(folder), "rlwe", CLIENTS, versions + 1, plan=plan)
         with processes:
             start_servers(processes)
-            with Crowd(processes, shape) as crowd:
+            with Crowd(processes, shape, held=True) as crowd:
                 processes.wait(lambda: processes.reached(1), "version 1")
                 before = processes.taken()
+                crowd.go_on()
                 processes.wait(crowd.finished, "the last version")
                 taken = processes.taken().since(before)
             before = processes.taken()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.crowd import SHAPE, Crowd, memory, million_plan, start_servers
+from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
 from secureps.model.layout import GroupLayout
 from secureps.policy.footprint import Footprint, footprint
@@ -64,7 +65,7 @@ def shard_peaks(
 ) -> Peaks:
     """Plays a run in `folder` and looks at its two shards."""
     plan = million_plan(clients)
-    with Processes(folder, cipher, clients, versions, plan=plan) as processes:
+    with Deployed(folder, cipher, clients, versions, plan=plan) as processes:
         start_servers(processes)
         idle = _of(processes, "VmHWM")
         with Crowd(processes, shape) as crowd:

@@ -16,10 +16,12 @@ import psutil
 
 from benchmarks import floor
 from benchmarks.crowd import SHAPE, million_plan
+from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
 from benchmarks.stopwatch import FLOAT_BYTES
 from secureps.crypto.suite import CIPHERS
-from tests.processes import ROOT, Processes
+from tests.nursery import ROOT
+from tests.processes import Processes
 
 CLIENTS = 5
 VERSIONS = 2
@@ -37,7 +39,7 @@ class Cost:
     sent: float
 
 
-class _Federation(Processes):
+class _Federation(Deployed):
     """With clients that train a million parameters."""
 
     def _client(self, name: str) -> list[str]:

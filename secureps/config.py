@@ -15,8 +15,10 @@ from pydantic import (
     Field,
     Tag,
 )
+from pydantic_core import PydanticCustomError
 
 from secureps.sections import Section
+from secureps.spelling import meant
 
 Scalar = bool | int | float | str
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
@@ -138,18 +140,19 @@ RuleSection = Annotated[
     | Annotated[AsyncSection, Tag("async")]
     | Annotated[PrioritySection, Tag("priority")]
     | Annotated[OwnRuleSection, Tag("own")],
-    Discriminator(
-        _rule,
-        custom_error_type="rule",
-        custom_error_message=f"no such rule; name one of {', '.join(RULES)}, or your own as "
-        '"package.module:Class"',
-    ),
+    Discriminator(_rule),
 ]
 
 
-def _spelled_short(rule: Any) -> Any:
-    """`rule = "package.module:Class"` says no more than a name."""
-    return {"name": rule} if isinstance(rule, str) else rule
+def _spelled(rule: Any) -> Any:
+    """`rule = "package.module:Class"` says no more than a name, which must be of a rule."""
+    table = {"name": rule} if isinstance(rule, str) else rule
+    if _rule(table) not in (*RULES, "own"):
+        given = table.get("name") if isinstance(table, dict) else table
+        text = f"no such rule, {given!r:.80}; {meant(given, RULES)}"
+        own = 'or your own as "package.module:Class"'
+        raise PydanticCustomError("rule", "{text}", {"text": f"{text}, {own}"})
+    return table
 
 
 class ScheduleSection(Section):
@@ -218,7 +221,7 @@ class GroupSection(Section):
     most_examples: int = Field(default=1_000_000, ge=1)
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
-    rule: Annotated[RuleSection, BeforeValidator(_spelled_short)]
+    rule: Annotated[RuleSection, BeforeValidator(_spelled)]
     optimizer: OptimizerSection = OptimizerSection()
 
 
@@ -344,20 +347,27 @@ class PlanSection(Section):
 
 
 class VariantSection(Section):
-    """A rule in a study: which of `rules`, and at which of the server's `rates`, tuning decides."""
+    """A plan in a study (default: the scenario's), with what tuning chooses for all its groups.
+
+    Each of `rules`, with each of `deadlines`, at each of the server's `rates`: where there is
+    none, the plan's own.
+    """
 
     name: str = Field(pattern=NAME)
-    rules: tuple[Annotated[RuleSection, BeforeValidator(_spelled_short)], ...] = Field(min_length=1)
-    rates: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(1.0,), min_length=1)
+    plan: str | None = None
+    rules: tuple[Annotated[RuleSection, BeforeValidator(_spelled)], ...] = ()
+    deadlines: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
 
 
 class StudySection(Section):
     """Rules compared by the virtual time after which the model is good enough (`run.study`).
 
     That is the first time from which `hold` judgements in a row, `every` seconds apart, have a
-    `measure` of `target` or more. Every rule of a variant is tried at each of its rates under the
-    seed `tuning`; the soonest is judged under `seeds`. `sealed` versions are made both in the
-    clear and under the plan's cipher, and compared.
+    `measure` of `target` or more. Every candidate of a variant is tried under the seed `tuning`;
+    the soonest is judged under `seeds`. `sealed` versions are made both in the clear and under the
+    plan's cipher, and compared. Where bytes take time (`delays.bandwidth`), trials are played
+    under the plan's cipher, for it decides how many there are.
     """
 
     measure: str = "accuracy"
@@ -409,8 +419,8 @@ class ServeSection(Section):
     """One server process; which keys it needs depends on its role (`run.serve`).
 
     Paths are relative to the file. `listen` is where it binds, `advertise` what others
-    dial (default: the same); `minimum` is the smallest cohort that a holder opens, `threshold` how
-    many holders must agree by any plan that it takes part in (default: as many as the plan says).
+    dial (default: the same); by any plan that a holder takes part in, `minimum` is the smallest
+    cohort, and `threshold` how many holders must agree (default: as many as the plan says).
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks.

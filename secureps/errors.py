@@ -32,6 +32,9 @@ gRPC status code that `wire.rpc` maps the class to. Messages never contain secre
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -94,6 +97,15 @@ class ConfigError(OperatorError):
 
 class PlanRefused(OperatorError):
     pass
+
+
+@contextmanager
+def naming(where: Path | str) -> Iterator[None]:
+    """Whatever is refused of a plan names its file, or the part that it is in, if there are any."""
+    try:
+        yield
+    except PlanRefused as error:
+        raise PlanRefused(f"{where}: {error}" if where else str(error)) from None
 
 
 class RuleFailed(OperatorError):

@@ -5,7 +5,7 @@ What must not live here: any single section (`config`).
 
 from __future__ import annotations
 
-import difflib
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from secureps.errors import ConfigError
+from secureps.spelling import meant
 
 
 class Section(BaseModel):
@@ -24,6 +25,9 @@ class Section(BaseModel):
 
 
 S = TypeVar("S", bound=Section)
+
+_LITERAL = re.compile("'([^']*)'")
+"""A name in pydantic's "'local', 'distributed' or 'aggregator'"."""
 
 
 def parse(kind: type[S], data: dict[str, Any], where: str) -> S:
@@ -45,14 +49,13 @@ def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
 
 
 def _told(kind: type[Section], error: ErrorDetails) -> str:
-    """A key, as the file spells it, and what is wrong; for an unknown one, which are known."""
+    """A key, as the file spells it, and what is wrong; of an unknown name, which are known."""
     key, section = _place(kind, error["loc"])
-    if error["type"] != "extra_forbidden":
-        return f"{key or 'top level'}: {error['msg']}"
-    known = list(section.model_fields)
-    close = difflib.get_close_matches(str(error["loc"][-1]), known, 1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-    return f"{key}: unknown key; {hint}"
+    if error["type"] == "extra_forbidden":
+        return f"{key}: unknown key; {meant(error['loc'][-1], section.model_fields)}"
+    if error["type"] == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
+        return f"{key}: unknown value {error['input']!r:.80}; {meant(error['input'], names)}"
+    return f"{key or 'top level'}: {error['msg']}"
 
 
 def _place(kind: type[Section], location: tuple[int | str, ...]) -> tuple[str, type[Section]]:

@@ -74,6 +74,11 @@ def spoil_one(receipt: Receipt) -> dict[str, Any]:
     return {"envelopes": tuple(envelopes)}
 
 
+def spoil_all(receipt: Receipt) -> dict[str, Any]:
+    """No holder gets an envelope that opens."""
+    return {"envelopes": tuple(e[:-1] + bytes([e[-1] ^ 1]) for e in receipt.envelopes)}
+
+
 def spoils(simulation: Simulation, client: str, times: int, group: str | None = None) -> None:
     """It shares another key than it seals with, so many times; of one group, or of all."""
     hands = simulation.parties[client].hands

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,15 +13,22 @@ from numpy.typing import NDArray
 from secureps.client.sealing import Origin, OutboxSealer
 from secureps.config import PlanSection
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.crypto.field import parse_vector
+from secureps.crypto.field import P, combination, parse_vector
 from secureps.crypto.rlwe import KeySum
-from secureps.crypto.sharing import Committee, key_sum
+from secureps.crypto.sharing import Committee, Subset, _pseudorandom, key_sum
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import SecurepsError
 from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
-from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
+from secureps.messages.submission import (
+    Cohort,
+    Member,
+    Receipt,
+    SubmissionId,
+    rooted,
+    sharing_id,
+)
 from secureps.policy.plan import Plan
 from secureps.roles.charter import Pinned
 from secureps.roles.committee_holder import CommitteeHolder
@@ -33,14 +40,15 @@ from secureps.service.committee_hands import CommitteeHands
 from secureps.store.spool import MemorySpool
 from tests.roles_kit import SCHEMA
 
+Ints = NDArray[np.int64]
 CLIENTS = tuple(f"c{number}" for number in range(8))
 BASE = digest("base")
 SHARD = "shard-0"
 
 
 @cache
-def committee_plan(holders: int, threshold: int, capacity: int = 24) -> Plan:
-    """Two or more clients; four blocks of fifteen values."""
+def committee_plan(holders: int, threshold: int, minimum: int = 2) -> Plan:
+    """Cohorts of `minimum` or more; four blocks of fifteen values."""
     body: dict[str, Any] = {
         "name": "small",
         "versions": 2,
@@ -48,11 +56,11 @@ def committee_plan(holders: int, threshold: int, capacity: int = 24) -> Plan:
         "shards": 1,
         "cipher": {
             "name": "rlwe",
-            "capacity": capacity,
+            "capacity": 24,
             "holders": holders,
             "threshold": threshold,
         },
-        "group": [{"rule": {"quorum": 3, "minimum": 2, "most": 6}}],
+        "group": [{"rule": {"quorum": 5, "minimum": minimum, "most": 6}}],
     }
     return Plan(parse(PlanSection, body, "test"))
 
@@ -63,7 +71,7 @@ class Sent:
 
     receipt: Receipt
     payloads: tuple[bytes, ...]
-    values: NDArray[np.int64]
+    values: Ints
 
 
 class Site:
@@ -97,9 +105,9 @@ class Site:
     def committee(self) -> Committee:
         return self.plan.committee(self.names)
 
-    def holder(self, index: int, minimum: int = 2) -> Holder:
+    def holder(self, index: int) -> Holder:
         """A holder of this index with an empty ledger, its run pinned."""
-        return Holder(self, self.names[index], minimum)
+        return Holder(self, self.names[index])
 
     def send(
         self, client: str, sequence: int = 1, version: int = 0, base: bytes = BASE, seed: int = 0
@@ -131,7 +139,7 @@ class Site:
 
     # --- the aggregator -----------------------------------------------------------
 
-    def key(self, order: orders.Open, shares: Mapping[str, bytes]) -> NDArray[np.int64]:
+    def key(self, order: orders.Open, shares: Mapping[str, bytes]) -> Ints:
         """S of a cohort, from t answers."""
         length = key_length(self.plan.cipher_parameters)
         answers = {self.names.index(n): parse_vector(s, length) for n, s in shares.items()}
@@ -139,9 +147,7 @@ class Site:
         weights = [member.weight for member in order.cohort.members]
         return key_sum(self.committee, answers, corrections, weights)
 
-    def opened(
-        self, sent: Sequence[Sent], weights: Sequence[int], key: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def opened(self, sent: Sequence[Sent], weights: Sequence[int], key: Ints) -> Ints:
         """The sum of values under a sum of keys; Refused if it is another's."""
         built, layout = cipher(self.plan.cipher_parameters), self.pinned.layout.group("all")
         squares = sum(weight * weight for weight in weights)
@@ -159,32 +165,31 @@ class Site:
 class Bench(Site):
     """A site whose keys are all in memory."""
 
-    def __init__(self, holders: int = 4, threshold: int = 3) -> None:
-        plan = committee_plan(holders, threshold)
+    def __init__(self, holders: int = 4, threshold: int = 3, minimum: int = 2) -> None:
+        plan = committee_plan(holders, threshold, minimum)
         super().__init__(plan, memory_kit(plan, CLIENTS))
 
 
 class Holder:
     """A machine, its hands and its journal; works are done at once."""
 
-    def __init__(self, bench: Site, name: str, minimum: int) -> None:
+    def __init__(self, bench: Site, name: str) -> None:
         self.bench = bench
         self.name = name
         public, secret = bench.kit.public, bench.kit.secrets[name]
         assert isinstance(secret, EnvelopeKey)
-        rules = HolderRules(minimum, public.holders_digest)
+        rules = HolderRules(2, public.holders_digest)
         self.machine = CommitteeHolder(name, public.roster, rules)
         self.hands = CommitteeHands(self.machine, name, bench.names, secret)
-        self.minimum = minimum
         self.journal: list[Any] = []
         self.order(orders.Configure(1, bench.run, bench.placement, bench.addresses))
 
     def restarted(self) -> Holder:
-        again = Holder(self.bench, self.name, self.minimum)
+        again = Holder(self.bench, self.name)
         again.machine = CommitteeHolder(
             self.name,
             self.bench.kit.public.roster,
-            HolderRules(self.minimum, self.bench.kit.public.holders_digest),
+            HolderRules(2, self.bench.kit.public.holders_digest),
         )
         again.hands._machine = again.machine
         for record in self.journal:
@@ -226,6 +231,34 @@ class Holder:
         (found,) = self.order(order)
         assert isinstance(found, requests.OpenRefused)
         return found.reason
+
+
+def seeds(site: Site, holder: Holder, receipt: Receipt) -> dict[Subset, bytes]:
+    """What a holder has of a submission's one-time key, by the holders that do not have it."""
+    found = holder.hands._share(receipt)._seeds
+    return {site.committee.subsets[i]: seed for i, seed in found.items()}
+
+
+def key_of(receipt: Receipt, known: Mapping[Subset, bytes], length: int) -> Ints:
+    """What these seeds and the correction come to: the one-time key, if they are all."""
+    id = sharing_id(receipt.run, receipt.id)
+    pieces = [_pseudorandom(id, subset, seed, length) for subset, seed in known.items()]
+    correction = parse_vector(receipt.correction or b"", length)
+    key = combination([1] * (len(pieces) + 1), [correction, *pieces]).astype(np.int64)
+    return np.where(key > P // 2, key - P, key)
+
+
+def made_up_keys(
+    receipt: Receipt, known: Mapping[Subset, bytes], lacked: Subset, length: int
+) -> Iterator[Ints]:
+    """Keys that somebody tries who lacks one seed."""
+    rest, rng = key_of(receipt, known, length), np.random.default_rng(0)
+    yield rest
+    yield np.zeros(length, np.int64)
+    yield rng.integers(-41, 42, length)
+    yield rng.integers(-(P // 2), P // 2, length)
+    for seed in (bytes(32), next(iter(known.values()))):
+        yield key_of(receipt, {**known, lacked: seed}, length)
 
 
 def said(step: Step) -> list[Any]:

@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import os
 import signal
 
 import pytest
@@ -11,6 +12,15 @@ pytest.register_assert_rewrite("tests.transport_kit")  # its contract is made of
 # is ignored, and Python then leaves it so: no process of a test would hear Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What a process wrote outlives it; the disk is waited for on account of power cuts, which no test
+# plays, and three quarters of a simulation's time would be that. Tests of when it is waited for
+# put something of their own in its place.
+os.fsync = lambda fd: None
+
+# As for every command; before anything imports torch, whose threads cost five times what they
+# do with models of this size.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes depends on what else the machine does: never a reason to fail.
 settings.register_profile("secureps", deadline=None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -89,6 +92,50 @@ def small_federation(
     """Six walkers under a plan."""
     trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
     return Simulation(plan, Cast(trainers, UnsafeSeed(seed)), folder, conditions)
+
+
+def finished(simulation: Simulation) -> bool:
+    return bool(simulation.coordinator.federation.finished)
+
+
+def events_of(simulation: Simulation) -> int:
+    """Plays to the end; how many events that took."""
+    events = 0
+
+    def over() -> bool:
+        nonlocal events
+        events += 1
+        return finished(simulation)
+
+    simulation.run(over)
+    return events
+
+
+@cache
+def unharmed(cipher: str = "plain", versions: int = 4) -> tuple[Tensors, int]:
+    """The model of a run in which nothing goes wrong, and how many events it had."""
+    with TemporaryDirectory() as folder:
+        simulation = small_federation(small_plan(cipher, versions=versions), Path(folder))
+        events = events_of(simulation)
+        return simulation.model(), events
+
+
+def killed_at(
+    simulation: Simulation, party: str, moment: int, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Plays to an event, kills a party, starts it again a second later, and plays to the end."""
+    left = moment
+
+    def come() -> bool:
+        nonlocal left
+        left -= 1
+        return left <= 0
+
+    simulation.run(come)
+    simulation.kill(party)
+    meanwhile()
+    simulation.loop.call_later(1.0, lambda: simulation.start(party))
+    simulation.run(lambda: finished(simulation))
 
 
 def same(left: Tensors, right: Tensors) -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +23,46 @@ from secureps.run.names import client_names, holder_names, shard_names
 from secureps.run.observer import Model, Observer
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import create_kit, issue
+from tests.nursery import ROOT, Child, spawn
 
-ROOT = Path(__file__).parent.parent
 PATIENCE = 90.0
 
-PLAN = """
+VALUES = """clip = 3.0
+range = 1.0
+most_examples = 32
+"""
+
+
+def plan_text(rule: str, values: str = VALUES, capacity: int = 8) -> str:
+    """A plan's file of which `{versions}` and `{cipher}` are open, for the model of the walkers.
+
+    Args:
+        rule, values: what the group says of its rule, and whatever follows; and before that.
+    """
+    return f"""
 name = "small"
-versions = {versions}
+versions = {{versions}}
 shards = 2
 block_size = 64
 local = ["*.count"]
 [cipher]
-name = "{cipher}"
-capacity = 8
+name = "{{cipher}}"
+capacity = {capacity}
 [[group]]
-clip = 3.0
-range = 1.0
-most_examples = 32
-[group.rule]
+{values}{rule}
+"""
+
+
+ROUNDS = """[group.rule]
 quorum = 6
 deadline = 60.0
-[group.optimizer]
+"""
+ADAM = """[group.optimizer]
 name = "adam"
 learning_rate = 0.1
 """
+PLAN = plan_text(ROUNDS + ADAM)
+"""That of `small_plan`, as a file."""
 
 
 class Recorder:
@@ -118,7 +133,7 @@ class Processes:
         self.holders = holder_names(self.plan.holders)
         self.clients = client_names(clients)
         self.recorders: dict[str, Recorder] = {}
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, Child | subprocess.Popen[bytes]] = {}
         self._faults: dict[str, tuple[str, ...]] = {}
         self._observer: Observer | None = None
         self._record = record
@@ -174,19 +189,24 @@ class Processes:
             faults: the arguments of `tests.faulty_server` for a server that has any, and the one
                 of `tests.cheating_client` for a client.
         """
-        log = (self.folder / f"{name}.log").open("ab")
         self._faults[name] = faults
         command = self._client(name) if name in self.clients else self._server(name)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        self._running[name] = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=self.folder, env=environment
-        )
-        log.close()
+        self._running[name] = self._begin(command, self.folder / f"{name}.log")
+
+    def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
+        return spawn(command, self.folder, log)
 
     def kill(self, name: str) -> None:
         """SIGKILL."""
         self._running[name].send_signal(signal.SIGKILL)
         self._running[name].wait()
+
+    def kill_in_turn(self, *victims: str) -> None:
+        """Each while the next version is being made, the first before version 1; all come back."""
+        for version, victim in enumerate(victims):
+            self.wait(partial(self.reached, version), f"version {version}")
+            self.kill(victim)
+            self.start(victim)
 
     def stop(self, name: str, times: int = 1) -> int:
         """SIGTERM, that many times; returns the exit status."""
@@ -224,14 +244,14 @@ class Processes:
         program = ["-m", "secureps"]
         if faults := self._faults[name]:
             program = [str(ROOT / "tests" / "faulty_server.py"), *faults, "--"]
-        command = [sys.executable, *program, "serve", role, "--config", str(config)]
+        command = [*program, "serve", role, "--config", str(config)]
         return [*command, "--log-format", "json"] if self._json_logs else command
 
     def _client(self, name: str) -> list[str]:
         number, faults = self.clients.index(name), self._faults[name]
         script = str(ROOT / "tests" / ("cheating_client.py" if faults else "walker_client.py"))
         return [
-            *(sys.executable, "-W", "error", script, "--server", self.server),
+            *(script, "--server", self.server),
             *("--kit", str(self.folder / "kit"), "--name", name),
             *("--state", str(self.folder / name), "--unsafe-seed", "3"),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),

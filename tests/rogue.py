@@ -31,7 +31,7 @@ from tests.committee_kit import Holder, Sent, Site
 from tests.processes import PATIENCE, Processes
 
 MINIMUM = 5
-"""Of every holder, by its own settings; the plan would be content with two."""
+"""Of the plan, and of every holder by its own settings."""
 PLAN = """
 name = "small"
 versions = {versions}
@@ -43,7 +43,7 @@ capacity = 24
 holders = HOLDERS
 threshold = THRESHOLD
 [[group]]
-rule = {{ quorum = 3, minimum = 2, most = 6 }}
+rule = {{ quorum = 5, minimum = 5, most = 6 }}
 """
 
 Deliver = Callable[[Any], None]
@@ -195,7 +195,7 @@ class RogueRun:
         """This holder with its own keys, and without a ledger: it answers whatever it is asked."""
         name = self.names[index]
         self._secrets[name] = load_holder_secret(self._kit, name)
-        return self.site.holder(index, MINIMUM)
+        return self.site.holder(index)
 
 
 # --- what ciphertexts say under a key, judged by nobody ---------------------------

@@ -143,13 +143,17 @@ def renyi(variance: float, shift: int, order: int) -> float:
         return float(Decimal(total).ln() / (order - 1))
 
 
+def divergence(l2: float, l1: float, stddev: float, order: int) -> float:
+    return float(skellam_rdp(l2, l1, stddev, np.array([float(order)]))[0])
+
+
 @pytest.mark.parametrize("variance", [0.3, 2.0, 25.0, 300.0])
 @pytest.mark.parametrize("shift", [1, 2, 7, 20])
 def test_the_bound_is_above_the_divergence_itself(variance: float, shift: int) -> None:
     stddev = math.sqrt(variance)
     for order in (2, 3, 5, 12, 32):
         exact = renyi(variance, shift, order)
-        bound = skellam_rdp(shift, shift, stddev, order)
+        bound = divergence(shift, shift, stddev, order)
         assert 0 < exact <= bound
         # Where noise is what it should be, against the move times the order, it is close.
         if variance >= max(100, 10 * order * shift):
@@ -163,20 +167,17 @@ def test_much_noise_is_gaussian_noise(order: int) -> None:
     for multiplier in (0.5, 1.0, 30.0):
         for l2 in (1e3, 1e5, 1e7):
             gaussian = order / (2 * multiplier**2)
-            divergence = skellam_rdp(l2, l2 * 10, multiplier * l2, order)
-            assert gaussian <= divergence <= gaussian * (1 + 1e-3 / multiplier**2)
+            bound = divergence(l2, l2 * 10, multiplier * l2, order)
+            assert gaussian <= bound <= gaussian * (1 + 1e-3 / multiplier**2)
 
 
 def test_known_divergences() -> None:
     # a = 2, l2 = 3, l1 = 5, v = 4: 18/8 + min((27 + 30)/64, 15/8); then v = 1/4 and the other.
-    assert skellam_rdp(3, 5, 2.0, 2) == 18 / 8 + 57 / 64
-    assert skellam_rdp(3, 5, 0.5, 2) == 18 * 2 + min(57 * 4, 15 * 2)
+    assert divergence(3, 5, 2.0, 2) == 18 / 8 + 57 / 64
+    assert divergence(3, 5, 0.5, 2) == 18 * 2 + min(57 * 4, 15 * 2)
 
 
-@pytest.mark.parametrize("order", [1, 0, -3, 2.5, 3.0])
-def test_only_whole_orders_are_known(order: float) -> None:
-    with pytest.raises(PlanRefused, match="whole ones from 2 on"):
-        skellam_rdp(1.0, 1.0, 1.0, order)  # type: ignore[arg-type]
+def test_only_whole_orders_are_asked_for() -> None:
     assert all(isinstance(known, int) and known >= 2 for known in SKELLAM_ORDERS)
     assert list(SKELLAM_ORDERS) == sorted(set(SKELLAM_ORDERS))
 
@@ -193,10 +194,8 @@ def converted(divergences: NDArray[np.float64], delta: float) -> float:
 @pytest.mark.parametrize("count", [1, 3, 1000])
 def test_epsilon_is_the_conversion_of_the_sum(delta: float, count: int) -> None:
     other = replace(RELEASE, group="words", l2=10.0, l1=90.0, stddev=800.0)
-    one, two = (
-        np.array([skellam_rdp(r.l2, r.l1, r.stddev, order) for order in SKELLAM_ORDERS])
-        for r in (RELEASE, other)
-    )
+    orders = np.array(SKELLAM_ORDERS, dtype=np.float64)
+    one, two = (skellam_rdp(r.l2, r.l1, r.stddev, orders) for r in (RELEASE, other))
     for releases, sums in [
         (times(RELEASE, count), count * one),
         ([*times(RELEASE, count), *times(other, 2 * count)], count * one + 2 * count * two),

@@ -24,10 +24,10 @@ from secureps.sections import parse
 from secureps.service.blocks import in_order
 from secureps.store.spool import MemorySpool
 from tests.committee_kit import BASE, Bench
-from tests.federations import same
+from tests.federations import same, unharmed
 from tests.federations import small_plan as plan_of
 from tests.rlwe_kit import place
-from tests.test_simulation import play, unharmed
+from tests.test_simulation import play
 
 some_threads = pytest.mark.parametrize("threads", [1, 2, 5])
 FEW = CipherParameters("rlwe", 32, 65_534)

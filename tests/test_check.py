@@ -156,7 +156,7 @@ def test_the_command(tmp_path: Path) -> None:
     refused = subprocess.run([*command, str(unsound)], capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert refused.stderr.startswith(
-        f"error: {unsound}: group all: the quorum 3 is below the minimum cohort 5"
+        f"error: {unsound}: the quorum 3 is below the minimum cohort 5"
     )
     assert refused.stderr.count("\n") == 1
     with pytest.raises(PlanRefused):

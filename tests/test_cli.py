@@ -14,6 +14,7 @@ from secureps.errors import Unreachable
 from secureps.run import cli
 from secureps.run.extras import Extras
 from secureps.run.up import Order
+from tests.command import run
 
 COMMANDS = (
     "up",
@@ -29,14 +30,6 @@ COMMANDS = (
     "warm",
 )
 HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numba", "numpy", "pydantic")
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["secureps", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 def test_help_names_every_command(

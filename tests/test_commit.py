@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from secureps.errors import WrongVersion
+from secureps.errors import UnknownParty, WrongVersion
 from secureps.messages import orders, records, requests
 from secureps.messages.submission import Member, SubmissionId, rooted
 from secureps.roles.group_state import Phase
@@ -235,7 +235,33 @@ def test_a_sum_that_a_shard_cannot_use_is_burnt() -> None:
     again = world.give("shard-a", requests.Spoilt("shard-a", "all", 0, "bad weights"))
     assert again.records == []
     world.pump()
-    assert world.federation.finished
+    assert world.federation.finished == (
+        "too few clients are left for version 1 of all: c0, c1, c2 sit out until the next version"
+    ), "the holder has opened a sum of theirs, and opens no other"
+
+
+def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
+    """It must say so itself: to come without it is no word, and a shard must lack it, too."""
+    for first in ("shard-a", "c1"):
+        world = preparing()
+        world.give("c1", requests.Subscribe("c1", ()))
+        id = SubmissionId("c1", "all", 1)
+        lost = requests.Missing("shard-a", "all", 0, (id,))
+        gone = requests.Missing("c1", "all", -1, (id, SubmissionId("c1", "all", 7)))
+        if first == "shard-a":
+            assert orders_of(world.give("shard-a", lost)) == [orders.SendAgain(1, id)]
+        step = world.give("c1", gone)
+        assert step.records == []
+        assert [type(o) for o in orders_of(step)] == [orders.Prepare] * 2
+        with pytest.raises(UnknownParty, match="c2 speaks as c1"):
+            world.give("c2", gone)
+        (burnt, *_) = world.give("shard-a", lost).records
+        assert burnt == records.CohortBurnt(
+            "all",
+            0,
+            "a shard lost the opened sums, the sums and blocks of members, and c1 has its own no "
+            "more",
+        )
 
 
 # --- rounds, leases and time ------------------------------------------------------

@@ -8,13 +8,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from secureps.crypto.field import P, combination, parse_vector
-from secureps.crypto.sharing import _pseudorandom
 from secureps.crypto.suite import key_length
 from secureps.errors import Malformed, Refused
 from secureps.messages import orders, requests
-from secureps.messages.submission import sharing_id
-from tests.committee_kit import CLIENTS, Bench, Sent
+from tests.committee_kit import CLIENTS, Bench, Sent, key_of, made_up_keys, seeds
 
 
 @cache
@@ -93,33 +90,13 @@ def test_fewer_than_t_holders_and_all_that_the_aggregator_saw_open_nothing() -> 
     site, sent = bench(4, 3), crowd(4, 3)
     length = key_length(site.plan.cipher_parameters)
     receipt = sent[0].receipt
-    id = sharing_id(receipt.run, receipt.id)
-    known: dict[tuple[int, ...], bytes] = {}
-    for index in (0, 1):
-        share = site.holder(index).hands._share(receipt)
-        known |= {site.committee.subsets[i]: seed for i, seed in share._seeds.items()}
+    first, second, third = (seeds(site, site.holder(index), receipt) for index in range(3))
+    known = first | second
     assert set(site.committee.subsets) - set(known) == {(0, 1)}
-    pieces = [_pseudorandom(id, subset, seed, length) for subset, seed in known.items()]
-    correction = parse_vector(receipt.correction or b"", length)
-    rest = combination([1] * (len(pieces) + 1), [correction, *pieces]).astype(np.int64)
-    rng = np.random.default_rng(0)
-    completions = {
-        "nothing": np.zeros(length, np.int64),
-        "uniform": rng.integers(0, P, length),
-        "so that the key is zero": -rest,
-        "so that the key is small": rng.integers(-10, 11, length) - rest,
-        "a seed of their own": _pseudorandom(id, (0, 1), bytes(32), length).astype(np.int64),
-        "a seed that they know": pieces[0].astype(np.int64),
-    }
-    for missing in completions.values():
-        key = (rest + missing) % P
-        key = np.where(key > P // 2, key - P, key)
+    for key in made_up_keys(receipt, known, (0, 1), length):
         with pytest.raises((Malformed, Refused), match=r"none of|does not open"):
             site.opened(sent[:1], [1], key)
-    right = site.holder(2).hands._share(receipt)
-    seed = dict(zip((site.committee.subsets[i] for i in right._seeds), right._seeds.values()))
-    key = (rest + _pseudorandom(id, (0, 1), seed[0, 1], length)) % P
-    key = np.where(key > P // 2, key - P, key)
+    key = key_of(receipt, known | third, length)
     assert (site.opened(sent[:1], [1], key) == sent[0].values).all(), "a third one has it"
 
 

@@ -12,7 +12,7 @@ from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.sharing import Committee, HolderShare, key_sum, share, weighted_sum
 from secureps.messages.encoding import payload_digest
-from tests.processes import ROOT
+from tests.nursery import ROOT
 from tests.sharing_kit import fixed_urandom
 from tests.test_envelope import sealed_slowly
 

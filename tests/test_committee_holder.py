@@ -33,14 +33,18 @@ from tests.committee_kit import BASE, CLIENTS, Bench, Holder, Sent, said
 
 
 @cache
-def bench() -> Bench:
-    return Bench()
+def made(minimum: int) -> Bench:
+    return Bench(minimum=minimum)
+
+
+def bench(minimum: int = 2) -> Bench:
+    return made(minimum)
 
 
 @cache
-def crowd(version: int = 0, base: bytes = BASE) -> tuple[Sent, ...]:
+def crowd(version: int = 0, base: bytes = BASE, minimum: int = 2) -> tuple[Sent, ...]:
     """Six members' updates of one version."""
-    return tuple(bench().send(name, version + 1, version, base) for name in CLIENTS[:6])
+    return tuple(bench(minimum).send(name, version + 1, version, base) for name in CLIENTS[:6])
 
 
 def signed(receipt: Receipt, author: str | None = None) -> Receipt:
@@ -269,7 +273,7 @@ def test_new_updates_of_exactly_the_same_clients_may_be_summed_again() -> None:
 
 def test_the_same_clients_with_other_weights_would_be_told_apart() -> None:
     """They send the same updates again: the two sums would differ in the last client's alone."""
-    holder = bench().holder(0, minimum=3)
+    holder = bench().holder(0)
     holder.share(bench().opening(crowd()))
     again = [bench().send(name, 2) for name in CLIENTS[:6]]
     heavier = bench().opening(again, number=1, weights=[1, 1, 1, 1, 1, 2])
@@ -313,7 +317,7 @@ def test_updates_from_several_base_versions_add_up_and_open(
     weights = [1, 1, 1, 2, 2, 2]
     order = bench().opening(sent, weights=weights)
     assert [m.version for m in order.cohort.members] == list(bases)
-    shares = {h.name: h.share(order) for h in (bench().holder(k, minimum=3) for k in range(3))}
+    shares = {h.name: h.share(order) for h in (bench().holder(k) for k in range(3))}
     found = bench().opened(sent, weights, bench().key(order, shares))
     assert (found == sum(w * each.values for w, each in zip(weights, sent))).all()
 
@@ -331,19 +335,21 @@ def test_updates_from_several_base_versions_add_up_and_open(
     ],
 )
 def test_weights_by_which_few_stand_out_are_refused(weights: list[int], text: str) -> None:
-    holder, order = bench().holder(0, minimum=3), bench().opening(crowd(), weights=weights)
+    site, sent = bench(3), crowd(minimum=3)
+    order = site.opening(sent, weights=weights)
     if text:
-        assert text in holder.refusal(order)
+        assert text in site.holder(0).refusal(order)
         return
-    shares = {h.name: h.share(order) for h in (bench().holder(k) for k in range(3))}
-    expected = sum(weight * sent.values for weight, sent in zip(weights, crowd()))
-    found = bench().opened(crowd(), weights, bench().key(order, shares))
+    shares = {h.name: h.share(order) for h in (site.holder(k) for k in range(3))}
+    expected = sum(weight * each.values for weight, each in zip(weights, sent))
+    found = site.opened(sent, weights, site.key(order, shares))
     assert (found == expected).all()
 
 
 def test_few_effective_members_and_one_that_outweighs_are_refused() -> None:
     many = [1, 1, 1, 1, 1, 4]
-    reason = bench().holder(0, minimum=5).refusal(bench().opening(crowd(), weights=many))
+    order = bench(5).opening(crowd(minimum=5), weights=many)
+    reason = bench(5).holder(0).refusal(order)
     assert reason == "members of so uneven weights hide among 3.9, this holder wants 5 or more"
     reason = bench().holder(0).refusal(bench().opening(crowd(), weights=many))
     assert reason == "one member outweighs all the others"
@@ -363,7 +369,8 @@ def test_receipts_that_do_not_belong(changes: dict[str, Any], text: str) -> None
 
 
 def test_too_few_are_refused() -> None:
-    reason = bench().holder(0, minimum=5).refusal(bench().opening(crowd()[:4]))
+    """By the plan: the holder's own settings, which ask for two, allow no fewer."""
+    reason = bench(5).holder(0).refusal(bench(5).opening(crowd(minimum=5)[:4]))
     assert reason == "4 members, this holder opens 5 or more"
 
 
@@ -381,7 +388,7 @@ def test_what_is_our_own_fault_ends_the_process() -> None:
 
 
 def test_before_the_run_is_founded_it_answers_nothing() -> None:
-    holder = Holder(bench(), "holder-0", 2)
+    holder = Holder(bench(), "holder-0")
     fresh = type(holder.machine)(
         "holder-0", bench().kit.public.roster, holder.machine._grants._rules
     )

@@ -11,12 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from secureps.client.runner import run_client
 from secureps.crypto import compiled
-from secureps.crypto.compiled import keep_in, kernel_folder
+from secureps.crypto.compiled import all_kept, keep_in, kernel_folder
 from secureps.crypto.ring import RINGS
 from secureps.crypto.rlwe import encoding
 from secureps.errors import ConfigError
-from secureps.run.warm import EVERY_RING, warm
+from secureps.run import cli
+from secureps.run.up import Order
+from secureps.run.warm import EVERY_RING, warm, warm_for
+from tests.federations import Walker
+from tests.roles_kit import make_plan
 
 USE = """
 import sys, numpy as np
@@ -39,7 +44,7 @@ for levels in (65_534, 300_000):
         total = form(adder.total(sums))
         found = RlweOpener(parameters, place, key).open(len(form.__name__), total, 9000)
         assert np.array_equal(found, values)
-print(compiled.compiled_here())
+print(compiled.compiled_here(), compiled.all_kept())
 """
 
 
@@ -76,7 +81,7 @@ def test_after_warming_no_process_compiles_anything(tmp_path: Path) -> None:
     used = subprocess.run(
         [sys.executable, "-c", USE, str(folder)], capture_output=True, text=True, check=True
     )
-    assert used.stdout == "0\n"
+    assert used.stdout == "0 True\n"
     assert sorted(p.name for p in folder.rglob("*.nbc")) == kept
 
 
@@ -131,6 +136,25 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shelf")
+def test_the_same_sources_elsewhere_or_of_another_age_are_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numba keeps a kernel by the place and age of its source: a clone's are not another's."""
+    keep_in(tmp_path / "kernels")
+    kept = []
+    for place, age in (("one", 1), ("two", 1), ("two", 2), ("one", 1)):
+        (tmp_path / place).mkdir(exist_ok=True)
+        source = tmp_path / place / "ntt.py"
+        source.write_text("x = 1")
+        os.utime(source, (age, age))
+        monkeypatch.setattr(compiled, "__file__", str(tmp_path / place / "compiled.py"))
+        kept.append(all_kept())
+        compiled._mark(kernel_folder()).touch()
+    assert kept == [False, False, False, True]
+    assert len(list((tmp_path / "kernels").iterdir())) == 1
+
+
+@pytest.mark.usefixtures("shelf")
 def test_other_sources_have_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """numba would take a kernel whose callee, in another file, has changed."""
     keep_in(tmp_path / "kernels")
@@ -142,6 +166,57 @@ def test_other_sources_have_another_folder(tmp_path: Path, monkeypatch: pytest.M
         (sources / "ntt.py").write_text(text)
         folders.add(kernel_folder())
     assert len(folders) == 2
+
+
+@pytest.mark.usefixtures("shelf")
+def test_who_plays_a_plan_of_rlwe_warms_once_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+
+    def compiling() -> None:
+        assert said, "whoever waits knows for what"
+        compiled._mark(kernel_folder()).touch()
+
+    monkeypatch.setattr("secureps.run.warm.warm", compiling)
+    keep_in(tmp_path / "kernels")
+    for cipher in ("plain", "bfv"):
+        assert warm_for(make_plan(cipher), said.append) is None
+    assert not (tmp_path / "kernels").exists()
+    for _ in range(2):
+        assert warm_for(make_plan("rlwe"), said.append) == tmp_path / "kernels"
+    assert said == ["compiles the kernels of rlwe, once for this release: some seconds"]
+
+
+@pytest.mark.usefixtures("shelf")
+def test_kernels_of_another_processor_are_not_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_in(tmp_path / "kernels")
+    assert not all_kept()
+    compiled._mark(kernel_folder()).touch()
+    assert all_kept()
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: "z80")
+    assert not all_kept()
+
+
+@pytest.mark.usefixtures("shelf")
+def test_every_process_of_up_hears_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers by the environment, a script by its command line: it reads no environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SECUREPS_KERNELS", "")
+    orders = list[Order]()
+    monkeypatch.setattr("secureps.run.up.up", lambda order, console: orders.append(order))
+    monkeypatch.setattr(sys, "argv", ["secureps", "--kernels", "own", "up", "x.toml"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert orders[0].environment["SECUREPS_KERNELS"] == str(tmp_path / "own")
+    who = ["--server", "127.0.0.1:1", "--kit", "nowhere", "--name", "me"]
+    with pytest.raises(SystemExit, match="nowhere"):
+        run_client(lambda settings: Walker(0), [*who, "--kernels", "other"])
+    assert kernel_folder().parent == tmp_path / "other"
 
 
 def test_warming_again_in_one_process_finds_all() -> None:

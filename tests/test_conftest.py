@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from tests.processes import ROOT
+from tests.nursery import ROOT
 
 STARTED_IN_THE_BACKGROUND = """
 import signal

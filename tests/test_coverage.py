@@ -48,7 +48,7 @@ def client(placement: str) -> dict[str, Any]:
 def test_noise_of_a_sum_is_for_members_that_all_weigh_1(
     placement: str, rule: dict[str, Any], do: str
 ) -> None:
-    with pytest.raises(PlanRefused, match=f"group all: rule: {placement} noise .* weigh 1.*{do}"):
+    with pytest.raises(PlanRefused, match=f"rule: {placement} noise .* weigh 1.*{do}"):
         plan(rule, client(placement))
     plan(FEDBUFF | {"power": 0.0}, client(placement))
     plan(FEDBUFF | {"max_staleness": 0}, client(placement))
@@ -56,7 +56,7 @@ def test_noise_of_a_sum_is_for_members_that_all_weigh_1(
 
 
 def test_a_declared_magnitude_is_covered_by_no_noise() -> None:
-    with pytest.raises(PlanRefused, match=r"group all: rule\.score: .* take \"freshness\""):
+    with pytest.raises(PlanRefused, match=r"rule\.score: .* take \"freshness\""):
         plan(LARGEST, client("local"))
     plan(LARGEST)
     plan(LARGEST | {"score": "freshness"}, client("local"))
@@ -73,7 +73,7 @@ def test_a_clip_that_moves_is_one_for_a_round(rule: dict[str, Any]) -> None:
     ("privacy", "whose"), [(RECORD, "a record"), (client("local"), "a client")]
 )
 def test_row_blocks_tell_what_no_noise_hides(privacy: dict[str, Any], whose: str) -> None:
-    reason = f"group all: sparse: which row-blocks are sent tells which rows {whose} touches"
+    reason = f"sparse: which row-blocks are sent tells which rows {whose} touches"
     with pytest.raises(PlanRefused, match=reason):
         plan(ROUNDS, privacy, sparse=ROWS)
     plan(ROUNDS, privacy)

@@ -8,6 +8,7 @@ from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import FitConfig, RecordPrivacy
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
+from secureps.run.simulate import load_scenario
 from secureps.scenario.clicks import Clicks, auc
 from tests.trainer_kit import check_trainer
 
@@ -136,7 +137,8 @@ def test_the_table_of_the_plans_is_that_of_the_script(script: Script, name: str)
     assert (table.name, tower.name) == ("embedding", "tower")
     assert table.sparse is not None
     block = table.sparse.block
-    world = Clicks()
+    scenario = load_scenario(ROOT / "simulations" / f"{name}.toml")
+    world = Clicks(int(scenario.section.settings["rows"]), scenario.section.clients)
     assert table.sparse.rows == world.rows
     touching = np.zeros(-(-world.rows // block), np.int64)
     for party in range(world.parties):

@@ -198,29 +198,46 @@ def test_slowest_first_and_in_vain_is_marked(drawn: Any) -> None:
         waiting(3, ada=4.0, bob=6.0),
     ]
     figure = drawn(draw_waiting, lines, SHEET)
-    strip, rounds = panels(figure)["every client"], panels(figure)["every round"]
+    strip, versions = panels(figure)["every client"], panels(figure)["every version"]
     assert [text.get_text() for text in strip.get_yticklabels()] == ["eve", "bob", "ada"]
     assert strip.get_ylim() == (2.5, -0.5), "the first is on top"
     came, missed, medians = strip.lines[0::3], strip.lines[1::3], strip.lines[2::3]
     assert [xy(x)[1] for x in came] == [[0.0], [1.0] * 3, [2.0] * 3]
     assert [list(x.get_xdata()) for x in missed] == [[12.0], [], []]
     assert [list(x.get_xdata()) for x in medians] == [[10.5], [5.0], [3.0]]
-    (image,) = rounds.images
+    (image,) = versions.images
     shown = np.ma.filled(image.get_array(), np.nan)
     np.testing.assert_array_equal(shown, [[9.0, np.nan, np.nan], [4, 5, 6], [2, 3, 4]])
-    assert xy(rounds.lines[0]) == ([2], [0.0])
+    assert xy(versions.lines[0]) == ([2], [0.0])
     assert image.get_extent() == [0.5, 3.5, 2.5, -0.5]
-    assert strip.get_xlabel() == "waited since the round opened, s"
-    assert rounds.get_xlabel() == "version that the round made"
-    assert figure.get_suptitle() == "trial: for whom rounds waited"
+    assert strip.get_xlabel() == "waited since the version began, s"
+    assert versions.get_xlabel() == "version"
+    assert figure.get_suptitle() == "trial: for whom versions waited"
 
 
-def test_every_group_has_its_own_rounds(drawn: Any) -> None:
+def test_every_group_has_its_own_versions(drawn: Any) -> None:
     lines = [waiting(1, "body", ada=1.0), waiting(1, "head", ada=2.0), waiting(2, "head", ada=2.0)]
     figure = drawn(draw_waiting, lines, UNSAFE)
-    titles = [a.get_title("right") for a in figure.axes if a.get_title("left") == "every round"]
+    titles = [a.get_title("right") for a in figure.axes if a.get_title("left") == "every version"]
     assert titles == ["of body", "of head"]
     assert figure.get_suptitle().endswith("\nunsafe seed: no privacy")
+
+
+def test_row_blocks_of_a_table_are_one_panel_of_the_longest_waits(drawn: Any) -> None:
+    """In the plan's order, whichever block came first, and though nobody touched one of them."""
+    lines = [
+        waiting(1, "table.10", ada=3.0),
+        waiting(1, "table.9", ada=1.0, bob=-5.0),
+        waiting(2, "table.9", ada=7.0),
+        waiting(1, "tower", ada=2.0, bob=2.0),
+    ]
+    blocks = tuple(f"table.{k}" for k in range(12))
+    figure = drawn(draw_waiting, lines, dataclasses.replace(SHEET, groups=(*blocks, "tower")))
+    table, tower = (a for a in figure.axes if a.get_title("left") == "every version")
+    assert [a.get_title("right") for a in (table, tower)] == ["of table.0-11", "of tower"]
+    shown = np.ma.filled(table.images[0].get_array(), np.nan)
+    np.testing.assert_array_equal(shown, [[np.nan, np.nan], [3.0, 7.0]])
+    assert xy(table.lines[0]) == ([1], [0.0]), "bob was waited for in vain"
 
 
 def test_only_the_slowest_of_a_crowd_are_shown(drawn: Any) -> None:
@@ -245,13 +262,13 @@ def test_one_that_is_very_late_does_not_hide_the_others(
 ) -> None:
     clients = {f"c{i}": value for i, value in enumerate(seconds)}
     found = panels(drawn(draw_waiting, [waiting(1, **clients)], SHEET))
-    assert isinstance(found["every round"].images[0].norm, LogNorm) is logarithmic
+    assert isinstance(found["every version"].images[0].norm, LogNorm) is logarithmic
     assert found["every client"].get_xscale() == ("log" if logarithmic else "linear")
 
 
-def test_a_run_without_rounds_says_so(drawn: Any) -> None:
+def test_a_run_that_waited_for_nobody_says_so(drawn: Any) -> None:
     (axes,) = drawn(draw_waiting, [at(0)], SHEET).axes
-    assert [text.get_text() for text in axes.texts] == ["no round was measured"]
+    assert [text.get_text() for text in axes.texts] == ["no version was measured"]
 
 
 def test_a_study_has_a_line_for_every_seed_and_one_name_for_each_rule(

@@ -11,6 +11,7 @@ import errno
 import logging
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,7 @@ from secureps.run.simulation import Conditions
 from secureps.store.checkpoint import checkpoint_path
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import DiskSpool, MemorySpool, Spool
-from tests.federations import same, small_federation, small_plan
-from tests.test_simulation import finished, unharmed
+from tests.federations import killed_at, same, small_federation, small_plan, unharmed
 
 SHARD = "shard-0"
 CIPHERS = ["plain", "bfv"]
@@ -463,19 +463,9 @@ def test_a_folder_lost_at_any_event_costs_a_round_at_most(
     cipher: str, where: str, tmp_path: Path
 ) -> None:
     """shard-0 is killed, loses all payloads or all state files, and starts again."""
-    _, events = unharmed(cipher)
-    for moment in range(1, events, events // 9):
-        ward = Ward(tmp_path / str(moment), cipher)
-        left = [moment]
-
-        def come(left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] <= 0
-
-        ward.play.run(come)
-        ward.play.kill(SHARD)
-        ward.wipe(where)
-        ward.play.loop.call_later(1.0, lambda w=ward: w.play.start(SHARD))  # type: ignore[misc]
-        ward.play.run(lambda w=ward: finished(w.play))  # type: ignore[misc]
-        assert same(ward.play.model(), unharmed(cipher)[0]), f"lost its {where} at event {moment}"
+    model, events = unharmed(cipher, versions=3)
+    for moment in range(1, events, events // 7):
+        ward = Ward(tmp_path / str(moment), cipher, versions=3)
+        killed_at(ward.play, SHARD, moment, partial(ward.wipe, where))
+        assert same(ward.play.model(), model), f"lost its {where} at event {moment}"
         assert len(ward.journalled("coordinator", records.CohortBurnt)) <= 1

@@ -6,13 +6,10 @@ import pytest
 
 from tests import test_errors_rpc, test_errors_terminal
 from tests.documented import documented, says
-from tests.processes import ROOT
+from tests.nursery import ROOT
 
 ELSEWHERE = {
-    "no run yet: the coordinator waits for shards, holders and a first client": (
-        "test_progress.py",
-        "no run yet",
-    ),
+    "not founded: waits for ...": ("test_standing.py", "not founded: waits for "),
     "waits for members: ... of ... are live": ("test_sync.py", "waits for members: "),
     "another version would bring epsilon to ..., the budget is ...: this client stops": (
         "test_member_sends.py",
@@ -26,9 +23,11 @@ ELSEWHERE = {
         "test_suspecting.py",
         "left out of this run: ",
     ),
-    "... cohorts in succession came to nothing at version ... of ..., and every one was charged: "
-    "...": ("test_suspecting.py", " cohorts in succession came to nothing at version "),
-    "fewer than ... clients are left for version ... of ...: ...; suspected: ...": (
+    "... cohorts in succession came to nothing at version ..., and every one was charged: ...": (
+        "test_suspecting.py",
+        " cohorts in succession came to nothing at version ",
+    ),
+    "fewer than ... clients are left for version ...: ...; suspected: ...": (
         "test_stream_following.py",
         " clients are left for version ",
     ),
@@ -59,9 +58,20 @@ ELSEWHERE = {
     "the kit in ... is damaged: ...; fetch it anew": ("test_keyring.py", "damaged"),
     "... belongs to others or can be written to by them, and what is kept there is executed: chmod "
     "700 it, or name another folder (--kernels)": ("test_compiled.py", "chmod 700 it"),
+    "... holds ...: name a folder of its own by --out, or remove this one": (
+        "test_claim.py",
+        "name a folder of its own by --out, or remove this one",
+    ),
     "compiled kernels cannot be kept in ...: ...; name another folder (--kernels)": (
         "test_compiled.py",
         "name another folder",
+    ),
+    "...: ... found a flaw, not believed: ... finds flaws in what ... clients sent, and too few "
+    "others do: ...": ("test_accusing.py", "clients sent, and too few others do"),
+    "... has said twice within ... s that it takes part, and for which groups: it may say "
+    "something else in ... s; still trying": (
+        "test_stream_reception.py",
+        "has said twice within ",
     ),
     "... is open to others: chmod 600 ...": ("test_keyring.py", "chmod 600 "),
     "this folder holds another run: its plan or roster differs from what was given; start a new "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ import pytest
 from secureps.errors import UnknownParty
 from secureps.messages import orders, records, requests
 from secureps.policy.plan import Plan
-from secureps.policy.spending import fact, facts_of, spent
+from secureps.policy.spending import after, fact, facts_of, spent
+from secureps.privacy.ledger import Ledger
+from secureps.roles import ending
 from secureps.roles.group_state import Phase
 from secureps.run.simulation import Simulation
 from tests.evaluations import evaluated_plan, examined, metrics_of
 from tests.federations import same, small_federation, small_plan
 from tests.roles_kit import (
     CLIENTS,
+    MANY,
     PRIVACY,
     SCHEMA,
     SPARE,
@@ -28,6 +32,7 @@ from tests.roles_kit import (
     state_of,
     take,
 )
+from tests.stream_parties import StreamWorld, stream_plan
 
 RULE = {"quorum": 2, "minimum": 2, "start": 2, "most": 4, "deadline": 10.0, "extensions": 1}
 
@@ -59,12 +64,50 @@ def ended(plan: Plan, clients: tuple[str, ...] = CLIENTS) -> World:
     return world
 
 
+def test_what_a_client_may_spend_is_worked_out_once_for_what_it_has_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also while nobody trains, when every event asks whether anybody ever will."""
+    counted: Counter[str] = Counter()
+
+    def counting(plan: Plan, ledger: Ledger, party: str, ahead: Any) -> float:
+        counted[party] += 1
+        return after(plan, ledger, party, ahead)
+
+    monkeypatch.setattr(ending, "after", counting)
+    rule = {"name": "buffered", "buffer": 3, "minimum": 3, "max_staleness": 4}
+    plan = stream_plan(rule, privacy=PRIVACY, training={"local_steps": STEPS})
+    world = StreamWorld(plan)
+    world.found()
+    here, gone = MANY[:2], MANY[2:5]
+    for name in here:
+        world.train(name)
+        world.deliver(world.due[-1])
+    for name in gone:
+        world.crash(name)
+    world.wait(world.plan.section.lease + 1.0)
+    assert world.live == set(here)
+    assert world.group().pool.training.keys() == set(gone)
+    first = counted.copy()
+    assert set(MANY) == first.keys()
+    for _ in range(5):
+        for name in here:
+            world.give(name, requests.Heartbeat(name))
+        world.give("c0", requests.AskStatus())
+    assert counted == first
+    world.join(MANY[5])
+    world.train(MANY[5])
+    while world.due:
+        world.deliver(world.due[0])
+    assert world.group().version == 1
+    assert all(counted[name] > first[name] for name in here)
+
+
 def test_a_run_ends_before_the_step_that_would_exceed_the_budget() -> None:
     world = ended(budgeted(private(checkpoint_every=4), 3))
     assert world.group().version == 3
     assert world.federation.finished.startswith(
-        "the privacy budget is spent: after version 3 of all, another would bring 3 clients "
-        "above epsilon "
+        "the privacy budget is spent: after version 3, another would bring 3 clients above epsilon "
     )
     budget = world.plan.section.privacy.budget  # type: ignore[union-attr]
     for client in CLIENTS:
@@ -157,7 +200,7 @@ def test_too_few_who_could_still_come_end_the_run() -> None:
     world.give("c1", requests.Retire("c1"))
     world.pump()
     assert world.federation.finished == (
-        "the privacy budget is spent: after version 1 of all, 2 clients have stopped at budgets "
+        "the privacy budget is spent: after version 1, 2 clients have stopped at budgets "
         "of their own"
     )
     assert world.federation.checkpoints[-1].version_of("all") == 1

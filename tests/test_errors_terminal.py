@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -21,7 +18,8 @@ from secureps.messages.submission import UPDATE, Receipt, SubmissionId
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import create_kit, issue
 from tests.documented import documented, says
-from tests.processes import PATIENCE, PLAN, ROOT, Processes
+from tests.nursery import ROOT, spawn
+from tests.processes import PATIENCE, PLAN, Processes
 
 SCRIPT = str(ROOT / "tests" / "faulty_client.py")
 HEALTHY = 6
@@ -136,14 +134,7 @@ class Terminals(Processes):
 
     def run(self, case: str, *command: str) -> None:
         """A client in a terminal of its own."""
-        with (self.folder / f"{case}.log").open("wb") as terminal:
-            self._running[case] = subprocess.Popen(
-                [sys.executable, *command],
-                stdout=terminal,
-                stderr=terminal,
-                cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            )
+        self._running[case] = spawn(command, self.folder, self.folder / f"{case}.log")
 
     def command(
         self, case: str, name: str, *own: str, settings: Sequence[str] = (), **changes: str
@@ -179,7 +170,7 @@ class Terminals(Processes):
 
 @pytest.fixture(scope="module")
 def terminals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminals]:
-    """Everybody at once: starting a process is what takes the time."""
+    """Everybody at once: each takes its time to fail."""
     plan = (
         PLAN.replace("deadline = 60.0", "minimum = 6\ndeadline = 1.0\nextensions = 1000")
         .replace("capacity = 8", "capacity = 32")

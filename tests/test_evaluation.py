@@ -13,9 +13,10 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.policy.evaluation import MOST_HELD_OUT
 from secureps.run.names import client_names
 from secureps.run.simulation import Conditions, Simulation
-from secureps.wire.transport import Cut, Delay, Drop, DropReply, Duplicate, Fault, Faults
+from secureps.wire.transport import Fault, Faults
 from tests.evaluations import METRICS, Examiner, evaluated_plan, examined, judged, metrics_of
-from tests.federations import Tensors, same, small_plan
+from tests.faults_kit import to_orders, to_requests
+from tests.federations import Tensors, events_of, finished, killed_at, same, small_plan
 
 Result = tuple[Tensors, dict[int, dict[str, float]]]
 
@@ -25,22 +26,12 @@ def play(simulation: Simulation) -> Result:
     return simulation.model(), metrics_of(simulation)
 
 
-def finished(simulation: Simulation) -> bool:
-    return bool(simulation.coordinator.federation.finished)
-
-
 @cache
-def unharmed(cipher: str) -> tuple[Result, int]:
+def unharmed(cipher: str, versions: int = 5) -> tuple[Result, int]:
     """Model and metrics of a run in which nothing goes wrong, and how many events it had."""
     with TemporaryDirectory() as folder:
-        simulation, events = examined(evaluated_plan(cipher), Path(folder)), 0
-
-        def over() -> bool:
-            nonlocal events
-            events += 1
-            return finished(simulation)
-
-        simulation.run(over)
+        simulation = examined(evaluated_plan(cipher, versions=versions), Path(folder))
+        events = events_of(simulation)
         return (simulation.model(), metrics_of(simulation)), events
 
 
@@ -114,6 +105,9 @@ def test_a_metric_is_the_weighted_mean_of_integers_computed_here(tmp_path: Path)
 
 # --- faults -----------------------------------------------------------------------
 
+FEW = 3
+"""Versions, the last two of which are evaluated."""
+
 REQUESTS = [
     ("client-00", "coordinator", "Submit"),
     ("client-01", "shard-0", "PutBlock"),
@@ -138,13 +132,14 @@ def survive(message: tuple[str, str, str], fault: Fault, folder: Path) -> None:
     table = {(*message, count): fault for count in range(3, 13, 2)}
     if message[2] == "Found":
         table = {(*message, count): fault for count in (1, 2)}
-    simulation = examined(evaluated_plan("bfv"), folder, Conditions(faults=Faults(table)))
+    plan = evaluated_plan("bfv", versions=FEW)
+    simulation = examined(plan, folder, Conditions(faults=Faults(table)))
     result = play(simulation)
-    assert simulation.network.seen(*message) >= 1, "the fault never happened"
-    assert alike(result, unharmed("plain")[0])
+    assert simulation.network.seen(*message) >= min(table)[-1], "the fault never happened"
+    assert alike(result, unharmed("plain", FEW)[0])
 
 
-@pytest.mark.parametrize("fault", [Drop(), DropReply(), Duplicate(), Delay(3.0)], ids=repr)
+@to_requests
 @pytest.mark.parametrize("request_", REQUESTS, ids="-".join)
 def test_lost_repeated_and_late_requests_change_nothing(
     request_: tuple[str, str, str], fault: Fault, tmp_path: Path
@@ -152,7 +147,7 @@ def test_lost_repeated_and_late_requests_change_nothing(
     survive(request_, fault, tmp_path)
 
 
-@pytest.mark.parametrize("fault", [Cut(), Duplicate(), Delay(3.0)], ids=repr)
+@to_orders
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
 def test_lost_repeated_and_late_orders_change_nothing(
     order: tuple[str, str, str], fault: Fault, tmp_path: Path
@@ -162,19 +157,10 @@ def test_lost_repeated_and_late_orders_change_nothing(
 
 @pytest.mark.parametrize("party", ["coordinator", "shard-0", "shard-1", "client-00", "client-03"])
 def test_killed_at_any_event_ends_in_the_same_metrics_and_model(party: str, tmp_path: Path) -> None:
-    expected, events = unharmed("plain")
-    for moment in range(1, events, events // 12):
-        simulation = examined(evaluated_plan(), tmp_path / str(moment))
-        left = [moment]
-
-        def come(left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] <= 0
-
-        simulation.run(come)
-        simulation.kill(party)
-        simulation.loop.call_later(1.0, lambda s=simulation: s.start(party))  # type: ignore[misc]
-        simulation.run(lambda s=simulation: finished(s))  # type: ignore[misc]
+    expected, events = unharmed("plain", FEW)
+    for moment in range(1, events, events // 8):
+        simulation = examined(evaluated_plan(versions=FEW), tmp_path / str(moment))
+        killed_at(simulation, party, moment)
         result = simulation.model(), metrics_of(simulation)
         assert alike(result, expected), f"killed {party} at event {moment}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +12,14 @@ from secureps.codec.grid import Grid
 from secureps.crypto.suite import cipher
 from secureps.errors import PlanRefused
 from secureps.messages.charge import Charge
-from secureps.policy import explanation
-from secureps.policy.explanation import Explanation
-from secureps.policy.footprint import Service
 from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.accountant import epsilon
 from tests.committee_plans import committee_plan
+from tests.explained import explain
 from tests.roles_kit import SCHEMA, make_plan, private_plan
 
 DIGITS = load_plan(Path(__file__).parent.parent / "policies" / "digits.toml")
 VALUES = 9610
-SERVICE = Service(
-    shards=("shard-0", "shard-1"),
-    clients=4,
-    program=1000,
-    connection=500,
-    stream=100,
-    threads=12,
-    streams=8,
-    piece=1 << 20,
-    in_flight=64 << 20,
-)
-
-
-def explain(plan: Plan, sizes: Mapping[str, int]) -> Explanation:
-    return explanation.explain(plan, sizes, SERVICE)
 
 
 @pytest.mark.parametrize("name", ["plain", "bfv", "rlwe"])
@@ -155,7 +137,7 @@ def client_plan(placement: str, minimum: int = 5, **privacy: Any) -> Plan:
         (client_plan("local"), "whoever colludes", "own noise protects it"),
         (
             client_plan("distributed", honest=4),
-            "(4 in all)",
+            "(4 of them)",
             "1/3 of the noise's variance",
         ),
         (client_plan("aggregator"), "everybody but the shards", "the whole update, without noise"),
@@ -183,7 +165,7 @@ def test_shards_know_the_noise_that_they_add() -> None:
 
 def test_a_cohort_that_a_holder_would_not_open_is_remarked() -> None:
     told = [
-        any("a key holder opens none of fewer than 5" in r for r in explain(p, {"all": 60}).remarks)
+        any("a key holder takes part for 5 or more" in r for r in explain(p, {"all": 60}).remarks)
         for p in (client_plan("local", minimum=4), client_plan("local"), make_plan("plain"))
     ]
     assert told == [True, False, False]

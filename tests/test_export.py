@@ -111,7 +111,7 @@ def test_the_newest_model_by_tensor_name(tmp_path: Path) -> None:
     tensors = write(tmp_path / "checkpoints", 7)
     made = export(tmp_path, tmp_path / "model.safetensors")
     assert (made.number, made.versions) == (7, {"first": 7, "rest": 8})
-    assert made.version == "first 7, rest 8"
+    assert made.version == "first 7 / rest 8"
     assert made.complaints == ()
     assert [spec.name for spec in made.layout.local] == ["head.weight"]
     assert list(made.tensors) == ["body.weight", "embedding.weight", "body.steps"]

@@ -444,6 +444,7 @@ for path in sys.argv[1:]:
     start = trainer.parameters(1)
     trainer.evaluate(trainer.fit(start, FitConfig({"all": 0}, 1, {})).parameters)
 assert not list(pathlib.Path.home().iterdir()), "Flower wrote into the home folder"
+assert "flwr.compat.client.app" not in sys.modules, "what nobody may call takes a second to import"
 from flwr.common import EventType, event
 assert event(EventType.START_CLIENT_ENTER).result() == "disabled"
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from secureps.messages.requests import GroupStatus
-from secureps.run.folding import Row, rows
+from secureps.run.folding import Row, folded, line, rows, table
 
 
 def block(number: int, version: int, step: str = "collecting", why: str = "waits") -> GroupStatus:
@@ -22,7 +22,7 @@ def test_row_blocks_are_one_row_with_the_slowests_reason() -> None:
     blocks[17] = block(17, 2, "opening", "waits for key holders")
     tower = GroupStatus("tower", 9, "waiting", "waits for members", ())
     found = rows([*blocks, tower])
-    assert [row.name for row in found] == ["table.0 to 39", "tower"]
+    assert [row.name for row in found] == ["table.0-39", "tower"]
     assert found[0].version == "2 to 7"
     assert found[0].step == "39 collecting, 1 opening"
     assert found[0].reason == "table.17: waits for key holders"
@@ -31,7 +31,7 @@ def test_row_blocks_are_one_row_with_the_slowests_reason() -> None:
 
 def test_what_all_wait_for_is_said_once() -> None:
     (row,) = rows([block(k, 4, why="waits for members: 3 are live") for k in range(3)])
-    assert (row.name, row.version, row.step) == ("table.0 to 2", "4", "collecting")
+    assert (row.name, row.version, row.step) == ("table.0-2", "4", "collecting")
     assert row.reason == "waits for members: 3 are live"
 
 
@@ -44,3 +44,42 @@ def test_names_that_only_look_alike_are_rows_of_their_own() -> None:
     names = ["layer.0", "layer.2", "other.3", "other.x", "body"]
     found = rows(GroupStatus(name, 1, "waiting", "waits", ()) for name in names)
     assert [row.name for row in found] == names
+
+
+def test_an_only_group_is_not_named() -> None:
+    only = GroupStatus("all", 3, "collecting", "4 of 6 have arrived; waits for eve", ("eve",))
+    assert line([only]) == "collecting: 4 of 6 have arrived; waits for eve"
+    heads, cells = table([only])
+    assert heads == ("version", "step", "why", "waits for")
+    assert cells == [("3", "collecting", "4 of 6 have arrived; waits for eve", "eve")]
+    assert (folded({"all": 3}), folded({"all": 3}, {"all": 15})) == ("3", "3 of 15")
+
+
+def test_several_are_named_and_stand_side_by_side() -> None:
+    blocks = [block(0, 5, "holding", "all are here"), block(1, 3, why="2 of 5 are here")]
+    tower = GroupStatus("tower", 2, "waiting", "waits for members", (), 0.5)
+    assert line([*blocks, tower]) == (
+        "table.0-1 1 holding, 1 collecting: table.1: 2 of 5 are here / tower waiting: waits for "
+        "members"
+    )
+    heads, cells = table([*blocks, tower])
+    assert (heads[0], heads[-1]) == ("group", "clip")
+    assert [(row[0], row[1], row[-1]) for row in cells] == [
+        ("table.0-1", "3 to 5", "-"),
+        ("tower", "2", "0.5"),
+    ]
+
+
+def test_unlike_numbers_of_versions_are_told_for_each() -> None:
+    versions = {"table.0": 8, "table.1": 8, "tower": 6}
+    wanted = {"table.0": 8, "table.1": 8, "tower": 6}
+    assert folded(versions, wanted) == "table.0-1 8 of 8 / tower 6 of 6"
+    assert folded(versions | {"table.1": -1}) == "table.0-1 none to 8 / tower 6"
+
+
+def test_what_is_not_founded_says_once_what_it_waits_for() -> None:
+    why = "not founded: waits for shard-1 and a first client"
+    blocks = [block(k, -1, "founding", why) for k in range(3)]
+    tower = GroupStatus("tower", -1, "founding", why, ())
+    assert line([*blocks, tower]) == why
+    assert [row[1] for row in table([*blocks, tower])[1]] == ["none", "none"]

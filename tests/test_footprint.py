@@ -9,20 +9,11 @@ import pytest
 from secureps.model.layout import GroupLayout
 from secureps.policy.footprint import STEP_BYTES, Footprint, Service, footprint
 from secureps.policy.plan import Plan
+from tests import explained
 from tests.roles_kit import make_plan
 
 RULE = {"quorum": 3, "minimum": 2, "most": 4}
-SERVICE = Service(
-    shards=("shard-0",),
-    clients=3,
-    program=1000,
-    connection=500,
-    stream=100,
-    threads=12,
-    streams=8,
-    piece=1 << 20,
-    in_flight=64 << 20,
-)
+SERVICE = replace(explained.SERVICE, shards=("shard-0",), clients=3)
 
 
 def need(plan: Plan, values: int, service: Service = SERVICE) -> Footprint:

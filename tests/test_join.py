@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from secureps.client.script import Script
@@ -10,6 +9,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.run.simulation import Cast, Simulation
 from tests.federations import same
 from tests.flower_apps import MESSAGES, project
+from tests.nursery import prepare
 from tests.processes import PLAN, Processes
 
 SLOW = MESSAGES.replace("import numpy", "import time\nimport numpy").replace(
@@ -26,7 +26,7 @@ class Joined(Processes):
     def _client(self, name: str) -> list[str]:
         number = self.clients.index(name)
         return [
-            *(sys.executable, "-W", "error", "-m", "secureps", "join", str(self.script)),
+            *("-m", "secureps", "join", str(self.script)),
             *("--server", self.server, "--kit", str(self.folder / "kit"), "--name", name),
             *("--state", str(self.folder / name), "--unsafe-seed", "3"),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
@@ -37,14 +37,12 @@ class Joined(Processes):
 def test_flower_clients_killed_and_restarted_make_the_simulated_model(tmp_path: Path) -> None:
     path = project(tmp_path, "joined", SLOW)
     script, plan = Script(path), PLAN.replace('local = ["*.count"]\n', "")
+    prepare("secureps.client.flower")
     joined = Joined(tmp_path / "run", versions=3, plan=plan)
     joined.script, joined.pace = path, 0.3
     with joined as processes:
         processes.start_all()
-        for version, victim in enumerate(("client-01", "client-04")):
-            processes.wait(lambda v=version: processes.reached(v), f"version {version}")  # type: ignore[misc]
-            processes.kill(victim)
-            processes.start(victim)
+        processes.kill_in_turn("client-01", "client-04")
         processes.wait(processes.finished, "the end")
         versions, model = processes.model()
         assert versions == {"all": 3}

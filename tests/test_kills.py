@@ -74,7 +74,8 @@ class Stage:
             journal=lambda name: Journal(partial(self._passed, name)),
             spool=lambda name: Spool(partial(self._passed, name)),
         )
-        self.simulation = small_federation(small_plan(cipher), folder, conditions)
+        plan = small_plan(cipher, versions=3)
+        self.simulation = small_federation(plan, folder, conditions)
 
     def play(self, patch: pytest.MonkeyPatch) -> Tensors:
         """To the end, each who died being started again a second later; the model."""

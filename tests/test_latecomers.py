@@ -21,8 +21,14 @@ from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
-from tests.federations import Walker, same, small_federation, small_plan
-from tests.test_simulation import finished, unharmed
+from tests.federations import (
+    Walker,
+    killed_at,
+    same,
+    small_federation,
+    small_plan,
+    unharmed,
+)
 
 LATE = "client-05"
 DEADLINE, EXTENSIONS = 10.0, 1
@@ -133,20 +139,16 @@ def test_what_a_late_client_leaves_on_the_shards_is_bounded(tmp_path: Path) -> N
 # --- without its state ------------------------------------------------------------
 
 
-def moments(cipher: str, count: int) -> range:
-    events = unharmed(cipher)[1]
-    return range(1, events, events // count)
-
-
 @pytest.mark.parametrize("cipher", ["plain", "bfv"])
 @pytest.mark.parametrize("party", ["client-00", "client-03"])
 def test_a_client_that_lost_its_state_goes_on_where_the_coordinator_says(
     party: str, cipher: str, tmp_path: Path
 ) -> None:
     """At whatever event; its trainer is deterministic, so the model is the same."""
-    for moment in moments(cipher, 8):
+    model, events = unharmed(cipher, versions=3)
+    for moment in range(1, events, events // 6):
         simulation = lose_state(party, cipher, moment, tmp_path / str(moment))
-        assert same(simulation.model(), unharmed(cipher)[0]), f"{party} at event {moment}"
+        assert same(simulation.model(), model), f"{party} at event {moment}"
         nothing_is_counted_twice(simulation)
 
 
@@ -169,21 +171,11 @@ def founding_submissions(simulation: Simulation) -> list[SubmissionId]:
 
 
 def lose_state(
-    party: str, cipher: str, moment: int, folder: Path, seed: int = 3, versions: int = 4
+    party: str, cipher: str, moment: int, folder: Path, seed: int = 3, versions: int = 3
 ) -> Simulation:
     """Plays to the end; at an event the party dies with its disk, and comes with a new one."""
     simulation = small_federation(private_plan(cipher, versions=versions), folder)
-    left = [moment]
-
-    def come() -> bool:
-        left[0] -= 1
-        return left[0] <= 0
-
-    simulation.run(come)
-    simulation.kill(party)
-    simulation.lose(party, UnsafeSeed(seed))
-    simulation.loop.call_later(1.0, lambda: simulation.start(party))
-    simulation.run(lambda: finished(simulation))
+    killed_at(simulation, party, moment, lambda: simulation.lose(party, UnsafeSeed(seed)))
     return simulation
 
 

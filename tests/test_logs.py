@@ -15,7 +15,8 @@ import pytest
 from secureps.messages.records import CohortClosed, MemberJoined, VersionCommitted
 from secureps.messages.submission import Cohort
 from secureps.service.narrator import facts
-from tests.processes import ROOT, Processes
+from tests.nursery import ROOT
+from tests.processes import Processes
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 

@@ -9,6 +9,7 @@ import pytest
 
 from secureps.errors import (
     Conflict,
+    DamagedStore,
     Malformed,
     PlanRefused,
     Refused,
@@ -74,6 +75,23 @@ def test_blocks_go_to_their_shards_and_then_the_receipt() -> None:
     assert client.give(COORDINATOR, Answered(submit, requests.Noted())) == Step()
 
 
+def gone(id: SubmissionId) -> Step:
+    """It has no more of what it is asked for."""
+    return Step(effects=[Call(COORDINATOR, requests.Missing("c0", "all", -1, (id,)))])
+
+
+def test_blocks_that_are_gone_from_its_outbox_are_told() -> None:
+    client = Client().joined()
+    update = client.trained()
+    client.stored(update)
+    step = client.order(orders.SendAgain(2, update.receipt.id))
+    lost = requests.PutBlock(puts(step)[2][1])
+    step = client.give("shard-a", Failed(lost, DamagedStore("update/c0/all/0/2 is gone")))
+    assert step.records == [records.SubmissionSettled(update.receipt.id, "dropped")]
+    assert said(step, requests.Missing) == said(gone(update.receipt.id), requests.Missing)
+    assert client.order(orders.SendAgain(2, update.receipt.id)) == gone(update.receipt.id)
+
+
 def test_send_again_sends_the_same_headers() -> None:
     client = Client().joined()
     update = client.trained()
@@ -84,7 +102,8 @@ def test_send_again_sends_the_same_headers() -> None:
         assert step.records == []
         last = sender.stored(update)[-1]
         assert said(last, requests.Submit) == [requests.Submit(update.receipt)]
-    assert client.order(orders.SendAgain(2, SubmissionId("c0", "all", 9))) == Step()
+    other = SubmissionId("c0", "all", 9)
+    assert client.order(orders.SendAgain(2, other)) == gone(other)
 
 
 @pytest.mark.parametrize("outcome", ["durable", "dropped", "lost"])
@@ -103,7 +122,7 @@ def test_what_is_settled_leaves_the_outbox(outcome: str) -> None:
     assert says == ([] if outcome == "durable" else [f"c0/all/0 was {outcome}: why"])
     assert client.machine.subscription().unsettled == ()
     assert client.order(orders.Settled(1, id, outcome, 1, "why")) == Step()
-    assert client.order(orders.SendAgain(1, id)) == Step()
+    assert client.order(orders.SendAgain(1, id)) == gone(id)
     assert client.stored(update) == [Step()] * 4
     assert client.restarted().machine.subscription().unsettled == ()
 

@@ -22,7 +22,7 @@ from secureps.policy.rules import Bounds, refuse_close
 from secureps.policy.weights import evened, faded
 from secureps.sections import parse
 from tests.federations import same
-from tests.processes import Processes
+from tests.processes import Processes, plan_text
 from tests.streams import PRIORITY, stream, stream_plan
 
 PAGE = (Path(__file__).parent.parent / "docs" / "rules.md").read_text()
@@ -142,7 +142,7 @@ def test_a_class_that_makes_no_rule_is_refused(
 
 def test_it_is_refused_before_anything_begins(tmp_path: Path) -> None:
     plan = stream_plan("plain", {"name": "no_such:Rule"})
-    with pytest.raises(PlanRefused, match=r"^group all: rule: no_such:Rule cannot be imported"):
+    with pytest.raises(PlanRefused, match=r"^rule: no_such:Rule cannot be imported"):
         stream(plan, tmp_path)
 
 
@@ -296,7 +296,7 @@ def test_a_rule_that_fails_ends_the_run_in_order(
     play = stream(stream_plan(cipher, rule), tmp_path)
     play.run()
     federation = play.coordinator.federation
-    assert federation.finished.startswith(f"the rule of all failed: {reason}")
+    assert federation.finished.startswith(f"the rule failed: {reason}")
     if made is not None:
         assert play.versions() == {"all": made}
     assert all(fate.outcome != "burnt" for fate in federation.fates.values())
@@ -312,8 +312,7 @@ def test_a_rule_that_closes_too_few_ends_the_run_in_order(
     play.run()
     assert play.versions() == {"all": 2}
     assert play.coordinator.federation.finished == (
-        "the rule of all closed what may not be opened: 4 members are fewer than the minimum "
-        "cohort of 5"
+        "the rule closed what may not be opened: 4 members are fewer than the minimum cohort of 5"
     )
 
 
@@ -348,26 +347,12 @@ import os, sys
 with open({path!r}, "a") as file:
     file.write(" ".join(sys.argv) + chr(10))
 """
-PLAN = """
-name = "small"
-versions = {versions}
-shards = 2
-block_size = 64
-local = ["*.count"]
-[cipher]
-name = "{cipher}"
-capacity = 8
-[[group]]
-clip = 3.0
-range = 1.0
-most_examples = 32
-rule = "my_rules:Share"
-"""
 
 
 def test_the_coordinators_process_alone_imports_it(tmp_path: Path) -> None:
     told, folder = tmp_path / "imported", tmp_path / "run"
-    with Processes(folder, "rlwe", versions=2, plan=PLAN) as processes:
+    plan = plan_text('rule = "my_rules:Share"')
+    with Processes(folder, "rlwe", versions=2, plan=plan) as processes:
         (folder / "my_rules.py").write_text(fence("python") + IMPORTED.format(path=str(told)))
         processes.start_all()
         processes.wait(processes.finished, "the end")

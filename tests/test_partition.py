@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from secureps.errors import ConfigError
-from secureps.scenario.partition import dirichlet, iid
+from secureps.scenario.partition import dirichlet
 
 LABELS = np.repeat(np.arange(10), 100)
 
@@ -68,15 +68,6 @@ def test_the_minimum_is_given_or_refused() -> None:
         dirichlet(LABELS, 3, 1.0, 1, 400)
 
 
-def test_iid_gives_every_index_once_and_even_sizes() -> None:
-    split = iid(103, 5, 2)
-    assert sorted(np.concatenate(split)) == list(range(103))
-    assert sorted(map(len, split)) == [20, 20, 21, 21, 21]
-    assert all(np.array_equal(a, b) for a, b in zip(split, iid(103, 5, 2), strict=True))
-    assert not np.array_equal(split[0], iid(103, 5, 3)[0])
-    assert skew(iid(1000, 5, 1)) < 0.2
-
-
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
 def test_bad_alpha_is_refused(alpha: float) -> None:
     with pytest.raises(ConfigError, match="alpha"):
@@ -86,4 +77,4 @@ def test_bad_alpha_is_refused(alpha: float) -> None:
 @pytest.mark.parametrize(("records", "parties"), [(3, 0), (3, 4)])
 def test_impossible_splits_are_refused(records: int, parties: int) -> None:
     with pytest.raises(ConfigError):
-        iid(records, parties, 1)
+        dirichlet(np.zeros(records, np.int64), parties, 1.0, 1)

@@ -29,10 +29,7 @@ def test_killed_one_after_another_ends_in_the_simulated_model(tmp_path: Path) ->
     with Processes(tmp_path / "run", versions=8) as processes:
         processes.pace = 0.15  # a version lasts long enough to be killed in
         processes.start_all()
-        for version, victim in enumerate(victims):
-            processes.wait(lambda v=version: processes.reached(v), f"version {version}")  # type: ignore[misc]
-            processes.kill(victim)
-            processes.start(victim)
+        processes.kill_in_turn(*victims)
         processes.wait(processes.finished, "the end")
         versions, model = processes.model()
         status = processes.status()

@@ -15,15 +15,15 @@ import pytest
 from numpy.typing import NDArray
 
 from secureps.crypto import envelope
-from secureps.crypto.field import P, combination, parse_vector, vector_bytes
+from secureps.crypto.field import P, vector_bytes
 from secureps.crypto.identity import Identity
-from secureps.crypto.sharing import _pseudorandom
+from secureps.crypto.sharing import Subset
 from secureps.crypto.suite import key_length
 from secureps.errors import Malformed, Refused
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
-from secureps.messages.submission import enveloped_part, sharing_id, signing_bytes
-from tests.committee_kit import Sent
+from secureps.messages.submission import enveloped_part, signing_bytes
+from tests.committee_kit import Sent, key_of, made_up_keys, seeds
 from tests.rogue import MINIMUM, RogueRun, read
 
 Ints = NDArray[np.int64]
@@ -128,42 +128,20 @@ def test_keys_of_all_but_one_of_t_holders_open_no_submission(run: RogueRun) -> N
     """They lack one seed: no envelope of another holder opens, and nothing else takes its place."""
     sent, length, committee = run.fresh(1), length_of(run), run.site.committee
     (receipt,) = (each.receipt for each in sent)
-    id = sharing_id(receipt.run, receipt.id)
     corrupt = tuple(range(threshold(run) - 1))
-
-    def seeds(index: int) -> dict[tuple[int, ...], bytes]:
-        held = run.corrupt(index).hands._share(receipt)._seeds
-        return {committee.subsets[i]: seed for i, seed in held.items()}
-
-    known = {subset: seed for index in corrupt for subset, seed in seeds(index).items()}
+    known = dict[Subset, bytes]()
+    for index in corrupt:
+        known |= seeds(run.site, run.corrupt(index), receipt)
     assert set(committee.subsets) - set(known) == {corrupt}
     for index, sealed in enumerate(receipt.envelopes):
         for thief in set(corrupt) - {index}:
             secret = run.corrupt(thief).hands._secret
             with pytest.raises(Malformed, match="an envelope does not open"):
                 envelope.open(secret, sealed, enveloped_part(receipt), committee.seed_bytes)
-    pieces = [_pseudorandom(id, subset, seed, length) for subset, seed in known.items()]
-    correction = parse_vector(receipt.correction or b"", length)
-    rest = combination([1] * (len(pieces) + 1), [correction, *pieces]).astype(np.int64)
-    rng = np.random.default_rng(0)
-    completions = {
-        "nothing": np.zeros(length, np.int64),
-        "uniform": rng.integers(0, P, length),
-        "so that the key is zero": -rest,
-        "so that the key is small": rng.integers(-41, 42, length) - rest,
-        "a seed of their own": _pseudorandom(id, corrupt, bytes(32), length).astype(np.int64),
-        "a seed that they know": pieces[0].astype(np.int64),
-    }
-    for missing in completions.values():
-        opens_nothing(run, sent, balanced(rest + missing))
-    lacked = seeds(len(corrupt))[corrupt]
-    opens(run, sent, balanced(rest + _pseudorandom(id, corrupt, lacked, length)))
-
-
-def balanced(key: Ints) -> Ints:
-    """Modulo P, about zero."""
-    rest = key % P
-    return np.where(rest > P // 2, rest - P, rest)
+    for key in made_up_keys(receipt, known, corrupt, length):
+        opens_nothing(run, sent, key)
+    another = seeds(run.site, run.corrupt(len(corrupt)), receipt)
+    opens(run, sent, key_of(receipt, known | another, length))
 
 
 # --- differencing -----------------------------------------------------------------

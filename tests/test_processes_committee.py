@@ -24,10 +24,7 @@ def test_holders_killed_one_after_another_end_in_the_simulated_model(tmp_path: P
         assert len(processes.holders) == 4
         processes.pace = 0.15
         processes.start_all()
-        for version, victim in enumerate((*processes.holders, "shard-0", "coordinator")):
-            processes.wait(lambda v=version: processes.reached(v), f"version {version}")  # type: ignore[misc]
-            processes.kill(victim)
-            processes.start(victim)
+        processes.kill_in_turn(*processes.holders, "shard-0", "coordinator")
         processes.wait(processes.finished, "the end")
         versions, model = processes.model()
     assert versions == {"all": 6}

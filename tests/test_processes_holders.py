@@ -196,4 +196,4 @@ def test_a_holder_that_lies_is_named_when_all_answer_and_changes_nothing(tmp_pat
     assert failed[0].holders == ("holder-0", "holder-1", "holder-2")
     for record in named:
         assert "but not those of holder-1" in record.reason
-        assert f"all: cohort {record.number}: {record.reason}" in log
+        assert f": cohort {record.number}: {record.reason}" in log

@@ -18,9 +18,9 @@ from secureps.messages.records import (
     Received,
     RoundGivenUp,
 )
-from tests.cheats import cheats, spoil_one
+from tests.cheats import cheats, spoil_all
 from tests.federations import Tensors, same, small_federation, small_plan
-from tests.processes import Processes
+from tests.processes import ROUNDS, Processes, plan_text
 
 CHEATS = {
     1: ("client-01", "garbage", "an envelope does not open"),
@@ -37,7 +37,7 @@ def without_the_cheats(folder: Path) -> Tensors:
     simulation = small_federation(small_plan("rlwe", versions=VERSIONS), folder)
     for version, (client, _, _) in CHEATS.items():
         simulation.run(lambda v=version: simulation.versions() == {"all": v - 1})  # type: ignore[misc]
-        cheats(simulation, client, spoil_one)
+        cheats(simulation, client, spoil_all)
     simulation.run()
     return simulation.model()
 
@@ -85,23 +85,11 @@ def waits_for(processes: Processes) -> str:
     return reason.rpartition("waits for ")[2] if "5 of 6 have arrived" in reason else ""
 
 
-PRIVATE = """
-name = "small"
-versions = 3
-shards = 2
-block_size = 64
-local = ["*.count"]
-[cipher]
-name = "rlwe"
-capacity = 8
-[[group]]
-clip = 1.0
+UNIFORM = """clip = 1.0
 bits = 16
 weighting = "uniform"
-[group.rule]
-quorum = 6
-deadline = 60.0
-[privacy]
+"""
+PRIVACY = """[privacy]
 unit = "client"
 placement = "local"
 noise_multiplier = 1.0
@@ -118,7 +106,8 @@ def test_a_cohort_that_a_member_spoils_is_burnt_and_charged_and_never_summed_aga
 
     What comes after the burnt cohort is not looked at but for the submissions in it.
     """
-    with Processes(tmp_path / "run", "rlwe", plan=PRIVATE) as processes:
+    plan = plan_text(ROUNDS + PRIVACY, UNIFORM)
+    with Processes(tmp_path / "run", "rlwe", versions=3, plan=plan) as processes:
         processes.start_all(faults={"client-05": ("wrong-key@2",)})
         processes.wait(lambda: "is burnt" in processes.log("coordinator"), "the burnt cohort")
         processes.wait(lambda: went_on(processes), "another cohort")

@@ -8,22 +8,9 @@ import pytest
 
 from secureps.messages import records
 from secureps.store.checkpoint import latest_good
-from tests.processes import Processes
+from tests.processes import Processes, plan_text
 
-PLAN = """
-name = "small"
-versions = {versions}
-shards = 2
-block_size = 64
-local = ["*.count"]
-[cipher]
-name = "{cipher}"
-capacity = 32
-[[group]]
-clip = 3.0
-range = 1.0
-most_examples = 32
-[group.rule]
+BUFFERED = """[group.rule]
 name = "buffered"
 buffer = 5
 max_staleness = 4
@@ -33,14 +20,11 @@ deadline = 60.0
 
 @pytest.mark.timeout(120)
 def test_killed_one_after_another_loses_nothing(tmp_path: Path) -> None:
-    with Processes(tmp_path, "rlwe", versions=6, plan=PLAN) as processes:
+    plan = plan_text(BUFFERED, capacity=32)
+    with Processes(tmp_path, "rlwe", versions=6, plan=plan) as processes:
         processes.pace = 0.15
         processes.start_all()
-        victims = ("coordinator", "shard-0", "holder-0", "client-03")
-        for version, victim in enumerate(victims):
-            processes.wait(lambda v=version: processes.reached(v), f"version {version}")  # type: ignore[misc]
-            processes.kill(victim)
-            processes.start(victim)
+        processes.kill_in_turn("coordinator", "shard-0", "holder-0", "client-03")
         processes.wait(processes.finished, "the end")
         assert processes.model()[0] == {"all": 6}
         made = processes.journal("coordinator", records.CohortClosed, records.CohortOpened)

@@ -21,7 +21,7 @@ from secureps.run.summary import Summary, tables
 GROUP = GroupStatus("all", 7, "collecting", "4 of 6 have arrived; waits for eve", ("eve",))
 VIEW = View(
     elapsed=62.0,
-    target=15,
+    wanted={"all": 15},
     groups=(GROUP,),
     score=Score("accuracy", 0.8613, 0.4, 359),
     scored="7",
@@ -78,13 +78,17 @@ def test_one_line_says_how_it_stands() -> None:
     for part in (
         "time 1:02",
         "version 7 of 15",
-        "held-out accuracy 0.861 (version 7)",
+        "held-out accuracy 0.861; epsilon",
         "epsilon 5.31 of 8 (delta 1e-05)",
         "1.2 MB up, 400 B down",
         "5 of 6",
-        "all collecting: 4 of 6 have arrived; waits for eve",
+        "are there; collecting: 4 of 6 have arrived; waits for eve",
     ):
         assert part in line
+
+
+def test_the_score_of_an_older_version_says_so() -> None:
+    assert "held-out accuracy 0.861 (version 6)" in plain(dataclasses.replace(VIEW, scored="6"))
 
 
 def test_without_privacy_no_epsilon_and_without_a_judge_no_score() -> None:
@@ -94,10 +98,15 @@ def test_without_privacy_no_epsilon_and_without_a_judge_no_score() -> None:
 
 
 def test_before_the_founding_model_there_is_no_version() -> None:
-    founding = dataclasses.replace(GROUP, version=-1, step="founding")
-    assert "version none of 15" in plain(dataclasses.replace(VIEW, groups=(founding,)))
-    both = dataclasses.replace(VIEW, groups=(dataclasses.replace(GROUP, version=0), founding))
-    assert "version 0/none of 15" in plain(both)
+    why = "not founded: waits for a first client"
+    founding = GroupStatus("all", -1, "founding", why, ())
+    line = plain(dataclasses.replace(VIEW, groups=(founding,)))
+    assert line == f"time 1:02; clients 5 of 6 are there; {why}"
+    body = GroupStatus("body", 0, "waiting", "waits", ())
+    wanted = {"all": 15, "body": 8}
+    line = plain(dataclasses.replace(VIEW, groups=(body, founding), wanted=wanted))
+    assert "version body 0 of 8 / all none of 15" in line
+    assert line.endswith(f"; body waiting: waits / all founding: {why}")
 
 
 def test_plain_lines_come_with_versions_and_in_long_silence() -> None:
@@ -229,5 +238,3 @@ def test_a_status_as_tables() -> None:
     text = told.getvalue()
     for word in ("0101010101010101: started 2 times", "collecting", "ada", "1.250"):
         assert word in text
-    shown.print(next(iter(standing.tables(dataclasses.replace(status, run=b"")))))
-    assert "no run yet" in told.getvalue()

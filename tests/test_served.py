@@ -101,6 +101,31 @@ def test_a_plan_of_a_lower_threshold_than_its_own_is_refused() -> None:
         insists(4).apply(0.0, pin)
 
 
+def test_a_plan_of_a_smaller_cohort_than_its_own_minimum_is_refused() -> None:
+    """It would refuse cohorts, and weights, that were made for the plan's minimum."""
+    bench = Bench()
+    public = bench.kit.public
+    order = Configure(1, bench.run, bench.placement, bench.addresses)
+
+    def opens(minimum: int) -> CommitteeHolder:
+        rules = HolderRules(minimum, public.holders_digest)
+        return CommitteeHolder(bench.names[0], public.roster, rules)
+
+    machine = opens(3)
+    step = machine.handle(0.0, COORDINATOR, order)
+    (halt,) = step.effects
+    assert isinstance(halt, Halt)
+    assert (halt.error, step.records, machine.configured) == (PlanRefused, [], False)
+    assert halt.reason == (
+        "this holder takes no part in the run: by the plan 2 members of all may be a cohort, and "
+        "this holder opens none of fewer than 3: ask for a plan with a minimum of 3 or more in "
+        "each rule, or lower this holder's own minimum"
+    )
+    assert pinned(bench) in opens(2).handle(0.0, COORDINATOR, order).records
+    with pytest.raises(PlanRefused, match="opens none of fewer than 3"):
+        opens(3).apply(0.0, pinned(bench))
+
+
 @pytest.mark.parametrize("text", ["xy\n", "ab\n", "é"])
 def test_a_damaged_file_is_told(text: str, tmp_path: Path) -> None:
     path = tmp_path / "runs"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -20,8 +18,18 @@ from secureps.run.serve import initial_schema
 from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.store.checkpoint import latest_good
 from secureps.store.spool import DiskSpool
-from secureps.wire.transport import Cut, Delay, Drop, DropReply, Duplicate, Fault, Faults
-from tests.federations import Tensors, Walker, same, small_federation, small_plan
+from secureps.wire.transport import Fault, Faults
+from tests.faults_kit import to_orders, to_requests
+from tests.federations import (
+    Tensors,
+    Walker,
+    finished,
+    killed_at,
+    same,
+    small_federation,
+    small_plan,
+    unharmed,
+)
 
 PARTIES = ("coordinator", "shard-0", "shard-1", "holder-0", "client-00", "client-03")
 
@@ -35,29 +43,9 @@ def play(plan: Plan, folder: Path, conditions: Conditions | None = None) -> Tens
 def test_what_never_happens_is_not_waited_for_after_the_end(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("plain"), tmp_path)
     simulation.run()
-    end = "the simulation stands still: after the end of the run, all: all 4 versions are made"
+    end = "the simulation stands still: after the end of the run, all 4 versions are made"
     with pytest.raises(InternalError, match=end):
         simulation.run(lambda: False)
-
-
-@cache
-def unharmed(cipher: str) -> tuple[Tensors, int]:
-    """The model of a run in which nothing goes wrong, and how many events it had."""
-    with TemporaryDirectory() as folder:
-        simulation = small_federation(small_plan(cipher), Path(folder))
-        events = 0
-
-        def over() -> bool:
-            nonlocal events
-            events += 1
-            return finished(simulation)
-
-        simulation.run(over)
-        return simulation.model(), events
-
-
-def finished(simulation: Simulation) -> bool:
-    return bool(simulation.coordinator.federation.finished)
 
 
 @pytest.mark.parametrize("cipher", ["bfv", "rlwe-alone", "rlwe"])
@@ -213,14 +201,15 @@ COMMITTEE_ORDERS = [
 
 def survive(message: tuple[str, str, str], fault: Fault, folder: Path, cipher: str = "bfv") -> None:
     """The same model as if nothing had happened to the first two of these messages."""
-    table = {(*message, count): fault for count in (1, 2)}
-    simulation = small_federation(small_plan(cipher), folder, Conditions(faults=Faults(table)))
+    table, versions = {(*message, count): fault for count in (1, 2)}, 3
+    plan = small_plan(cipher, versions=versions)
+    simulation = small_federation(plan, folder, Conditions(faults=Faults(table)))
     simulation.run()
     assert simulation.network.seen(*message) >= 1, "the fault never happened"
-    assert same(simulation.model(), unharmed("plain")[0])
+    assert same(simulation.model(), unharmed("plain", versions)[0])
 
 
-@pytest.mark.parametrize("fault", [Drop(), DropReply(), Duplicate(), Delay(3.0)], ids=repr)
+@to_requests
 @pytest.mark.parametrize("request_", REQUESTS, ids="-".join)
 def test_lost_repeated_and_late_requests_change_nothing(
     request_: tuple[str, str, str], fault: Fault, tmp_path: Path
@@ -228,7 +217,7 @@ def test_lost_repeated_and_late_requests_change_nothing(
     survive(request_, fault, tmp_path)
 
 
-@pytest.mark.parametrize("fault", [Cut(), Duplicate(), Delay(3.0)], ids=repr)
+@to_orders
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
 def test_lost_repeated_and_late_orders_change_nothing(
     order: tuple[str, str, str], fault: Fault, tmp_path: Path
@@ -236,7 +225,7 @@ def test_lost_repeated_and_late_orders_change_nothing(
     survive(order, fault, tmp_path)
 
 
-@pytest.mark.parametrize("fault", [Drop(), DropReply(), Duplicate(), Delay(3.0)], ids=repr)
+@to_requests
 @pytest.mark.parametrize("request_", COMMITTEE, ids="-".join)
 def test_lost_answers_of_a_committee_change_nothing(
     request_: tuple[str, str, str], fault: Fault, tmp_path: Path
@@ -244,7 +233,7 @@ def test_lost_answers_of_a_committee_change_nothing(
     survive(request_, fault, tmp_path, "rlwe")
 
 
-@pytest.mark.parametrize("fault", [Cut(), Duplicate(), Delay(3.0)], ids=repr)
+@to_orders
 @pytest.mark.parametrize("order", COMMITTEE_ORDERS, ids="-".join)
 def test_lost_orders_to_a_committee_change_nothing(
     order: tuple[str, str, str], fault: Fault, tmp_path: Path
@@ -286,21 +275,13 @@ def test_killed_at_any_event_ends_in_the_same_model(
 ) -> None:
     if party.startswith("holder") and cipher == "plain":
         return
-    expected, events = unharmed(cipher)
-    kills = {"plain": 20, "bfv": 5, "rlwe": 3}[cipher]
+    versions = 3  # it takes so many for a checkpoint to be left behind
+    expected, events = unharmed(cipher, versions)
+    kills = {"plain": 15, "bfv": 4, "rlwe": 3}[cipher]
     for moment in range(1, events, events // kills):
-        folder = tmp_path / str(moment)
-        simulation = small_federation(small_plan(cipher), folder)
-        left = [moment]
-
-        def come(left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] <= 0
-
-        simulation.run(come)
-        simulation.kill(party)
-        simulation.loop.call_later(1.0, lambda s=simulation: s.start(party))  # type: ignore[misc]
-        simulation.run(lambda s=simulation: finished(s))  # type: ignore[misc]
+        plan = small_plan(cipher, versions=versions)
+        simulation = small_federation(plan, tmp_path / str(moment))
+        killed_at(simulation, party, moment)
         assert same(simulation.model(), expected), f"killed {party} at event {moment}"
 
 

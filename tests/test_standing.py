@@ -147,6 +147,7 @@ def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
         "role": "shard",
         "registered": True,
         "live": False,
+        "accuses": 0,
         "state": "away",
     }
     screen, told = console()
@@ -182,8 +183,28 @@ def test_before_there_is_a_run_it_says_who_is_missing() -> None:
     status = report.status(world.coordinator._turn(0.0), (), world.coordinator.servers)
     screen, told = console()
     show(status, screen)
-    expected = f"waits for {', '.join(awaited)} and a first client (registered: shard-a)"
-    assert expected in " ".join(told.getvalue().split())
+    shown = " ".join(told.getvalue().split())
+    missing = ", ".join(awaited)
+    expected = f"not founded: waits for {missing} and a first client (registered: shard-a)"
+    assert shown.startswith(expected)
+    assert "-1" not in shown
+    assert "why" not in shown, "nothing else is known of groups"
+
+
+def test_it_says_what_the_first_version_waits_for() -> None:
+    world = World(make_plan("bfv"))
+    names = [server.name for server in world.coordinator.servers]
+
+    def told() -> str:
+        turn, servers = world.coordinator._turn(0.0), world.coordinator.servers
+        return report.status(turn, (), servers).groups[0].reason
+
+    for name in names:
+        assert name in told()
+        world.give(name, Register(name, "a:1", 1.0, 0))
+    assert told() == "not founded: waits for a first client"
+    world.give(CLIENTS[0], Join(CLIENTS[0], SCHEMA))
+    assert told().startswith(f"not founded: waits for the first model of {CLIENTS[0]}")
 
 
 def test_the_coordinator_counts_blocks_and_bytes_by_placement(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from secureps.policy.plan import Plan
 from secureps.roles.group_state import Phase
 from secureps.roles.tasks import Prune, Reseal
 from secureps.run.simulation import Simulation
-from secureps.service.narrator import told
-from tests.cheats import cheats, journalled, spoil_one, spoils
+from secureps.service.narrator import Narrator
+from tests.cheats import cheats, journalled, spoil_all, spoils
 from tests.committee_parties import CommitteeWorld
 from tests.federations import same
 from tests.shoppers import shopping, sparse_plan
@@ -93,7 +93,7 @@ def test_an_offender_among_few_is_found_and_the_stream_goes_on(
     simulation.run()
     found(simulation)
     (left_out,) = journalled(simulation, records.ClientIsolated)
-    assert "one of all did not open, and all others in it stood in cohorts" in left_out.reason
+    assert "one did not open, and all others in it stood in cohorts" in left_out.reason
     numbers = {record.number for record in journalled(simulation, records.CohortBurnt)}
     burnt = Counter(c.version for c in cohorts(simulation) if c.number in numbers)
     assert set(burnt.values()) <= {1, 2}, "of two halves one opens"
@@ -145,7 +145,7 @@ def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> Non
     burnt = cohorts(simulation)[-3:]
     out = sorted(clients(burnt[0]))
     assert [clients(cohort) for cohort in burnt] == [set(out)] * 3
-    start = f"fewer than 3 clients are left for version {burnt[0].version} of all: "
+    start = f"fewer than 3 clients are left for version {burnt[0].version}: "
     assert federation.finished.startswith(start)
     assert federation.finished.endswith(
         "sit out until the next version; no other set of clients may make this version; "
@@ -258,7 +258,7 @@ def test_who_lost_an_update_from_an_older_version_is_in_no_set(tmp_path: Path) -
 def test_a_flaw_in_what_is_sealed_anew_gives_the_set_up(tmp_path: Path) -> None:
     simulation = begun(tmp_path, LOCKSTEP, 6)
     _, cheat = asked(simulation)
-    cheats(simulation, cheat, spoil_one)
+    cheats(simulation, cheat, spoil_all)
     assert f"not {cheat}; nothing was opened" in given_up(simulation)
     simulation.run()
     found(simulation)
@@ -405,7 +405,7 @@ def test_a_cohort_of_uneven_weights_is_followed_by_those_who_were_behind(tmp_pat
     (back,) = [r for r in journal if isinstance(r, stream_records.MembersReturned)]
     assert back.clients == slow
     assert back.reason == "no other set of clients may make this version"
-    assert told(back) == f"all: c3, c4, c5 return: {back.reason}"
+    assert Narrator().told(back) == f"all: c3, c4, c5 return: {back.reason}"
     play(*slow)
     world.wait(50.0)
     play()

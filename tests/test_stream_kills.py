@@ -12,8 +12,9 @@ import pytest
 from secureps.messages import records
 from secureps.roles.group_state import Phase
 from secureps.run.simulation import Conditions, Simulation
-from secureps.wire.transport import Delay, Drop, DropReply, Duplicate, Fault, Faults
+from secureps.wire.transport import Duplicate, Fault, Faults
 from tests.cheats import journalled, until
+from tests.faults_kit import to_requests
 from tests.federations import Tensors, same
 from tests.streams import seconds, stream, stream_plan
 
@@ -181,7 +182,7 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize("fault", [Drop(), DropReply(), Duplicate(), Delay(3.0)], ids=repr)
+@to_requests
 @pytest.mark.parametrize("rule", RULES)
 def test_repeated_messages_change_nothing_and_lost_or_late_ones_lose_nothing(
     rule: str, fault: Fault, tmp_path: Path

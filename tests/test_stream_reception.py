@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Conflict, Malformed, SecurepsError, WrongVersion
+from secureps.errors import Conflict, Malformed, NotReady, SecurepsError, WrongVersion
 from secureps.messages import orders, records, requests
 from secureps.messages.submission import SubmissionId, model_digest
 from secureps.roles.group_state import Phase
@@ -193,13 +193,52 @@ def test_after_the_end_nothing_is_taken_and_all_has_a_fate() -> None:
         world.deliver((ready or first)[0])
     assert not world.group().streaming
     receipt = world.senders["c4"].outbox[late]
-    refused(world, receipt, WrongVersion, "all takes no updates now .version 1 of all is the last")
+    refused(world, receipt, WrongVersion, "all takes no updates now .version 1 is the last")
+
+
+GROUPS = [
+    {"name": "b", "pattern": "bias", "rule": BUFFERED},
+    {"name": "w", "pattern": "*", "rule": BUFFERED},
+]
+
+
+def test_a_client_changes_its_groups_twice_a_lease_and_no_more() -> None:
+    """So the journal does not grow with it; who comes back without its state needs two."""
+    world = World(stream_plan(BUFFERED, group=GROUPS), MANY, roster=MANY_ROSTER)
+    world.servers()
+
+    def joins(*groups: str) -> None:
+        world.give("c1", requests.Join("c1", SCHEMA, groups))
+
+    def written() -> list[Any]:
+        found = [r for step in world.journal for r in step]
+        return [r.groups for r in found if isinstance(r, records.MemberJoined)]
+
+    joins()
+    joins("w")
+    joins("w")
+    assert written() == [(), ("w",)]
+    before = state_of(world.federation)
+    for _ in range(9):
+        for groups in ((), ("b",), ("b", "w")):
+            with pytest.raises(NotReady, match="c1 has said twice within 30 s that") as no:
+                joins(*groups)
+            assert no.value.retry_after == 30.0
+    assert (state_of(world.federation), written()) == (before, [(), ("w",)])
+    world.give("c1", requests.Retire("c1"))
+    with pytest.raises(NotReady, match="takes part"):
+        joins("w")
+    world.now = 30.0
+    joins("w")
+    joins()
+    assert written() == [(), ("w",), ("w",), ()]
+    world.now = 59.0
+    with pytest.raises(NotReady):
+        joins("b")
 
 
 def test_a_client_outside_its_groups() -> None:
-    group = {"rule": BUFFERED}
-    names = [{"name": "b", "pattern": "bias", **group}, {"name": "w", "pattern": "*", **group}]
-    world = World(stream_plan(BUFFERED, group=names), MANY, roster=MANY_ROSTER)
+    world = World(stream_plan(BUFFERED, group=GROUPS), MANY, roster=MANY_ROSTER)
     world.servers()
     for client in MANY[:4]:
         own = () if client == "c0" else ("w",)

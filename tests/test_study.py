@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from rich.console import Console
 
 from secureps.errors import ConfigError, PlanRefused
 from secureps.run.findings import Findings, markdown
-from secureps.run.simulate import load_scenario
-from secureps.run.study import study
+from secureps.run.simulate import load_scenario, simulate
+from secureps.run.study import _candidates, study
 from secureps.run.trial import (
     Candidate,
     Comparison,
@@ -20,6 +21,7 @@ from secureps.run.trial import (
     Outcome,
     Point,
     Trial,
+    altered,
     crossed,
     play,
     section_of,
@@ -109,14 +111,14 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
         with pytest.raises(KeyboardInterrupt):
             study(path, out, 2, screen())
     kept = {file.stem for file in (out / "trials").iterdir()}
-    assert kept == {"rounds-0-1-seed-0", "alone-0-0.5-seed-0"}, "what was being played is kept"
+    assert kept == {"rounds-1-seed-0", "alone-1-0.5-seed-1"}, "what was being played is kept"
     assert not (out / "report.json").exists()
 
     first = screen()
     assert study(path, out, 2, first) == out
     lines = [line for line in said(first) if line.startswith("[")]
-    assert len(lines) == 8, "2 + 1 tuned, 2 + 2 judged, 1 compared: all counted"
-    assert sorted(line.endswith("(known)") for line in lines) == [False] * 6 + [True] * 2
+    assert len(lines) == 7, "2 tuned, 2 + 2 judged, 1 compared: all counted; one has no choice"
+    assert sorted(line.endswith("(known)") for line in lines) == [False] * 5 + [True] * 2
     assert any("1 versions under encryption: the same bits at the same times" in x for x in lines)
     report = json.loads((out / "report.json").read_text())
     rounds, alone = report["rows"]
@@ -125,8 +127,8 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
     assert len(rounds["seconds"]) == len(alone["seconds"]) == 2, "a target that all reach"
     assert alone["times"] == rounds["median"] / alone["median"]
     tried = {(each["variant"], each["rule"]): each["reached"] for each in report["tuned"]}
-    assert tried.keys() == {("rounds", 0), ("rounds", 1), ("alone", 0)}
-    assert rounds["settings"] in ("deadline 10.0, rate 1", "deadline 30.0, rate 1")
+    assert tried.keys() == {("rounds", 0), ("rounds", 1)}
+    assert rounds["settings"] in ("deadline 10.0", "deadline 30.0")
     assert (out / "study.png").read_bytes().startswith(b"\x89PNG")
     table = (out / "table.md").read_text()
     assert table.count("\n") == 4
@@ -139,11 +141,20 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
     assert json.loads((out / "report.json").read_text()) == report
     with pytest.raises(ConfigError, match="holds another study"):
         study(scenario(tmp_path, "target = 0.6", "target = 0.7"), out, 2, screen())
+    with pytest.raises(ConfigError, match="holds a study"):
+        simulate(path, out)
+
+
+def test_a_study_goes_into_no_report(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
+        study(scenario(tmp_path), tmp_path / "out", 2, screen())
 
 
 def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path) -> None:
     path = scenario(tmp_path, "target = 0.6", "target = 0.9")
-    one, same, other = (play(path, Trial(Candidate("rounds", 1, 1.0), s, 200.0)) for s in (1, 1, 2))
+    one, same, other = (play(path, Trial(Candidate("rounds", 1), s, 200.0)) for s in (1, 1, 2))
     assert isinstance(one, Outcome)
     assert isinstance(same, Outcome)
     assert isinstance(other, Outcome)
@@ -151,7 +162,7 @@ def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path
     assert one.reached is not None
     assert [p.score >= 0.9 for p in one.points[-2:]] == [True, True]
     assert one.points[-2].seconds == one.reached, "the first of two in a row, and then no more"
-    late = play(path, Trial(Candidate("rounds", 1, 1.0), 1, one.reached - 5.0))
+    late = play(path, Trial(Candidate("rounds", 1), 1, one.reached - 5.0))
     assert isinstance(late, Outcome)
     assert late.reached is None, "given up"
     assert late.points == one.points[: len(late.points)]
@@ -168,7 +179,7 @@ def test_the_time_is_of_the_first_of_enough_in_a_row() -> None:
 def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> None:
     own = section_of(load_scenario(scenario(tmp_path, "seeds = [1, 2]", "seeds = [1, 2, 3]")))
     findings = Findings(own)
-    rounds, alone = Candidate("rounds", 0, 1.0), Candidate("alone", 0, 0.5)
+    rounds, alone = Candidate("rounds", 0), Candidate("alone", 0, rate=0.5)
     for seed, sooner, later in ((1, 10.0, None), (2, 5.0, 40.0), (3, 20.0, 60.0)):
         findings.take(Trial(alone, seed, 200.0), Outcome(sooner, points(0.1, 0.7), 1.0))
         findings.take(Trial(rounds, seed, 200.0), Outcome(later, points(0.1, 0.7), 1.0))
@@ -197,10 +208,13 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
         ("seeds = [1, 2]", "seeds = [0, 1]", "seed 0 would be tuned on and judged on"),
         ("seeds = [1, 2]", "seeds = []", "study.seeds"),
         ("rates = [0.5]", "rates = [0]", "study.variant 2.rates"),
-        ('name = "async"', 'name = "asynch"', "no such rule"),
+        ('name = "async"', 'name = "asynch"', r"no such rule, 'asynch'; did you mean async\?"),
         ("deadline = 30.0", "start = 7", "6 clients play, the rule waits for 7"),
-        ("quorum = 4, minimum = 4, d", "quorum = 4, minimum = 5, d", "variant rounds, rule 1: "),
+        ("quorum = 4, minimum = 4, d", "quorum = 4, minimum = 5, d", "variant rounds-1: "),
         ("clients = 6", "clients = 6\n[delays.dropping]", "delays"),
+        ("network = 0.1", "bandwidth = 1e4", "study.sealed: where bytes take time"),
+        ('name = "alone"', 'name = "alone"\ndeadlines = [0]', "study.variant 2.deadlines"),
+        ('name = "alone"', 'name = "alone"\nplan = "none.toml"', "none.toml: no such file"),
     ],
 )
 def test_a_study_that_is_not_right_is_refused(
@@ -221,4 +235,55 @@ def test_a_scenario_without_a_study_compares_nothing(tmp_path: Path) -> None:
 def test_a_measure_that_the_script_does_not_have_is_named(tmp_path: Path) -> None:
     path = scenario(tmp_path, "target = 0.6", 'target = 0.6\nmeasure = "auc"')
     with pytest.raises(ConfigError, match="no 'auc'; the script has accuracy"):
-        play(path, Trial(Candidate("alone", 0, 0.5), 1, 50.0))
+        play(path, Trial(Candidate("alone", 0), 1, 50.0))
+
+
+PLANS = """
+sealed = 0
+baseline = "rounds"
+[[study.variant]]
+name = "rounds"
+deadlines = [20.0, 30.0]
+[[study.variant]]
+name = "large"
+plan = "large.toml"
+"""
+
+
+def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
+    """Under the plan's own cipher, whose bytes they are."""
+    path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
+    text = path.read_text().replace("seconds = 200.0", "seconds = 60.0")
+    path.write_text(text[: text.index("sealed = 1")] + PLANS)
+    (tmp_path / "large.toml").write_text(PLAN.replace("capacity = 32", "capacity = 64"))
+    loaded = load_scenario(path)
+    (first, second), (large,) = (list(_candidates(v)) for v in section_of(loaded).variant)
+    assert [each.name for each in (first, second, large)] == [
+        "rounds-within-20",
+        "rounds-within-30",
+        "large",
+    ]
+    plans = [altered(loaded, each, 1).section for each in (first, second, large)]
+    assert [plan.group[0].rule.deadline for plan in plans] == [20.0, 30.0, 60.0]
+    assert [plan.cipher.capacity for plan in plans] == [32, 32, 64]
+    assert {plan.cipher.name for plan in plans} == {"rlwe"}
+    study(path, tmp_path / "out", 2, console := screen())
+    lines = [line for line in said(console) if line.startswith("[")]
+    assert len(lines) == 6, "2 tuned, 2 + 2 judged"
+    rows = json.loads((tmp_path / "out" / "report.json").read_text())["rows"]
+    assert [row["sealed"] for row in rows] == [None, None]
+    outcome = json.loads((tmp_path / "out" / "trials" / "large-seed-1.json").read_text())
+    assert 0 < outcome["reached"] < 60.0
+
+
+def test_a_worker_that_is_killed_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*args: object, **kwargs: object) -> None:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr("secureps.run.study.wait", killed)
+    with pytest.raises(
+        ConfigError, match="was killed, or had no memory left: what has ended is kept"
+    ):
+        study(scenario(tmp_path), tmp_path / "out", 2, screen())

@@ -40,6 +40,12 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.01)
 
 
+def alive(supervisor: Supervisor) -> dict[str, int]:
+    """Process ids of those that run at this moment."""
+    known = [(name, each.process) for name, each in supervisor._running.items()]
+    return {name: process.pid for name, process in known if process is not None}
+
+
 def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
@@ -59,11 +65,11 @@ def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         supervisor.start(program("server", SLEEP))
         until(lambda: supervisor.tail("server") == ("up",))
-        first = supervisor.pids()["server"]
+        first = alive(supervisor)["server"]
         os.kill(first, signal.SIGKILL)
         assert news(supervisor, Died) == [Died("server", "signal SIGKILL", 1, ("up",))]
-        until(lambda: supervisor.poll() == () and "server" in supervisor.pids())
-        assert supervisor.pids()["server"] != first
+        until(lambda: supervisor.poll() == () and "server" in alive(supervisor))
+        assert alive(supervisor)["server"] != first
         until(lambda: supervisor.tail("server") == ("up", "up"))
 
 
@@ -101,9 +107,9 @@ def test_all_are_stopped_the_deaf_and_grandchildren_too(tmp_path: Path) -> None:
             supervisor.start(program(name, code))
         for name in names:
             until(lambda name=name: "up" in supervisor.tail(name))  # type: ignore[misc]
-        parent = psutil.Process(supervisor.pids()["parent"])
+        parent = psutil.Process(alive(supervisor)["parent"])
         until(lambda: len(parent.children()) == 1)
-        everyone = [*supervisor.pids().values(), parent.children()[0].pid]
+        everyone = [*alive(supervisor).values(), parent.children()[0].pid]
         assert len(everyone) == 4
     assert supervisor.running() == ()
     until(lambda: all(gone(pid) for pid in everyone))
@@ -113,7 +119,7 @@ def test_what_a_dead_process_had_started_ends_with_it(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         supervisor.start(program("parent", PARENT))
         until(lambda: "up" in supervisor.tail("parent"))
-        parent = psutil.Process(supervisor.pids()["parent"])
+        parent = psutil.Process(alive(supervisor)["parent"])
         until(lambda: len(parent.children()) == 1)
         child = parent.children()[0].pid
         parent.kill()
@@ -125,7 +131,7 @@ def test_an_error_stops_them_too(tmp_path: Path) -> None:
     def fail() -> None:
         with Supervisor(tmp_path, grace=0.3) as supervisor:
             supervisor.start(program("good", SLEEP))
-            pids.extend(supervisor.pids().values())
+            pids.extend(alive(supervisor).values())
             raise KeyboardInterrupt
 
     pids: list[int] = []
@@ -149,7 +155,7 @@ def test_a_second_interrupt_ends_the_grace_alone(
         with Supervisor(tmp_path, grace=60.0) as supervisor:
             supervisor.start(program("deaf", DEAF))
             until(lambda: "up" in supervisor.tail("deaf"))
-            pids.extend(supervisor.pids().values())
+            pids.extend(alive(supervisor).values())
             monkeypatch.setattr(time, "sleep", interrupt)
 
     began = time.monotonic()
@@ -212,7 +218,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
         with Supervisor(tmp_path) as supervisor:
             supervisor.start(program("server", SLEEP))
             signal.raise_signal(signal.SIGHUP)
-            assert list(supervisor.pids()) == ["server"]
+            assert list(alive(supervisor)) == ["server"]
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -280,7 +286,7 @@ def test_a_signal_at_any_line_leaves_nothing_over(tmp_path: Path) -> None:
 def test_each_has_a_session_of_its_own(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         supervisor.start(program("server", SLEEP))
-        pid = supervisor.pids()["server"]
+        pid = alive(supervisor)["server"]
         assert os.getsid(pid) == pid != os.getsid(0)
 
 

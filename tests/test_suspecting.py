@@ -22,7 +22,7 @@ from secureps.roles.machine import Answer
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Simulation
 from secureps.sections import parse
-from secureps.service.narrator import told
+from secureps.service.narrator import Narrator
 from tests.cheats import cheats, journalled, lies, small_error, spoil_one, spoils, until
 from tests.federations import Walker, small_plan
 from tests.shoppers import ENDS, shopping, sparse_plan
@@ -109,10 +109,12 @@ def test_it_is_named_and_told_why(tmp_path: Path) -> None:
     simulation.run(lambda: bool(simulation.coordinator.federation.isolated))
     (record,) = journalled(simulation, records.ClientIsolated)
     assert record.reason == (
-        "client-05 spoils cohorts: one of all did not open, and all others in it stood in cohorts "
-        "that did"
+        "client-05 spoils cohorts: one did not open, and all others in it stood in cohorts that did"
     )
-    assert told(record) == f"all: client-05 is left out of the run: {record.reason}"
+    narrator = Narrator()
+    for each in journalled(simulation, records.RunPinned):
+        narrator.hear(each)
+    assert narrator.told(record) == f"client-05 is left out of the run: {record.reason}"
     say = partial(simulation.coordinator.handle, simulation.loop.now())
     status = say("client-00", requests.AskStatus()).effects[-1]
     assert isinstance(status, Answer)
@@ -198,7 +200,7 @@ def test_too_many_offenders_end_the_run_in_order(tmp_path: Path) -> None:
     simulation.run()
     assert simulation.versions() == {"all": 1}
     finished = simulation.coordinator.federation.finished
-    assert finished.startswith("3 cohorts in succession came to nothing at version 1 of all")
+    assert finished.startswith("3 cohorts in succession came to nothing at version 1")
     assert "no other set of clients may make this version; suspected: client-" in finished
     only_sets_of_the_tree(simulation)
 
@@ -237,18 +239,20 @@ def test_a_flaw_that_is_found_too_late_is_looked_for_from_then_on(tmp_path: Path
     simulation.run(lambda: simulation.versions() == {"all": 2} and len(group.receipts) == 10)
     assert group.suspicion.flawed == {"client-05"}, "it may have been included all the same"
     turn = simulation.coordinator._turn(simulation.loop.now())
+    group.inbox.examined.clear()
     for id in group.receipts:
-        group.examined[id] = frozenset(turn.holders) - {"holder-2"}
-    waiting = quorum.examined(turn, group)
-    assert [r.id.client for r in group.receipts.values() if r not in waiting[0]] == ["client-05"]
+        for holder in ("holder-0", "holder-1", "holder-3"):
+            group.inbox.look(id, holder)
+    shown, waiting = quorum.examined(turn, group)
+    assert [r.id.client for r in group.receipts.values() if r not in shown] == ["client-05"]
     assert (
-        waiting[1]
+        waiting
         == "1 update to be examined by key holders: holder-2 has not answered; 3 of 4 suffice"
     )
     late = dataclasses.replace(turn, now=turn.now + 20.0)
-    assert quorum.examined(late, group) == (tuple(group.receipts.values()), "")
+    assert [len(shown), quorum.examined(late, group)[1]] == [9, ""]
     away = dataclasses.replace(turn, watchers=turn.watchers - {"holder-2"})
-    assert quorum.examined(away, group) == (tuple(group.receipts.values()), "")
+    assert len(quorum.examined(late, group)[0]) == len(quorum.examined(away, group)[0]) == 10
     assert quorum.last_look(turn, group) == (group.opened_at or 0.0) + 20.0
     assert quorum.last_look(late, group) is None
 
@@ -259,9 +263,11 @@ def test_a_flaw_that_is_found_after_the_version_is_remembered_once(tmp_path: Pat
     fates = simulation.coordinator.federation.fates
     id = next(id for id, fate in fates.items() if fate.version == 1)
     say = partial(simulation.coordinator.handle, simulation.loop.now())
-    for holder, wanted in (("holder-0", 1), ("holder-1", 0)):
-        step = say(holder, requests.Examined(holder, id, "a flaw"))
-        assert step.records == [records.FlawFoundLate("all", id, holder, "a flaw")] * wanted
+    late = "too late to leave it out"
+    for holder in ("holder-0", "holder-1"):
+        for wanted in (1, 0):
+            step = say(holder, requests.Examined(holder, id, "a flaw"))
+            assert step.records == [records.FlawNoted("all", id, holder, "a flaw", late)] * wanted
     assert simulation.coordinator.federation.groups["all"].suspicion.flawed == {id.client}
 
 
@@ -315,7 +321,7 @@ def test_a_row_block_that_nobody_else_touches_is_given_up_and_the_others_go_on(
         "charged: no 3 of 4 answers open it: 4 answers fit together; no other set of clients may "
         "make this version; suspected: client-00, client-01, client-02, client-03, client-04",
     )
-    assert told(record) == f"table.1 is given up: {record.reason}"
+    assert Narrator().told(record) == f"table.1 is given up: {record.reason}"
     assert simulation.versions() == {**ENDS, "table.1": 0}
     left = f"{record.reason}: it stays at 0"
     assert simulation.coordinator.federation.finished == (

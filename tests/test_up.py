@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,14 @@ from secureps.run.folder import Cast, RunFolder
 from secureps.run.up import Order, Troupe, up
 from secureps.store.checkpoint import read_state, write_state
 from tests import extras_kit
+from tests.command import run
+from tests.federations import same
+from tests.nursery import ROOT
 
 UNSAFE = "unsafe seed: no privacy"
-SCRIPT = Path(__file__).parent.parent / "clients" / "digits_torch.py"
+SCRIPT = ROOT / "clients" / "digits_torch.py"
+WALKERS = ROOT / "tests" / "walker_client.py"
+"""Nothing to import, and no promise kept about privacy."""
 PLAN = """
 name = "small"
 versions = 3
@@ -79,7 +85,7 @@ def start(plan: Path, out: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "COLUMNS": "120"},
+        env={**os.environ, "COLUMNS": "120", "PYTHONPATH": str(ROOT)},
     )
 
 
@@ -143,16 +149,10 @@ def check_told(told: str, out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(280)
-def test_plain_and_bfv_with_kills_make_the_same_model_bit_for_bit(tmp_path: Path) -> None:
-    plain = start(write_plan(tmp_path / "plain.toml"), tmp_path / "plain")
-    told, _ = plain.communicate()
-    assert plain.returncode == 0, told
-    assert not processes(tmp_path / "plain")
-    summary = check_told(told, tmp_path / "plain")
-    # slot 0 of every block beside its values, up to 4 bytes for 16 bits in the clear
-    assert 0.5 < summary["ratio_up"] < 1.1
-    assert 0.9 < summary["ratio_down"] < 1.1
-
+def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, by the commands and with torch."""
     out = tmp_path / "bfv"
     bfv = start(write_plan(tmp_path / "bfv.toml", "bfv"), out)
     killed = ("shard-1", "client-02")
@@ -165,33 +165,35 @@ def test_plain_and_bfv_with_kills_make_the_same_model_bit_for_bit(tmp_path: Path
     summary = check_told(told, out)
     assert "shard-1 died (signal SIGKILL)" in told
     assert summary["ratio_up"] > 1
-    simulate_scenario(tmp_path)
-    runs = [load_file(tmp_path / r / "model.safetensors") for r in ("plain", "bfv", "simulated")]
-    assert list(runs[0]) == list(runs[1]) == list(runs[2]) != []
-    for name in runs[0]:
-        assert len({run[name].tobytes() for run in runs}) == 1
+    assert 0.9 < summary["ratio_down"] < 1.1
+    simulate_scenario(monkeypatch, tmp_path)
+    played, simulated = (
+        load_file(tmp_path / r / "model.safetensors") for r in ("bfv", "simulated")
+    )
+    assert played
+    assert same(played, simulated)
 
 
-def simulate_scenario(folder: Path) -> None:
-    """The same federation under the same seed, in virtual time, by the real command."""
+def simulate_scenario(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The same federation under the same seed, in virtual time."""
+    write_plan(folder / "plain.toml")
     scenario = folder / "scenario.toml"
     scenario.write_text(
-        f'name = "same"\nplan = "bfv.toml"\nscript = "{SCRIPT}"\nclients = 3\nseed = 5\n'
+        f'name = "same"\nplan = "plain.toml"\nscript = "{SCRIPT}"\nclients = 3\nseed = 5\n'
         "[settings]\nalpha = 1.0\n[delays]\ntrain = 3.0\n"
     )
-    command = [sys.executable, "-m", "secureps", "simulate", str(scenario)]
-    subprocess.run([*command, "--out", str(folder / "simulated")], check=True, capture_output=True)
+    assert run(patch, "simulate", scenario, "--out", folder / "simulated") == 0
 
 
 @pytest.mark.timeout(120)
-def test_a_flower_app_joins_and_its_holders_judge(tmp_path: Path) -> None:
+def test_a_flower_app_joins_and_its_holders_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = write_plan(tmp_path / "plan.toml", script=SCRIPT.with_name("digits_numpy.py"))
     before, _, rest = plan.read_text().replace("versions = 3", "versions = 2").partition("[priv")
     _, _, after = rest.partition("[federation]")
     plan.write_text(f"{before}[training]\nlr = 2.0\n[federation]{after}")
-    run = start(plan, tmp_path / "run")
-    told, _ = run.communicate()
-    assert run.returncode == 0, told
+    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", "--unsafe-seed", "5") == 0
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
     assert summary["versions"] == {"all": 2}
     assert summary["updates"] == dict.fromkeys(("client-00", "client-01", "client-02"), 2)
@@ -217,22 +219,49 @@ def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
         if given:
             expected["initial"] = str(initial)
         assert troupe.settings(2) == expected
+        warm = replace(troupe, kernels=tmp_path / "kernels")
+        told = f"--kernels {tmp_path / 'kernels'}"
+        assert (told in " ".join(warm._client("client-02", "here:1", 2).arguments)) != given
+
+
+EXAMINERS = """
+from secureps.client.runner import run_client
+from tests.evaluations import Examiner, judged
+
+def make(settings):
+    return Examiner(int(settings["partition"]))
+
+def make_evaluator(settings):
+    return Examiner(0)
+
+def central(settings):
+    return judged(0, Examiner(0).parameters(1))
+
+if __name__ == "__main__":
+    run_client(make)
+"""
 
 
 @pytest.mark.timeout(120)
-def test_spent_budgets_end_the_run_before_its_time(tmp_path: Path) -> None:
-    plan = write_plan(tmp_path / "plan.toml")
+def test_spent_budgets_end_the_run_before_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "examiners.py"
+    script.write_text(EXAMINERS)
+    plan = write_plan(tmp_path / "plan.toml", script=script)
     plan.write_text(plan.read_text().replace("budget = 50.0", "budget = 2.5"))
-    run = start(plan, tmp_path / "run")
-    told, _ = run.communicate()
-    assert run.returncode == 0, told
-    ending = "the privacy budget is spent: after version 1 of all, another would bring 3 clients"
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", "--unsafe-seed", "5") == 0
+    told = capsys.readouterr().out
+    ending = "the privacy budget is spent: after version 1, another would bring 3 clients"
     assert ending in told
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
     assert summary["finished"].startswith(ending)
     assert summary["versions"] == {"all": 1}
     assert summary["updates"] == dict.fromkeys(("client-00", "client-01", "client-02"), 1)
     assert summary["baselines"]["notes"] == []  # the last checkpoint has version 1
+    # slot 0 of the block beside its values, up to 4 bytes for 16 bits in the clear
+    assert 0.5 < summary["ratio_up"] < 1.1
     assert not processes(tmp_path / "run")
 
 
@@ -240,11 +269,11 @@ def test_spent_budgets_end_the_run_before_its_time(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_a_signal_leaves_nothing_over(number: signal.Signals, code: int, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run = start(write_plan(tmp_path / "plan.toml"), out)
-    until(lambda: len(processes(out)) == 6, run)
-    run.send_signal(number)
-    told, _ = run.communicate()
-    assert run.returncode == code, told
+    play = start(write_plan(tmp_path / "plan.toml", script=WALKERS), out)
+    until(lambda: len(processes(out)) == 6, play)
+    play.send_signal(number)
+    told, _ = play.communicate()
+    assert play.returncode == code, told
     assert "Traceback" not in told
     assert told.index("stopping ...") < told.index("stopped; this goes on with it")
     assert not processes(out)
@@ -270,7 +299,7 @@ ENV = dict(os.environ)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("clients = 3", "clients = 2"), "2 take part, but a round of group all waits for 3"),
+        (("clients = 3", "clients = 2"), "2 take part, but a version waits for 3"),
         (("digits_torch.py", "nobody.py"), "federation.script: no file"),
         (("digits_torch.py", "digits_numpy.py"), "a promise about every training step"),
         (("[federation]", "[federatoin]"), "federatoin"),
@@ -302,6 +331,9 @@ def test_an_extra_that_is_not_installed_is_refused_before_anything_starts(
 def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "plan.toml")
     with pytest.raises(ConfigError, match="is not empty"):
+        up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
+    (tmp_path / "metrics.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
         up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
     plan.write_text(plan.read_text().partition("[federation]")[0])
     with pytest.raises(ConfigError, match="federation: `up` needs this section"):

@@ -163,10 +163,10 @@ def loading(where: str) -> Iterator[list[Any]]:
     def start(**settings: Any) -> None:
         started.append(settings.get("client_fn") or settings["client"])
 
-    names = ("start_client", "start_numpy_client")
-    before = {name: getattr(flwr.client, name) for name in names}
-    for name in names:
-        setattr(flwr.client, name, start)
+    # To read what is there would import it: a second, for what nobody here may call.
+    names, module = ("start_client", "start_numpy_client"), vars(flwr.client)
+    before = {name: module[name] for name in names if name in module}
+    module.update(dict.fromkeys(names, start))
     try:
         yield started
     except (ConfigError, ValueError) as error:
@@ -178,7 +178,8 @@ def loading(where: str) -> Iterator[list[Any]]:
         ) from None
     finally:
         for name in names:
-            setattr(flwr.client, name, before[name])
+            module.pop(name, None)
+        module.update(before)
 
 
 def _client_app(thing: Any, where: str) -> ClientApp:

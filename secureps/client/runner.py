@@ -156,6 +156,10 @@ def run_client(
 def run(build: Build, arguments: Sequence[str] | None = None) -> None:
     """As `run_client`, for trainers that need more than settings."""
     given = _parser().parse_args(arguments)
+    if given.kernels is not None:
+        from secureps.crypto.compiled import keep_in
+
+        keep_in(given.kernels)
     try:
         with logging_as(given.log_format, given.name, given.verbose):
             settings = read_settings(given.set)
@@ -211,6 +215,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)"
+    )
+    parser.add_argument(
+        "--kernels", type=Path, metavar="DIR", help="where compiled kernels are kept"
     )
     parser.add_argument(
         "--verbose", action="store_true", help="show where the script's own errors come from"

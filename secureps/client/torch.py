@@ -39,6 +39,7 @@ from secureps.client.trainer import (
     check_like,
 )
 from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
+from secureps.spelling import meant
 
 Records = tuple[Tensor | Array, Tensor | Array]
 """(x, y): inputs and targets; the first dimension of both counts the same records."""
@@ -92,8 +93,7 @@ class LocalSgd:
         values: dict[str, Any] = {}
         for name, value in settings.items():
             if name not in kinds:
-                known = ", ".join(kinds)
-                raise ConfigError(f"unknown training setting {name!r}; known are {known}")
+                raise ConfigError(f"unknown training setting {name!r}; {meant(name, kinds)}")
             if isinstance(value, bool | str) or not isinstance(value, kinds[name] | int):
                 raise ConfigError(
                     f"training setting {name!r} must be of type {kinds[name].__name__}, "

@@ -62,9 +62,8 @@ KEY_PRIME = 0x1FFFFFFFCE001
 DIGITS = 2
 """Values in one plaintext coefficient."""
 SECURITY_BITS = 128
-"""Security level of (DEGREE, DATA_PRIME * KEY_PRIME)."""
-STANDARD_LOG_Q = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
-"""HomomorphicEncryption.org standard (2018), table 1: bits of modulus by N, 128 bits classical."""
+"""Security level of (DEGREE, DATA_PRIME * KEY_PRIME), classical: of 109 bits, as many as the
+HomomorphicEncryption.org standard (2018) allows for this N in table 1."""
 MARGIN_SIGMAS = 10
 """How many standard deviations of noise fit below the bound of decryption."""
 VALUES_PER_CIPHERTEXT = DIGITS * DEGREE

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding as llvm
 import numba
 import numpy as np
 from numba.extending import intrinsic
@@ -41,7 +43,7 @@ _SHELF = _Shelf()
 
 def keep_in(folder: Path) -> None:
     """Kernels are to be kept there in place of `default_folder`; before the first is needed."""
-    _SHELF.wanted = folder
+    _SHELF.wanted = folder.absolute()
 
 
 def default_folder() -> Path:
@@ -56,8 +58,7 @@ def kernel_folder() -> Path:
         ConfigError: it cannot be made, or somebody else owns it or may write to it.
     """
     top = _SHELF.wanted or default_folder()
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    folder = top / digest("secureps-kernels", *(s.read_bytes() for s in sources)).hex()[:16]
+    folder = top / digest("secureps-kernels", *(s.read_bytes() for s in _sources())).hex()[:16]
     try:
         top.parent.mkdir(parents=True, exist_ok=True)
         for each in (top, folder):
@@ -87,6 +88,37 @@ def load_kernels() -> Path:
             for each in _SHELF.kernels:
                 _keep(each, _SHELF.folder)
         return _SHELF.folder
+
+
+def all_kept() -> bool:
+    """Whether the folder has every kernel, as this process would compile it; compiles nothing.
+
+    Raises:
+        ConfigError: as `kernel_folder`.
+    """
+    return _mark(kernel_folder()).exists()
+
+
+def note_all_kept() -> None:
+    """Every kernel was called since `load_kernels`: whoever comes next need not look."""
+    _mark(load_kernels()).touch(mode=0o600)
+
+
+def _mark(folder: Path) -> Path:
+    """Named for what numba goes by: interpreter, itself, processor, place and age of sources."""
+    facts = (
+        *(f"{each.resolve()} {each.stat().st_mtime_ns}" for each in _sources()),
+        str(sys.implementation.cache_tag),
+        str(numba.__version__),
+        str(llvm.get_host_cpu_name()),
+        str(llvm.get_host_cpu_features().flatten()),
+    )
+    own = digest("secureps-kernels-all", *(fact.encode() for fact in facts))
+    return folder / f"all-{own.hex()[:16]}"
+
+
+def _sources() -> list[Path]:
+    return sorted(Path(__file__).parent.glob("*.py"))
 
 
 def compiled_here() -> int:

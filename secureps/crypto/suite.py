@@ -23,6 +23,7 @@ from secureps.crypto.cipher import (
 from secureps.crypto.plain import PlainCipher
 from secureps.crypto.ring import choose
 from secureps.errors import KitError, PlanRefused
+from secureps.spelling import meant
 
 if TYPE_CHECKING:
     from secureps.crypto.rlwe import RlweSealing
@@ -134,6 +135,6 @@ def cipher(parameters: CipherParameters) -> Cipher:
     """
     build = CIPHERS.get(parameters.name)
     if build is None:
-        known = ", ".join(sorted(CIPHERS))
-        raise PlanRefused(f"there is no cipher {parameters.name!r}; known are {known}")
+        hint = meant(parameters.name, sorted(CIPHERS))
+        raise PlanRefused(f"there is no cipher {parameters.name!r}; {hint}")
     return build(parameters)

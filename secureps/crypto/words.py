@@ -16,11 +16,7 @@ RUN = 64
 """Words that fill whole 64-bit integers."""
 
 _u64 = np.uint64
-_BITS = np.uint64(WORD_BITS)
 _MASK = np.uint64((1 << WORD_BITS) - 1)
-_SIX = np.uint64(6)
-_LOW_SIX = np.uint64(63)
-_FULL = np.uint64(64)
 
 
 @kernel

@@ -155,13 +155,14 @@ class ReceiptExamined:
 
 
 @dataclass(frozen=True, slots=True)
-class FlawFoundLate:
-    """The same, when holders were asked to open a cohort with it already: it stays in."""
+class FlawNoted:
+    """The same, and nothing follows: too late, left out already, or the holder not believed."""
 
     group: str
     id: SubmissionId
     holder: str
     flaw: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,9 +108,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A shard lacks blocks of these members of a cohort; without members, its opened sums."""
+    """A shard lacks blocks of these members of a cohort; without members, its opened sums.
 
-    shard: str
+    A client says it of submissions of its own that it is asked to send again, and has no more:
+    the cohort is -1, for it knows of none.
+    """
+
+    party: str
     group: str
     cohort: int
     ids: tuple[SubmissionId, ...]
@@ -320,12 +324,14 @@ class ServerStatus:
         role: "shard" or "holder".
         registered: it has said that it is up, ever (a holder: since the coordinator started).
         live: it watches the coordinator now.
+        accuses: clients in whose envelopes it finds flaws and too few other holders do.
     """
 
     name: str
     role: str
     registered: bool
     live: bool
+    accuses: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,11 @@ class BlockHeader:
         return f"{self.purpose}/{self.author}/{self.group}/{self.sequence}/{self.block}"
 
     @property
+    def id(self) -> SubmissionId:
+        """The submission that the block is of."""
+        return SubmissionId(self.author, self.group, self.sequence)
+
+    @property
     def key(self) -> str:
         """Where the payload is stored: name and digest, so other bytes never overwrite it."""
         return f"{self.name}/{self.digest.hex()}"

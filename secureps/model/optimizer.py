@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import PlanRefused, WrongShape
+from secureps.spelling import meant
 
 Values: TypeAlias = NDArray[np.float32]
 Schedule: TypeAlias = Callable[[int], float]
@@ -246,7 +247,7 @@ def build_schedule(settings: ScheduleSettings, learning_rate: float) -> Schedule
     _demand(0 < settings.decay <= 1, "decay", "in (0, 1]", settings.decay)
     _demand(settings.warmup_steps >= 1, "warmup_steps", "at least 1", settings.warmup_steps)
     if settings.name not in builders:
-        raise PlanRefused(f"unknown schedule {settings.name!r}: known are {', '.join(builders)}")
+        raise PlanRefused(f"unknown schedule {settings.name!r}: {meant(settings.name, builders)}")
     return builders[settings.name]()
 
 
@@ -265,7 +266,7 @@ def build_optimizer(settings: OptimizerSettings) -> Optimizer:
         _demand(0 <= beta < 1, "betas", "in [0, 1)", beta)
     _demand(0 < settings.tau < math.inf, "tau", "finite and > 0", settings.tau)
     if settings.name not in builders:
-        raise PlanRefused(f"unknown optimizer {settings.name!r}: known are {', '.join(builders)}")
+        raise PlanRefused(f"unknown optimizer {settings.name!r}: {meant(settings.name, builders)}")
     return builders[settings.name]()
 
 

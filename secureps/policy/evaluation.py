@@ -24,6 +24,7 @@ from secureps.config import (
 )
 from secureps.errors import Malformed, NotFinite, PlanRefused
 from secureps.messages.evaluation import EVALUATION, Metric
+from secureps.spelling import meant
 
 MOST_HELD_OUT = 4096
 """n_max of a mean metric: who has more held-out examples counts as much. The grid rounds a value
@@ -98,8 +99,8 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
         )
     if own.best is not None and own.best.metric not in own.metrics:
         raise PlanRefused(
-            f"evaluation.best.metric: {own.best.metric!r} is none of the metrics "
-            f"{', '.join(sorted(own.metrics))}"
+            f"evaluation.best.metric: {own.best.metric!r} is none of the metrics; "
+            f"{meant(own.best.metric, sorted(own.metrics))}"
         )
     if own.stop is not None:
         if own.best is None:

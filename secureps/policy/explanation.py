@@ -231,7 +231,10 @@ def _against(plan: Plan) -> str:
         return "everybody, whoever colludes: the noise is added at the client"
     if privacy.placement == "aggregator":
         return "everybody but the shards, which add the noise and know it"
-    least = ", ".join(f"{plan.honest(name)} in {name}" for name in plan.groups)
+    least = ", ".join(
+        f"{plan.honest(name)} of them" if plan.only(name) else f"{plan.honest(name)} in {name}"
+        for name in plan.groups
+    )
     return (
         "whoever sees sums and models, while enough members of every cohort add their share of "
         f"the noise and keep it to themselves ({least})"
@@ -244,8 +247,8 @@ def _following(plan: Plan, name: str, values: int) -> str:
     assert adaptive is not None
     error = plan.deviation(name, values) / (2 * adaptive.indicator)
     return (
-        f"group {name}: the clip begins at {section.clip:g} and moves until {adaptive.quantile:g} "
-        f"of the updates are shorter; that they are counted makes the noise "
+        f"{_head(plan, name)}the clip begins at {section.clip:g} and moves until "
+        f"{adaptive.quantile:g} of the updates are shorter; that they are counted makes the noise "
         f"{adaptive.cost - 1:.1%} larger than a fixed clip's, and noise on the count of the "
         f"smallest cohort has a standard deviation of {error:.2f} of it; the noise above is that "
         f"of the first clip, and in proportion to it"
@@ -325,15 +328,15 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
         remarks.append("no encryption: only for runs whose shards may read every update")
     for group in _one_of_each(plan, layout):
         remarks += _wasted(plan, group) if group.name != EVALUATION else ()
-        rule = plan.bounds(group.name)
+        rule, head = plan.bounds(group.name), _head(plan, group.name)
         if sealed and rule.minimum < OPENED:
             remarks.append(
-                f"group {group.name}: a cohort may have {rule.minimum} members, and a key holder "
-                f"opens none of fewer than {OPENED} unless its operator sets its own minimum lower"
+                f"{head}a cohort may have {rule.minimum} members, and a key holder "
+                f"takes part for {OPENED} or more unless its operator sets its own minimum lower"
             )
         if plan.honest(group.name) > 1:
             remarks.append(
-                f"group {group.name}: epsilon holds while at least {plan.honest(group.name)} "
+                f"{head}epsilon holds while at least {plan.honest(group.name)} "
                 f"members of every cohort, the smallest of which has {rule.minimum}, add their "
                 "share of the noise"
             )
@@ -363,6 +366,11 @@ def _one_of_each(plan: Plan, layout: Sequence[GroupLayout]) -> Iterator[GroupLay
             yield group
 
 
+def _head(plan: Plan, name: str) -> str:
+    """Before a remark on a group; nothing where there is but one."""
+    return "" if plan.only(name) else f"group {name}: "
+
+
 OPENED = ServeSection.model_fields["minimum"].default
 """Members of the smallest cohort that a holder opens where its operator says nothing."""
 
@@ -375,11 +383,12 @@ def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
     best = adder.block_bytes(POSSIBLE_BLOCK) / POSSIBLE_BLOCK
     if up > 1.2 * larger:
         yield (
-            f"group {group.name}: blocks of {plan.section.block_size} values leave ciphertexts "
-            f"partly empty, {up:,} bytes an update where {larger:,} would do: raise block_size"
+            f"{_head(plan, group.name)}blocks of {plan.section.block_size} values leave "
+            f"ciphertexts partly empty, {up:,} bytes an update where {larger:,} would do: raise "
+            "block_size"
         )
     elif up > 1.5 * best * group.size:
         yield (
-            f"group {group.name}: {group.size:,} values do not fill a ciphertext: "
+            f"{_head(plan, group.name)}{group.size:,} values do not fill a ciphertext: "
             f"{up / group.size:.0f} bytes a value, where large models need {best:.0f}"
         )

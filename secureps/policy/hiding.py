@@ -65,7 +65,7 @@ def both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
     Args:
         run: run id, 32 bytes.
         one, other: no client stands in either of them twice.
-        least: fewest members of a leaf; a holder that asks for more sees a part of the same tree.
+        least: fewest members of a leaf.
     """
     mine = {member.id.client: (member.weight, base_of(member)) for member in one.members}
     theirs = {member.id.client: (member.weight, base_of(member)) for member in other.members}

@@ -31,6 +31,7 @@ from secureps.policy.rule import (
     Wait,
     too_stale,
 )
+from secureps.spelling import meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,8 @@ def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., An
     """What "package.module:name" is; PlanRefused if there is no such thing."""
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise PlanRefused(f'{key}: {name!r} is none of {_listed(known)}, nor "package.module:name"')
+        hint = f'{meant(name, known)}, or your own as "package.module:name"'
+        raise PlanRefused(f"{key}: there is no {name!r}; {hint}")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a module may do anything when it is imported

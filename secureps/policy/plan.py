@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -21,7 +20,7 @@ from secureps.config import ClientPrivacySection, GroupSection, PlanSection, Rec
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher
-from secureps.errors import Malformed, PlanRefused
+from secureps.errors import Malformed, PlanRefused, naming
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
@@ -96,6 +95,18 @@ class Plan:
     def groups(self) -> tuple[str, ...]:
         """The groups of the model, row-blocks one by one."""
         return tuple(self._groups)
+
+    def only(self, group: str) -> bool:
+        """Whether it is all that versions are made of, so that its name goes without saying."""
+        return self.groups == (group,)
+
+    def of(self, group: str) -> str:
+        """Ends a phrase with " of NAME", if the name has to be said."""
+        return "" if self.only(group) else f" of {group}"
+
+    def headed(self, group: str, text: str) -> str:
+        """A line about a group, with its name in front if that has to be said."""
+        return text if self.only(group) else f"{group}: {text}"
 
     @cached_property
     def _groups(self) -> dict[str, GroupSection]:
@@ -300,7 +311,11 @@ class Plan:
 
     def bounds(self, group: str) -> Bounds:
         """What no cohort of the group exceeds, whatever its rule decides."""
-        return bounds(self.group(group).rule, self.room)
+        return self._bounds[group]
+
+    @cached_property
+    def _bounds(self) -> dict[str, Bounds]:
+        return {name: bounds(self.group(name).rule, self.room) for name in self.all_groups}
 
     def rule(self, group: str) -> Rule:
         """The group's rule, for the coordinator: one of a user's is imported."""
@@ -315,7 +330,7 @@ class Plan:
             PlanRefused: one of a user's cannot be imported, or made.
         """
         for name in self.groups:
-            with naming(f"group {name}"):
+            with naming(_part(self, name)):
                 self.rule(name)
 
     @cached_property
@@ -407,13 +422,11 @@ def load_plan(path: Path, base: Path | None = None) -> Plan:
         return Plan(section.model_copy(update={"initial": str(initial)}), digest)
 
 
-@contextmanager
-def naming(where: Path | str) -> Iterator[None]:
-    """Whatever is refused of a plan names its file, or the part of the plan that it is in."""
-    try:
-        yield
-    except PlanRefused as error:
-        raise PlanRefused(f"{where}: {error}") from None
+def _part(plan: Plan, name: str) -> str:
+    """The table of the file that a group comes from, where there are several."""
+    if name == EVALUATION:
+        return "evaluation"
+    return f"group {plan.group(name).name}" if len(plan.section.group) > 1 else ""
 
 
 def _refuse_unsound(plan: Plan) -> None:
@@ -423,11 +436,11 @@ def _refuse_unsound(plan: Plan) -> None:
     cipher(plan.cipher_parameters)
     own = (EVALUATION,) if plan.clients_evaluate else ()
     for name in (*plan.groups, *own):  # what evaluations inherit is refused where it is written
-        with naming(f"group {name}" if name != EVALUATION else "evaluation"):
+        with naming(_part(plan, name)):
             sealed = plan.opening is not Opening.NOTHING
             refuse_rule(plan.group(name).rule, section.cipher.capacity, sealed, plan.noisy_shards)
         plan.optimizer(name)
-        with naming(f"group {plan.group(name).name}"):
+        with naming(_part(plan, name)):
             _refuse_uncovered(plan, name)
     _refuse_noisy_choice(plan)
     refuse_placement(section.privacy, section.cipher.name, plan.opening is not Opening.NOTHING)

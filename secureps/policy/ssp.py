@@ -104,7 +104,7 @@ class Ssp:
         Only who was asked for an update is late with it.
         """
         least, clocks, moved = state.least, state.clocks, state.moved
-        ahead = [member for member in state.live if clocks.get(member, least) > least]
+        ahead = [each for each in state.live & moved.keys() if clocks.get(each, least) > least]
         late = [member for member in state.slowest if member in state.invited and member in moved]
         names = named(state.slowest) or "members"
         if not ahead or not late:

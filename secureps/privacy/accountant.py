@@ -146,7 +146,9 @@ def client_epsilon(releases: Iterable[Release], delta: float) -> float:
     return _converted(tuple(sorted(made.items())), delta - once, twice)
 
 
-def skellam_rdp(l2: float, l1: float, stddev: float, order: int) -> float:
+def skellam_rdp(
+    l2: float, l1: float, stddev: float, orders: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """A bound of the Renyi divergence between Skellam noise and the same, moved.
 
         a l2^2 / (2 s^2) + min(((2 a - 1) l2^2 + 6 l1) / (4 s^4), 3 l1 / (2 s^2))
@@ -154,19 +156,13 @@ def skellam_rdp(l2: float, l1: float, stddev: float, order: int) -> float:
     for order a and variance s^2; the first term is the Gaussian's. The noise of every value
     is drawn independently, the move is a vector of integers of L2 and L1 norms l2 and l1.
 
-    Raises:
-        PlanRefused: the order is not a whole number above 1, of which alone the theorem speaks.
+    Args:
+        orders: whole numbers above 1, of which alone the theorem speaks.
+    Returns:
+        A bound for every order.
     References:
         Agarwal, Kairouz and Liu 2021 (arXiv 2110.04995), Corollary 3.6.
     """
-    if isinstance(order, float) or order < 2:
-        raise PlanRefused(f"a Renyi order of {order}: Skellam noise needs whole ones from 2 on")
-    return float(_divergences(l2, l1, stddev, np.array([order], dtype=np.float64))[0])
-
-
-def _divergences(
-    l2: float, l1: float, stddev: float, orders: NDArray[np.float64]
-) -> NDArray[np.float64]:
     variance = stddev * stddev
     gaussian = orders * l2 * l2 / (2 * variance)
     near = ((2 * orders - 1) * l2 * l2 + 6 * l1) / (4 * variance * variance)
@@ -183,7 +179,7 @@ def _converted(
     total = np.zeros_like(orders)
     for (l2, l1, stddev), times in made:
         if l2 > 0:
-            total += times * _divergences(l2, l1, stddev, orders)
+            total += times * skellam_rdp(l2, l1, stddev, orders)
     spent = 0.0
     # Wanted is the least eps with epsilon(delta - (1 + e^eps) b) <= eps. The left side grows
     # with eps, so one climbs to it from below, and past it by no more than 2^-24.

@@ -34,6 +34,7 @@ from secureps.messages.charge import Release
 from secureps.privacy.mechanism import Words
 from secureps.privacy.rounding import norm_limit, round_to_norm
 from secureps.privacy.skellam import LEAST_VARIANCE, MOST_VARIANCE, Skellam, tail
+from secureps.spelling import meant
 
 Placement: TypeAlias = Literal["local", "distributed", "aggregator"]
 
@@ -119,8 +120,8 @@ class ClientMechanism:
             )
         if self.placement not in get_args(Placement):
             raise PlanRefused(
-                f"unknown placement of noise {self.placement!r}: known are "
-                f"{', '.join(get_args(Placement))}"
+                f"unknown placement of noise {self.placement!r}: "
+                f"{meant(self.placement, get_args(Placement))}"
             )
         if self.placement == "distributed" and self.honest < 2:
             raise PlanRefused(

@@ -82,6 +82,10 @@ class Ledger:
         """The releases of one party, in order."""
         return tuple(self._releases.get(party, ()))
 
+    def count(self, party: str) -> int:
+        """How many facts are on record of one party: as many are the same ones."""
+        return len(self._charges.get(party, ())) + len(self._releases.get(party, ()))
+
     def new(self, fact: Charge | Release) -> bool:
         """Whether `fact` would add to what was spent: False if it is on record.
 

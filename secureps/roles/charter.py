@@ -83,6 +83,25 @@ def check_threshold(plan: Plan, threshold: int | None) -> None:
         )
 
 
+def check_minimum(plan: Plan, minimum: int) -> None:
+    """Accepts a plan by which no cohort is smaller than what a holder opens.
+
+    Cohorts are closed, and their weights evened, by the plan's minimum: a holder that asks for
+    more would refuse some of them, which are then burnt.
+
+    Raises:
+        PlanRefused: a smaller one may be made.
+    """
+    for group in plan.all_groups:
+        least = plan.bounds(group).minimum
+        if least < minimum:
+            raise PlanRefused(
+                f"by the plan {least} members of {group} may be a cohort, and this holder opens "
+                f"none of fewer than {minimum}: ask for a plan with a minimum of {minimum} or more "
+                "in each rule, or lower this holder's own minimum"
+            )
+
+
 def check_run(run: RunInfo, roster: Roster, holders: bytes, threshold: int | None = None) -> Plan:
     """The plan of a run, if the run is bound to this kit and to its own plan and schema.
 

@@ -39,6 +39,7 @@ from secureps.messages.records import (
 )
 from secureps.messages.requests import Prepared
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
+from secureps.policy.rule import named
 from secureps.roles import quorum, suspecting
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
@@ -109,10 +110,15 @@ def missing(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...]) -> Non
 def opening_lost(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
     """A shard lost opened sums: the holders open the same cohort once more.
 
-    If it lost the sums and blocks of members too, these send again first: the cohort cannot
-    be burnt for it, for no holder opens another of this version with the same clients.
+    If it lost the sums and blocks of members too, these send again first: as long as they can, the
+    cohort is not burnt for it, for no holder opens another of this version with these clients.
     """
-    if ids:
+    gone = sorted(id.client for id in ids if id in turn.gone)
+    if gone:
+        names, have = named(gone), "has its own" if len(gone) == 1 else "have theirs"
+        text = f"a shard lost the opened sums, the sums and blocks of members, and {names} {have}"
+        burnt(turn, group, f"{text} no more")
+    elif ids:
         send_again(turn, ids)
     elif group.key is not None:
         prepare_again(turn, group)

@@ -19,16 +19,13 @@ from secureps.errors import (
     Refused,
     UnknownParty,
     WrongRun,
-    WrongShape,
 )
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
 from secureps.messages.records import (
     CheckpointPart,
-    FounderChosen,
     HolderRefused,
     Incarnated,
-    MemberJoined,
     ShardLocated,
     ShareReceived,
 )
@@ -58,6 +55,7 @@ from secureps.messages.requests import (
     Withdraw,
 )
 from secureps.messages.run import ShardAddress
+from secureps.messages.submission import SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.evaluation import from_vector
 from secureps.policy.plan import Plan
@@ -76,7 +74,9 @@ from secureps.roles.admission import check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation
 from secureps.roles.group_state import GroupState, Phase
+from secureps.roles.inbox import Inbox
 from secureps.roles.machine import HANDS, Answer, Halt, Step, Tick, Unwatched, WorkFailed
+from secureps.roles.memo import Memo
 from secureps.roles.presence import Presence
 from secureps.roles.report import servers, status
 from secureps.roles.tasks import ManifestWritten
@@ -92,7 +92,10 @@ class Coordinator:
         self._plan = charter.plan
         if charter.initial is not None:
             charter.plan.layout(charter.initial)  # refused now, not when the shards are up
-        self._federation = Federation({name: GroupState(name) for name in charter.plan.all_groups})
+        enough = charter.plan.threshold if quorum.wanted(charter.plan) else 0
+        self._federation = Federation(
+            {name: GroupState(name, inbox=Inbox(enough)) for name in charter.plan.all_groups}
+        )
         self._presence = Presence()
         clients = frozenset(c.name for c in charter.roster.clients())
         if charter.plan.evaluator and charter.plan.evaluator not in clients:
@@ -103,6 +106,7 @@ class Coordinator:
         self._holders = tuple(c.name for c in charter.roster.holders())
         self._layout: Layout | None = None
         self._telemetry = Window()
+        self._memo = Memo()
         self._until: float | None = None
 
     # --- Machine ------------------------------------------------------------------
@@ -176,7 +180,8 @@ class Coordinator:
     def servers(self) -> tuple[ServerStatus, ...]:
         """Shards and holders, and which of them watch now."""
         here = self._presence
-        return servers(self._federation, self._charter.roster, here.holders, here.watchers)
+        roster, threshold = self._charter.roster, self._plan.threshold
+        return servers(self._federation, roster, here.holders, here.watchers, threshold)
 
     def _answer(self, turn: Turn, sender: str, event: Any) -> Any:
         match event:
@@ -184,7 +189,10 @@ class Coordinator:
                 return self._register(turn, sender, event)
             case Join(client):
                 self._same(sender, client)
-                return self._join(turn, event)
+                reception.join(turn, self._charter, self._presence.holders, event)
+                self._renew(turn.now, client)
+                turn.live |= {client}
+                return self._welcome(turn, client)
             case Subscribe(party, unsettled):
                 self._same(sender, party)
                 if self._charter.roster.find(party).role == "client":
@@ -218,8 +226,8 @@ class Coordinator:
                 reception.evaluated(turn, self._charter.roster, event)
             case Held(shard, group, cohort, sums):
                 self._held(turn, self._shard(sender, shard), group, cohort, sums)
-            case Missing(shard, group, cohort, _):
-                self._missing(turn, self._shard(sender, shard), event)
+            case Missing(party):
+                self._missing(turn, self._same(sender, party), event)
             case Opened(holder, group, cohort, sums):
                 self._opened(turn, self._holder(sender, holder), group, cohort, sums)
             case Examined(holder, id):
@@ -273,30 +281,6 @@ class Coordinator:
         founding.found_from_file(turn, self._charter, self._presence.holders)
         return Noted()
 
-    def _join(self, turn: Turn, event: Join) -> Welcome:
-        client, schema = event.client, event.schema
-        if self._charter.roster.find(client).role != "client":
-            raise UnknownParty(f"{client} is on the roster, but not as a client")
-        federation = turn.federation
-        if federation.pinned is None:
-            founding.found(turn, self._charter, self._presence.holders, schema)
-        assert federation.pinned is not None
-        ours = federation.pinned.run.schema
-        if schema.digest != ours.digest:
-            text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
-            raise WrongShape(f"{text}; train the run's model")
-        if unknown := set(event.groups) - set(self._plan.groups):
-            raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
-        known = federation.parts.get(client, frozenset()) == frozenset(event.groups)
-        if client not in federation.members or client in federation.retired or not known:
-            turn.write(MemberJoined(client, event.groups))
-            trains = client != self._plan.evaluator
-            if trains and not federation.founder and self._charter.initial is None:
-                turn.write(FounderChosen(client))
-        self._renew(turn.now, client)
-        turn.live |= {client}
-        return self._welcome(turn, client)
-
     @staticmethod
     def _welcome(turn: Turn, client: str = "") -> Welcome:
         pinned = turn.federation.pinned
@@ -316,7 +300,11 @@ class Coordinator:
         self._digests(turn, shard, group, sums)
         commit.held(turn, state, shard, sums)
 
-    def _missing(self, turn: Turn, shard: str, event: Missing) -> None:
+    def _missing(self, turn: Turn, sender: str, event: Missing) -> None:
+        if self._charter.roster.find(sender).role == "client":
+            self._gone(turn, sender, event.ids)
+            return
+        self._shard(sender, sender)
         state = self._group(event.group)
         wanted = tuple(id for id in event.ids if id in state.receipts)
         if state.phase is Phase.FOUNDING:
@@ -325,6 +313,15 @@ class Coordinator:
             commit.opening_lost(turn, state, wanted)
         elif state.phase is Phase.HOLDING and state.number == event.cohort and wanted:
             commit.missing(turn, state, wanted)
+
+    def _gone(self, turn: Turn, client: str, ids: tuple[SubmissionId, ...]) -> None:
+        """A client has no more of what it was to send again: whoever waits for it hears of it."""
+        known = turn.federation.pending(client).intersection(ids)
+        self._presence.lost[client] = self._presence.lost.get(client, frozenset()) | known
+        self._presence.gone |= known
+        for group in {id.group for id in known}:
+            if turn.federation.groups[group].phase is Phase.PREPARING:
+                commit.prepare_again(turn, turn.federation.groups[group])
 
     def _opened(
         self, turn: Turn, holder: str, group: str, cohort: int, sums: tuple[bytes, ...]
@@ -424,6 +421,8 @@ class Coordinator:
             live=self._presence.live(now),
             watchers=frozenset(self._presence.watchers),
             lost=self._presence.lost,
+            gone=self._presence.gone,
+            memo=self._memo,
         )
         if before is not None:
             turn.step = before.step

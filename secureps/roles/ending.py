@@ -116,7 +116,9 @@ def budget_spent(
 ) -> str:
     """Why no round of a group can open any more, whoever comes."""
     privacy = turn.plan.section.privacy
-    parts = [f"the privacy budget is spent: after version {group.version} of {group.name}"]
+    parts = [
+        f"the privacy budget is spent: after version {group.version}{turn.plan.of(group.name)}"
+    ]
     if spent and privacy is not None:
         budget = f"{privacy.budget:g}"
         parts.append(f"another would bring {len(spent)} clients above epsilon {budget}")
@@ -133,8 +135,15 @@ def _next(turn: Turn, client: str, ahead: list[GroupState]) -> float:
         bases.append((own, own.version))
     if own is not None and own in ahead:
         bases.append((own, own.version + (own.phase is not Phase.WAITING)))
-    facts = [_fact(turn, client, group, base) for group, base in bases]
-    return after(turn.plan, turn.federation.ledger, client, [f for f in facts if f is not None])
+    ledger = turn.federation.ledger
+
+    def count() -> float:
+        facts = (_fact(turn, client, group, base) for group, base in bases)
+        return after(turn.plan, ledger, client, [each for each in facts if each is not None])
+
+    steps = tuple((base, group.pool.next_base(client, base).step) for group, base in bases)
+    question = ("epsilon", client, *(group.name for group, _ in bases))
+    return turn.memo.of(question, (ledger.count(client), steps), count)
 
 
 def _fact(turn: Turn, client: str, group: GroupState, base: int) -> Fact | None:

@@ -6,9 +6,10 @@ What must not live here: how a cohort is opened (`roles.quorum`, `roles.commit`)
 from __future__ import annotations
 
 from secureps.messages.orders import Examine
-from secureps.messages.records import CohortReopened, FlawFoundLate, ReceiptExamined
+from secureps.messages.records import CohortReopened, FlawNoted, ReceiptExamined
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, rooted
+from secureps.policy.accusations import BELIEVED, doubted, told, unsupported
 from secureps.roles import quorum, rounds
 from secureps.roles.commit import REASON_LIMIT
 from secureps.roles.group_state import GroupState, Phase
@@ -32,22 +33,51 @@ def looked_into(turn: Turn, group: GroupState, answer: Examined) -> None:
     """A holder has; with a flaw the submission is dropped, before anything is opened.
 
     No holder was asked to open a cohort that is only held: it is closed anew. Once holders are
-    asked it is too late (this one will refuse its share), and the client is remembered.
+    asked it is too late (this one will refuse its share). Then, or if the holder is not believed,
+    it is noted, and the client remembered; so is what others find in a submission that is dropped.
     """
-    id, flaw = answer.id, answer.flaw[:REASON_LIMIT]
-    if answer.holder in group.examined.get(id, ()):
+    id, flaw, inbox = answer.id, answer.flaw[:REASON_LIMIT], group.inbox
+    if answer.holder in inbox.examined.get(id, ()):
         return
-    if flaw and group.phase is Phase.HOLDING and group.closed_over(id):
+    if not flaw:
+        if id in inbox.receipts:
+            turn.write(ReceiptExamined(group.name, id, answer.holder, ""))
+        return
+    doubt = _doubt(turn, group, answer)
+    if not doubt and group.phase is Phase.HOLDING and group.closed_over(id):
         turn.write(CohortReopened(group.name, group.number, ()))
-    if id in group.receipts and (not flaw or group.drops(id)):
+    if not doubt and group.drops(id):
         turn.write(ReceiptExamined(group.name, id, answer.holder, flaw))
-        if flaw:
-            turn.tell_fates((id,))
-            turn.discard((id,))
-            if not group.streaming:
-                reason = turn.federation.fates[id].reason
-                rounds.end_if_too_few(turn, group, id.client, reason)
-    elif flaw and id.client not in group.suspicion.flawed:
-        fate = turn.federation.fates.get(id)
-        if id in group.receipts or (fate is not None and fate.outcome != "dropped"):
-            turn.write(FlawFoundLate(group.name, id, answer.holder, flaw))
+        turn.tell_fates((id,))
+        turn.discard((id,))
+        if not group.streaming:
+            rounds.end_if_too_few(turn, group, id.client, turn.federation.fates[id].reason)
+    elif _is_new(turn, group, answer):
+        late = "too late to leave it out" if turn.federation.stands(id) else "left out already"
+        turn.write(FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
+
+
+def _is_new(turn: Turn, group: GroupState, answer: Examined) -> bool:
+    """Whether a flaw that changes nothing now was not told before: of what is here, or of whom."""
+    id = answer.id
+    if id in group.inbox.receipts:
+        return answer.holder not in group.inbox.doubted.get(id, ())
+    known = turn.federation.known(id)
+    return known and answer.holder not in turn.federation.accused.get(id.client, ())
+
+
+def _doubt(turn: Turn, group: GroupState, answer: Examined) -> str:
+    """Why a holder is not believed; empty if it is.
+
+    Without the client the version must not lack members for the word of a few holders.
+    """
+    id, holder, spare = answer.id, answer.holder, len(turn.holders) - turn.plan.threshold
+    by = turn.federation.accused.get(id.client, frozenset()) | {holder}
+    accused = {**turn.federation.accused, id.client: by}
+    able = group.invited
+    if group.streaming:
+        able = turn.takers(group.name).union(group.inbox.clients) - group.sitting_out
+    most = BELIEVED if len(able) > turn.plan.bounds(group.name).minimum else 0
+    if len(by) > spare or holder not in doubted(accused, spare, most):
+        return ""
+    return f"not believed: {holder} {told(unsupported(accused, spare)[holder])}"

@@ -28,7 +28,7 @@ from secureps.messages.records import (
     Ending,
     EvaluationSkipped,
     Finished,
-    FlawFoundLate,
+    FlawNoted,
     FounderChosen,
     GroupResigned,
     HolderRefused,
@@ -124,7 +124,7 @@ class Federation:
     """Everything that survives a restart of the coordinator.
 
     Args:
-        members: clients that joined, in that order.
+        members: clients that joined, in that order; joined: when each last did, and before that.
         receipts: digest of every receipt that was accepted; next: the sequence after the
             newest, by (client, group).
         fates: what became of submissions; undurable: those of them that are included in a
@@ -133,9 +133,10 @@ class Federation:
         ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
         retired: members that take part no more, by their own word; isolated: clients that are
             left out, and why.
-        parts: the groups that a client contributes to, of those that do not to all.
+        outside: by group, the clients that joined without contributing to it.
         holders_used: key holders that ever answered for a cohort; liars: those of them that were
             found out, and how.
+        accused: clients in whose envelopes holders found flaws, and which holders.
     """
 
     groups: dict[str, GroupState]
@@ -143,6 +144,7 @@ class Federation:
     pinned: RunPinned | None = None
     shards: dict[str, ShardAddress] = field(default_factory=dict)
     members: dict[str, None] = field(default_factory=dict)
+    joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
     founder: str = ""
     receipts: dict[SubmissionId, bytes] = field(default_factory=dict)
     next: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -153,10 +155,11 @@ class Federation:
     ledger: Ledger = field(default_factory=Ledger)
     holders_used: set[str] = field(default_factory=set)
     liars: dict[str, str] = field(default_factory=dict)
+    accused: dict[str, frozenset[str]] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     isolated: dict[str, str] = field(default_factory=dict)
-    parts: dict[str, frozenset[str]] = field(default_factory=dict)
+    outside: dict[str, set[str]] = field(default_factory=dict)
     evaluations: Evaluations = field(default_factory=Evaluations)
     ending: str = ""
     finished: str = ""
@@ -199,8 +202,13 @@ class Federation:
 
     def takes_part(self, client: str, group: str) -> bool:
         """Whether a client contributes to a group."""
-        own = self.parts.get(client)
-        return own is None or group in own
+        return client not in self.outside.get(group, ())
+
+    def joined_for(self, client: str, groups: tuple[str, ...]) -> bool:
+        """Whether a client contributes to these groups and no others (none named: to all)."""
+        return all(
+            self.takes_part(client, name) == (not groups or name in groups) for name in self.groups
+        )
 
     def pending(self, client: str) -> frozenset[SubmissionId]:
         """The submissions of a client whose fate is open."""
@@ -211,6 +219,11 @@ class Federation:
         """Whether a receipt of this submission was accepted, whatever became of it."""
         group = self.groups.get(id.group)
         return id in self.fates or (group is not None and id in group.receipts)
+
+    def stands(self, id: SubmissionId) -> bool:
+        """Whether a submission that is known is not dropped."""
+        fate = self.fates.get(id)
+        return fate is None or fate.outcome != "dropped"
 
     def past(self, id: SubmissionId) -> bool:
         """Whether nobody will ever need a submission's blocks again."""
@@ -228,12 +241,13 @@ class Federation:
                 self.shards[shard.name] = shard
             case MemberJoined(client, groups):
                 self.members[client] = None
-                self.parts.pop(client, None)
-                if groups:
-                    self.parts[client] = frozenset(groups)
+                self.joined[client] = (*self.joined.get(client, ())[-1:], at)
                 self.retired.discard(client)
                 for group in self.groups.values():
-                    if not self.takes_part(client, group.name):
+                    outside = self.outside.setdefault(group.name, set())
+                    outside.discard(client)
+                    if groups and group.name not in groups:
+                        outside.add(client)
                         group.excuse(client)
             case MemberRetired(client):
                 self.retired.add(client)
@@ -342,8 +356,11 @@ class Federation:
                 group.reason = "opened; the shards average and step"
             case ReceiptExamined() | ShareReceived() | HolderRefused() | OpeningFailed():
                 self._apply_answer(group, at, record)
-            case FlawFoundLate(_, id):
-                group.suspicion = group.suspicion.doubt(id.client)
+            case FlawNoted(_, id, holder):
+                self._accuse(id, holder)
+                if self.stands(id):
+                    group.suspicion = group.suspicion.doubt(id.client)
+                    group.inbox.doubt(id, holder)
             case LiarsNamed(_, _, holders, reason):
                 self.liars |= dict.fromkeys(holders, reason)
             case CohortBurnt(_, _, reason):
@@ -381,13 +398,14 @@ class Federation:
         """What holders of a committee say, and what comes of it."""
         match record:
             case ReceiptExamined(_, id, holder, flaw) if flaw:
+                self._accuse(id, holder)
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
                 self._settle(group, "dropped", group.version, reason, (id,))
                 group.let_go((id,))
                 group.invited -= {id.client}
                 group.sitting_out |= {id.client} if group.streaming else frozenset()
             case ReceiptExamined(_, id, holder):
-                group.examined[id] = group.examined.get(id, frozenset()) | {holder}
+                group.inbox.look(id, holder)
             case ShareReceived(_, _, holder, share):
                 group.shares[holder], group.answered_at = share, at
                 self.holders_used.add(holder)
@@ -398,6 +416,9 @@ class Federation:
                 group.key, group.opened_by, group.answered_at = None, (), at
                 group.prepared, group.coming = {}, None
                 group.phase, group.reason = Phase.OPENING, reason
+
+    def _accuse(self, id: SubmissionId, holder: str) -> None:
+        self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}
 
     def _commit(self, at: float, group: GroupState, version: int) -> None:
         group.blocks = self.by_block(group.name, group.prepared)

@@ -1,8 +1,8 @@
 """A key holder's ledger, and the conditions of its own under which it helps to open a cohort.
 
 It trusts nobody's word: receipts must be signed by clients of its own roster, the cohort
-must be large enough for its own minimum, and a submission is bound to one cohort for
-ever, in a ledger that is written before anything is opened. In memory the ledger grows with
+must be large enough by a plan that keeps to its own minimum, and a submission is bound to one
+cohort for ever, in a ledger that is written before anything is opened. In memory it grows with
 clients and not with what they send: a client whose submission is bound sends no earlier one, and
 one whose update is opened none from an earlier version. What must not live here: how a
 cohort is opened (`roles.keyholder`, `roles.committee_holder`), what hides a member among others
@@ -45,7 +45,7 @@ from secureps.messages.submission import (
 )
 from secureps.policy.hiding import base_of, both_open, check_weights
 from secureps.policy.rule import Base
-from secureps.roles.charter import Pinned, check_run, founded
+from secureps.roles.charter import Pinned, check_minimum, check_run, founded
 from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
 
 REMEMBERED = 64
@@ -57,7 +57,7 @@ class HolderRules:
     """A holder's own settings; the plan cannot weaken them.
 
     Args:
-        minimum: the smallest cohort that it opens.
+        minimum: it takes no part in a run by whose plan a cohort may be smaller.
         holders: digest of the holders' keys in its kit.
         served: ids of the runs that its key has served, whatever became of their ledgers.
         threshold: how many key holders must agree by any plan that it takes part in; None: as
@@ -122,7 +122,9 @@ class Grants:
             case Incarnated(number):
                 self._incarnation = number
             case RunPinned():
-                self._pinned = Pinned.of(record, self._rules.threshold)
+                pinned = Pinned.of(record, self._rules.threshold)
+                check_minimum(pinned.plan, self._rules.minimum)
+                self._pinned = pinned
             case CohortGranted():
                 self._apply_granted(record)
             case CohortReleased(cohort):
@@ -221,11 +223,13 @@ class Grants:
         Raises:
             WrongRun: it is not the one on record, or not of this holder's kit; or it was served
                 before, and what was opened then is not on record.
-            PlanRefused, ConfigError: its plan is unsound, or fewer holders open a sum by it than
-                this one insists on.
+            PlanRefused, ConfigError: its plan is unsound, or by it fewer holders open a sum, or one
+                of fewer members, than this one insists on.
         """
         if self._pinned is None:
-            check_run(order.run, self._roster, self._rules.holders, self._rules.threshold)
+            rules = self._rules
+            plan = check_run(order.run, self._roster, rules.holders, rules.threshold)
+            check_minimum(plan, rules.minimum)
             if order.run.id in self._rules.served:
                 raise WrongRun(
                     "this holder's key has served this run, and its ledger is not here: bring its "
@@ -285,8 +289,8 @@ class Grants:
         check_weights([member.weight for member in cohort.members], self.least(cohort.group))
 
     def least(self, group: str) -> int:
-        """The fewest members of a cohort of this group: its own minimum, or the plan's trust."""
-        return max(self._rules.minimum, self.pinned.plan.honest(group))
+        """The fewest members of a cohort of this group: the plan's, which its own agreed to."""
+        return self.pinned.plan.bounds(group).minimum
 
     def check_apart(self, cohort: Cohort) -> None:
         """Two sums that differ in one client's update of one base version give it away.
@@ -294,8 +298,7 @@ class Grants:
         A blind holder allows another sum of new updates of exactly the same clients, none more and
         none less, and each with the weight that it had, or of one half of them that nobody chose
         (`policy.hiding`): one of them, or another holder, may have spoilt the first, and else a
-        single lie would keep all of them out of a version that cannot be made without them. To
-        each holder a pair is related by its own minimum, if that is larger than the plan's.
+        single lie would keep all of them out of a version that cannot be made without them.
 
         Raises:
             Refused: another sum was released that this one must not be subtracted from.
@@ -307,8 +310,7 @@ class Grants:
                     f"{member.id} was trained from version {member.version}, and another of "
                     f"{member.id.client} from version {standing.base.version} was opened before"
                 )
-        plan, run = self.pinned.plan, self.pinned.run.id
-        least = max(self.least(cohort.group), plan.bounds(cohort.group).minimum)
+        run, least = self.pinned.run.id, self.least(cohort.group)
         for other, member in self._met(cohort):
             if not (self._blind and both_open(run, cohort, other, least)):
                 raise Refused(

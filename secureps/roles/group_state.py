@@ -5,7 +5,7 @@ What must not live here: records of the whole federation (`roles.federation`), a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -25,6 +25,7 @@ from secureps.messages.stream_records import (
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, model_digest
 from secureps.policy.rule import Base, RuleState
 from secureps.policy.suspicion import Suspicion
+from secureps.roles.inbox import Inbox
 from secureps.roles.pool import Pool
 
 
@@ -56,16 +57,16 @@ class GroupState:
     `scale` is the committed version's, under adaptive clipping; `coming` that of the version
     in the making, once its shard is prepared.
 
-    Of a committee: `examined` are the holders that found nothing wrong with a submission;
-    `shares` and `refusals` their answers for the cohort, the last of them at `answered_at`;
-    `failed` those whose sum of keys was tried in vain; `key` the sum that is tried, from the
-    answers of `opened_by`. `suspicion` is what cohorts that came to nothing say of their members.
+    `inbox` are the receipts whose fate is open. Of a committee: `shares` and `refusals` its
+    holders' answers for the cohort, the last of them at `answered_at`; `failed` those whose sum of
+    keys was tried in vain; `key` the sum that is tried, from the answers of `opened_by`.
+    `suspicion` is what cohorts that came to nothing say of their members.
 
-    Under a rule without rounds: `streaming` while updates are taken, `pool` who trains and whose
-    clock is where, `history` the digest of every version, `sitting_out` who takes no part until the
-    next one. `spoilt` are the cohorts that were burnt since the newest one, `lost` whose members
-    cannot send the same once more; `invited` are those who are asked to, `suspicion.chosen` for
-    whom that round is.
+    `sitting_out` is who takes no part until the next version. Under a rule without rounds:
+    `streaming` while updates are taken, `pool` who trains and whose clock is where, `history` the
+    digest of every version. `spoilt` are the cohorts that were burnt since the newest one, `lost`
+    whose members cannot send the same once more; `invited` are those who are asked to,
+    `suspicion.chosen` for whom that round is.
 
     `resigned` is why a row-block stays at its version for good, empty while it may go on.
     """
@@ -79,13 +80,12 @@ class GroupState:
     invited: frozenset[str] = frozenset()
     opened_at: float | None = None
     extensions: int = 0
-    receipts: dict[SubmissionId, Receipt] = field(default_factory=dict)
+    inbox: Inbox = field(default_factory=Inbox)
     cohort: Cohort | None = None
     number: int = -1
     suspicion: Suspicion = field(default_factory=Suspicion)
     held: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     opened: tuple[bytes, ...] = ()
-    examined: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
     shares: dict[str, bytes] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     failed: tuple[tuple[str, ...], ...] = ()
@@ -102,6 +102,11 @@ class GroupState:
     spoilt: tuple[Cohort, ...] = ()
     lost: frozenset[str] = frozenset()
     resigned: str = ""
+
+    @property
+    def receipts(self) -> Mapping[SubmissionId, Receipt]:
+        """Those whose fate is open, in the order in which they came."""
+        return self.inbox.receipts
 
     @property
     def digest(self) -> bytes:
@@ -129,8 +134,8 @@ class GroupState:
         """Whether an update of a client is asked for, and is not here."""
         if self.streaming and client in self.pool.training:
             return True
-        arrived = any(id.client == client for id in self.receipts)
-        return self.phase is Phase.COLLECTING and client in self.invited and not arrived
+        asked = self.phase is Phase.COLLECTING and client in self.invited
+        return asked and client not in self.inbox.clients
 
     def drops(self, id: SubmissionId) -> bool:
         """Whether a flaw in a submission is found in time to leave it out."""
@@ -190,8 +195,10 @@ class GroupState:
 
     def burn(self) -> None:
         """The cohort in the making comes to nothing: its members sit out until the next version."""
+        if not self.streaming and not self.opened:
+            return  # the next round asks them again, or sets of them
+        self.sitting_out |= self.weights.keys()  # whoever opened it opens no other of theirs
         if self.streaming and self.cohort is not None:
-            self.sitting_out |= self.weights.keys()
             self.spoilt += (self.cohort,)
 
     @property
@@ -209,8 +216,7 @@ class GroupState:
     def let_go(self, ids: Iterable[SubmissionId]) -> None:
         """These wait no more."""
         for id in ids:
-            self.receipts.pop(id, None)
-            self.examined.pop(id, None)
+            self.inbox.remove(id)
             self.pool.remove((id,))
 
     def lose(self, ids: Iterable[SubmissionId]) -> None:
@@ -222,7 +228,7 @@ class GroupState:
 
     def receive(self, at: float, receipt: Receipt) -> None:
         """A receipt was accepted."""
-        self.receipts[receipt.id] = receipt
+        self.inbox.put(receipt)
         if self.streaming:
             again = receipt.id.client in self.invited
             self.pool.arrive(receipt.id, Base(receipt.version, receipt.step), at, again)
@@ -238,8 +244,7 @@ class GroupState:
         self.invited = frozenset()
         self.opened_at = None
         self.extensions = 0
-        self.receipts = {}
-        self.examined = {}
+        self.inbox.clear()
         self.cohort = None
         self.begin_cohort()
 

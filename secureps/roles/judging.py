@@ -55,8 +55,8 @@ def asked(turn: Turn, group: GroupState, member: str) -> int:
 
 def owes(own: GroupState, member: str) -> bool:
     """Whether a member was asked for the evaluation under way, and has not answered yet."""
-    arrived = any(id.client == member for id in own.receipts)
-    return own.phase is Phase.COLLECTING and member in own.invited and not arrived
+    asked = own.phase is Phase.COLLECTING and member in own.invited
+    return asked and member not in own.inbox.clients
 
 
 def over(turn: Turn, model_over: bool) -> bool:

@@ -88,9 +88,6 @@ class Say:
     text: str
 
 
-Effect = Answer | Order | Call | Work | Locate | Watch | Halt | Say
-
-
 @dataclass(frozen=True, slots=True)
 class Failed:
     """Event: a call came back with an error that trying again cannot mend."""

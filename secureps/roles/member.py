@@ -29,6 +29,7 @@ from secureps.messages.requests import (
     GetBlock,
     Heartbeat,
     Join,
+    Missing,
     PutBlock,
     Retire,
     Submit,
@@ -108,6 +109,7 @@ class Member:
             case RunPinned():
                 self._pinned = Pinned.of(record, self._kit.terms.threshold)
                 self._groups = self._pinned.plan.touched(self._kit.rows)
+                self._library = Library.of(self._groups)
             case Sealed(receipt):
                 if receipt.id.client != self._kit.name:
                     raise ConfigError(
@@ -151,6 +153,8 @@ class Member:
                 step.effects.append(Halt(self._leaving))
             case Answered(request, reply):
                 self._answered(now, step, request, reply)
+                if isinstance(request, GetBlock) and self._library.pulling:
+                    return step
             case Failed(request, error):
                 self._failed(step, request, error)
             case WorkFailed(_, error):
@@ -177,7 +181,7 @@ class Member:
         """One heartbeat at a time: while the coordinator is away they do not pile up."""
         if self._gathers_until is not None and self._beat is not None and now < self._beat:
             return
-        self._beat = now + self._lease / 3
+        self._beat = now + self._plan.section.lease / 3
         if not self._beating:
             self._beating = True
             step.effects.append(Call(COORDINATOR, Heartbeat(self._kit.name)))
@@ -201,6 +205,8 @@ class Member:
                 sealed = self._out.sealed.get(id)
                 if sealed is not None:
                     self._send(now, step, sealed)
+                else:
+                    step.effects.append(Call(COORDINATOR, self._kit.gone(id)))
             case Finish(_, reason):
                 step.effects.append(Halt(reason))
             case _:
@@ -251,7 +257,7 @@ class Member:
             return
         for each in due:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
-        model, blocks = self._library.take(self._groups)
+        model, blocks = self._library.take()
         self._working, self._due_since = True, None
         part = portion(self._plan.section, self._stopwatch.paces)
         self._stopwatch.begins(now, part)
@@ -294,7 +300,7 @@ class Member:
 
     def _pulled(self, step: Step) -> bool:
         """Whether every block of the newest versions is here; asks for those that are not."""
-        return not self._library.lacking(self.pinned, self._groups, step)
+        return not self._library.lacking(self.pinned, step)
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
         """Whether training for these would spend too much; what is paid for arrives first."""
@@ -354,7 +360,7 @@ class Member:
         return True
 
     def _begin_evaluation(self, step: Step, aim: Aim | None = None, own: bytes = b"") -> None:
-        model, blocks = self._library.take(self._groups)
+        model, blocks = self._library.take()
         summed = appraisal.digests(self._plan, self._library.published)
         self._judging = appraisal.model_content(self._plan, self._library.published)
         self._working = True
@@ -433,7 +439,7 @@ class Member:
         if not request.groups and not self._whole:
             step.effects += self._greet().effects  # the plan is known now, and which part is ours
             return
-        self._beat = now + self._lease / 3
+        self._beat = now + self._plan.section.lease / 3
         self._out.begin_at(welcome.next)
         step.effects += [Locate(shard.name, shard.advertise) for shard in welcome.shards]
         step.effects.append(Watch())
@@ -444,14 +450,12 @@ class Member:
                 if gone := self._library.not_got(request, error):
                     step.effects.append(Halt(gone, type(error)))
             case PutBlock(header):
-                self._refused(
-                    step, SubmissionId(header.author, header.group, header.sequence), error
-                )
+                self._refused(step, header.id, error)
             case Submit(receipt):
                 self._refused(step, receipt.id, error, submitted=True)
             case Heartbeat():
                 self._beating = False
-            case Telemetry() | Decline() | Withdraw():
+            case Telemetry() | Decline() | Withdraw() | Missing():
                 pass
             case Evaluated(_, _, version):
                 step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
@@ -466,14 +470,14 @@ class Member:
         self._settle(step, id, "dropped", str(error))
         if sealed is None:
             return
+        if not submitted:
+            step.effects.append(Call(COORDINATOR, self._kit.gone(id)))  # it may be asked for
         if isinstance(error, Conflict) and not submitted:
             # a shard knows this sequence, from before this client lost its state: the next is tried
             if id.group in self._followed:
                 self._invites.setdefault(id.group, self._followed[id.group])
         elif sealed.receipt.purpose != FOUNDING and not self._plan.bounds(id.group).rounds:
-            base = (sealed.receipt.version, sealed.receipt.step)
-            message = Withdraw(self._kit.name, id, *base, str(error))
-            step.effects.append(Call(COORDINATOR, message))
+            step.effects.append(Call(COORDINATOR, self._kit.withdraws(sealed.receipt, error)))
 
     # --- small things -------------------------------------------------------------
 
@@ -488,10 +492,6 @@ class Member:
     @property
     def _allowance(self) -> Allowance:
         return Allowance(self._plan, self._kit.name, self._kit.terms.budget)
-
-    @property
-    def _lease(self) -> float:
-        return self._plan.section.lease
 
     def _write(self, step: Step, record: Any) -> None:
         step.records.append(record)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from secureps.crypto.identity import Roster
 from secureps.errors import ConfigError, WrongShape
+from secureps.messages.requests import Missing, Withdraw
 from secureps.messages.run import RunInfo
 from secureps.messages.schema import Schema
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.roles.charter import check_run
 
 
@@ -51,6 +53,14 @@ class MemberKit:
     schema: Schema
     terms: Terms = NO_TERMS
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def gone(self, id: SubmissionId) -> Missing:
+        """What the coordinator may have accepted, and wait for, never comes."""
+        return Missing(self.name, id.group, -1, (id,))
+
+    def withdraws(self, receipt: Receipt, why: object) -> Withdraw:
+        """What was asked for without rounds was refused on its way."""
+        return Withdraw(self.name, receipt.id, receipt.version, receipt.step, str(why))
 
     def agree(self, run: RunInfo) -> None:
         """Accepts a run that is bound to this kit, and trains this client's model.

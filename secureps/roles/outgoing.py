@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from secureps.messages.orders import GroupVersion, SealAgain
 from secureps.messages.records import Sealed
-from secureps.messages.requests import Figure, Telemetry
+from secureps.messages.requests import Telemetry
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 from secureps.roles.stopwatch import Transfer
 from secureps.roles.tasks import Reseal
@@ -87,8 +87,7 @@ class Outgoing:
 
     def stored(self, header: BlockHeader) -> Receipt | None:
         """A shard has a block of it; the receipt, to be submitted, once shards have all of them."""
-        id = SubmissionId(header.author, header.group, header.sequence)
-        transfer, sealed = self.moving.get(id), self.sealed.get(id)
+        transfer, sealed = self.moving.get(header.id), self.sealed.get(header.id)
         if transfer is None or sealed is None:
             return None
         transfer.stored.add(header.block)
@@ -99,6 +98,4 @@ class Outgoing:
         transfer = self.moving.pop(receipt.id, None)
         if transfer is None:
             return None
-        seconds, id = now - transfer.since, receipt.id
-        figures = (Figure("network_seconds", seconds), Figure("bytes_up", float(receipt.size)))
-        return seconds, Telemetry(id.client, id.group, receipt.version + 1, figures)
+        return now - transfer.since, transfer.report(now, receipt)

@@ -74,31 +74,31 @@ def short(turn: Turn) -> str:
 # --- examination ------------------------------------------------------------------
 
 
-def examined(turn: Turn, group: GroupState) -> tuple[tuple[Receipt, ...], str]:
-    """The receipts that the rule may see, and what the others wait for (empty: there are none).
+def examined(turn: Turn, group: GroupState) -> tuple[Collection[Receipt], str]:
+    """The receipts that the rule may see, and what the others wait for (empty: there are none)."""
+    inbox, held = group.inbox, kept(turn, group)
+    shown: Collection[Receipt] = inbox.ready.values()
+    if held:
+        shown = tuple(receipt for receipt in shown if receipt.id not in held)
+    count = len(inbox.receipts) - len(shown)
+    if not count:
+        return shown, ""
+    updates = f"{count} update{'s' * (count > 1)}"
+    missing = _missing(turn, inbox.looked_into_all(held))
+    return shown, f"{updates} to be examined by key holders: {missing}"
 
-    Of a client whose flaw was once found too late every holder that is here looks first, while
-    there is time.
+
+def kept(turn: Turn, group: GroupState) -> frozenset[SubmissionId]:
+    """What enough holders found in order, and the rule may not see yet.
+
+    Of a client in whose envelope a flaw was found, and that stayed in, every holder that is here
+    looks first, while there is time.
     """
-    receipts = tuple(group.receipts.values())
-    if not wanted(turn.plan):
-        return receipts, ""
-    seen = {r.id: group.examined.get(r.id, frozenset()) for r in receipts}
-    strict = group.suspicion.flawed if last_look(turn, group) is not None else frozenset()
-    here = turn.watchers.intersection(turn.holders)
-    ready, waiting = list[Receipt](), list[frozenset[str]]()
-    for receipt in receipts:
-        by = seen[receipt.id]
-        enough = len(by) >= turn.plan.threshold
-        if enough and (receipt.id.client not in strict or by >= here):
-            ready.append(receipt)
-        else:
-            waiting.append(by)
-    if not waiting:
-        return receipts, ""
-    updates = f"{len(waiting)} update{'s' * (len(waiting) > 1)}"
-    missing = _missing(turn, frozenset.intersection(*waiting))
-    return tuple(ready), f"{updates} to be examined by key holders: {missing}"
+    if not group.suspicion.flawed or last_look(turn, group) is None:
+        return frozenset()
+    inbox, here = group.inbox, turn.watchers.intersection(turn.holders)
+    ids = (id for client in group.suspicion.flawed for id in inbox.clients.get(client, ()))
+    return frozenset(id for id in ids if id in inbox.ready and not inbox.answered(id) >= here)
 
 
 def last_look(turn: Turn, group: GroupState) -> float | None:
@@ -112,8 +112,8 @@ def last_look(turn: Turn, group: GroupState) -> float | None:
 
 def unexamined(group: GroupState, holder: str) -> tuple[Receipt, ...]:
     """What a holder is still to look into."""
-    found: Mapping[SubmissionId, frozenset[str]] = group.examined
-    return tuple(r for r in group.receipts.values() if holder not in found.get(r.id, ()))
+    inbox = group.inbox
+    return tuple(r for r in group.receipts.values() if holder not in inbox.answered(r.id))
 
 
 def _missing(turn: Turn, answered: Collection[str]) -> str:

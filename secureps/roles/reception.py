@@ -6,19 +6,88 @@ from one (`roles.commit`).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from secureps.crypto.identity import Roster
-from secureps.errors import Conflict, Malformed, Refused, UnknownParty, WrongRun, WrongVersion
+from secureps.errors import (
+    Conflict,
+    Malformed,
+    NotReady,
+    Refused,
+    UnknownParty,
+    WrongRun,
+    WrongShape,
+    WrongVersion,
+)
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
-from secureps.messages.records import MemberRetired, Received
-from secureps.messages.requests import Decline, Withdraw
+from secureps.messages.records import FounderChosen, MemberJoined, MemberRetired, Received
+from secureps.messages.requests import Decline, Join, Withdraw
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
 from secureps.policy.evaluation import check_metrics
 from secureps.policy.rule import Base
-from secureps.roles import commit, ending, examining, following, judging, rounds, streaming
+from secureps.roles import (
+    commit,
+    ending,
+    examining,
+    following,
+    founding,
+    judging,
+    rounds,
+    streaming,
+)
 from secureps.roles.admission import check_receipt
+from secureps.roles.charter import Charter
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
+
+
+def join(turn: Turn, charter: Charter, holders: Collection[str], message: Join) -> None:
+    """A client takes part, or says anew which groups it contributes to; the first founds the run.
+
+    Args:
+        holders: those that registered.
+
+    Raises:
+        UnknownParty: it is no client.
+        WrongShape: the run trains another model than its own.
+        Malformed: there is no such group.
+        NotReady: the run cannot be founded yet, or it changed its mind too often.
+    """
+    client, schema, federation = message.client, message.schema, turn.federation
+    if charter.roster.find(client).role != "client":
+        raise UnknownParty(f"{client} is on the roster, but not as a client")
+    if federation.pinned is None:
+        founding.found(turn, charter, holders, schema)
+    assert federation.pinned is not None
+    ours = federation.pinned.run.schema
+    if schema.digest != ours.digest:
+        text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
+        raise WrongShape(f"{text}; train the run's model")
+    if unknown := set(message.groups) - set(turn.plan.groups):
+        raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
+    known = federation.joined_for(client, message.groups)
+    if client in federation.members and client not in federation.retired and known:
+        return
+    _demand_constant(turn, client)
+    turn.write(MemberJoined(client, message.groups))
+    trains = client != turn.plan.evaluator
+    if trains and not federation.founder and charter.initial is None:
+        turn.write(FounderChosen(client))
+
+
+def _demand_constant(turn: Turn, client: str) -> None:
+    """Two records of one client in a lease's time; as many as coming back without its state takes.
+
+    Else a client that says one thing and then another would fill the journal.
+    """
+    times, lease = turn.federation.joined.get(client, ()), turn.plan.section.lease
+    if len(times) == 2 and (left := times[0] + lease - turn.now) > 0:
+        raise NotReady(
+            f"{client} has said twice within {lease:g} s that it takes part, and for which groups: "
+            f"it may say something else in {left:.0f} s",
+            retry_after=left,
+        )
 
 
 def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
@@ -71,8 +140,8 @@ def decline(turn: Turn, message: Decline) -> None:
     if group is None or (own and turn.plan.bounds(group.name).rounds):
         raise Malformed(f"only evaluations can be declined, not rounds of {message.group!r:.80}")
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
-    arrived = any(id.client == message.party for id in group.receipts)
-    if open_now and message.party in group.invited and not arrived:
+    here = message.party in group.inbox.clients
+    if open_now and message.party in group.invited and not here:
         rounds.declined(turn, group, message.party, _said(message.reason))
 
 
@@ -103,8 +172,8 @@ def retire(turn: Turn, client: str) -> None:
         return
     turn.write(MemberRetired(client))
     for group in turn.federation.groups.values():
-        arrived = any(id.client == client for id in group.receipts)
-        if group.phase is Phase.COLLECTING and client in group.invited and not arrived:
+        asked = group.phase is Phase.COLLECTING and client in group.invited
+        if asked and client not in group.inbox.clients:
             rounds.declined(turn, group, client, "takes part no more")
 
 
@@ -177,7 +246,7 @@ def _demand_wanted(group: GroupState, receipt: Receipt, base: bytes) -> None:
         )
     if id.client not in group.invited:
         raise WrongVersion(f"{id.client} is not invited to version {coming}")
-    if any(other.client == id.client for other in group.receipts):
+    if id.client in group.inbox.clients:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
 
 

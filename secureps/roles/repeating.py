@@ -100,11 +100,10 @@ def _asked(turn: Turn, group: GroupState, client: str) -> Invite | SealAgain:
 def _repeat_to_client(turn: Turn, group: GroupState, client: str) -> None:
     if group.version >= 0:
         turn.order(client, commit.make_published(turn, group))
-    for receipt in [r for r in group.receipts.values() if r.id.client == client]:
+    for receipt in [group.receipts[id] for id in group.inbox.clients.get(client, ())]:
         commit.came_again(turn, group, receipt)  # a shard may have lost what is in its outbox
     if group.awaits(client):
         turn.order(client, _asked(turn, group, client))
-    arrived = {id.client for id in group.receipts}
     founder = client == turn.federation.founder and not turn.plan.given(group.name)
-    if group.phase is Phase.FOUNDING and founder and not arrived:
+    if group.phase is Phase.FOUNDING and founder and not group.receipts:
         turn.order(client, rounds.make_invite(turn, group, client))

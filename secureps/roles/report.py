@@ -17,6 +17,8 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.model.layout import Layout
+from secureps.policy.accusations import BELIEVED, told, unsupported
+from secureps.policy.plan import Plan
 from secureps.policy.rule import named
 from secureps.policy.spending import facts_of, spent
 from secureps.roles import judging
@@ -84,13 +86,19 @@ def clip_of(turn: Turn, group: GroupState) -> float | None:
 
 
 def servers(
-    federation: Federation, roster: Roster, holders: Collection[str], watchers: Collection[str]
+    federation: Federation,
+    roster: Roster,
+    holders: Collection[str],
+    watchers: Collection[str],
+    threshold: int,
 ) -> Servers:
     """Shards and holders of the roster, without shards that the founded run has no blocks for.
 
     Args:
         holders: those that registered since this incarnation began; watchers: who can be told.
+        threshold: how many holders must agree.
     """
+    accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
     placed = federation.pinned.placement.shards if federation.pinned is not None else None
     found = [
         ServerStatus(
@@ -98,6 +106,7 @@ def servers(
             each.role,
             each.name in (federation.shards if each.role == "shard" else holders),
             each.name in watchers,
+            accuse[each.name],
         )
         for each in roster.certificates
         if each.role == "holder" or (each.role == "shard" and each.name in (placed or (each.name,)))
@@ -105,25 +114,47 @@ def servers(
     return tuple(sorted(found, key=lambda each: each.name))
 
 
-def why(federation: Federation, live: frozenset[str], group: GroupState, servers: Servers) -> str:
+def why(
+    plan: Plan, federation: Federation, live: frozenset[str], group: GroupState, servers: Servers
+) -> str:
     """What a group waits for, in one line: the rule's words, and who is away that is needed.
 
-    Servers are needed always, members while a round waits for them.
+    Servers are needed always, members while a round waits for them. A holder that accuses more
+    clients than it is believed of is named.
     """
+    reason = group.reason
+    if group.phase is Phase.FOUNDING:
+        reason = f"not founded: waits for {_lacking(plan, federation, group, servers)}"
     if group.phase is Phase.DONE or federation.pinned is None:
-        return group.reason
+        return reason
+    many = (server for server in servers if server.accuses > BELIEVED)
+    reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
     names = [server.name for server in servers if not server.live]
     if group.phase is Phase.WAITING:
         names += sorted(federation.members.keys() - live)
     if not names:
-        return group.reason
-    return f"{group.reason}; {named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away"
+        return reason
+    return f"{reason}; {named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away"
+
+
+def _lacking(plan: Plan, federation: Federation, group: GroupState, servers: Servers) -> str:
+    """What version 0 waits for: servers that the plan needs, then a model, then the shards."""
+    if federation.pinned is None:
+        enough = len(federation.shards) >= plan.section.shards
+        absent = [s for s in servers if not s.registered and not (enough and s.role == "shard")]
+        client = "" if plan.section.initial is not None else "a first client"
+        parts = [", ".join(server.name for server in absent), client]
+        return " and ".join(part for part in parts if part) or "its servers"
+    if group.receipts or plan.given(group.name):
+        makers = [shard for shard in federation.owners(group.name) if shard not in group.prepared]
+        return f"{named(makers, SHOWN)} to make version 0"
+    return f"the first model of {federation.founder or 'a client'}"
 
 
 def _group(turn: Turn, group: GroupState, servers: Servers) -> GroupStatus:
     late = [name for name in sorted(turn.federation.members) if group.awaits(name)]
     phase, clip = group.phase.value, clip_of(turn, group)
-    reason = why(turn.federation, turn.live, group, servers)
+    reason = why(turn.plan, turn.federation, turn.live, group, servers)
     return GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
 
 
@@ -137,7 +168,7 @@ def _member(turn: Turn, name: str) -> MemberStatus:
         live=live,
         state="left out" if name in federation.isolated else state if live else away,
         submissions=federation.included[name],
-        charges=len(facts_of(federation.ledger, name)),
+        charges=federation.ledger.count(name),
         epsilon=_epsilon(turn, name),
         unsafe=name in federation.unsafe,
     )
@@ -151,4 +182,6 @@ def _epsilon(turn: Turn, name: str) -> float:
     privacy = turn.plan.section.privacy
     if privacy is None or name in turn.federation.unsafe:
         return math.inf  # whatever was charged, it protects nobody
-    return spent(turn.plan, facts_of(turn.federation.ledger, name))
+    ledger = turn.federation.ledger
+    known = ledger.count(name)
+    return turn.memo.of(("spent", name), known, lambda: spent(turn.plan, facts_of(ledger, name)))

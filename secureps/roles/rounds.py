@@ -6,10 +6,12 @@ What must not live here: the steps of a version (`roles.commit`), groups without
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from secureps.errors import InternalError
 from secureps.messages.orders import Invite
 from secureps.messages.records import MemberDeclined, RoundExtended, RoundGivenUp, RoundOpened
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.rule import (
     Admission,
     Admit,
@@ -32,8 +34,8 @@ def open_round(turn: Turn, group: GroupState) -> float | None:
     suspecting.end_if_hopeless(turn, group)
     if group.resigned:
         return None
-    out = frozenset(turn.federation.isolated)
-    live, retired = turn.takers(group.name), frozenset(turn.federation.retired)
+    out, retired = _left_out(turn, group), frozenset(turn.federation.retired)
+    live = turn.takers(group.name) - out
     invited, reason = _admitted(turn, group, live)
     if invited or retired:
         spent = ending.exhausted(turn, ending.next_version(turn))
@@ -42,6 +44,8 @@ def open_round(turn: Turn, group: GroupState) -> float | None:
             reason = f"their budget is spent: {named(sorted(stopped))}; {reason}"
         if not invited and not _admitted(turn, group, turn.clients - out - spent - retired)[0]:
             ending.end(turn, ending.budget_spent(turn, group, spent, retired))
+    if group.sitting_out and not invited:
+        _end_if_none_may_come(turn, group, turn.clients - out - retired)
     if not invited:
         group.reason = turn.federation.ending or ending.too_few(turn, group) or reason
         return None
@@ -57,13 +61,28 @@ def open_round(turn: Turn, group: GroupState) -> float | None:
     return None
 
 
+def _left_out(turn: Turn, group: GroupState) -> frozenset[str]:
+    """Whom nobody waits for: out of the run, or in a sum of this version that was opened."""
+    return group.sitting_out | turn.federation.isolated.keys()
+
+
+def _end_if_none_may_come(turn: Turn, group: GroupState, able: frozenset[str]) -> None:
+    if not _admitted(turn, group, able)[0]:
+        out = named(sorted(group.sitting_out))
+        ending.end(
+            turn,
+            f"too few clients are left for version {group.version + 1} of {group.name}: {out} sit "
+            "out until the next version",
+        )
+
+
 def open_evaluation(turn: Turn, group: GroupState) -> float | None:
     """Asks members to evaluate the version that the model is at, if it is due."""
     judging.skip_lost(turn, group)
     at = judging.due(turn)
     if group.phase is not Phase.WAITING or not at:
         return None
-    live = turn.live - ending.exhausted(turn, (group,)) - turn.federation.isolated.keys()
+    live = turn.live - ending.exhausted(turn, (group,)) - _left_out(turn, group)
     invited, reason = _admitted(turn, group, live)
     if not invited:
         return judging.await_members(turn, group, at, reason)
@@ -110,7 +129,7 @@ def _admitted(
     if suspecting.chooses(turn, group):
         chosen = suspecting.choice(turn, group, members)
         return tuple(sorted(chosen.clients)), chosen.reason
-    rule, out = turn.plan.rule(group.name), len(turn.federation.isolated)
+    rule, out = turn.plan.rule(group.name), len(_left_out(turn, group))
     state = group.round_state(members, out)
     answers: dict[str, Admission] = {}
     for member in sorted(members):
@@ -131,13 +150,7 @@ def make_invite(turn: Turn, group: GroupState, member: str) -> Invite:
 
 def decide(turn: Turn, group: GroupState) -> float | None:
     receipts, waiting = quorum.examined(turn, group)
-    arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
-    decision: Decision
-    if suspecting.chooses(turn, group):
-        decision = suspecting.decide(turn, group, arrivals)
-    else:
-        seen = group.round_state(turn.live)
-        decision = turn.plan.rule(group.name).decide(turn.now, arrivals, seen)
+    decision = decided(turn, group, receipts)
     if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time
         decision = Wait(quorum.last_look(turn, group), "the deadline is over")
     match decision:
@@ -155,3 +168,22 @@ def decide(turn: Turn, group: GroupState) -> float | None:
             return until
         case PassOver():
             raise InternalError(f"the rule of {group.name} has rounds, and passes over nobody")
+
+
+def decided(turn: Turn, group: GroupState, receipts: Collection[Receipt]) -> Decision:
+    """What becomes of the open round; asked anew if anything changed, or the time has come."""
+
+    def ask() -> Decision:
+        arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
+        if suspecting.chooses(turn, group):
+            return suspecting.decide(turn, group, arrivals)
+        return turn.plan.rule(group.name).decide(turn.now, arrivals, group.round_state(turn.live))
+
+    def holds(decision: Decision) -> bool:
+        until = decision.until if isinstance(decision, Wait) else None
+        return until is None or turn.now < until
+
+    arrived = (group.inbox.changes, quorum.kept(turn, group))
+    opened = (group.round, group.version, group.invited, group.opened_at, group.extensions)
+    basis = (arrived, opened, group.suspicion, turn.live)
+    return turn.memo.of(("round", group.name), basis, ask, holds)

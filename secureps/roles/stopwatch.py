@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from secureps.messages.requests import Figure, Telemetry
+from secureps.messages.submission import Receipt
 from secureps.policy.work import Pace
 
 REMEMBERED = 3
@@ -21,6 +23,12 @@ class Transfer:
 
     since: float
     stored: set[int] = field(default_factory=set)
+
+    def report(self, now: float, receipt: Receipt) -> Telemetry:
+        """What it took, now that it has arrived."""
+        seconds, size = Figure("network_seconds", now - self.since), float(receipt.size)
+        made, figures = receipt.version + 1, (seconds, Figure("bytes_up", size))
+        return Telemetry(receipt.id.client, receipt.id.group, made, figures)
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ def advance(turn: Turn, group: GroupState) -> float | None:
     try:
         return _move(turn, group)
     except RuleFailed as error:
-        return _fail(turn, group, f"the rule of {group.name} failed: {error}")
+        return _fail(turn, group, f"the rule{turn.plan.of(group.name)} failed: {error}")
 
 
 def _move(turn: Turn, group: GroupState) -> float | None:
@@ -134,7 +134,7 @@ def state(turn: Turn, group: GroupState) -> RuleState:
 
 
 def _end(turn: Turn, group: GroupState) -> None:
-    last = f"version {group.version} of {group.name} is the last"
+    last = f"version {group.version}{turn.plan.of(group.name)} is the last"
     reason = turn.federation.ending or group.resigned or last
     ids = group.pending
     turn.write(StreamEnded(group.name, reason))
@@ -204,7 +204,7 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             here = {arrival.id for arrival in arrivals}
             own = turn.plan.bounds(group.name)
             if wrong := refuse_close(members, here, group.version, own, sealed):
-                text = f"the rule of {group.name} closed what may not be opened: {wrong}"
+                text = f"the rule{turn.plan.of(group.name)} closed what may not be opened: {wrong}"
                 return _fail(turn, group, text)
             commit.close(turn, group, members, reason)
             return None
@@ -344,7 +344,8 @@ def _end_if_too_few(turn: Turn, group: GroupState, tried: str) -> None:
     ending.give_up(
         turn,
         group,
-        f"fewer than {least} clients are left for version {group.version + 1} of {group.name}: "
+        f"fewer than {least} clients are left for version {group.version + 1}"
+        f"{turn.plan.of(group.name)}: "
         + "; ".join([*why, *([f"{tried}; {suspecting.suspects(group)}"] if tried else ())]),
     )
 

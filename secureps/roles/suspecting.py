@@ -99,8 +99,8 @@ def isolate(turn: Turn, group: GroupState) -> None:
     """Offenders that suspicion comes down to are on record, and left out from now on."""
     for client in sorted(group.suspicion.alone) if quorum.wanted(turn.plan) else ():
         text = (
-            f"{client} spoils cohorts: one of {group.name} did not open, and all others in it "
-            "stood in cohorts that did"
+            f"{client} spoils cohorts: one{turn.plan.of(group.name)} did not open, and all others "
+            "in it stood in cohorts that did"
         )
         turn.write(ClientIsolated(group.name, client, text))
 
@@ -119,8 +119,8 @@ def end_if_hopeless(turn: Turn, group: GroupState) -> None:
             turn,
             group,
             f"{len(group.suspicion.burnt)} cohorts in succession came to nothing at version "
-            f"{group.version} of {group.name}, and every one was charged: {group.reason}; "
-            f"{tried.reason}; {suspects(group)}",
+            f"{group.version}{turn.plan.of(group.name)}, and every one was charged: "
+            f"{group.reason}; {tried.reason}; {suspects(group)}",
         )
 
 

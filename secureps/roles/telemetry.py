@@ -69,7 +69,7 @@ class Window:
                     self._waited(turn, receipt.id.group, (receipt.id.client,), arrived=True)
                 case CohortClosed(cohort):
                     group = turn.federation.groups[cohort.group]
-                    late = sorted(group.invited - {id.client for id in group.receipts})
+                    late = sorted(group.invited - group.inbox.clients.keys())
                     self._waited(turn, cohort.group, late, arrived=False)
                 case VersionCommitted(name, version):
                     clip = clip_of(turn, turn.federation.groups[name])

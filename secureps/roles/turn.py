@@ -6,7 +6,7 @@ party that does not is told when it subscribes). What must not live here: decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.roles.federation import Federation
 from secureps.roles.machine import Order, Step
+from secureps.roles.memo import Memo
 
 
 @dataclass(slots=True)
@@ -27,7 +28,8 @@ class Turn:
         layout: the run's, None before it is founded.
         clients, holders: everybody on the roster in these roles, but a designated evaluator.
         live: clients whose lease runs at `now`; watchers: who can be told.
-        lost: what clients had no more when they last subscribed.
+        lost: what clients had no more when they last subscribed; gone: what they say is.
+        memo: what was worked out in earlier turns.
     """
 
     now: float
@@ -39,6 +41,8 @@ class Turn:
     live: frozenset[str]
     watchers: frozenset[str]
     lost: Mapping[str, frozenset[SubmissionId]] = field(default_factory=dict)
+    gone: Set[SubmissionId] = frozenset()
+    memo: Memo = field(default_factory=Memo)
     step: Step = field(default_factory=Step)
 
     @property
@@ -52,9 +56,7 @@ class Turn:
         found = self.trainers if among is None else among
         if federation.isolated:
             found -= federation.isolated.keys()
-        if federation.parts:
-            found = frozenset(client for client in found if federation.takes_part(client, group))
-        return found
+        return found - federation.outside.get(group, frozenset())
 
     def write(self, record: Any) -> None:
         """Journals and folds one record."""

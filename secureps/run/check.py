@@ -19,12 +19,12 @@ from rich.text import Text
 from secureps.client.hands import schema_of
 from secureps.client.script import Script, refuse_privacy
 from secureps.crypto.cipher import Opening
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, naming
 from secureps.messages.schema import Schema
 from secureps.policy.committee_cost import CommitteeCost
 from secureps.policy.explanation import Explanation, GroupCost, Price, explain
 from secureps.policy.footprint import Footprint, Service
-from secureps.policy.plan import Plan, load_plan, naming
+from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rule_words import RuleWords
 from secureps.run.names import shard_names
 from secureps.run.progress import size
@@ -170,7 +170,7 @@ def _rules(rules: tuple[RuleWords, ...]) -> Table:
     }
     return _table(
         "what the rules do",
-        ("group", *(rule.group for rule in rules)),
+        ("group", *(rule.group for rule in rules)) if len(rules) > 1 else ("what", "how"),
         [(name, *map(of, rules)) for name, of in quantities.items()],
     )
 
@@ -189,7 +189,7 @@ def _price(price: Price | None) -> Table | Text:
             ("budget", f"{price.budget:g}: enough for {_count(price.versions, 'version')}"),
             *(
                 (
-                    f"noise on a coordinate of {name}",
+                    "noise on a coordinate" + (f" of {name}" if len(price.noise) > 1 else ""),
                     f"standard deviation {price.deviation[name]:.3g} in the smallest cohort's "
                     f"mean: {noise:.3g} of what a fully clipped update has there",
                 )
@@ -255,7 +255,7 @@ def _costs(groups: tuple[GroupCost, ...]) -> Table:
     first = [same[0] for same in alike]
     return _table(
         "what it costs",
-        ("group", *(_named(same) for same in alike)),
+        ("group", *map(_named, alike)) if len(groups) > 1 else ("what", "how much"),
         [(name, *map(of, first)) for name, of in quantities.items()],
     )
 

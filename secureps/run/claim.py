@@ -1,6 +1,7 @@
-"""Who plays a run's folder now: one process at a time, and nothing left of an earlier one.
+"""Whose a folder is: what it holds already, and who plays the run in it now.
 
-Locks are flocks: the kernel drops them when a process ends, however it ends.
+A run is played by one process at a time, with nothing left of an earlier one. Locks are flocks:
+the kernel drops them when a process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -12,10 +13,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from secureps.errors import OperatorError
+from secureps.errors import ConfigError, OperatorError
+from secureps.run.sinks import METRICS
+
+ORIGIN, STUDY = "origin.json", "study.json"
+
+HOLDS = {
+    ORIGIN: "a run of `secureps up`, which `secureps resume {}` goes on with",
+    STUDY: "a study, which `secureps study` of the same scenario goes on with",
+    METRICS: "a report of `secureps simulate` already",
+}
+"""What a file says of the folder that it is in."""
 
 PATIENCE = 1.0
 """Seconds: somebody who only looks holds the lock for an instant."""
+
+
+def new_folder(root: Path) -> None:
+    """Makes a folder for a run, a report or a study, which share none with anything.
+
+    Raises:
+        ConfigError: it holds something, and what.
+        OperatorError: the disk refuses.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        there = {path.name for path in root.iterdir()}
+    except OSError as error:
+        raise OperatorError(f"{root}: cannot make the folder: {error}") from None
+    if there:
+        held = [what.format(root) for mark, what in HOLDS.items() if mark in there]
+        text = f"holds {held[0]}" if held else "is not empty"
+        raise ConfigError(f"{root} {text}: name a folder of its own by --out, or remove this one")
 
 
 @contextmanager

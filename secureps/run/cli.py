@@ -94,6 +94,7 @@ def root(
         from secureps.crypto.compiled import keep_in
 
         keep_in(kernels)
+        os.environ["SECUREPS_KERNELS"] = str(kernels.absolute())  # of the processes it starts
 
 
 @app.command()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
+from secureps.run.folding import fold, runs
 from secureps.run.metrics import Line
 from secureps.run.tally import DOWN, UP, Wait
 
@@ -41,6 +42,7 @@ class Sheet:
         name: of the run.
         clock: which time is elapsed: "time" or "virtual time".
         unsafe: the run has an unsafe seed; every picture says so.
+        groups: of the plan, in its order; empty: as they come.
         budget, delta: of each client; None without privacy.
         references: scores by whoever has them, to be drawn as lines; `measure` is theirs.
     """
@@ -48,6 +50,7 @@ class Sheet:
     name: str
     clock: str
     unsafe: bool
+    groups: tuple[str, ...] = ()
     budget: float | None = None
     delta: float | None = None
     measure: str = ""
@@ -164,23 +167,23 @@ def _sent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
 
 
 def draw_waiting(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
-    """Seconds from the opening of each round to each client's update.
+    """Seconds from the beginning of each version to each client's update.
 
-    A strip of all rounds per client, and a map of clients by versions for every group.
-    Slowest first, the slowest 100 if there are more.
+    A version begins with its round, or, where there are none, with the version before it. A strip
+    of all versions per client, and a map of clients by versions for every group, row-blocks of a
+    table in one. Slowest first, the slowest 100 if there are more.
     """
-    groups = {group: [x for x in own if x.waits] for group, own in _by_group(lines).items()}
-    groups = {group: own for group, own in groups.items() if own}
+    groups = _folded(lines, sheet)
     clients = _slowest(lines)
     shown = clients[:SHOWN]
     height = 2.6 + max(0.15 * len(shown), 2.0)
-    title = f"{sheet.name}: for whom rounds waited"
+    title = f"{sheet.name}: for whom versions waited"
     if len(shown) < len(clients):
         title += f" (the {len(shown)} slowest of {len(clients)} clients)"
     figure = _figure(title, sheet, 6.0 + 5.0 * max(len(groups), 1), height)
     if not groups:
         axes = figure.subplots()
-        _instead(axes, "no round was measured")
+        _instead(axes, "no version was measured")
         _save(figure, path)
         return
     norm = _norm([w.seconds for line in lines for w in line.waits.values()])
@@ -189,13 +192,26 @@ def draw_waiting(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
     )
     _strip(strip, lines, shown, norm)
     for axes, (group, own) in zip(maps, groups.items()):
-        _name(axes, "every round", f"of {group}" if len(groups) > 1 else "")
+        _name(axes, "every version", f"of {group}" if len(groups) > 1 else "")
         image = _map(axes, own, shown, norm)
     figure.colorbar(
         image, ax=maps, label="waited, s", format="{x:g}", fraction=0.04, aspect=4 * height
     )
     figure.legend(handles=_keys(), loc="outside lower center", ncols=4, fontsize=8)
     _save(figure, path)
+
+
+def _folded(lines: Sequence[Line], sheet: Sheet) -> dict[str, dict[int, dict[str, Wait]]]:
+    """Waits of clients by version, by group; of row-blocks the longest, in the name of all."""
+    groups = _by_group([line for line in lines if line.waits])
+    found: dict[str, dict[int, dict[str, Wait]]] = {}
+    for run in runs(sheet.groups or groups):
+        for line in (line for group in run for line in groups.get(group, ())):
+            longest = found.setdefault(fold(run), {}).setdefault(line.version, {})
+            for client, wait in line.waits.items():
+                if client not in longest or wait.seconds > longest[client].seconds:
+                    longest[client] = wait
+    return found
 
 
 def _slowest(lines: Sequence[Line]) -> list[str]:
@@ -236,25 +252,27 @@ def _strip(axes: Any, lines: Sequence[Line], clients: Sequence[str], norm: Any) 
         axes.xaxis.set_major_formatter("{x:g}")
     else:
         axes.set_xlim(left=0)
-    axes.set_xlabel("waited since the round opened, s")
+    axes.set_xlabel("waited since the version began, s")
     axes.grid(axis="x", alpha=0.3)
     _name(axes, "every client", "slowest first")
 
 
-def _map(axes: Any, lines: Sequence[Line], clients: Sequence[str], norm: Any) -> Any:
+def _map(
+    axes: Any, versions: Mapping[int, Mapping[str, Wait]], clients: Sequence[str], norm: Any
+) -> Any:
     import numpy as np
 
-    first, last = lines[0].version, lines[-1].version
+    first, last = min(versions), max(versions)
     seconds = np.full((len(clients), last - first + 1), np.nan)
     missed: list[tuple[int, int]] = []
     axes.set_facecolor(PALE)
-    for line in lines:
+    for version, waits in sorted(versions.items()):
         for row, client in enumerate(clients):
-            wait = line.waits.get(client)
+            wait = waits.get(client)
             if wait is not None and wait.arrived:
-                seconds[row, line.version - first] = wait.seconds
+                seconds[row, version - first] = wait.seconds
             elif wait is not None:
-                missed.append((line.version, row))
+                missed.append((version, row))
     extent = (first - 0.5, last + 0.5, len(clients) - 0.5, -0.5)
     image = axes.imshow(
         seconds, cmap="cividis", norm=norm, extent=extent, aspect="auto", interpolation="none"
@@ -263,7 +281,7 @@ def _map(axes: Any, lines: Sequence[Line], clients: Sequence[str], norm: Any) ->
     axes.plot([v for v, _ in missed], [row for _, row in missed], "x", color=VERMILLION, ms=marker)
     axes.tick_params(left=False, labelleft=False)
     _whole(axes)
-    axes.set_xlabel("version that the round made")
+    axes.set_xlabel("version")
     axes.grid(False)
     return image
 
@@ -276,7 +294,7 @@ def _keys() -> list[Any]:
         Line2D([], [], marker="o", ls="", color=BLUE, ms=5, label="update arrived"),
         Line2D([], [], marker="|", ls="", color="black", ms=9, mew=1.5, label="median"),
         Line2D([], [], marker="x", ls="", color=VERMILLION, ms=6, label="no update at the close"),
-        Patch(color=PALE, label="not invited"),
+        Patch(color=PALE, label="no part in it"),
     ]
 
 

@@ -6,7 +6,6 @@ export needs nothing but the folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.plan import Plan
 from secureps.policy.stopping import best
+from secureps.run.folding import folded
 from secureps.store.checkpoint import (
     Manifest,
     checkpoint_directories,
@@ -57,15 +57,8 @@ class Model:
 
     @property
     def version(self) -> str:
-        """The versions in words: "7" of a single group, "a 7, b 9" of several."""
-        return named_versions(self.versions)
-
-
-def named_versions(versions: Mapping[str, int]) -> str:
-    """As `Model.version`."""
-    if len(versions) == 1:
-        return "".join(str(version) for version in versions.values())
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+        """The versions in words."""
+        return folded(self.versions)
 
 
 def read_model(directory: Path) -> Model:

@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from secureps.config import StudySection
-from secureps.run.trial import Candidate, Comparison, Likeness, Outcome, Trial, rule_of
+from secureps.run.trial import Candidate, Comparison, Likeness, Outcome, Trial, rule_of, variant_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Row:
         median: over all seeds, one that did not reach it counting as for ever; None: for ever.
         times: how many times sooner than the baseline, by medians; None if either is for ever.
         versions: made until then, the median.
-        best: the best score of the median seed.
+        best: the best score of a seed, the median.
         sealed: whether its encrypted self is the same; None: not compared.
     """
 
@@ -117,11 +117,17 @@ class Findings:
 
 def settings(study: StudySection, candidate: Candidate) -> str:
     """What sets a candidate apart from the others of its variant."""
-    variant = next(each for each in study.variant if each.name == candidate.variant)
-    every = [rule.model_dump() for rule in variant.rules]
-    own = rule_of(study, candidate).model_dump()
-    keys = [key for key in own if any(rule.get(key) != own[key] for rule in every)]
-    return ", ".join([*(f"{key} {own[key]}" for key in keys), f"rate {candidate.rate:g}"])
+    every = [rule.model_dump() for rule in variant_of(study, candidate).rules]
+    rule, words = rule_of(study, candidate), list[str]()
+    if rule is not None:
+        own = rule.model_dump()
+        keys = [key for key in own if any(rule.get(key) != own[key] for rule in every)]
+        words += [f"{key} {own[key]}" for key in keys]
+    if candidate.deadline is not None:
+        words.append(f"deadline {candidate.deadline:g}")
+    if candidate.rate is not None:
+        words.append(f"rate {candidate.rate:g}")
+    return ", ".join(words)
 
 
 def _median(outcomes: Sequence[Outcome]) -> float:

@@ -26,6 +26,7 @@ from pathlib import Path
 from secureps.errors import ConfigError, OperatorError
 from secureps.policy.plan import Plan
 from secureps.roles.machine import COORDINATOR
+from secureps.run.claim import ORIGIN, new_folder
 from secureps.run.names import client_names, holder_names, shard_names
 from secureps.store.keyring import create_kit, issue
 
@@ -109,12 +110,12 @@ class Origin:
 
     def write(self, folder: RunFolder) -> None:
         record = asdict(self) | {"plan": str(self.plan), "directory": str(self.directory)}
-        replace_text(folder.root / "origin.json", json.dumps(record, indent=1) + "\n")
+        replace_text(folder.root / ORIGIN, json.dumps(record, indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: RunFolder) -> Origin:
         """Raises ConfigError: no folder that `up` has finished making."""
-        path = folder.root / "origin.json"
+        path = folder.root / ORIGIN
         try:
             record = json.loads(path.read_text())
             plan, directory = Path(record["plan"]), Path(record["directory"])
@@ -156,14 +157,12 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
     """Makes the folder, with a kit for everybody.
 
     Raises:
-        ConfigError: the folder is not empty.
+        ConfigError: the folder holds something.
         KitError, OperatorError: the disk refuses.
     """
     folder = RunFolder(root.resolve())
+    new_folder(root)
     try:
-        folder.root.mkdir(parents=True, exist_ok=True)
-        if any(folder.root.iterdir()):
-            raise ConfigError(f"{root} is not empty: a run needs a folder of its own")
         shutil.copyfile(plan_file, folder.plan)
         folder.report.mkdir()
     except OSError as error:

@@ -7,7 +7,7 @@ What must not live here: finding out how it goes (`run.up`), and the final table
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -20,7 +20,7 @@ from rich.text import Text
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import GroupStatus
 from secureps.run.baselines import Score
-from secureps.run.folding import rows
+from secureps.run.folding import folded, line, table
 
 QUIET = 15.0
 """Seconds after which a plain progress repeats itself when no version was made."""
@@ -32,7 +32,7 @@ class View:
 
     Args:
         elapsed: seconds since the start.
-        target: versions that the plan asks for.
+        wanted: versions that are made of each group.
         groups: version, step, reason and who is late; empty before the coordinator answers.
         score, scored: of the newest version that was judged, and which that was.
         epsilon, budget, delta: the largest of all clients; budget None without privacy,
@@ -41,7 +41,7 @@ class View:
     """
 
     elapsed: float
-    target: int
+    wanted: Mapping[str, int]
     groups: tuple[GroupStatus, ...]
     score: Score | None
     scored: str
@@ -54,8 +54,8 @@ class View:
     clients: int
 
     @property
-    def versions(self) -> tuple[int, ...]:
-        return tuple(group.version for group in self.groups)
+    def versions(self) -> dict[str, int]:
+        return {group.name: group.version for group in self.groups}
 
 
 def size(count: float) -> str:
@@ -75,7 +75,7 @@ class Progress:
         self._name = name
         self._unsafe = unsafe
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
-        self._told: tuple[int, ...] = ()
+        self._told: dict[str, int] = {}
         self._told_at = 0.0
 
     def __enter__(self) -> Progress:
@@ -120,10 +120,10 @@ class Progress:
         for label, value in _facts(view):
             facts.add_row(Text(label, "dim"), Text(value))
         groups = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for column in ("group", "version", "step", "why", "waits for"):
-            groups.add_column(column)
-        for row in rows(view.groups):
-            cells = (row.name, row.version, row.step, row.reason, row.late)
+        heads, rows = table(view.groups)
+        for head in heads:
+            groups.add_column(head)
+        for cells in rows:
             groups.add_row(*(Text(cell) for cell in cells))
         title = Text(self._name, "bold")
         subtitle = Text(NO_PRIVACY, "bold red") if self._unsafe else None
@@ -134,24 +134,21 @@ class Progress:
 def plain(view: View) -> str:
     """The view in one line."""
     facts = "; ".join(f"{label} {value}" for label, value in _facts(view))
-    groups = "; ".join(f"{row.name} {row.step}: {row.reason}" for row in rows(view.groups))
-    return f"{facts}; {groups}" if groups else facts
+    return f"{facts}; {line(view.groups)}" if view.groups else facts
 
 
 def _facts(view: View) -> Iterable[tuple[str, str]]:
     yield "time", f"{int(view.elapsed) // 60}:{int(view.elapsed) % 60:02d}"
-    if not view.groups:
-        yield "clients", f"0 of {view.clients} are there"
+    clients = f"{view.live} of {view.clients} are there"
+    if all(version < 0 for version in view.versions.values()):
+        yield "clients", clients
         return
-    versions = (row.version.replace("-1", "none") for row in rows(view.groups))
-    yield "version", f"{'/'.join(versions)} of {view.target}"
+    yield "version", folded(view.versions, view.wanted)
     if view.score is not None:
-        yield (
-            f"held-out {view.score.measure}",
-            f"{view.score.value:.3f} (version {view.scored})",
-        )
+        older = "" if view.scored == folded(view.versions) else f" (version {view.scored})"
+        yield f"held-out {view.score.measure}", f"{view.score.value:.3f}{older}"
     if view.budget is not None:
         spent = "infinite" if math.isinf(view.epsilon) else f"{view.epsilon:.2f}"
         yield "epsilon", f"{spent} of {view.budget:g} (delta {view.delta:g})"
     yield "bytes", f"{size(view.bytes_up)} up, {size(view.bytes_down)} down"
-    yield "clients", f"{view.live} of {view.clients} are there"
+    yield "clients", clients

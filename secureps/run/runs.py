@@ -7,7 +7,7 @@ It reads folders alone; no server has to run. What must not live here: going on 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,9 +16,11 @@ from typing import Any
 from rich.text import Text
 
 from secureps.config import PlanSection
-from secureps.errors import ConfigError
-from secureps.run.claim import is_claimed
+from secureps.errors import ConfigError, PlanRefused
+from secureps.policy.plan import Plan
+from secureps.run.claim import ORIGIN, is_claimed
 from secureps.run.folder import Origin, RunFolder
+from secureps.run.folding import folded
 from secureps.sections import parse, read_toml
 
 STOPPED = "stopped; secureps resume goes on"
@@ -31,7 +33,7 @@ class Run:
 
     Args:
         folder: it lies in; name: of its plan; began: seconds since 1970.
-        made, wanted: versions; of the group that is furthest behind; -1 before the first.
+        made, wanted: the newest version of every group, -1 before the first, and the last.
         score: of the final model on held-out records; measure: what it counts.
         standing: why it is over, or what it is about.
         model: the file, once there is one.
@@ -40,8 +42,8 @@ class Run:
     folder: Path
     name: str
     began: float
-    made: int
-    wanted: int
+    made: Mapping[str, int]
+    wanted: Mapping[str, int]
     measure: str
     score: float | None
     standing: str
@@ -56,7 +58,7 @@ def find_runs(root: Path) -> tuple[Run, ...]:
     """
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder")
-    found = [_run(RunFolder(p)) for p in sorted(root.iterdir()) if (p / "origin.json").is_file()]
+    found = [_run(RunFolder(p)) for p in sorted(root.iterdir()) if (p / ORIGIN).is_file()]
     return tuple(sorted((run for run in found if run is not None), key=lambda run: run.began))
 
 
@@ -64,7 +66,7 @@ def listing(runs: tuple[Run, ...]) -> Iterator[Text]:
     """What is printed: a few lines a run, to be wrapped by nobody: paths and dates stay whole."""
     for run in runs:
         began = datetime.fromtimestamp(run.began).strftime("%Y-%m-%d %H:%M")
-        facts = [run.name, began, f"{max(run.made, 0)} of {run.wanted} versions"]
+        facts = [run.name, began, f"version {folded(run.made, run.wanted)}"]
         if run.score is not None:
             facts.append(f"held-out {run.measure} {run.score:.4f}")
         yield Text(str(run.folder), "bold")
@@ -77,8 +79,8 @@ def listing(runs: tuple[Run, ...]) -> Iterator[Text]:
 def _run(folder: RunFolder) -> Run | None:
     try:
         origin = Origin.read(folder)
-        section = parse(PlanSection, read_toml(folder.plan), str(folder.plan))
-    except ConfigError:
+        plan = Plan(parse(PlanSection, read_toml(folder.plan), str(folder.plan)))
+    except (ConfigError, PlanRefused):
         return None
     summary: dict[str, Any] = {}
     if folder.summary.exists():
@@ -87,13 +89,12 @@ def _run(folder: RunFolder) -> Run | None:
     else:
         standing, versions = PLAYED if is_claimed(folder.root) else STOPPED, _versions(folder)
     score = summary.get("score")
-    made = list(versions.values()) or [-1]
     return Run(
         folder=folder.root,
-        name=section.name,
+        name=plan.section.name,
         began=origin.began,
-        made=min(made),
-        wanted=section.versions,
+        made={group: versions.get(group, -1) for group in plan.groups},
+        wanted={group: plan.versions(group) for group in plan.groups},
         measure=score["measure"] if score else "",
         score=score["value"] if score else None,
         standing=standing,

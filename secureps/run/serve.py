@@ -13,10 +13,10 @@ from safetensors import safe_open
 
 from secureps.config import ServeSection
 from secureps.crypto.sampling import Seed
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, naming
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.policy.plan import Plan, load_plan, naming
+from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.parties import (

@@ -2,7 +2,7 @@
 
     OUT/metrics.jsonl       one line per version, as `run.metrics` has them, of virtual time
     OUT/curves.png          scores and bytes over virtual time
-    OUT/waiting.png         for whom rounds waited
+    OUT/waiting.png         for whom versions waited
     OUT/summary.json        what it came to
     OUT/checkpoints/        as a coordinator and its shards write them
     OUT/model.safetensors   the final model, by tensor name
@@ -25,10 +25,10 @@ from secureps.client.trainer import Trainer
 from secureps.config import ScenarioSection, StaySection
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError
-from secureps.messages.requests import GetBlock, GetSum, PutBlock
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import facts_of, spent
 from secureps.run.baselines import Score
+from secureps.run.claim import new_folder
 from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.extras import Extras, Heading, open_sinks
 from secureps.run.folding import folded
@@ -37,7 +37,9 @@ from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.run.sinks import METRICS, Sinks
 from secureps.run.tally import DOWN, UP
+from secureps.run.warm import warm_for
 from secureps.scenario.delays import Delays
+from secureps.scenario.links import Links
 from secureps.sections import parse, read_toml
 from secureps.store.checkpoint import write_state
 
@@ -58,6 +60,8 @@ class Scenario:
     plan: Plan
     script: Script
     delays: Delays
+    plans: Mapping[str, Plan]
+    """Of the variants of its study."""
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -94,16 +98,21 @@ def load_scenario(path: Path) -> Scenario:
     if "plan" not in values and "group" in values:
         raise ConfigError(f"{path} is a plan: name the scenario that plays it (simulations/)")
     section = parse(ScenarioSection, values, str(path))
-    plan = load_plan(path.parent / section.plan)
-    refuse_privacy(path.parent / section.script, plan)
-    script = Script(path.parent / section.script)
+    plan, script = load_plan(path.parent / section.plan), Script(path.parent / section.script)
+    variants = () if section.study is None else section.study.variant
+    plans = {
+        variant.name: plan if variant.plan is None else load_plan(path.parent / variant.plan)
+        for variant in variants
+    }
+    for each in (plan, *plans.values()):
+        refuse_privacy(path.parent / section.script, each)
     start = max(plan.bounds(name).start for name in plan.all_groups)
     if section.clients < start:
         raise ConfigError(
             f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
         )
     _refuse_stays(section, path)
-    return Scenario(section, plan, script, Delays.of(section.delays))
+    return Scenario(section, plan, script, Delays.of(section.delays), plans)
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:
@@ -129,7 +138,7 @@ def simulate(
 
     Args:
         path: the scenario file.
-        out: the report folder (default: runs/NAME); it must not hold another report.
+        out: the report folder (default: runs/NAME); it must not hold anything.
         say: hears one line per version.
         extras: where else its figures are written.
 
@@ -137,27 +146,27 @@ def simulate(
         the report folder.
 
     Raises:
-        ConfigError: the folder is taken, or the scenario is not right.
+        ConfigError: the folder holds something, or the scenario is not right.
         SecurepsError: whatever ended the run before its time.
     """
     scenario, extras = load_scenario(path), extras or Extras()
     folder = out if out is not None else Path("runs") / scenario.section.name
     heading = scenario.heading(folder)
     extras.require(heading)
-    if (folder / METRICS).exists():
-        raise ConfigError(f"{folder} holds a report already; remove it or give another --out")
-    folder.mkdir(parents=True, exist_ok=True)
+    new_folder(folder)
     say(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
         f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
     )
+    warm_for(scenario.plan, say)
     with Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
         play = Play(scenario, folder, sinks.add)
         play.run(say)
         summary = play.summary()
         sinks.close(summary)
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    draw(play.metrics.lines, Sheet(scenario.section.name, "virtual time", True), folder)
+    sheet = Sheet(scenario.section.name, "virtual time", True, scenario.plan.groups)
+    draw(play.metrics.lines, sheet, folder)
     model = play.simulation.model()
     write_state(folder / "model.safetensors", model, {"privacy": NO_PRIVACY})
     privacy = scenario.plan.section.privacy
@@ -185,7 +194,7 @@ class Play:
         self.metrics = Metrics(self.tell, True, REPEATABLE)
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
-        self._network: dict[tuple[str, str], float] = {}
+        self._links = Links(scenario.delays, scenario.section.seed)
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         trainers: dict[str, Trainer] = {
@@ -285,6 +294,7 @@ class Play:
             )
             figures = {"clients": included, "gone": len(self._gone | self._away)}
             self.metrics.publish(group, version, now, math.inf, figures)
+        wanted = {group: self.scenario.plan.versions(group) for group in versions}
         score = ""
         if self.evaluator is not None and min(versions.values()) >= 0:
             result = self.evaluator.evaluate(simulation.model())
@@ -292,7 +302,7 @@ class Play:
             self.metrics.judged(versions, {"loss": result.loss, **result.metrics})
             score = f", {self._score.measure} {self._score.value:.3f}"
         return (
-            f"t={now:9.1f} s  version {folded(versions)}{score}, {included} included, "
+            f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "
             f"{len(self._gone | self._away)} gone, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"
         )
 
@@ -320,12 +330,16 @@ class Play:
     def _leave(self, name: str) -> None:
         self._away.add(name)
         self._gone.discard(name)
-        self.simulation.kill(name)
+        self._kill(name)
 
     def _drop(self, name: str) -> None:
         if name not in self._away and not self.simulation.parties[name].halted.done():
             self._gone.add(name)
-            self.simulation.kill(name)
+            self._kill(name)
+
+    def _kill(self, name: str) -> None:
+        self.simulation.kill(name)
+        self._links.cut(name)
 
     def _come_back(self, name: str) -> None:
         if name in self._gone:
@@ -333,12 +347,8 @@ class Play:
             self.simulation.start(name)
 
     def _delay(self, sender: str, to: str, message: Any) -> float:
-        client = sender if sender.startswith("client-") else to
+        up = sender.startswith("client-")
+        client = sender if up else to
         if not client.startswith("client-"):
             return 0.0
-        kind = "data" if isinstance(message, PutBlock | GetBlock | GetSum) else "control"
-        seconds = self._network.get((client, kind))
-        if seconds is None:  # the same for all of a client's messages of a kind: drawn once
-            delays, seed = self.scenario.delays, self.scenario.section.seed
-            seconds = self._network[client, kind] = delays.network_seconds(seed, client, 0, kind)
-        return seconds
+        return self._links.seconds(client, up, message, self.simulation.loop.now())

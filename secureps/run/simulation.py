@@ -226,7 +226,7 @@ class Simulation:
     def reasons(self) -> str:
         """What every group waits for."""
         groups = self.coordinator.federation.groups.values()
-        return "; ".join(f"{group.name}: {group.reason}" for group in groups)
+        return "; ".join(self.plan.headed(group.name, group.reason) for group in groups)
 
     def versions(self) -> dict[str, int]:
         """The committed version of every group of the model."""

@@ -24,7 +24,8 @@ from secureps.messages.requests import (
     ServerStatus,
     Status,
 )
-from secureps.run.folding import rows
+from secureps.policy.accusations import told
+from secureps.run.folding import line, table
 from secureps.run.progress import size
 from secureps.run.tally import finite
 
@@ -90,12 +91,14 @@ def record(status: Status) -> dict[str, Any]:
 
 
 def tables(status: Status) -> Iterable[Table | Text]:
-    """Groups, clients and servers of a run."""
+    """Groups, clients and servers of a run; the servers alone before there is one."""
     if not status.run:
-        yield Text(_unfounded(status.servers))
-    else:
-        started = f"started {status.incarnation} times" if status.incarnation > 1 else "running"
-        yield Text(f"run {status.run.hex()[:16]}: {status.finished or started}")
+        here = ", ".join(server.name for server in status.servers if server.registered)
+        yield Text(f"{line(status.groups)} (registered: {here or 'nobody'})")
+        yield from _servers(status)
+        return
+    started = f"started {status.incarnation} times" if status.incarnation > 1 else "running"
+    yield Text(f"run {status.run.hex()[:16]}: {status.finished or started}")
     yield _groups(status.groups)
     if status.evaluation is not None:
         own = status.evaluation
@@ -107,6 +110,10 @@ def tables(status: Status) -> Iterable[Table | Text]:
         ("client", "state", "updates", "charges", "epsilon"),
         [(m.name, m.state, str(m.submissions), str(m.charges), spent(m)) for m in status.members],
     )
+    yield from _servers(status)
+
+
+def _servers(status: Status) -> Iterable[Table]:
     yield _table(
         "servers",
         ("server", "role", "state"),
@@ -123,18 +130,9 @@ def tables(status: Status) -> Iterable[Table | Text]:
     )
 
 
-def _unfounded(servers: tuple[ServerStatus, ...]) -> str:
-    """Whom the coordinator waits for before there is a run."""
-    here = ", ".join(s.name for s in servers if s.registered)
-    awaited = ", ".join(s.name for s in servers if not s.registered)
-    client = f"{awaited} and a first client" if awaited else "a first client"
-    return f"no run yet: the coordinator waits for {client} (registered: {here or 'nobody'})"
-
-
 def _state(server: ServerStatus) -> str:
-    if server.live:
-        return "live"
-    return "away" if server.registered else "awaited"
+    state = "live" if server.live else "away" if server.registered else "awaited"
+    return f"{state}; {told(server.accuses)}" if server.accuses else state
 
 
 def evaluations(own: EvaluationStatus) -> Table:
@@ -165,13 +163,8 @@ def _metric(metric: Metric, noise: Mapping[str, float]) -> str:
 
 
 def _groups(groups: tuple[GroupStatus, ...]) -> Table:
-    columns: tuple[str, ...] = ("group", "version", "step", "why", "waits for")
-    shown = rows(groups)
-    cells: list[tuple[str, ...]] = [(r.name, r.version, r.step, r.reason, r.late) for r in shown]
-    if any(g.clip is not None for g in groups):  # a clip that stays is in the plan
-        columns = (*columns, "clip")
-        cells = [(*cell, row.clip) for cell, row in zip(cells, shown)]
-    return _table("groups", columns, cells)
+    heads, cells = table(groups)
+    return _table("groups" if len(cells) > 1 else "the model", heads, cells)
 
 
 def spent(member: MemberStatus) -> str:

@@ -18,6 +18,7 @@ import math
 import signal
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,8 +27,8 @@ from typing import Any
 from rich.console import Console
 
 from secureps.config import AsyncSection, StudySection, VariantSection
-from secureps.errors import ConfigError
-from secureps.policy.plan import naming
+from secureps.errors import ConfigError, naming
+from secureps.run.claim import STUDY, new_folder
 from secureps.run.curves import draw_study
 from secureps.run.findings import Findings, markdown, table
 from secureps.run.simulate import Scenario, load_scenario
@@ -43,6 +44,8 @@ from secureps.run.trial import (
     play,
     section_of,
 )
+from secureps.run.warm import warm_for
+from secureps.spelling import meant
 
 Job = Trial | Comparison
 Result = Outcome | Likeness
@@ -61,7 +64,8 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
         the report's folder.
 
     Raises:
-        ConfigError, PlanRefused: the study is not right, or the folder has another one.
+        ConfigError, PlanRefused: the study is not right, the folder has another one, or a trial's
+            process was killed.
         KeyboardInterrupt: after Ctrl-C; trials that were being played have ended, and are kept.
     """
     scenario = load_scenario(path)
@@ -72,8 +76,12 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     findings = Findings(own)
     courses = {each.name: _course(own, each, _sealed(scenario, own, each)) for each in own.variant}
     total = sum(_jobs(scenario, own, each) for each in own.variant)
+    kernels: Path | None = None
+    for each in own.variant:
+        if scenario.delays.bandwidth is not None or _sealed(scenario, own, each):
+            kernels = warm_for(scenario.plans[each.name], console.print) or kernels
     desk = _Desk(path, folder, findings, total, console)
-    desk.run(courses, workers)
+    desk.run(courses, workers, kernels)
     rows = findings.rows()
     report = {"study": own.model_dump(mode="json"), "rows": [asdict(row) for row in rows]}
     report["tuned"] = findings.tuned()
@@ -90,14 +98,21 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
     if len(set(names)) < len(names):
         raise ConfigError("study.variant: two have the same name")
     if own.baseline not in names:
-        raise ConfigError(f"study.baseline: no variant {own.baseline!r}; there are {names}")
+        raise ConfigError(
+            f"study.baseline: no variant {own.baseline!r}; {meant(own.baseline, names)}"
+        )
     if own.tuning in own.seeds:
         raise ConfigError(f"study.tuning: seed {own.tuning} would be tuned on and judged on")
+    if own.sealed and scenario.delays.bandwidth is not None:
+        raise ConfigError(
+            "study.sealed: where bytes take time (delays.bandwidth) a cipher changes when things "
+            "happen; trials are played under the plan's own, so set it to 0"
+        )
     for variant in own.variant:
-        for number, rule in enumerate(variant.rules, 1):
-            with naming(f"study.variant {variant.name}, rule {number}"):
-                sealed = _sealed(scenario, own, variant)
-                plan = altered(scenario, rule, variant.rates[0], 1, sealed)
+        for candidate in _candidates(variant):
+            with naming(f"study.variant {candidate.name}"):
+                sealed = _sealed(scenario, own, variant) or None
+                plan = altered(scenario, candidate, 1, sealed)
             start = max(plan.bounds(group).start for group in plan.groups)
             if scenario.section.clients < start:
                 raise ConfigError(
@@ -108,21 +123,22 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
 
 def _sealed(scenario: Scenario, own: StudySection, variant: VariantSection) -> bool:
     """Whether it is compared with its encrypted self: not if nothing encrypts, or it may not be."""
-    plain = scenario.plan.section.cipher.name == PLAIN
-    alone = any(isinstance(rule, AsyncSection) for rule in variant.rules)
-    return own.sealed > 0 and not plain and not alone
+    section = scenario.plans[variant.name].section
+    rules = variant.rules or [group.rule for group in section.group]
+    alone = any(isinstance(rule, AsyncSection) for rule in rules)
+    return own.sealed > 0 and section.cipher.name != PLAIN and not alone
 
 
 def _jobs(scenario: Scenario, own: StudySection, variant: VariantSection) -> int:
-    tried = len(variant.rules) * len(variant.rates)
-    return tried + len(own.seeds) + _sealed(scenario, own, variant)
+    tried = list(_candidates(variant))
+    return (len(tried) > 1) * len(tried) + len(own.seeds) + _sealed(scenario, own, variant)
 
 
 def _course(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
     """The jobs of a variant, one after another; each is told the last one's result."""
     limit, best = own.seconds, (math.inf, math.inf)
-    chosen = Candidate(variant.name, 0, variant.rates[0])
-    for candidate in _candidates(variant):
+    chosen, *others = candidates = tuple(_candidates(variant))
+    for candidate in candidates if others else ():
         outcome = yield Trial(candidate, own.tuning, limit)
         assert isinstance(outcome, Outcome)
         reached = math.inf if outcome.reached is None else outcome.reached
@@ -136,9 +152,10 @@ def _course(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
 
 
 def _candidates(variant: VariantSection) -> Iterator[Candidate]:
-    for rule in range(len(variant.rules)):
-        for rate in variant.rates:
-            yield Candidate(variant.name, rule, rate)
+    for rule in range(len(variant.rules)) or (None,):
+        for deadline in variant.deadlines or (None,):
+            for rate in variant.rates or (None,):
+                yield Candidate(variant.name, rule, deadline, rate)
 
 
 class _Desk:
@@ -154,12 +171,15 @@ class _Desk:
         self._console = console
         self._count = 0
 
-    def run(self, courses: Mapping[str, Course], workers: int) -> None:
-        """All courses to their ends, at most one job of each at a time."""
+    def run(self, courses: Mapping[str, Course], workers: int, kernels: Path | None) -> None:
+        """All courses to their ends, at most one job of each at a time.
+
+        `kernels` is where workers find those of rlwe; None if they need none.
+        """
         context = get_context("spawn")  # a fork would copy torch's threads
         ready: list[tuple[Course, Result | None]] = [(each, None) for each in courses.values()]
         running: dict[Future[Result], tuple[Course, Job]] = {}
-        with ProcessPoolExecutor(workers, context, initializer=_deaf) as pool:
+        with ProcessPoolExecutor(workers, context, _begin, (kernels,)) as pool:
             try:
                 while ready or running:
                     while ready and len(running) < workers:
@@ -171,6 +191,11 @@ class _Desk:
                     for future in done:
                         course, job = running.pop(future)
                         ready.append((course, self._keep(job, future.result())))
+            except BrokenProcessPool as error:
+                raise ConfigError(
+                    "a process that played a trial was killed, or had no memory left: what has "
+                    "ended is kept, and the same command goes on; --workers 1 needs less"
+                ) from error
             except KeyboardInterrupt:
                 self._console.print("lets the trials end that are being played")
                 for future, (_, job) in running.items():
@@ -200,9 +225,13 @@ class _Desk:
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-def _deaf() -> None:
+def _begin(kernels: Path | None) -> None:
     """A worker ends its trial whatever key is pressed; who handed it out decides what is next."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if kernels is not None:
+        from secureps.crypto.compiled import keep_in
+
+        keep_in(kernels)
 
 
 # --- the folder -------------------------------------------------------------------
@@ -211,15 +240,18 @@ def _deaf() -> None:
 def _claim(folder: Path, scenario: Scenario) -> None:
     settings = {
         "scenario": scenario.section.model_dump(mode="json"),
-        "plan": scenario.plan.section.model_dump(mode="json", exclude={"federation"}),
+        "plans": {
+            name: plan.section.model_dump(mode="json", exclude={"federation"})
+            for name, plan in scenario.plans.items()
+        },
     }
-    path = folder / "study.json"
-    if path.exists():
-        if json.loads(path.read_text()) != settings:
-            raise ConfigError(f"{folder} holds another study; remove it or give another --out")
-        return
-    (folder / "trials").mkdir(parents=True, exist_ok=True)
-    _write(path, settings)
+    path = folder / STUDY
+    if not path.exists():
+        new_folder(folder)
+        _write(path, settings)
+    elif json.loads(path.read_text()) != settings:
+        raise ConfigError(f"{folder} holds another study; remove it or give another --out")
+    (folder / "trials").mkdir(exist_ok=True)
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:

@@ -134,11 +134,6 @@ class Supervisor:
         """Who is there, or about to be started again."""
         return tuple(self._running)
 
-    def pids(self) -> dict[str, int]:
-        """Process ids of those that run at this moment."""
-        alive = [(name, each.process) for name, each in self._running.items()]
-        return {name: process.pid for name, process in alive if process is not None}
-
     def tail(self, name: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
         """The last lines of a log that are not empty."""
         try:

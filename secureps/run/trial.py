@@ -1,8 +1,9 @@
 """One trial of a study: a scenario under one rule, until its model is good enough.
 
 Trials are played in the clear: under a cipher they come to the same models at the same virtual
-times, which a `Comparison` checks on the first versions. What must not live here: which trials
-there are (`run.study`), and what they come to together (`run.findings`).
+times, which a `Comparison` checks on the first versions. Not so where bytes take time: then the
+plan's own cipher is played. What must not live here: which trials there are (`run.study`), and
+what they come to together (`run.findings`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.config import CipherSection, RuleSection, StudySection
+from secureps.config import (
+    CipherSection,
+    GroupSection,
+    RuleSection,
+    StudySection,
+    VariantSection,
+)
 from secureps.errors import ConfigError
 from secureps.policy.plan import Plan
 from secureps.run.simulate import Play, Scenario, load_scenario
@@ -30,7 +37,13 @@ ENDLESS = 1 << 30
 
 @dataclass(frozen=True)
 class Point:
-    """The newest model, judged at a time of the virtual clock."""
+    """The newest model, judged at a time of the virtual clock.
+
+    Args:
+        seconds: since the first model was there: who had to send it is drawn, and rules have no
+            part in it.
+        version: of the group that has made most.
+    """
 
     seconds: float
     score: float
@@ -39,11 +52,29 @@ class Point:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Rule `rule` of a variant, with the server's learning rate `rate`."""
+    """A choice for a variant; None: as its plan has it.
+
+    Args:
+        rule: index into the variant's.
+        deadline: of all groups' rules, in seconds.
+        rate: the server's learning rate, of all groups.
+    """
 
     variant: str
-    rule: int
-    rate: float
+    rule: int | None = None
+    deadline: float | None = None
+    rate: float | None = None
+
+    @property
+    def name(self) -> str:
+        """In words, which also name a file."""
+        parts = (
+            self.variant,
+            None if self.rule is None else str(self.rule + 1),
+            None if self.deadline is None else f"within-{self.deadline:g}",
+            None if self.rate is None else f"{self.rate:g}",
+        )
+        return "-".join(part for part in parts if part is not None)
 
 
 @dataclass(frozen=True)
@@ -56,8 +87,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        of = self.candidate
-        return f"{of.variant}-{of.rule}-{of.rate:g}-seed-{self.seed}"
+        return f"{self.candidate.name}-seed-{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -94,8 +124,7 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        of = self.candidate
-        return f"{of.variant}-{of.rule}-{of.rate:g}-sealed"
+        return f"{self.candidate.name}-sealed"
 
 
 @dataclass(frozen=True)
@@ -126,27 +155,20 @@ def section_of(scenario: Scenario) -> StudySection:
 
 
 def altered(
-    scenario: Scenario, rule: RuleSection, rate: float, versions: int, sealed: bool = False
+    scenario: Scenario, candidate: Candidate, versions: int, sealed: bool | None = None
 ) -> Plan:
-    """The scenario's plan with this rule and server's rate in every group.
+    """The plan of a candidate.
 
     Args:
-        sealed: under the plan's cipher; else in the clear.
+        sealed: under the plan's cipher; else in the clear (default: as trials are).
     Raises:
         PlanRefused: such a plan is unsound.
     """
-    plan = scenario.plan
-    groups = tuple(
-        group.model_copy(
-            update={
-                "rule": rule,
-                "versions": None,
-                "optimizer": group.optimizer.model_copy(update={"learning_rate": rate}),
-            }
-        )
-        for group in plan.section.group
-    )
-    own = plan.section.cipher
+    study, plan = section_of(scenario), scenario.plans[candidate.variant]
+    rule, own = rule_of(study, candidate), plan.section.cipher
+    groups = tuple(_group(group, rule, candidate) for group in plan.section.group)
+    if sealed is None:
+        sealed = scenario.delays.bandwidth is not None
     update = {
         "group": groups,
         "versions": versions,
@@ -154,6 +176,16 @@ def altered(
         "cipher": own if sealed else CipherSection(name=PLAIN, capacity=own.capacity),
     }
     return Plan(plan.section.model_copy(update=update), plan.initial_digest)
+
+
+def _group(group: GroupSection, rule: RuleSection | None, candidate: Candidate) -> GroupSection:
+    rule = group.rule if rule is None else rule
+    if candidate.deadline is not None:
+        rule = rule.model_copy(update={"deadline": candidate.deadline})
+    update: dict[str, object] = {"rule": rule, "versions": None}
+    if candidate.rate is not None:
+        update["optimizer"] = group.optimizer.model_copy(update={"learning_rate": candidate.rate})
+    return group.model_copy(update=update)
 
 
 def play(path: Path, job: Trial | Comparison) -> Outcome | Likeness:
@@ -168,10 +200,16 @@ def _loaded(path: Path) -> Scenario:
     return load_scenario(path)
 
 
-def rule_of(study: StudySection, candidate: Candidate) -> RuleSection:
-    """The rule of a candidate."""
-    variant = next(each for each in study.variant if each.name == candidate.variant)
-    return variant.rules[candidate.rule]
+def variant_of(study: StudySection, candidate: Candidate) -> VariantSection:
+    """The variant of a candidate."""
+    return next(each for each in study.variant if each.name == candidate.variant)
+
+
+def rule_of(study: StudySection, candidate: Candidate) -> RuleSection | None:
+    """The rule of a candidate; None: its plan's."""
+    if candidate.rule is None:
+        return None
+    return variant_of(study, candidate).rules[candidate.rule]
 
 
 def _cast(scenario: Scenario, plan: Plan, seed: int, folder: str) -> Play:
@@ -181,47 +219,51 @@ def _cast(scenario: Scenario, plan: Plan, seed: int, folder: str) -> Play:
 
 def _try(scenario: Scenario, trial: Trial) -> Outcome:
     study = section_of(scenario)
-    rule = rule_of(study, trial.candidate)
-    plan = altered(scenario, rule, trial.candidate.rate, ENDLESS)
+    plan = altered(scenario, trial.candidate, ENDLESS)
     with TemporaryDirectory() as folder:
-        played = _cast(scenario, plan, trial.seed, folder)
-        points = _judged(played, study, trial.limit)
+        points = _judged(_cast(scenario, plan, trial.seed, folder), study, trial)
     return Outcome(crossed(points, study.target, study.hold), tuple(points), 0.0)
 
 
-def _judged(played: Play, study: StudySection, limit: float) -> list[Point]:
-    """Plays until the target is held, or until it can no longer be reached before `limit`."""
+def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
+    """Plays until the target is held, or until it can no longer be reached before the limit."""
     simulation, evaluator = played.simulation, played.evaluator
     if evaluator is None:
         raise ConfigError("a study needs a script with make_evaluator(settings)")
-    points: list[Point] = []
+    loop, points = simulation.loop, list[Point]()
+    seen, began = dict[str, int](), list[float]()
     over = [False]
 
     def judge() -> None:
-        now, version = simulation.loop.now(), min(simulation.versions().values())
-        if points and points[-1].version == version:
+        now, versions = loop.now() - began[0], simulation.versions()
+        if versions == seen:
             points.append(replace(points[-1], seconds=now))
-        elif version >= 0:
+        else:
+            seen.update(versions)
             scores = evaluator.evaluate(simulation.model()).metrics
             if study.measure not in scores:
                 known = ", ".join(scores)
                 raise ConfigError(f"study.measure: no {study.measure!r}; the script has {known}")
-            points.append(Point(now, scores[study.measure], version))
+            points.append(Point(now, scores[study.measure], max(versions.values())))
         held = crossed(points, study.target, study.hold) is not None
-        hopeful = bool(points) and points[-1].score >= study.target
-        over[0] = held or (now >= limit and not hopeful)
-        simulation.loop.call_later(study.every, judge)
+        hopeful = points[-1].score >= study.target
+        over[0] = held or (now >= trial.limit and not hopeful)
+        loop.call_later(study.every, judge)
 
-    simulation.loop.call_later(study.every, judge)
-    simulation.run(lambda: over[0])
+    def done() -> bool:
+        if not began and min(simulation.versions().values()) >= 0:
+            began.append(loop.now())
+            loop.call_later(0.0, judge)
+        return over[0]
+
+    simulation.run(done)
     return points
 
 
 def _compare(scenario: Scenario, job: Comparison) -> Likeness:
     study = section_of(scenario)
-    rule, rate = rule_of(study, job.candidate), job.candidate.rate
     (model, seconds), (clear, clear_seconds) = (
-        _first_versions(scenario, altered(scenario, rule, rate, study.sealed, sealed), job.seed)
+        _first_versions(scenario, altered(scenario, job.candidate, study.sealed, sealed), job.seed)
         for sealed in (True, False)
     )
     same = all(model[name].tobytes() == clear[name].tobytes() for name in model)

@@ -27,8 +27,8 @@ from rich.text import Text
 from secureps.client.script import Script, refuse_privacy, speaks_flower
 from secureps.config import FederationSection
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
-from secureps.errors import ConfigError, InternalError, SecurepsError
-from secureps.policy.plan import Plan, load_plan, naming
+from secureps.errors import ConfigError, InternalError, SecurepsError, naming
+from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Baselines, Judge, Race, run_baselines
@@ -53,6 +53,7 @@ from secureps.run.sofar import SoFar
 from secureps.run.summary import Summary, tables
 from secureps.run.supervisor import Program, Supervisor
 from secureps.run.tally import DOWN, SECONDS, UP
+from secureps.run.warm import warm_for
 from secureps.run.watch import Outcome, Watch, Watched
 from secureps.store.checkpoint import checkpoint_path
 
@@ -99,10 +100,11 @@ def up(order: Order, console: Console) -> Path:
     root = order.out if order.out is not None else default_root(plan)
     heading = _heading(order, plan, root)
     order.extras.require(heading)
+    kernels = _warm(plan, console)
     folder = make_folder(root, order.plan, plan, cast)
     Origin.of(order.plan, order.unsafe_seed).write(folder)
     with claimed(folder.root):
-        _play(Troupe(order, folder, plan, federation, cast), heading, console)
+        _play(Troupe(order, folder, plan, federation, cast, kernels), heading, console)
     return folder.root
 
 
@@ -142,9 +144,15 @@ def resume(
     heading = _heading(order, plan, again)
     order.extras.require(heading)
     cast = Cast.of(plan, federation.clients)
+    kernels = _warm(plan, console)
     with chdir(origin.directory), claimed(folder.root):
-        _play(Troupe(order, folder, plan, federation, cast), heading, console)
+        _play(Troupe(order, folder, plan, federation, cast, kernels), heading, console)
     return folder.root
+
+
+def _warm(plan: Plan, console: Console) -> Path | None:
+    """Before any clock runs."""
+    return warm_for(plan, lambda text: console.print(Text(text), soft_wrap=True))
 
 
 def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
@@ -226,13 +234,17 @@ def _federate(
 
 @dataclass(frozen=True)
 class Troupe:
-    """The processes of a run: what each is started with, and in which order."""
+    """The processes of a run: what each is started with, and in which order.
+
+    `kernels` is where those of rlwe are kept; None under another cipher.
+    """
 
     order: Order
     folder: RunFolder
     plan: Plan
     federation: FederationSection
     cast: Cast
+    kernels: Path | None = None
 
     @property
     def unsafe(self) -> bool:
@@ -301,6 +313,8 @@ class Troupe:
         arguments += ["--kit", str(self.folder.kit), "--state", str(self.folder.state(name))]
         if self.order.unsafe_seed is not None:
             arguments += ["--unsafe-seed", str(self.order.unsafe_seed)]
+        if self.kernels is not None and not self.flower:  # a script reads no environment
+            arguments += ["--kernels", str(self.kernels)]
         for key, value in self.settings(partition).items():
             arguments += ["--set", f"{key}={value}"]
         # the clients share this machine's cores
@@ -324,8 +338,8 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
         start = plan.bounds(name).start
         if trainers < start:
             raise ConfigError(
-                f"{path}: federation.clients: {trainers} take part, but a round of "
-                f"group {name} waits for {start}"
+                f"{path}: federation.clients: {trainers} take part, but a version"
+                f"{plan.of(name)} waits for {start}"
             )
     script = base / federation.script
     if not script.exists():
@@ -376,7 +390,7 @@ def _heading(order: Order, plan: Plan, root: Path) -> Heading:
 
 def _sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
     privacy = plan.section.privacy
-    sheet = Sheet(plan.section.name, "time", unsafe)
+    sheet = Sheet(plan.section.name, "time", unsafe, plan.groups)
     if privacy is not None:
         sheet = replace(sheet, budget=privacy.budget, delta=privacy.delta)
     if baselines is None or baselines.central is None:

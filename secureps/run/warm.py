@@ -6,15 +6,15 @@ What must not live here: how kernels are compiled and where they are kept (`cryp
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from secureps.crypto.cipher import CipherParameters, Place
-from secureps.crypto.compiled import compiled_here, load_kernels
-from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
+from secureps.crypto.cipher import CipherParameters, Opening, Place
 from secureps.errors import InternalError
+from secureps.policy.plan import Plan
 
 EVERY_RING = (CipherParameters("rlwe", 32, (1 << 16) - 2), CipherParameters("rlwe", 32, 1 << 18))
 """Plans that take one ring each, and together all."""
@@ -35,6 +35,9 @@ def warm() -> Warmth:
     Raises:
         ConfigError: the folder cannot be made, or others may write to it.
     """
+    from secureps.crypto.compiled import compiled_here, load_kernels, note_all_kept
+    from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
+
     began, before = time.perf_counter(), compiled_here()
     folder = load_kernels()
     values = np.arange(64)
@@ -48,4 +51,27 @@ def warm() -> Warmth:
         opened = RlweOpener(parameters, place, key).open(0, adder.total(sums), values.size)
         if not np.array_equal(opened, values):
             raise InternalError("kernels were compiled to something else than they say")
+    note_all_kept()
     return Warmth(folder, compiled_here() - before, time.perf_counter() - began)
+
+
+def warm_for(plan: Plan, say: Callable[[str], None]) -> Path | None:
+    """Warms ahead of a plan's parties, who would all compile the same at once.
+
+    Nothing is imported for a plan without kernels, nothing loaded where all of them are kept.
+
+    Args:
+        say: hears that it begins.
+    Returns:
+        what processes are to `keep_in` that do not hear it otherwise; None without kernels.
+    Raises:
+        ConfigError: as `warm`.
+    """
+    if plan.opening is not Opening.COMMITTEE:
+        return None
+    from secureps.crypto.compiled import all_kept, kernel_folder
+
+    if not all_kept():
+        say("compiles the kernels of rlwe, once for this release: some seconds")
+        warm()
+    return kernel_folder().parent

@@ -19,6 +19,7 @@ from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Judge, Score
 from secureps.run.export import Model
 from secureps.run.folder import RunFolder
+from secureps.run.folding import folded
 from secureps.run.metrics import Metrics
 from secureps.run.observer import Observer
 from secureps.run.progress import Progress, View
@@ -216,15 +217,16 @@ class Watch:
         versions, tensors = model
         score = self._judge.score(tensors)
         self._judged = versions
-        self._scored = (score, "/".join(str(v) for v in versions.values()))
+        self._scored = (score, folded(versions))
         if score is not None:
             self._metrics.judged(versions, {score.measure: score.value, "loss": score.loss})
 
     def _view(self, status: Status) -> View:
-        section = self._watched.plan.section
+        plan = self._watched.plan
+        section = plan.section
         return View(
             elapsed=time.monotonic() - self._began,
-            target=section.versions,
+            wanted={group: plan.versions(group) for group in plan.groups},
             groups=status.groups,
             score=self._scored[0],
             scored=self._scored[1],

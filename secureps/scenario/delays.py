@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from secureps.errors import ConfigError
+from secureps.spelling import meant
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def distribution(table: object, where: str = "delay") -> Distribution:
         return Constant(_number(table, where))
     kind = table.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ConfigError(f"{where}: unknown kind {kind!r}; known are {', '.join(KINDS)}")
+        raise ConfigError(f"{where}: unknown kind {kind!r}; {meant(kind, KINDS)}")
     known = [each.name for each in fields(KINDS[kind])]
     given = [name for name in table if name != "kind"]
     if sorted(given) != sorted(known):
@@ -111,24 +112,37 @@ class Delays:
     """A population of clients: training time, time of one message, chance to drop a version.
 
     `device` is drawn once for each client, and multiplies all its training times: who is slow
-    today is slow tomorrow.
+    today is slow tomorrow. `bandwidth`, in bytes a second each way, is drawn once too (None: bytes
+    take no time).
 
     Raises:
-        ConfigError: `dropout` is not in [0, 1].
+        ConfigError: `dropout` is not in [0, 1], or a bandwidth may be 0.
     """
 
     train: Distribution = field(default_factory=lambda: Constant(0.0))
     network: Distribution = field(default_factory=lambda: Constant(0.0))
     device: Distribution = field(default_factory=lambda: Constant(1.0))
+    bandwidth: Distribution | None = None
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        match self.bandwidth:
+            case Constant(value=least) | Uniform(low=least) | LogNormal(median=least):
+                if least == 0:
+                    raise ConfigError(
+                        "delays.bandwidth: no link has 0 bytes a second; leave it out"
+                    )
+            case Exponential():
+                raise ConfigError(
+                    "delays.bandwidth: an exponential one has links of almost 0 bytes a second; "
+                    "take lognormal"
+                )
         if not 0 <= self.dropout <= 1:
             raise ConfigError(f"delays: dropout must be in [0, 1], got {self.dropout!r}")
 
     @classmethod
     def of(cls, table: Mapping[str, object]) -> Delays:
-        """From a table with any of `train`, `network`, `device` (see `distribution`), `dropout`.
+        """From a table with any of these keys; see `distribution` for the values.
 
         Raises:
             ConfigError: an unknown key or a bad value.
@@ -136,11 +150,16 @@ class Delays:
         known = [each.name for each in fields(cls)]
         for name in table:
             if name not in known:
-                raise ConfigError(f"delays: unknown key {name!r}; known are {', '.join(known)}")
+                raise ConfigError(f"delays: unknown key {name!r}; {meant(name, known)}")
         return cls(
             train=distribution(table.get("train", 0.0), "delays.train"),
             network=distribution(table.get("network", 0.0), "delays.network"),
             device=distribution(table.get("device", 1.0), "delays.device"),
+            bandwidth=(
+                distribution(table["bandwidth"], "delays.bandwidth")
+                if "bandwidth" in table
+                else None
+            ),
             dropout=_number(table.get("dropout", 0.0), "delays.dropout"),
         )
 
@@ -152,6 +171,12 @@ class Delays:
     def network_seconds(self, seed: int, client: str, version: int, purpose: str) -> float:
         """How long the message named `purpose` takes, between `client` and the servers."""
         return self.network.sample(generator(seed, client, version, f"network:{purpose}"))
+
+    def bytes_per_second(self, seed: int, client: str) -> float:
+        """Of the link of `client`, each way; for ever. Infinite where bytes take no time."""
+        if self.bandwidth is None:
+            return math.inf
+        return self.bandwidth.sample(generator(seed, client, 0, "bandwidth"))
 
     def drops(self, seed: int, client: str, version: int) -> bool:
         """Whether `client` gives up on `version`."""

@@ -18,20 +18,6 @@ REDRAWS = 1000
 Indices = NDArray[np.int64]
 
 
-def iid(records: int, parties: int, seed: int) -> tuple[Indices, ...]:
-    """A random split into parts whose sizes differ by at most one.
-
-    Returns:
-        One sorted index array per party; together every index of [0, records) once.
-
-    Raises:
-        ConfigError: fewer records than parties, or no party.
-    """
-    _check(records, parties, 1)
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(records)
-    return tuple(np.sort(part).astype(np.int64) for part in np.array_split(order, parties))
-
-
 def dirichlet(
     labels: NDArray[np.int64], parties: int, alpha: float, seed: int, minimum: int = 1
 ) -> tuple[Indices, ...]:
@@ -55,7 +41,12 @@ def dirichlet(
     Raises:
         ConfigError: an argument out of range, or no draw gave everyone the minimum.
     """
-    _check(len(labels), parties, minimum)
+    if parties < 1:
+        raise ConfigError(f"a split needs at least one party, got {parties}")
+    if minimum < 0 or len(labels) < parties * minimum:
+        raise ConfigError(
+            f"{len(labels)} records cannot give each of {parties} parties at least {minimum}"
+        )
     if not (math.isfinite(alpha) and alpha > 0):
         raise ConfigError(f"alpha must be a finite number above 0, got {alpha!r}")
     rng = np.random.Generator(np.random.PCG64(seed))
@@ -74,12 +65,3 @@ def dirichlet(
         f"no Dirichlet({alpha}) split of {len(labels)} records over {parties} parties gave "
         f"everyone {minimum} in {REDRAWS} draws; raise alpha or lower the minimum"
     )
-
-
-def _check(records: int, parties: int, minimum: int) -> None:
-    if parties < 1:
-        raise ConfigError(f"a split needs at least one party, got {parties}")
-    if minimum < 0 or records < parties * minimum:
-        raise ConfigError(
-            f"{records} records cannot give each of {parties} parties at least {minimum}"
-        )

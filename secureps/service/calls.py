@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
-from secureps.errors import Malformed, PeerError, SecurepsError, Unreachable
+from secureps.errors import DamagedStore, Malformed, PeerError, SecurepsError, Unreachable
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload
 from secureps.roles.machine import Answered, Failed
@@ -77,9 +77,10 @@ class Calls:
 
         def dial() -> None:
             error = fetched.exception()
-            if isinstance(error, KeyError):  # settled and forgotten while it waited
+            if isinstance(error, KeyError):  # settled and forgotten while it waited, or lost
                 self._flying -= 1
                 self._pump()
+                self._caller.heard(to, Failed(message, DamagedStore(f"{attach} is gone")))
                 return
             full = dataclasses.replace(message, payload=fetched.result())
             self._dial(to, message, attach, tried, self._ask(to, full))

@@ -47,7 +47,7 @@ from secureps.roles.machine import (
 )
 from secureps.service.calls import Calls
 from secureps.service.logs import tell
-from secureps.service.narrator import facts, told
+from secureps.service.narrator import Narrator, facts
 from secureps.service.surroundings import Surroundings
 from secureps.store.journal import Journal
 from secureps.wire.transport import settle
@@ -101,6 +101,7 @@ class Executor:
         self._loop = around.loop
         self._jitter = around.jitter
         self._meter = around.meter
+        self._narrator = Narrator()
         self.hands = hands
         self._inbox: deque[_Event] = deque()
         self._draining = False
@@ -123,6 +124,7 @@ class Executor:
             if self.halted.done():
                 return  # a long journal does not keep a process that is to end
             self.machine.apply(at, record)
+            self._narrator.hear(record)
         step = self.machine.resume(self._loop.now())
         self._commit([(_Event(self._party, None), step)])
 
@@ -301,7 +303,8 @@ class Executor:
             self._journal.append(self._loop.now(), records)
             self._meter.journalled(records)
             for record in records:
-                if (line := told(record)) is not None:
+                self._narrator.hear(record)
+                if (line := self._narrator.told(record)) is not None:
                     tell(self._party, type(record).__name__, line, fields=facts(record))
         self._meter.stands(self.machine, self._loop.now())
         for item, step in handled:

@@ -1,7 +1,7 @@
 """What a process logs, for people or, one JSON object a line, for programs.
 
     {"ts": "2026-01-01T12:00:00.123456Z", "level": "INFO", "party": "coordinator",
-     "event": "VersionCommitted", "message": "all: version 3 is committed",
+     "event": "VersionCommitted", "message": "version 3 is committed",
      "group": "all", "version": 3}
 
 The one home of logging's set-up. What must not live here: what is worth a line

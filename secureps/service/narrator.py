@@ -12,75 +12,96 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import records, stream_records
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.submission import Cohort, Receipt
+from secureps.policy.plan import Plan
 from secureps.policy.rule import named
 
 KNOWN = ("group", "version", "round", "number", "extensions", "client")
 """Fields of records that programs are told beside the line."""
 
 
-def told(record: Any) -> str | None:
-    """What to log when a record is journalled, or None."""
-    match record:
-        case records.Incarnated(number):
-            return f"incarnation {number}"
-        case records.RunPinned(run):
-            return f"the run is {run.id.hex()[:16]}, {len(run.schema.tensors)} tensors"
-        case records.ShardLocated(shard):
-            return f"{shard.name} is at {shard.advertise}"
-        case records.MemberJoined(client):
-            return f"{client} joined"
-        case records.RoundOpened() | records.RoundExtended() | records.RoundGivenUp():
-            return f"{record.group}: {record.reason}"
-        case records.EvaluationSkipped(version, reason):
-            return f"version {version} is not evaluated: {reason}"
-        case records.MemberRetired(client):
-            return f"{client} takes part no more: what it may spend is spent"
-        case records.MemberDeclined(group, _, client, reason):
-            return f"{group}: {client} takes no part: {reason}"
-        case stream_records.MembersReturned(group, clients, reason):
-            return f"{group}: {named(clients)} return: {reason}"
-        case stream_records.MemberPassed(group, client, reason):
-            return f"{group}: {client} is not waited for: {reason}"
-        case stream_records.SubmissionWithdrawn(_, id, reason):
-            return f"{id} never comes: {reason}"
-        case VersionEvaluated(version, metrics):
-            values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
-            return f"version {version} is evaluated: {values}"
-        case records.Received(receipt) if receipt.unsafe:
-            return f"{receipt.id}: {NO_PRIVACY}"
-        case records.CohortClosed(cohort, reason):
-            return f"{cohort.group}: cohort {cohort.number} closed: {reason}"
-        case records.CohortReopened(group, number, ()):
-            return f"{group}: cohort {number} reopened: a holder found a flaw in it"
-        case records.CohortReopened(group, number, missing):
-            return f"{group}: cohort {number} reopened: blocks of {len(missing)} are missing"
-        case records.ReceiptExamined(_, id, holder, flaw) if flaw:
-            return f"{id} is dropped: {holder} found a flaw: {flaw}"
-        case records.FlawFoundLate(_, id, holder, flaw):
-            return f"{id}: {holder} found a flaw, too late to leave it out: {flaw}"
-        case records.HolderRefused(group, number, holder, reason):
-            return f"{group}: cohort {number}: {holder} refuses: {reason}"
-        case records.OpeningFailed(group, number, _, reason):
-            return f"{group}: cohort {number} does not open: {reason}"
-        case records.LiarsNamed(group, number, _, reason):
-            return f"{group}: cohort {number}: {reason}"
-        case records.CohortBurnt(group, number, reason):
-            return f"{group}: cohort {number} is burnt: {reason}"
-        case records.ClientIsolated(group, client, reason):
-            return f"{group}: {client} is left out of the run: {reason}"
-        case records.GroupResigned(group, reason):
-            return f"{group} is given up: {reason}"
-        case records.VersionCommitted(group, version) | records.StateCommitted(group, version):
-            return f"{group}: version {version} is committed"
-        case records.CheckpointComplete(number):
-            return f"checkpoint {number} is complete"
-        case records.OpenedForgotten(group, number, blocks):
-            return f"{group}: cohort {number}: opened sums of {len(blocks)} blocks are lost"
-        case records.CohortGranted(cohort):
-            return f"{cohort.group}: opens cohort {cohort.number} of {len(cohort.members)} members"
-        case records.Ending(reason) | records.Finished(reason):
-            return reason
-    return None
+class Narrator:
+    """Of one party. A group that is all of the plan's goes without saying."""
+
+    def __init__(self) -> None:
+        self._plan: Plan | None = None
+
+    def hear(self, record: Any) -> None:
+        """Of every record of the party's journal, those of before a restart included."""
+        if isinstance(record, records.RunPinned):
+            self._plan = Plan.from_text(record.run.plan)
+
+    def _of(self, group: str, text: str) -> str:
+        return f"{group}: {text}" if self._plan is None else self._plan.headed(group, text)
+
+    def told(self, record: Any) -> str | None:
+        """What to log when a record is journalled, or None."""
+        match record:
+            case records.Incarnated(number):
+                return f"incarnation {number}"
+            case records.RunPinned(run):
+                return f"the run is {run.id.hex()[:16]}, {len(run.schema.tensors)} tensors"
+            case records.ShardLocated(shard):
+                return f"{shard.name} is at {shard.advertise}"
+            case records.MemberJoined(client):
+                return f"{client} joined"
+            case records.RoundOpened() | records.RoundExtended() | records.RoundGivenUp():
+                return self._of(record.group, record.reason)
+            case records.EvaluationSkipped(version, reason):
+                return f"version {version} is not evaluated: {reason}"
+            case records.MemberRetired(client):
+                return f"{client} takes part no more: what it may spend is spent"
+            case records.MemberDeclined(group, _, client, reason):
+                return self._of(group, f"{client} takes no part: {reason}")
+            case stream_records.MembersReturned(group, clients, reason):
+                return self._of(group, f"{named(clients)} return: {reason}")
+            case stream_records.MemberPassed(group, client, reason):
+                return self._of(group, f"{client} is not waited for: {reason}")
+            case stream_records.SubmissionWithdrawn(_, id, reason):
+                return f"{id} never comes: {reason}"
+            case VersionEvaluated(version, metrics):
+                values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
+                return f"version {version} is evaluated: {values}"
+            case records.Received(receipt) if receipt.unsafe:
+                return f"{receipt.id}: {NO_PRIVACY}"
+            case records.CohortClosed(cohort, reason):
+                return self._of(cohort.group, f"cohort {cohort.number} closed: {reason}")
+            case records.CohortReopened(group, number, ()):
+                return self._of(group, f"cohort {number} reopened: a holder found a flaw in it")
+            case records.CohortReopened(group, number, missing):
+                return self._of(
+                    group, f"cohort {number} reopened: blocks of {len(missing)} are missing"
+                )
+            case records.ReceiptExamined(_, id, holder, flaw) if flaw:
+                return f"{id} is dropped: {holder} found a flaw: {flaw}"
+            case records.FlawNoted(_, id, holder, flaw, reason):
+                return f"{id}: {holder} found a flaw, {reason}: {flaw}"
+            case records.HolderRefused(group, number, holder, reason):
+                return self._of(group, f"cohort {number}: {holder} refuses: {reason}")
+            case records.OpeningFailed(group, number, _, reason):
+                return self._of(group, f"cohort {number} does not open: {reason}")
+            case records.LiarsNamed(group, number, _, reason):
+                return self._of(group, f"cohort {number}: {reason}")
+            case records.CohortBurnt(group, number, reason):
+                return self._of(group, f"cohort {number} is burnt: {reason}")
+            case records.ClientIsolated(group, client, reason):
+                return self._of(group, f"{client} is left out of the run: {reason}")
+            case records.GroupResigned(group, reason):
+                return f"{group} is given up: {reason}"
+            case records.VersionCommitted(group, version) | records.StateCommitted(group, version):
+                return self._of(group, f"version {version} is committed")
+            case records.CheckpointComplete(number):
+                return f"checkpoint {number} is complete"
+            case records.OpenedForgotten(group, number, blocks):
+                return self._of(
+                    group, f"cohort {number}: opened sums of {len(blocks)} blocks are lost"
+                )
+            case records.CohortGranted(cohort):
+                return self._of(
+                    cohort.group, f"opens cohort {cohort.number} of {len(cohort.members)} members"
+                )
+            case records.Ending(reason) | records.Finished(reason):
+                return reason
+        return None
 
 
 def facts(record: Any) -> dict[str, str | int]:

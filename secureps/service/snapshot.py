@@ -86,7 +86,7 @@ class Snapshot:
         return cls(
             ready=True,
             groups={g.name: (g.version, g.phase.value) for g in groups},
-            reasons={g.name: why(federation, live, g, servers) for g in groups},
+            reasons={g.name: why(machine.plan, federation, live, g, servers) for g in groups},
             clients=frozenset(federation.members),
             joined=len(federation.members),
             live=len(live),

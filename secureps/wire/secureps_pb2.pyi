@@ -298,16 +298,16 @@ class Held(_message.Message):
     def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Missing(_message.Message):
-    __slots__ = ("shard", "group", "cohort", "ids")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("party", "group", "cohort", "ids")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
-    shard: str
+    party: str
     group: str
     cohort: int
     ids: _containers.RepeatedCompositeFieldContainer[SubmissionId]
-    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("holder", "group", "cohort", "sums")
@@ -540,16 +540,18 @@ class EvaluationStatus(_message.Message):
     def __init__(self, step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ..., results: _Optional[_Iterable[_Union[VersionEvaluated, _Mapping]]] = ..., best: _Optional[int] = ..., skipped: _Optional[_Iterable[int]] = ..., noise: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
-    __slots__ = ("name", "role", "registered", "live")
+    __slots__ = ("name", "role", "registered", "live", "accuses")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
+    ACCUSES_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     registered: bool
     live: bool
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., registered: _Optional[bool] = ..., live: _Optional[bool] = ...) -> None: ...
+    accuses: int
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., registered: _Optional[bool] = ..., live: _Optional[bool] = ..., accuses: _Optional[int] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers")

@@ -1,0 +1,67 @@
+"""How long messages take on the links of a simulation's clients.
+
+A message takes a latency. What carries values or keys (a block, a receipt)
+takes the time of its bytes besides, one after another on the client's own link, up and down
+apart; what is small overtakes it. What must not live here: what is lost on the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Submit
+from secureps.scenario.delays import Delays
+
+Link = tuple[str, bool]
+"""A client, and whether it sends."""
+
+
+@dataclass
+class Links:
+    """All links of a play, by virtual time; `seed` is of what is drawn for each."""
+
+    delays: Delays
+    seed: int
+    _latency: dict[tuple[str, str], float] = field(default_factory=dict)
+    _bandwidth: dict[str, float] = field(default_factory=dict)
+    _free: dict[Link, float] = field(default_factory=dict)
+
+    def seconds(self, client: str, up: bool, message: Any, now: float) -> float:
+        """Until a message that leaves now is there, in seconds.
+
+        Args:
+            client: whose link it takes; `up`: from it, else to it.
+        """
+        latency, size = self._drawn(client, message), _size(message)
+        if not size:
+            return latency
+        if client not in self._bandwidth:
+            self._bandwidth[client] = self.delays.bytes_per_second(self.seed, client)
+        sent = max(now, self._free.get((client, up), now)) + size / self._bandwidth[client]
+        self._free[client, up] = sent
+        return sent - now + latency
+
+    def cut(self, client: str) -> None:
+        """What was under way is lost, and takes no more of the link."""
+        self._free.pop((client, True), None)
+        self._free.pop((client, False), None)
+
+    def _drawn(self, client: str, message: Any) -> float:
+        kind = "data" if isinstance(message, PutBlock | GetBlock | GetSum) else "control"
+        seconds = self._latency.get((client, kind))
+        if seconds is None:  # the same for all of a client's messages of a kind: drawn once
+            seconds = self.delays.network_seconds(self.seed, client, 0, kind)
+            self._latency[client, kind] = seconds
+        return seconds
+
+
+def _size(message: Any) -> int:
+    """Bytes that a link needs time for; 0 for what is small."""
+    if isinstance(message, PutBlock | Payload):
+        return len(message.payload)
+    if isinstance(message, Submit):
+        own = message.receipt
+        parts = (*own.blocks, *own.envelopes, *own.commitments, own.correction or b"")
+        return sum(len(part) for part in parts)
+    return 0

@@ -1,0 +1,96 @@
+"""Bytes take time on a client's link, one message after another; what is small overtakes them."""
+
+import pytest
+
+from secureps.errors import ConfigError
+from secureps.messages.requests import GetBlock, Payload, Submit
+from secureps.messages.submission import Receipt, SubmissionId
+from secureps.scenario.delays import Constant, Delays, LogNormal
+from secureps.scenario.links import Links
+
+LATENCY = 0.5
+SMALL = GetBlock(b"run", "all", 0, 0)
+
+
+def links(bytes_per_second: float | None = 100.0) -> Links:
+    law = None if bytes_per_second is None else Constant(bytes_per_second)
+    return Links(Delays(network=Constant(LATENCY), bandwidth=law), seed=1)
+
+
+def block(size: int) -> Payload:
+    return Payload(b"", bytes(size))
+
+
+def test_messages_wait_for_one_another() -> None:
+    own = links()
+    assert own.seconds("client-0", True, block(200), 10.0) == 2.0 + LATENCY
+    assert own.seconds("client-0", True, block(100), 11.0) == 2.0 + LATENCY, "free at 12"
+    assert own.seconds("client-0", True, block(100), 20.0) == 1.0 + LATENCY, "free again"
+
+
+def test_up_and_down_and_other_clients_are_links_of_their_own() -> None:
+    own = links()
+    own.seconds("client-0", True, block(10_000), 0.0)
+    assert own.seconds("client-0", False, block(100), 0.0) == 1.0 + LATENCY
+    assert own.seconds("client-1", True, block(100), 0.0) == 1.0 + LATENCY
+
+
+def test_what_is_small_overtakes() -> None:
+    own = links()
+    own.seconds("client-0", True, block(10_000), 0.0)
+    assert own.seconds("client-0", True, SMALL, 0.0) == LATENCY
+
+
+def test_a_link_that_was_cut_is_free() -> None:
+    own = links()
+    for up in (True, False):
+        own.seconds("client-0", up, block(10_000), 0.0)
+    own.cut("client-0")
+    assert [own.seconds("client-0", up, block(100), 1.0) for up in (True, False)] == [1.5, 1.5]
+
+
+def test_a_receipt_takes_the_time_of_what_it_carries() -> None:
+    receipt = Receipt(
+        run=bytes(32),
+        id=SubmissionId("client-0", "all", 0),
+        purpose="update",
+        version=0,
+        base=b"",
+        blocks=(bytes(32),) * 3,
+        root=bytes(32),
+        envelopes=(bytes(40),) * 2,
+        commitments=(bytes(16),) * 2,
+        size=0,
+        charge=None,
+        release=None,
+        unsafe=False,
+        correction=bytes(400),
+    )
+    seconds = links().seconds("client-0", True, Submit(receipt), 0.0)
+    assert seconds == pytest.approx((3 * 32 + 2 * 40 + 2 * 16 + 400) / 100 + LATENCY)
+
+
+def test_without_a_bandwidth_bytes_take_no_time() -> None:
+    assert links(None).seconds("client-0", True, block(10_000), 3.0) == LATENCY
+
+
+def test_a_link_is_as_slow_every_time_and_others_are_not() -> None:
+    delays = Delays(bandwidth=LogNormal(100.0, 0.5))
+    speeds = [delays.bytes_per_second(3, name) for name in ("client-0", "client-0", "client-1")]
+    assert speeds[0] == speeds[1] != speeds[2]
+    alone = Links(delays, 3).seconds("client-1", True, block(100), 0.0)
+    assert alone == pytest.approx(100 / speeds[2])
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "reason"),
+    [
+        (0, "no link has 0 bytes a second"),
+        ({"kind": "uniform", "low": 0, "high": 9}, "no link has 0 bytes a second"),
+        ({"kind": "exponential", "mean": 9}, "take lognormal"),
+        ("fast", "delays.bandwidth must be a number"),
+    ],
+)
+def test_a_link_that_carries_nothing_is_refused(bandwidth: object, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Delays.of({"bandwidth": bandwidth})
