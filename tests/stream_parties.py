@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from secureps.errors import SecurepsError
 from secureps.messages import orders, records, requests, stream_records
@@ -61,6 +61,8 @@ class StreamWorld(World):
     before); `made` the cohorts of versions.
     """
 
+    ROSTER: ClassVar = MANY_ROSTER
+
     def __init__(self, plan: Plan) -> None:
         self.senders = {name: Sender() for name in MANY}
         self.log: list[tuple[float, tuple[Any, ...]]] = []
@@ -70,7 +72,7 @@ class StreamWorld(World):
         self.made: list[Cohort] = []
         self.errors: list[SecurepsError] = []
         self._cohort: Cohort | None = None
-        super().__init__(plan, MANY, roster=MANY_ROSTER)
+        super().__init__(plan, MANY, roster=self.ROSTER)
         self.servers()
 
     # --- what clients do ----------------------------------------------------------
@@ -169,7 +171,7 @@ class StreamWorld(World):
 
     def replayed(self) -> Coordinator:
         """Another one that knows the journal, and so all that this one knows."""
-        again = Coordinator(make_charter(self.plan, roster=MANY_ROSTER))
+        again = Coordinator(make_charter(self.plan, roster=self.ROSTER))
         for at, transaction in self.log:
             for record in transaction:
                 again.apply(at, record)

@@ -27,6 +27,16 @@ ELSEWHERE = {
         "test_suspecting.py",
         " cohorts in succession came to nothing at version ",
     ),
+    "fewer than ... clients are left for version ...: ...; suspected: ...": (
+        "test_stream_following.py",
+        " clients are left for version ",
+    ),
+    "... is given up: ...": ("test_suspecting.py", " is given up: "),
+    "...: ... is not waited for: ... passed over after ... s": (
+        "test_stream_lapses.py",
+        " is not waited for: ",
+    ),
+    "... never comes: ...": ("test_stream_refusals.py", " never comes: "),
     "this holder takes no part in the run: ...": (
         "test_processes_holders.py",
         "this holder takes no part in the run: ",

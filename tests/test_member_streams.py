@@ -6,9 +6,10 @@ import dataclasses
 from typing import Any
 
 from secureps.messages import orders, requests
+from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
 from secureps.roles.machine import COORDINATOR, Answered, Step, Tick
-from secureps.roles.tasks import Aim, Contribute, SealedUpdate
+from secureps.roles.tasks import Aim, Contribute, Prune, Reseal, SealedUpdate
 from tests.member_kit import Client, leaves, puts, said, works
 from tests.roles_kit import PRIVACY, STEPS, make_plan, sign
 
@@ -113,3 +114,81 @@ def test_what_is_paid_for_arrives_before_the_client_stops_at_its_budget() -> Non
     step = client.give("c0", Tick())
     assert (said(step, requests.Retire), works(step)) == ([], [])
     assert "this client stops" in leaves(client, arrives(client, made)).reason
+
+
+# --- after a burnt cohort ---------------------------------------------------------
+
+SEALED = make_plan("rlwe", group=[{"rule": SSP}])
+
+
+def again(version: int, step: int, sequence: int, round: int = 1) -> orders.SealAgain:
+    return orders.SealAgain(1, "all", round, SubmissionId("c0", "all", sequence), version, step)
+
+
+def burnt() -> tuple[Client, SealedUpdate]:
+    """Its first update was in a cohort that was burnt."""
+    client = begun(SEALED)
+    made = update(client, 0, 0, 0)
+    step = client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))
+    assert works(step) == [], "its blocks stay"
+    assert client.machine.subscription().unsettled == ()
+    return client, made
+
+
+def test_a_burnt_update_is_sealed_anew_and_nothing_else_is_sent_before() -> None:
+    client, made = burnt()
+    invite(client, 0, 1)
+    step = client.order(again(0, 0, 0))
+    assert works(step) == [], "first comes what it trains for"
+    other = update(client, 0, 1, 1)
+    (task,) = works(client.contributed(other))
+    assert task == Reseal(made.receipt, made.headers, b"", 2)
+    new = update(client, 0, 0, 2)
+    client.contributed(new)
+    assert works(client.order(again(0, 0, 0))) == [], "it is on its way"
+    assert said(client.stored(new)[-1], requests.Submit) == [requests.Submit(new.receipt)]
+    client.order(orders.Settled(1, new.receipt.id, "dropped", 0, "burnt again"))
+    (task,) = works(client.order(again(0, 0, 2, 2)))
+    assert task == Reseal(new.receipt, new.headers, b"", 3)
+
+
+def test_an_invitation_waits_for_what_is_sealed_anew() -> None:
+    client, _ = burnt()
+    client.machine._working = True
+    invite(client, 0, 1)
+    client.order(again(0, 0, 0))
+    assert client.machine._invites == {}
+
+
+def test_a_newer_version_is_the_end_of_it() -> None:
+    client, made = burnt()
+    assert works(client.publish(0)) == []
+    (task,) = works(client.publish(1))
+    assert task == Prune(tuple(header.key for header in made.headers))
+    step = client.order(again(0, 0, 0))
+    assert works(step) == []
+    text = "what it sent is not here any more"
+    assert said(step, requests.Decline) == [requests.Decline("c0", "all", 1, text)]
+
+
+def test_who_was_restarted_trains_from_the_newest_version_or_declines() -> None:
+    client, made = burnt()
+    back = client.restarted().joined()
+    back.publish(0)
+    back.order(again(0, 0, 0))
+    (task,) = works(back.pull(0))
+    assert task.aims == (Aim("all", 0, made.receipt.id.sequence + 1),)
+    unsettled = begun(SEALED).restarted().joined()
+    unsettled.publish(0)
+    step = unsettled.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))
+    assert works(step) == [Prune(tuple(header.key for header in made.headers))], "its key is gone"
+    unsettled.publish(1)
+    assert said(unsettled.order(again(0, 0, 0)), requests.Decline)
+
+
+def test_under_other_ciphers_and_in_rounds_nothing_is_kept() -> None:
+    for plan in (PLAN, make_plan("rlwe")):
+        client = Client(plan).joined()
+        made = client.trained()
+        step = client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))
+        assert works(step) == [Prune(tuple(header.key for header in made.headers))]

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from secureps.errors import Conflict, Refused, WrongVersion
-from secureps.messages import records, requests
-from secureps.messages.submission import signing_bytes
+from secureps.crypto.rlwe import KeySum
+from secureps.crypto.suite import cipher
+from secureps.errors import Conflict, InternalError, Refused, WrongVersion
+from secureps.messages import records, requests, stream_records
+from secureps.messages.submission import BlockHeader, signing_bytes
 from secureps.policy.hiding import both_open
+from secureps.policy.plan import Plan
 from secureps.roles.group_state import Phase
+from secureps.roles.tasks import Prune, Reseal
 from secureps.run.simulation import Simulation
+from secureps.service.narrator import Narrator
 from tests.cheats import cheats, journalled, spoil_all, spoils
+from tests.committee_parties import CommitteeWorld
 from tests.federations import same
-from tests.shoppers import ENDS, shopping, sparse_plan
+from tests.shoppers import shopping, sparse_plan
+from tests.stream_parties import stream_plan as plan_by_rote
 from tests.streams import SSP, stream, stream_plan
 
 BUFFERED = {"name": "buffered", "buffer": 6, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
@@ -85,8 +94,9 @@ def test_an_offender_among_few_is_found_and_the_stream_goes_on(
     found(simulation)
     (left_out,) = journalled(simulation, records.ClientIsolated)
     assert "one did not open, and all others in it stood in cohorts" in left_out.reason
-    burnt = journalled(simulation, records.CohortBurnt)
-    assert 1 < len(burnt) <= 2 * (1 + math.ceil(math.log2(count)))
+    numbers = {record.number for record in journalled(simulation, records.CohortBurnt)}
+    burnt = Counter(c.version for c in cohorts(simulation) if c.number in numbers)
+    assert set(burnt.values()) <= {1, 2}, "of two halves one opens"
     sets = [set(record.invited) for record in journalled(simulation, records.RoundOpened)]
     assert sets
     assert all(each in [clients(cohort) for cohort in cohorts(simulation)] for each in sets)
@@ -95,10 +105,16 @@ def test_an_offender_among_few_is_found_and_the_stream_goes_on(
 def test_an_offender_of_a_small_row_block_is_found_too(tmp_path: Path) -> None:
     """Six touch it, and all of them stand in every cohort."""
     tastes = [[0, 1], [0, 1], [0, 1], [0, 1], [0, 1], [0, 1, 2], [0, 2, 3], [2, 3]]
-    simulation, _ = shopping(sparse_plan("rlwe", LOCKSTEP), tmp_path, tastes=tastes)
+    section = sparse_plan("rlwe", LOCKSTEP).section
+    table = section.group[0].model_copy(update={"versions": 14})
+    plan = Plan(section.model_copy(update={"group": (table, section.group[1])}))
+    simulation, _ = shopping(plan, tmp_path, tastes=tastes)
     spoils(simulation, "client-03", times=99, group="table.1")
     simulation.run()
-    assert simulation.versions() == {**ENDS, "table.2": 5}
+    assert simulation.versions() == {f"table.{k}": 14 for k in range(3)} | {
+        "table.3": 0,
+        "tower": 3,
+    }
     assert set(simulation.coordinator.federation.isolated) == {"client-03"}
     holders_allow_all(simulation, 3, "table.1")
 
@@ -129,10 +145,11 @@ def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> Non
     burnt = cohorts(simulation)[-3:]
     out = sorted(clients(burnt[0]))
     assert [clients(cohort) for cohort in burnt] == [set(out)] * 3
-    assert federation.finished == (
-        f"fewer than 3 clients are left for version {burnt[0].version}: "
-        f"{', '.join(out[:3])} and 2 more sit out until the next version; no other set of clients "
-        f"may make this version; suspected: {', '.join(out)}"
+    start = f"fewer than 3 clients are left for version {burnt[0].version}: "
+    assert federation.finished.startswith(start)
+    assert federation.finished.endswith(
+        "sit out until the next version; no other set of clients may make this version; "
+        f"suspected: {', '.join(out)}"
     )
     assert federation.checkpoints[-1].complete
     holders_allow_all(simulation)
@@ -191,6 +208,27 @@ def test_who_is_silent_does_not_hold_up_the_other_half(tmp_path: Path) -> None:
     del machine._seal_again
     simulation.run()
     found(simulation)
+
+
+def test_others_have_a_deadline_to_follow_and_then_a_set_does(tmp_path: Path) -> None:
+    """Three stood outside, as many as are needed; one of them is silent."""
+    rule = {**BUFFERED, "deadline": 50.0}
+    simulation = begun(tmp_path, rule, 9)
+    group = group_of(simulation)
+    simulation.run(lambda: bool(group.sitting_out))
+    others = sorted(simulation.coordinator.federation.members.keys() - group.sitting_out)
+    assert len(others) == 3
+    for client in others[:1]:
+        machine: Any = simulation.parties[client].machine
+        machine._go = lambda now, step: None
+    burnt_at, version = simulation.loop.now(), group.version
+    stands(simulation)
+    assert simulation.loop.now() == pytest.approx(burnt_at + 50.0)
+    simulation.run(lambda: group.version > version)
+    holders_allow_all(simulation)
+    simulation.run()
+    assert simulation.versions() == {"all": 12}
+    assert set(simulation.coordinator.federation.isolated) == {"client-02"}
 
 
 def test_who_lost_its_update_makes_the_same_again_from_the_newest_version(tmp_path: Path) -> None:
@@ -299,3 +337,84 @@ def test_keys_are_kept_until_nobody_can_ask(tmp_path: Path) -> None:
         simulation.run(lambda: not machine._out.moving)
         assert len(hands._sealer._kept) <= 3
         assert set(hands._sealer._kept) <= set(hands._outbox.keys("update"))
+
+
+def test_the_same_integers_are_sealed_under_another_key(tmp_path: Path) -> None:
+    simulation = stream(stream_plan("rlwe", LOCKSTEP), tmp_path, 6)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    party: Any = simulation.parties["client-01"]
+    machine, hands = party.machine, party.hands
+    simulation.run(lambda: bool(machine._out.moving))
+    (id,) = machine._out.moving
+    old = machine._out.sealed[id]
+    (new,) = hands.work(Reseal(old.receipt, old.headers, old.content, 77)).updates
+    pinned = machine.pinned
+    kind = cipher(pinned.plan.cipher_parameters)
+
+    def opened(headers: Sequence[BlockHeader]) -> list[Any]:
+        key = KeySum(hands._sealer._kept[headers[0].key].coefficients().astype(np.int64), 1)
+        opener, adder, found = kind.opener(pinned.place("all"), key), kind.adder(), []
+        for header in headers:
+            slots = pinned.layout.group("all").slots(header.block)
+            sums = adder.zero(slots)
+            adder.add(sums, hands.fetch(header.key), 1)
+            found.append(opener.open(header.block, adder.total(sums), slots).tolist())
+        return found
+
+    assert opened(old.headers) == opened(new.headers)
+    assert {h.digest for h in old.headers}.isdisjoint(h.digest for h in new.headers)
+    assert set(old.receipt.commitments).isdisjoint(new.receipt.commitments)
+    assert old.receipt.correction != new.receipt.correction
+    assert new.receipt.id == dataclasses.replace(id, sequence=77)
+    kept = ("version", "base", "step", "charge", "release", "unsafe", "magnitude", "size")
+    assert all(getattr(old.receipt, name) == getattr(new.receipt, name) for name in kept)
+    assert new.content == old.content
+    hands.work(Prune((old.headers[0].key,)))
+    with pytest.raises(InternalError, match=f"the key of {id} is not here any more"):
+        hands.work(Reseal(old.receipt, old.headers, old.content, 78))
+
+
+def test_a_cohort_of_uneven_weights_is_followed_by_those_who_were_behind(tmp_path: Path) -> None:
+    """Its halves would single members out: who was behind may train from the newest version."""
+    rule = {"name": "buffered", "buffer": 6, "minimum": 3, "max_staleness": 3, "power": 1.0}
+    offenders: set[str] = set()
+    world = CommitteeWorld(plan_by_rote({**rule, "deadline": 50.0}, "rlwe"), offenders)
+    world.found()
+    world.join("c5")
+
+    def play(*clients: str, behind: int = 0) -> None:
+        for client in [c for c in world.ready() if c in clients]:
+            world.train(client, behind)
+        while world.due:
+            world.deliver(world.due[0])
+
+    fast, slow = ("c0", "c1", "c2"), ("c3", "c4", "c5")
+    play(*fast)
+    world.wait(50.0)
+    play()
+    assert world.group().version == 1
+    offenders.add("c0")
+    play(*fast)
+    play(*slow, behind=1)
+    journal = [record for _, step in world.log for record in step]
+    burnt = [r.cohort for r in journal if isinstance(r, records.CohortClosed)][1:]
+    assert len(burnt) == 3, "it is tried three times, whole"
+    for cohort in burnt:
+        weights = {member.id.client: member.weight for member in cohort.members}
+        assert weights == dict.fromkeys(fast, 2) | dict.fromkeys(slow, 1)
+    (back,) = [r for r in journal if isinstance(r, stream_records.MembersReturned)]
+    assert back.clients == slow
+    assert back.reason == "no other set of clients may make this version"
+    assert Narrator().told(back) == f"all: c3, c4, c5 return: {back.reason}"
+    play(*slow)
+    world.wait(50.0)
+    play()
+    assert world.group().version == 2
+    assert world.group().suspicion.pools == {frozenset(fast)}
+    while not world.federation.isolated:
+        play(*fast, *slow)
+        world.wait(50.0)
+        for cohort in world.made[2:]:
+            assert {member.weight for member in cohort.members} == {1}, "while some are suspected"
+    assert set(world.federation.isolated) == {"c0"}
+    assert world.federation.ending == ""

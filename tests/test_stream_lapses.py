@@ -6,6 +6,7 @@ import pytest
 
 from secureps.messages import orders, requests, stream_records
 from secureps.roles.group_state import Phase
+from secureps.service.narrator import Narrator
 from tests.roles_kit import HOLDER, MANY
 from tests.stream_parties import StreamWorld, stream_plan
 
@@ -110,6 +111,7 @@ def test_who_keeps_its_lease_and_sends_nothing_is_waited_for_until_the_deadline(
         r for _, step in world.log for r in step if isinstance(r, stream_records.MemberPassed)
     ]
     assert passed.reason == "c4 passed over after 50 s: not waited for until another update comes"
+    assert Narrator().told(passed) == f"all: c4 is not waited for: {passed.reason}"
     world.replayed()
     world.leave("c4")
     world.join("c4")

@@ -13,6 +13,7 @@ from secureps.messages import orders, records, requests, stream_records
 from secureps.messages.submission import SubmissionId
 from secureps.roles.machine import COORDINATOR, Failed
 from secureps.run.simulation import Simulation
+from secureps.service.narrator import Narrator
 from tests.cheats import journalled
 from tests.member_kit import Client, said
 from tests.roles_kit import MANY, make_plan
@@ -101,6 +102,7 @@ def test_a_refusal_is_told_once_and_counts_up_to_three() -> None:
     first = world.train("c1")
     (record, asked) = withdraw(world, first)
     assert record == stream_records.SubmissionWithdrawn("all", first, "no?room")
+    assert Narrator().told(record) == "c1/all/0 never comes: no?room"
     assert asked == stream_records.MemberAsked("all", "c1", 0, 0)
     assert withdraw(world, first) == [], "it was told before"
     second = world.train("c1")

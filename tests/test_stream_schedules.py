@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from secureps.messages import orders, requests
 from secureps.messages.submission import SubmissionId
 from secureps.policy.hiding import check_weights
+from secureps.policy.suspicion import MOST_TRIED
+from tests.committee_parties import CommitteeWorld
 from tests.roles_kit import HOLDER, MANY, Due
 from tests.stream_parties import MINIMUM, StreamWorld, stream_plan
 
@@ -23,10 +25,13 @@ class Schedules(RuleBasedStateMachine):
 
     world: StreamWorld
     stale: int
+    offenders: set[str]
 
-    def begin(self, section: dict[str, Any], stale: int) -> None:
-        self.stale = stale
-        self.world = StreamWorld(stream_plan({"minimum": MINIMUM, "deadline": 20.0} | section))
+    def begin(self, section: dict[str, Any], stale: int, cipher: str = "bfv") -> None:
+        self.stale, self.offenders = stale, set()
+        plan = stream_plan({"minimum": MINIMUM, "deadline": 20.0} | section, cipher)
+        out = self.offenders
+        self.world = CommitteeWorld(plan, out) if cipher == "rlwe" else StreamWorld(plan)
         self.world.found()
 
     @rule(name=MEMBERS)
@@ -165,7 +170,7 @@ class Schedules(RuleBasedStateMachine):
         for _ in range(60):
             world.play()
             world.wait(7.0)
-            if world.group().version >= goal:
+            if world.group().version >= goal or world.federation.ending:
                 return
         group = world.group()
         why = f"{group.reason}; {world.federation.ending}; {world.errors}"
@@ -225,9 +230,61 @@ class PrioritySchedules(Schedules):
         self.begin(section | {"max_staleness": 3, "ageing": 50.0}, 3)
 
 
+class Spoilt(Schedules):
+    """From some moment on a client spoils whatever it is in; real holders look on."""
+
+    @initialize(
+        section=st.sampled_from(
+            [
+                {"name": "ssp", "slack": 0},
+                {"name": "ssp", "slack": 2},
+                {"name": "buffered", "buffer": 6, "max_staleness": 3, "power": 0.0},
+                {"name": "buffered", "buffer": 6, "max_staleness": 3, "power": 1.0},
+                {"name": "priority", "buffer": 6, "pool": 6, "max_staleness": 3, "power": 0.0},
+            ]
+        )
+    )
+    def start(self, section: dict[str, Any]) -> None:
+        stale = 2 * section["slack"] + 1 if "slack" in section else 3
+        self.begin(section | {"deadline": 100.0}, stale, "rlwe")
+
+    def may_burn(self) -> bool:
+        return False  # no single holder burns a cohort
+
+    @precondition(lambda self: not self.offenders)
+    @rule(name=MEMBERS)
+    def spoil(self, name: str) -> None:
+        self.offenders.add(name)
+
+    @invariant()
+    def only_who_spoils_is_left_out(self) -> None:
+        assert self.world.federation.isolated.keys() <= self.offenders
+
+    @invariant()
+    def who_seals_again_sends_what_stood_in_the_burnt_cohort(self) -> None:
+        group = self.world.group()
+        for receipt in group.receipts.values():
+            if receipt.id in group.pool.again:
+                place = group.places[receipt.id.client]
+                assert (receipt.version, receipt.step) == (place.version, place.step)
+
+    @invariant()
+    def the_run_goes_on(self) -> None:
+        """Unless those who could go on without the offender failed to, three times.
+
+        Or weights were too uneven to cut the first cohort, and so few were behind in it that the
+        cohort of these cannot be cut either.
+        """
+        if self.world.federation.ending:
+            state = self.world.group().suspicion
+            uneven = len(set(dict(state.weights).values())) > 1
+            passed = any(state.passed.count(each) >= MOST_TRIED for each in state.passed)
+            assert passed or uneven
+
+
+TestSpoilt = Spoilt.TestCase
 TestSsp = SspSchedules.TestCase
 TestBuffered = BufferedSchedules.TestCase
 TestPriority = PrioritySchedules.TestCase
-TestSsp.settings = TestBuffered.settings = TestPriority.settings = settings(
-    max_examples=15, stateful_step_count=40, deadline=None
-)
+for case in (TestSpoilt, TestSsp, TestBuffered, TestPriority):
+    case.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)

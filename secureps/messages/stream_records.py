@@ -53,6 +53,15 @@ class MemberPassed:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersReturned:
+    """They sit out no more: what they trained from for a burnt cohort is older than the newest."""
+
+    group: str
+    clients: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemberAsked:
     """A member trains from this version, or a newer one that is there when it begins."""
 

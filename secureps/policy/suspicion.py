@@ -29,6 +29,10 @@ Cut = Callable[[Clients, int], tuple[Clients, ...]]
 """The halves of a set, of no fewer than so many; none if it is too small (see `buckets`)."""
 
 
+Allowed = Callable[[Clients, Clients], bool]
+"""Whether a part of a burnt set may follow it, as far as what its clients have is concerned."""
+
+
 @dataclass(frozen=True, slots=True)
 class Suspicion:
     """What is known of the clients of one group.
@@ -121,29 +125,44 @@ class Choice:
 
 
 def choose(
-    state: Suspicion, cut: Cut, able: Clients, live: Clients, minimum: int, most: int
+    state: Suspicion,
+    cut: Cut,
+    able: Clients,
+    live: Clients,
+    minimum: int,
+    most: int,
+    allowed: Allowed = lambda whole, part: True,
 ) -> Choice:
     """Whom the next round is for, while there is suspicion.
 
     Args:
         able: clients that may take part in this run; live: those of them that are here.
         minimum, most: clients of a cohort.
+        allowed: of sets that follow a burnt one.
     """
     if state.burnt:
-        return _follow(state, cut, able, live & able, minimum, most)
+        return _follow(state, cut, able, live & able, minimum, most, allowed)
     return _divide(state, cut, live & able, minimum, most)
 
 
 def _follow(
-    state: Suspicion, cut: Cut, able: Clients, live: Clients, minimum: int, most: int
+    state: Suspicion,
+    cut: Cut,
+    able: Clients,
+    live: Clients,
+    minimum: int,
+    most: int,
+    allowed: Allowed,
 ) -> Choice:
     """What may follow burnt cohorts of the same version."""
-    inner = {part for whole in state.burnt for part in _parts(whole, cut, minimum)}
-    left = [part for part in inner if part <= able and part not in state.burnt]
+    parts = {(whole, part) for whole in state.burnt for part in _parts(whole, cut, minimum)}
+    inner = {part for whole, part in parts if part <= able and allowed(whole, part)}
+    left = [part for part in inner if part not in state.burnt]
     outside = frozenset(sorted(live - _union(state.burnt))[:most])
     left += [outside] * (len(outside) >= minimum)
     if not left and len(state.burnt) < MOST_TRIED:
-        left = [each for each in set(state.burnt) if each <= able and not cut(each, minimum)]
+        whole = (each for each in set(state.burnt) if each <= able and allowed(each, each))
+        left = [each for each in whole if not cut(each, minimum)]
     left = [each for each in left if state.passed.count(each) < MOST_TRIED]
     if not left:
         return Choice(frozenset(), "no other set of clients may make this version", over=True)

@@ -56,6 +56,7 @@ from secureps.messages.stream_records import (
     MemberEntered,
     MemberLeft,
     MemberPassed,
+    MembersReturned,
     StreamBegan,
     StreamEnded,
     SubmissionsDropped,
@@ -380,6 +381,8 @@ class Federation:
                 group.apply_stream(at, record)
             case StreamBegan() | MemberEntered() | MemberLeft() | MemberPassed() | MemberAsked():
                 group.apply_stream(at, record)
+            case MembersReturned():
+                group.apply_stream(at, record)
             case ShardPrepared(_, _, shard, blocks):
                 group.prepared[shard] = blocks
                 if record.scale is not None:
@@ -422,7 +425,7 @@ class Federation:
         group.version, group.scale = version, group.coming
         group.history[version] = group.digest
         group.suspicion = group.suspicion.opens(frozenset(group.weights))
-        group.sitting_out, group.places = frozenset(), {}
+        group.sitting_out, group.spoilt, group.lost = frozenset(), (), frozenset()
         part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
         included = tuple(id for id in group.summed if id in part)
         late = tuple(id for id in group.summed if id not in part)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from secureps.messages.orders import SealAgain
 from secureps.messages.records import RoundGivenUp, RoundOpened
 from secureps.messages.requests import Withdraw
-from secureps.messages.stream_records import SubmissionWithdrawn
+from secureps.messages.stream_records import MembersReturned, SubmissionWithdrawn
 from secureps.messages.submission import Receipt
 from secureps.policy.hiding import base_of
 from secureps.policy.rule import Arrival, Base, Close, Drop, Wait
@@ -47,6 +47,18 @@ def begin(turn: Turn, group: GroupState, chosen: Choice) -> None:
     turn.write(RoundOpened(group.name, group.round + 1, group.version, clients, chosen.reason))
     for client in clients:
         turn.order(client, make_seal_again(turn, group, client))
+
+
+def send_back(turn: Turn, group: GroupState, reason: str) -> None:
+    """No set is left: whoever was behind in a burnt cohort trains from the newest, as others do.
+
+    That is another update: none is in two sums, whatever was opened.
+    """
+    places = group.places
+    older = [c for c in sorted(group.sitting_out) if c in places]
+    clients = tuple(c for c in older if places[c].version < group.version)
+    if clients:
+        turn.write(MembersReturned(group.name, clients, reason))
 
 
 def make_seal_again(turn: Turn, group: GroupState, client: str) -> SealAgain:

@@ -16,6 +16,7 @@ from secureps.messages.stream_records import (
     MemberEntered,
     MemberLeft,
     MemberPassed,
+    MembersReturned,
     StreamBegan,
     StreamEnded,
     SubmissionsDropped,
@@ -63,9 +64,9 @@ class GroupState:
 
     `sitting_out` is who takes no part until the next version. Under a rule without rounds:
     `streaming` while updates are taken, `pool` who trains and whose clock is where, `history` the
-    digest of every version; of those who sit out `places` are those in a burnt cohort who may send
-    the same once more. `invited` are those of them who are asked to, `suspicion.chosen` for whom
-    that round is.
+    digest of every version. `spoilt` are the cohorts that were burnt since the newest one, `lost`
+    whose members cannot send the same once more; `invited` are those who are asked to,
+    `suspicion.chosen` for whom that round is.
 
     `resigned` is why a row-block stays at its version for good, empty while it may go on.
     """
@@ -98,7 +99,8 @@ class GroupState:
     pool: Pool = field(default_factory=Pool)
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
-    places: dict[str, Member] = field(default_factory=dict)
+    spoilt: tuple[Cohort, ...] = ()
+    lost: frozenset[str] = frozenset()
     resigned: str = ""
 
     @property
@@ -175,11 +177,16 @@ class GroupState:
         self.phase, self.reason, self.opened_at = Phase.COLLECTING, reason, at
 
     def begin_set(self, at: float, number: int, clients: frozenset[str], reason: str) -> None:
-        """Exactly these clients of a burnt cohort send once more what they sent for it."""
+        """Exactly these clients of a burnt cohort send once more what they sent for it.
+
+        Whatever they made after that was dropped, was in no cohort, and may be made anew.
+        """
         self.round, self.invited, self.opened_at, self.reason = number, clients, at, reason
         self.suspicion = self.suspicion.opened_for(clients)
+        places = self.places
         for client in clients:
             self.pool.training.pop(client, None)
+            self.pool.sent[client] = Base(places[client].version, places[client].step)
 
     def end_set(self, at: float, reason: str) -> None:
         """The stream goes on as it did, with the clocks that it had."""
@@ -192,12 +199,19 @@ class GroupState:
             return  # the next round asks them again, or sets of them
         self.sitting_out |= self.weights.keys()  # whoever opened it opens no other of theirs
         if self.streaming and self.cohort is not None:
-            self.places |= {member.id.client: member for member in self.cohort.members}
+            self.spoilt += (self.cohort,)
+
+    @property
+    def places(self) -> dict[str, Member]:
+        """By client: what it sent last for a burnt cohort, and may send once more."""
+        members = (member for cohort in self.spoilt for member in cohort.members)
+        return {m.id.client: m for m in members if m.id.client not in self.lost}
 
     def decline(self, client: str) -> None:
         """It takes no part in the open round; without rounds, in none for this version."""
         self.invited -= {client}
-        self.places.pop(client, None)
+        if self.streaming:
+            self.lost |= {client}
 
     def let_go(self, ids: Iterable[SubmissionId]) -> None:
         """These wait no more."""
@@ -261,6 +275,8 @@ class GroupState:
                 self.pool.enter(client, clock, at)
             case MemberLeft(_, client, spent):
                 (self.pool.exhaust if spent else self.pool.leave)(client)
+            case MembersReturned(_, clients):
+                self.sitting_out -= set(clients)
             case MemberPassed(_, client):
                 self.pool.pass_over(client)
             case MemberAsked(_, client, version, step):

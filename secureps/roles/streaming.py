@@ -16,7 +16,6 @@ What must not live here: the steps of a version (`roles.commit`), rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Set
 from dataclasses import replace
 from functools import lru_cache
 
@@ -76,45 +75,53 @@ def _move(turn: Turn, group: GroupState) -> float | None:
     if lacking := ending.too_few(turn, group):
         group.reason = lacking
         return until
-    over = ""
-    if group.phase is Phase.COLLECTING and _needs_a_set(turn, group):
-        chosen = following.choice(turn, group)
-        if not chosen.over:
-            return _try(turn, group, chosen)
-        over = chosen.reason
+    chosen = _choice(turn, group)
+    if chosen is not None and chosen.clients:
+        following.begin(turn, group, chosen)
+        return following.decide(turn, group)
+    if chosen is not None and not chosen.over:
+        group.reason = chosen.reason
+        return until
+    if chosen is not None:
+        following.send_back(turn, group, chosen.reason)
     spent = len(group.pool.spent)
     held = _ask(turn, group)
     if held and group.phase is Phase.COLLECTING:  # what a version in the making waits for stays
         group.reason = f"{group.reason}; {held}"
     if group.phase is Phase.COLLECTING and not turn.federation.ending:
-        _end_if_too_few(turn, group, over)
-    done = turn.federation.ending or group.resigned
-    return turn.now if done or len(group.pool.spent) > spent else until
+        _end_if_too_few(turn, group, chosen.reason if chosen is not None else "")
+    if turn.federation.ending or group.resigned or len(group.pool.spent) > spent:
+        return turn.now
+    return min((at for at in (until, _patience(turn, group)) if at is not None), default=None)
 
 
-def _needs_a_set(turn: Turn, group: GroupState) -> bool:
-    """Whether too few others are here to follow a burnt cohort."""
-    if turn.federation.ending or not following.possible(turn, group):
-        return False
-    least = turn.plan.bounds(group.name).minimum
-    return len(_others(turn, group, turn.takers(group.name), group.pool.spent)) < least
-
-
-def _try(turn: Turn, group: GroupState, chosen: Choice) -> float | None:
-    """A set of a burnt cohort stands to the test, once those who are needed for it are here."""
-    lacking = quorum.short(turn)
-    if lacking or not chosen.clients:
-        group.reason = lacking or chosen.reason
+def _patience(turn: Turn, group: GroupState) -> float | None:
+    """Until when others may follow a burnt cohort before sets of it do; None if none is burnt."""
+    if group.phase is not Phase.COLLECTING or not following.possible(turn, group):
         return None
-    following.begin(turn, group, chosen)
-    return following.decide(turn, group)
+    until = (group.opened_at or 0.0) + turn.plan.group(group.name).rule.deadline
+    return until if turn.now < until else None
 
 
-def _others(turn: Turn, group: GroupState, able: Set[str], spent: Set[str]) -> frozenset[str]:
-    """Who may make the next version: of these, and whose update is here or may still come."""
-    training = group.pool.training.keys() - turn.federation.isolated.keys()
-    coming = {id.client for id in group.pending} | training
-    return frozenset((able - spent | coming) - group.sitting_out)
+def _choice(turn: Turn, group: GroupState) -> Choice | None:
+    """Which set of a burnt cohort is next; None where others are to make the version.
+
+    They are if enough of them are here, for a deadline's time, and when there is no set.
+    """
+    if group.phase is not Phase.COLLECTING or turn.federation.ending:
+        return None
+    if not following.possible(turn, group):
+        return None
+    here, pool = turn.takers(group.name), group.pool
+    coming = {id.client for id in group.pending} | (pool.training.keys() & here)
+    others = (here - pool.spent | coming) - group.sitting_out
+    enough = len(others) >= turn.plan.bounds(group.name).minimum
+    if enough and _patience(turn, group) is not None:
+        return None
+    chosen = following.choice(turn, group)
+    if chosen.clients and (lacking := quorum.short(turn)):
+        chosen = Choice(frozenset(), lacking)
+    return None if enough and not chosen.clients else chosen
 
 
 def state(turn: Turn, group: GroupState) -> RuleState:
@@ -191,6 +198,8 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
     decision = rule.decide(turn.now, arrivals, seen)
     match decision:
         case Close(members, reason):
+            if quorum.wanted(turn.plan) and group.suspicion.pools:
+                members = tuple(replace(member, weight=1) for member in members)
             sealed = turn.plan.opening is not Opening.NOTHING
             here = {arrival.id for arrival in arrivals}
             own = turn.plan.bounds(group.name)
@@ -320,7 +329,8 @@ def _end_if_too_few(turn: Turn, group: GroupState, tried: str) -> None:
     if turn.live.isdisjoint(pool.training):
         spent |= ending.exhausted(turn, (group,))
     gone = out | spent | retired | federation.isolated.keys()
-    if not gone or len(_others(turn, group, able, spent)) >= least:
+    coming = {id.client for id in group.pending} | pool.training.keys() - federation.isolated.keys()
+    if not gone or len((able - spent | coming) - out) >= least:
         return
     if not out and not federation.isolated:
         ending.end(turn, ending.budget_spent(turn, group, spent, retired))

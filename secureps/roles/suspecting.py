@@ -15,7 +15,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.records import ClientIsolated
 from secureps.messages.submission import Member
 from secureps.policy.buckets import Clients, halves
-from secureps.policy.hiding import check_weights
+from secureps.policy.hiding import base_of, check_weights
 from secureps.policy.rule import Arrival, Close, Drop, Wait, named
 from secureps.policy.suspicion import Choice, Cut, Suspicion, choose, closing
 from secureps.roles import ending, quorum
@@ -40,9 +40,21 @@ def choice(turn: Turn, group: GroupState, live: frozenset[str]) -> Choice:
     assert federation.pinned is not None
     cut: Cut = partial(halves, federation.pinned.run.id, group.name, group.version + 1)
     able = turn.takers(group.name, turn.clients) - federation.retired
-    if group.streaming:
-        able, cut = able & group.places.keys(), partial(_evenly, cut, group.suspicion)
-    return choose(group.suspicion, cut, able, live, rule.minimum, rule.most)
+    if not group.streaming:
+        return choose(group.suspicion, cut, able, live, rule.minimum, rule.most)
+    able, cut = able & group.places.keys(), partial(_evenly, cut, group.suspicion)
+    same = partial(_as_it_was, group)
+    return choose(group.suspicion, cut, able, live, rule.minimum, rule.most, same)
+
+
+def _as_it_was(group: GroupState, whole: Clients, part: Clients) -> bool:
+    """Whether these clients of a burnt cohort have been in no other with a later update."""
+    now = {client: (m.weight, base_of(m)) for client, m in group.places.items()}
+    for cohort in group.spoilt:
+        was = {m.id.client: (m.weight, base_of(m)) for m in cohort.members}
+        if was.keys() == whole and all(now[client] == was[client] for client in part):
+            return True
+    return False
 
 
 def _evenly(cut: Cut, state: Suspicion, whole: Clients, least: int) -> tuple[Clients, ...]:

@@ -13,6 +13,7 @@ from secureps.messages import records, stream_records
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
+from secureps.policy.rule import named
 
 KNOWN = ("group", "version", "round", "number", "extensions", "client")
 """Fields of records that programs are told beside the line."""
@@ -51,6 +52,8 @@ class Narrator:
                 return f"{client} takes part no more: what it may spend is spent"
             case records.MemberDeclined(group, _, client, reason):
                 return self._of(group, f"{client} takes no part: {reason}")
+            case stream_records.MembersReturned(group, clients, reason):
+                return self._of(group, f"{named(clients)} return: {reason}")
             case stream_records.MemberPassed(group, client, reason):
                 return self._of(group, f"{client} is not waited for: {reason}")
             case stream_records.SubmissionWithdrawn(_, id, reason):
