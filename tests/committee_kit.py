@@ -38,7 +38,7 @@ from secureps.run.simulation import MemoryKit, memory_kit
 from secureps.sections import parse
 from secureps.service.committee_hands import CommitteeHands
 from secureps.store.spool import MemorySpool
-from tests.roles_kit import SCHEMA
+from tests.roles_kit import SCHEMA, update_name
 
 Ints = NDArray[np.int64]
 CLIENTS = tuple(f"c{number}" for number in range(8))
@@ -117,7 +117,8 @@ class Site:
         sealer = OutboxSealer(self.kit.identities[client], self.kit.public.holder_keys, outbox)
         rng = np.random.default_rng([seed, sequence, *client.encode()])
         values = rng.integers(0, 1000, self.pinned.layout.group("all").size, np.int64)
-        sealed = sealer.seal(self.pinned, id, values, 7, Origin(version, base, None, False))
+        origin = Origin(version, base, None, False, update=update_name(id, version))
+        sealed = sealer.seal(self.pinned, id, values, 7, origin)
         return Sent(sealed.receipt, tuple(outbox.get(h.key) for h in sealed.headers), values)
 
     def opening(
@@ -131,7 +132,9 @@ class Site:
         weighed = sorted(
             zip(sent, weights or [1] * len(sent), strict=True), key=lambda pair: pair[0].receipt.id
         )
-        members = tuple(Member(s.receipt.id, w, s.receipt.version) for s, w in weighed)
+        members = tuple(
+            Member(s.receipt.id, w, s.receipt.version, update=s.receipt.update) for s, w in weighed
+        )
         version = 1 + max(each.receipt.version for each in sent)
         receipts = tuple(rooted(s.receipt) for s, _ in weighed)
         cohort = Cohort("all", number, version, 1, members)

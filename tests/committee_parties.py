@@ -89,10 +89,10 @@ class CommitteeWorld(StreamWorld):
     def _seal_again(self, client: str, order: orders.SealAgain) -> requests.Submit | None:
         sender = self.senders[client]
         sender.invite = None
-        base = (order.version, order.step)
+        base = (order.invite.version, order.invite.step)
         if any((r.version, r.step) == base for r in sender.outbox.values()):
             return None  # it is on its way
-        receipt = self.receipt(client, sender.next, order.version, step=order.step)
+        receipt = self.receipt(client, sender.next, order.invite.version, step=order.invite.step)
         sender.next += 1
         sender.outbox[receipt.id] = receipt
         sender.moving.add(receipt.id)

@@ -16,6 +16,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, PutBlock, Subscribe, Welcome
 from secureps.messages.submission import (
     UPDATE,
+    UPDATE_BYTES,
     BlockHeader,
     Receipt,
     SubmissionId,
@@ -182,6 +183,7 @@ class HostilePeer:
             charge=None,
             release=None,
             unsafe=False,
+            update=bytes(UPDATE_BYTES),
         )
         receipt = dataclasses.replace(receipt, **changes)
         signature = (signer or self._identity).sign(*signing_bytes(receipt))

@@ -189,6 +189,11 @@ def opened_header(
     return make_header(plan, run, id, block, **({"purpose": OPENED} | changes))
 
 
+def update_name(id: SubmissionId, version: int) -> bytes:
+    """The same whenever a client trains from the same version."""
+    return digest("test-update", id.client.encode(), id.group.encode(), str(version).encode())[:16]
+
+
 def make_receipt(
     plan: Plan, run: bytes, id: SubmissionId, version: int, base: bytes, **changes: Any
 ) -> Receipt:
@@ -214,6 +219,7 @@ def make_receipt(
         charge=spends if isinstance(spends, Charge) else None,
         release=spends if isinstance(spends, Release) else None,
         unsafe=False,
+        update=update_name(id, version) if purpose == UPDATE else b"",
     )
     signed: Receipt = sign(dataclasses.replace(receipt, **changes), id.client)
     return signed
@@ -224,7 +230,8 @@ def make_cohort(
 ) -> Cohort:
     """A cohort of everybody's first update."""
     ids = [SubmissionId(client, group, version) for client in sorted(clients)]
-    members = tuple(Member(id, 1, version - 1) for id in ids)
+    base = version - 1
+    members = tuple(Member(id, 1, base, update=update_name(id, base)) for id in ids)
     return Cohort(group, number, version, 1, members)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,11 @@ def shopping(
 
 
 def cohorts(simulation: Simulation, group: str) -> list[Cohort]:
-    """All that were closed of a group."""
+    """All that were closed of a group, but for what each client alone names its updates."""
     journal = simulation._stores["coordinator"].journal
-    closed = [record for _, record in journal.replay() if isinstance(record, CohortClosed)]
-    return [record.cohort for record in closed if record.cohort.group == group]
+    closed = [record.cohort for _, record in journal.replay() if isinstance(record, CohortClosed)]
+    return [
+        replace(cohort, members=tuple(replace(m, update=b"") for m in cohort.members))
+        for cohort in closed
+        if cohort.group == group
+    ]

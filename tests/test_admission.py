@@ -96,7 +96,11 @@ def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
         (_other(charge=CHARGE), Malformed, "a charge where nothing is private"),
         (_other(version=1), WrongVersion, "trained on version 1, the open base is 0"),
         (_other(base=bytes(32)), WrongVersion, "the open base is 0"),
-        (_other(purpose="founding", size=240), WrongVersion, "is not asked from c0"),
+        (_other(purpose="founding", size=240, update=b""), WrongVersion, "is not asked from c0"),
+        (_other(update=b""), Malformed, r"the groups beside it take \(16, 0\)"),
+        (_other(update=bytes(17)), Malformed, r"the groups beside it take \(16, 0\)"),
+        (_other(beside=bytes(32)), Malformed, r"the groups beside it take \(16, 0\)"),
+        (_other(purpose="founding", size=240), Malformed, r"beside it take \(0, 0\)"),
     ],
 )
 @pytest.mark.parametrize("cipher", ["plain", "bfv"])
@@ -156,7 +160,11 @@ def test_a_known_id_with_another_receipt() -> None:
         ({"correction": b""}, Malformed, "values has"),
         ({"correction": bytes(1 << 15)}, Oversized, "values has"),
         ({"correction": b"\xff" * (1 << 13)}, Malformed, "not below 2"),
-        ({"purpose": FOUNDING, "size": 240}, Malformed, "no key to share, and no envelopes"),
+        (
+            {"purpose": FOUNDING, "size": 240, "update": b""},
+            Malformed,
+            "no key to share, and no envelopes",
+        ),
     ],
 )
 def test_what_is_said_of_a_shared_key_has_its_counts_sizes_and_ranges(

@@ -51,7 +51,8 @@ def test_a_version_in_six_steps() -> None:
     closed = step.records[1]
     cohort = closed.cohort
     assert closed.reason == "all 3 invited have arrived"
-    assert cohort.members == tuple(Member(names[c].id, 1, 0) for c in CLIENTS)
+    updates = {client: names[client].update for client in CLIENTS}
+    assert cohort.members == tuple(Member(names[c].id, 1, 0, 0, updates[c]) for c in CLIENTS)
     assert (cohort.group, cohort.number, cohort.version, cohort.epoch) == ("all", 0, 1, 1)
     for shard in SHARDS:
         (hold,) = orders_of(step, shard)

@@ -45,17 +45,20 @@ RUN = make_run(PLAN)
 
 
 @cache
-def receipt(id: SubmissionId, version: int, base: bytes, step: int = 0) -> Receipt:
+def receipt(
+    id: SubmissionId, version: int, base: bytes, step: int = 0, update: bytes = b""
+) -> Receipt:
     made = Receipt(
         RUN.id, id, UPDATE, version, base, (), b"t", (), (), 0, None, None, False, None, step
     )
+    made = dataclasses.replace(made, update=update)
     signature = IDENTITIES[id.client].sign(*signing_bytes(made))
     return dataclasses.replace(made, signature=signature)
 
 
 def opening(cohort: Cohort, base: bytes = b"") -> orders.Open:
     receipts = tuple(
-        receipt(m.id, m.version, base or digest("model", bytes([m.version])), m.step)
+        receipt(m.id, m.version, base or digest("model", bytes([m.version])), m.step, m.update)
         for m in cohort.members
     )
     return orders.Open(1, cohort, receipts, ())
@@ -102,7 +105,12 @@ class Coordinator:
     sent: int = 0
 
     def cohort(
-        self, clients: Any, version: int = 1, bases: Any = None, weights: Any = None
+        self,
+        clients: Any,
+        version: int = 1,
+        bases: Any = None,
+        weights: Any = None,
+        updates: Any = None,
     ) -> Cohort:
         self.sent += 1
         members = tuple(
@@ -110,6 +118,7 @@ class Coordinator:
                 SubmissionId(client, "all", self.sent),
                 (weights or {}).get(client, 1),
                 (bases or {}).get(client, version - 1),
+                update=(updates or {}).get(client, b""),
             )
             for client in sorted(clients)
         )
@@ -147,6 +156,38 @@ def test_after_a_sum_its_halves_and_theirs_and_nothing_else() -> None:
             assert (told if len(part) > LEAST else "2 members, this holder opens 3") in less
         swapped = [*sorted(parts[0])[1:], *sorted(parts[1])[:1]]
         assert "opened with its update" in each.gives(opening(asks.cohort(swapped)))
+
+
+def test_whoever_trained_again_is_in_no_second_sum_of_those_who_did_not() -> None:
+    """From the same version: under another model of another group, or by more of its work."""
+    ledger, asks = Ledger(), Coordinator()
+    six = CLIENTS[:6]
+    assert ledger.gives(opening(asks.cohort(six))) == ""
+    for each in (ledger, ledger.restarted()):
+        for few in (six[:1], six[1:]):
+            again = asks.cohort(six, updates=dict.fromkeys(few, b"another"))
+            assert "opened with its update from the same version 0" in each.gives(opening(again))
+        assert each.gives(opening(asks.cohort(six))) == ""
+        assert each.gives(opening(asks.cohort(six, updates=dict.fromkeys(six, b"other")))) == ""
+
+
+def test_a_member_has_the_update_of_its_receipt() -> None:
+    order = opening(Coordinator().cohort(CLIENTS[:4]))
+    members = tuple(dataclasses.replace(m, update=b"another") for m in order.cohort.members)
+    cohort = dataclasses.replace(order.cohort, members=members)
+    reason = Ledger().gives(dataclasses.replace(order, cohort=cohort))
+    assert reason == "m00/all/1: its receipt is for another update"
+
+
+def test_members_of_a_round_trained_beside_the_same_models() -> None:
+    """Else one of them alone could be shown a model of another group that leaves it an update."""
+    order = opening(Coordinator().cohort(CLIENTS[:4]))
+    first, *others = order.receipts
+    signed = dataclasses.replace(first, beside=digest("another"))
+    signature = IDENTITIES[first.id.client].sign(*signing_bytes(signed))
+    alone = dataclasses.replace(signed, signature=signature)
+    reason = Ledger().gives(dataclasses.replace(order, receipts=(alone, *others)))
+    assert reason == "its members trained beside different models of the other groups"
 
 
 def test_one_model_of_every_base_version_over_all_cohorts(lagging: None) -> None:

@@ -22,10 +22,16 @@ def cohort(
     weights: dict[str, int] | None = None,
     bases: dict[str, int] | None = None,
     version: int = 5,
+    updates: dict[str, bytes] | None = None,
 ) -> Cohort:
     """Of these clients, with weight 1 and base version 4 where nothing else is said."""
     members = tuple(
-        Member(SubmissionId(c, "all", 1), (weights or {}).get(c, 1), (bases or {}).get(c, 4))
+        Member(
+            SubmissionId(c, "all", 1),
+            (weights or {}).get(c, 1),
+            (bases or {}).get(c, 4),
+            update=(updates or {}).get(c, b"first"),
+        )
         for c in sorted(clients)
     )
     return Cohort("all", 0, version, 1, members)
@@ -125,6 +131,18 @@ def test_a_half_of_a_client_that_stands_there_with_another_weight_or_base() -> N
 def test_updates_of_other_base_versions_are_other_updates() -> None:
     assert related(cohort(), cohort(CLIENTS[:5], bases=dict.fromkeys(CLIENTS, 3)))
     assert related(cohort(CLIENTS[:6]), cohort(CLIENTS[6:]))
+
+
+@given(anew=st.frozensets(st.sampled_from(CLIENTS)))
+def test_all_that_stand_in_both_have_the_same_update_or_all_have_another(
+    anew: frozenset[str],
+) -> None:
+    """Else the difference would be what a few have changed, whom nobody else hides."""
+    changed, (low, _) = dict.fromkeys(anew, b"second"), halved()
+    assert related(cohort(), cohort(updates=changed)) == (len(anew) in (0, len(CLIENTS)))
+    assert related(cohort(), cohort(low, updates=changed)) == (not anew & low or low <= anew)
+    few = CLIENTS[:5]
+    assert related(cohort(), cohort(few, updates=changed)) == (anew >= set(few))
 
 
 def test_a_half_for_another_version_is_another_tree() -> None:

@@ -465,15 +465,21 @@ def test_a_foreign_journal() -> None:
 # --- differencing -----------------------------------------------------------------
 
 
+def seventh(cohort: Cohort) -> tuple[Member, ...]:
+    """The members, with the same updates under another sequence."""
+    return tuple(
+        dataclasses.replace(member, id=dataclasses.replace(member.id, sequence=7))
+        for member in cohort.members
+    )
+
+
 def test_two_sums_of_one_version_that_differ_in_a_client_are_never_released() -> None:
     keys = Keys().founded()
     keys.order(opening())
     for block in range(4):
         keys.fetched(block)
         keys.stored(block)
-    clients = tuple(m.id.client for m in make_cohort().members)
-    fewer = tuple(Member(SubmissionId(client, "all", 7), 1, 0) for client in clients[:2])
-    again = Cohort("all", 1, 1, 1, fewer)
+    again = Cohort("all", 1, 1, 1, seventh(make_cohort())[:2])
     reason = "c0 stands in cohort 0, which was opened with its update from the same version 0"
     assert refusal(keys.order(opening(again))) == reason
     assert refusal(keys.restarted().order(opening(again))) == reason
@@ -483,7 +489,5 @@ def test_a_cohort_that_was_not_released_leaves_its_clients_free() -> None:
     keys = Keys().founded()
     keys.order(opening())
     keys.fetched(0, answer=bytes(32))
-    clients = tuple(m.id.client for m in make_cohort().members)
-    members = tuple(Member(SubmissionId(client, "all", 7), 1, 0) for client in clients)
-    step = keys.order(opening(Cohort("all", 1, 1, 1, members)))
+    step = keys.order(opening(Cohort("all", 1, 1, 1, seventh(make_cohort()))))
     assert len(fetches(step)) == 4

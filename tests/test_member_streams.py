@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
+from secureps.errors import Malformed
 from secureps.messages import orders, requests
 from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
@@ -122,7 +125,8 @@ SEALED = make_plan("rlwe", group=[{"rule": SSP}])
 
 
 def again(version: int, step: int, sequence: int, round: int = 1) -> orders.SealAgain:
-    return orders.SealAgain(1, "all", round, SubmissionId("c0", "all", sequence), version, step)
+    invite = orders.Invite(1, "all", round, version, 0.0, 0, step)
+    return orders.SealAgain(1, SubmissionId("c0", "all", sequence), invite)
 
 
 def burnt() -> tuple[Client, SealedUpdate]:
@@ -186,9 +190,49 @@ def test_who_was_restarted_trains_from_the_newest_version_or_declines() -> None:
     assert said(unsettled.order(again(0, 0, 0)), requests.Decline)
 
 
-def test_under_other_ciphers_and_in_rounds_nothing_is_kept() -> None:
-    for plan in (PLAN, make_plan("rlwe")):
-        client = Client(plan).joined()
-        made = client.trained()
-        step = client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))
-        assert works(step) == [Prune(tuple(header.key for header in made.headers))]
+def test_under_other_ciphers_nothing_is_kept() -> None:
+    client = Client(PLAN).joined()
+    made = client.trained()
+    step = client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))
+    assert works(step) == [Prune(tuple(header.key for header in made.headers))]
+
+
+def test_in_rounds_too_a_burnt_update_is_sealed_anew() -> None:
+    """Whatever it would train by now: key holders open no sum of these clients with another."""
+    client = Client(make_plan("rlwe", work={"target_seconds": 1.0})).joined()
+    made = client.trained()
+    assert works(client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))) == []
+    step = client.order(again(0, 0, 0, round=2))
+    assert works(step) == [Reseal(made.receipt, made.headers, b"", 1)]
+
+
+def test_who_has_it_no_more_trains_in_rounds() -> None:
+    client = Client(make_plan("rlwe")).joined()
+    made = client.trained()
+    client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))
+    back = client.restarted().joined()
+    back.publish(0)
+    back.order(again(0, 0, 0, round=2))
+    (task,) = works(back.pull(0))
+    assert isinstance(task, Contribute)
+
+
+@pytest.mark.parametrize(
+    ("client", "group", "invited"),
+    [("c1", "all", "all"), ("c0", "all", "nothing"), ("c0", "nothing", "all")],
+)
+def test_nothing_else_is_sealed_anew(client: str, group: str, invited: str) -> None:
+    here, _ = burnt()
+    order = orders.SealAgain(
+        1, SubmissionId(client, group, 0), orders.Invite(1, invited, 1, 0, 0.0, 0)
+    )
+    with pytest.raises(Malformed, match="is no submission of c0 to"):
+        here.order(order)
+
+
+def test_of_a_group_that_is_not_there_it_declines() -> None:
+    here, _ = burnt()
+    order = orders.SealAgain(
+        1, SubmissionId("c0", "nothing", 0), orders.Invite(1, "nothing", 1, 0, 0.0, 0)
+    )
+    assert said(here.order(order), requests.Decline)

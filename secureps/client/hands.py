@@ -36,14 +36,12 @@ from secureps.messages.evaluation import Evaluated, evaluated_bytes, evaluated_d
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Figure, GetBlock, Telemetry
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.messages.submission import (
-    SubmissionId,
-    model_digest,
-)
+from secureps.messages.submission import UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.priority import declared
 from secureps.policy.spending import fact
 from secureps.privacy.mechanism import clip_l2
+from secureps.roles.agenda import together
 from secureps.roles.library import block_key
 from secureps.roles.member import Member
 from secureps.roles.tasks import (
@@ -303,9 +301,23 @@ class MemberHands:
             not holdings.seed.private,
             aim.step,
             self._magnitude(aim.group, clipped),
+            self._stream("update", aim.group, attempt, content).words(UPDATE_BYTES // 4).tobytes(),
+            self._beside(aim.group, task),
         )
         sealed = self._sealer.seal(self._machine.pinned, id, sent, weight, origin)
         return dataclasses.replace(sealed, content=content)
+
+    def _beside(self, group: str, task: Contribute | Evaluate) -> bytes:
+        """Digest of the models that all groups of one round were trained on; empty for one group.
+
+        What is evaluated is in the base's own digest.
+        """
+        groups, pulled = together(self._machine.pinned.plan, group), self._blocks(task)
+        if len(groups) == 1 or isinstance(task, Evaluate):
+            return b""
+        at = {each.group: each.version for each in task.model}
+        models = (model_digest(name, at[name], pulled[name]) for name in groups)
+        return digest("secureps-beside", *models)
 
     def _scale(self, group: str, last: bytes) -> float | None:
         """The scale of an adaptive clip, which ends the last pulled block; None where it stays.

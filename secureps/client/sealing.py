@@ -1,8 +1,8 @@
 """A submission on its way into the outbox: blocks sealed, digested, signed, and the receipt.
 
-Every payload is durable before the receipt that names it exists. Where there are no rounds, the key
-that a committee shares is kept in memory until nobody can ask for its update again: after a burnt
-cohort the same integers are sealed anew. What must not live here: what is sealed (`client.hands`),
+Every payload is durable before the receipt that names it exists. A key that a committee shares is
+kept in memory until nobody can ask for its update again: after a burnt cohort the same integers are
+sealed anew. What must not live here: what is sealed (`client.hands`),
 and when anything is sent (`roles.member`).
 """
 
@@ -53,7 +53,7 @@ class Origin:
         version: the base version, and digest: of its model.
         spends: what it costs in privacy, if anything.
         unsafe: its randomness is no secret.
-        step, magnitude: as in the receipt.
+        step, magnitude, update, beside: as in the receipt.
     """
 
     version: int
@@ -62,6 +62,8 @@ class Origin:
     unsafe: bool
     step: int = 0
     magnitude: int | None = None
+    update: bytes = b""
+    beside: bytes = b""
 
 
 class OutboxSealer:
@@ -161,6 +163,8 @@ class OutboxSealer:
             receipt.unsafe,
             receipt.step,
             receipt.magnitude,
+            receipt.update,
+            receipt.beside,
         )
         id = dataclasses.replace(receipt.id, sequence=sequence)
         return self._put(pinned, id, UPDATE, blocks, origin, getattr(sealer, "key", None))
@@ -220,11 +224,12 @@ class OutboxSealer:
             unsafe=origin.unsafe,
             step=origin.step,
             magnitude=origin.magnitude,
+            update=origin.update,
+            beside=origin.beside,
         )
         if key is not None:
             receipt = self._shared(pinned, receipt, key)
-            if pinned.plan.seals_again(id.group):
-                self._kept[headers[0].key] = key
+            self._kept[headers[0].key] = key
         receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
         return SealedUpdate(receipt, tuple(headers))
 

@@ -192,21 +192,13 @@ class SendAgain:
 class SealAgain:
     """A cohort with this submission was burnt: seal the same update anew, and send that.
 
-    It takes a sequence and a key of its own. `version` and `step` are its base's; whoever has it no
-    more trains from that version, if it is the newest, or declines, naming the `round`.
+    It takes a sequence and a key of its own. Whoever has it no more trains for the `invite`, which
+    is of its group and base, if that is the newest version, or declines.
     """
 
     incarnation: int
-    group: str
-    round: int
     id: SubmissionId
-    version: int
-    step: int
-
-    @property
-    def invite(self) -> Invite:
-        """To train for it anew."""
-        return Invite(self.incarnation, self.group, self.round, self.version, 0.0, 0, self.step)
+    invite: Invite
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ FOUNDING = "founding"
 OPENED = "opened"
 """Purpose: a holder's decrypted sum of a cohort, int64 values."""
 
+UPDATE_BYTES = 16
+"""Length of `Receipt.update`."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class SubmissionId:
@@ -90,6 +93,11 @@ class Receipt:
         step: which of the client's updates of this base version it is: 0, or more under rules by
             which a client may run ahead of the others.
         magnitude: how large its client says it is, 0 to 15; None if it does not.
+        update: UPDATE_BYTES that name what is sealed. Its client alone can make them: the same
+            for the same integers, when they are sealed again, and others for any others. Empty for
+            FOUNDING.
+        beside: digest of the models of all groups that move together with its own and were trained
+            on with it; empty where none do.
     """
 
     run: bytes
@@ -108,6 +116,8 @@ class Receipt:
     correction: bytes | None = None
     step: int = 0
     magnitude: int | None = None
+    update: bytes = b""
+    beside: bytes = b""
     signature: bytes = b""
 
     @property
@@ -118,12 +128,18 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A submission's place in a cohort: its integer weight >= 1, its base version and step."""
+    """A submission's place in a cohort.
+
+    Args:
+        weight: integer, >= 1.
+        version, step, update: those of its receipt; who closes a cohort adds the last.
+    """
 
     id: SubmissionId
     weight: int
     version: int
     step: int = 0
+    update: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

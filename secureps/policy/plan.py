@@ -297,12 +297,10 @@ class Plan:
         """What turns a cohort's sum into numbers."""
         return cipher(self.cipher_parameters).opening
 
-    def seals_again(self, group: str) -> bool:
-        """Whether a burnt cohort may be followed by the same updates, sealed anew.
-
-        Committees allow it; where there are rounds, clients train again instead.
-        """
-        return self.opening is Opening.COMMITTEE and not self.bounds(group).rounds
+    @property
+    def seals_again(self) -> bool:
+        """Whether a burnt cohort may be followed by the same updates, sealed anew."""
+        return self.opening is Opening.COMMITTEE
 
     @property
     def room(self) -> int:

@@ -18,6 +18,7 @@ from secureps.messages.submission import (
     FOUNDING,
     OPENED,
     UPDATE,
+    UPDATE_BYTES,
     BlockHeader,
     Receipt,
     ciphertext_root,
@@ -27,6 +28,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.priority import LARGEST
 from secureps.policy.spending import fact
 from secureps.privacy.adaptive import FIRST
+from secureps.roles.agenda import together
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}
 """What a role may send blocks for."""
@@ -48,8 +50,8 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     """Accepts a receipt that this plan can have made.
 
     Raises:
-        Malformed: its purpose, step, number of blocks, size, charge, shared key or what it declares
-            of the update's size is another one.
+        Malformed: its purpose, step, number of blocks, size, charge, shared key, what names its
+            update, or what it declares of the update's size is another one.
         Oversized: an envelope or the correction is too long.
     """
     if receipt.purpose not in (UPDATE, FOUNDING):
@@ -70,6 +72,10 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     size = sum(block_bytes(plan, layout, receipt.purpose, block) for block in blocks)
     if receipt.size != size:
         raise Malformed(f"{receipt.id}: {receipt.size} bytes, the plan makes {size}")
+    beside = DIGEST_BYTES if len(together(plan, receipt.id.group)) > 1 else 0
+    wanted = (UPDATE_BYTES, beside) if receipt.purpose == UPDATE else (0, 0)
+    if (len(receipt.update), len(receipt.beside)) != wanted:
+        raise Malformed(f"{receipt.id}: its update's name and the groups beside it take {wanted}")
     check_magnitude(plan, receipt)
     check_shared_key(plan, receipt)
     check_fact(plan, layout, receipt)

@@ -20,6 +20,20 @@ from secureps.policy.plan import Plan
 from secureps.policy.rule import Base
 
 
+def together(plan: Plan, group: str) -> tuple[str, ...]:
+    """The groups that are trained for with this one, or not at all, it included, in order."""
+    if not _joins(plan, group):
+        return (group,)
+    rule = plan.group(group).rule
+    return tuple(
+        each for each in plan.groups if _joins(plan, each) and plan.group(each).rule == rule
+    )
+
+
+def _joins(plan: Plan, group: str) -> bool:
+    return group != EVALUATION and plan.bounds(group).rounds and plan.group(group).sparse is None
+
+
 @dataclass(frozen=True, slots=True)
 class Due:
     """One group to train for: the invitation, and the base that it comes to."""
@@ -51,7 +65,7 @@ class Desk:
         if any(group not in self.published for group in self.groups):
             return []
         found = [due for rounds in self._in_rounds() for due in rounds]
-        found += [due for group in self._open(together=False) if (due := self._due(group))]
+        found += [due for group in self._open(alone=True) if (due := self._due(group))]
         order = {group: k for k, group in enumerate(self.groups)}
         found.sort(key=lambda due: order[due.invite.group])
         # evaluated first, in whatever order the invitations came
@@ -60,26 +74,25 @@ class Desk:
     def more_may_come(self, due: Sequence[Due]) -> bool:
         """Whether invitations to other groups that move alone may be a moment behind these."""
         asked = {each.invite.group for each in due}
-        return bool(due) and not asked.issuperset(self._open(together=False))
+        return bool(due) and not asked.issuperset(self._open(alone=True))
 
     def _in_rounds(self) -> Iterable[list[Due]]:
         """For every rule with rounds, all of its groups or none."""
-        by_rule: dict[str, list[str]] = {}
-        for group in self._open(together=True):
-            by_rule.setdefault(repr(self.plan.group(group).rule), []).append(group)
+        by_rule: dict[tuple[str, ...], list[str]] = {}
+        for group in self._open(alone=False):
+            by_rule.setdefault(together(self.plan, group), []).append(group)
         for groups in by_rule.values():
             due = [self._due(group) for group in groups]
             if None not in due:
                 yield [each for each in due if each is not None]
 
-    def _open(self, together: bool) -> list[str]:
-        """The groups of which more versions are made, those that move together or the others."""
+    def _open(self, alone: bool) -> list[str]:
+        """The groups of which more versions are made, those that move alone or the others."""
         plan, published = self.plan, self.published
         return [
             group
             for group in self.groups
-            if published[group].version < plan.versions(group)
-            and (plan.bounds(group).rounds and plan.group(group).sparse is None) is together
+            if published[group].version < plan.versions(group) and _joins(plan, group) is not alone
         ]
 
     def _due(self, group: str) -> Due | None:

@@ -13,6 +13,8 @@ say what (`roles.coordinator`), what is said again to whom (`roles.repeating`), 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
 from secureps.messages.orders import (
@@ -64,12 +66,13 @@ def found(turn: Turn, group: GroupState, receipt: Receipt | None) -> None:
 def close(turn: Turn, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
     """These are the cohort: journalled before any message names it."""
     assert turn.federation.pinned is not None
+    whole = (replace(m, update=group.receipts[m.id].update) for m in members)
     cohort = Cohort(
         group.name,
         group.number + 1,
         group.version + 1,
         turn.federation.pinned.placement.epoch,
-        tuple(sorted(members, key=lambda member: member.id)),
+        tuple(sorted(whole, key=lambda member: member.id)),
         group.scale,
     )
     turn.write(CohortClosed(cohort, reason))

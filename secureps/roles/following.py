@@ -10,11 +10,10 @@ What must not live here: which set is next (`roles.suspecting`), the steps of a 
 
 from __future__ import annotations
 
-from secureps.messages.orders import SealAgain
+from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.records import RoundGivenUp, RoundOpened
 from secureps.messages.requests import Withdraw
 from secureps.messages.stream_records import MembersReturned, SubmissionWithdrawn
-from secureps.messages.submission import Receipt
 from secureps.policy.hiding import base_of
 from secureps.policy.rule import Arrival, Base, Close, Drop, Wait
 from secureps.policy.suspicion import Choice
@@ -46,7 +45,7 @@ def begin(turn: Turn, group: GroupState, chosen: Choice) -> None:
     turn.drop(group.name, later, text)
     turn.write(RoundOpened(group.name, group.round + 1, group.version, clients, chosen.reason))
     for client in clients:
-        turn.order(client, make_seal_again(turn, group, client))
+        turn.order(client, make_order(turn, group, client))
 
 
 def send_back(turn: Turn, group: GroupState, reason: str) -> None:
@@ -61,10 +60,11 @@ def send_back(turn: Turn, group: GroupState, reason: str) -> None:
         turn.write(MembersReturned(group.name, clients, reason))
 
 
-def make_seal_again(turn: Turn, group: GroupState, client: str) -> SealAgain:
+def make_order(turn: Turn, group: GroupState, client: str) -> SealAgain:
     """The same update, under another sequence."""
     place, number = group.places[client], turn.federation.incarnation
-    return SealAgain(number, group.name, group.round, place.id, place.version, place.step)
+    invite = Invite(number, group.name, group.round, place.version, 0.0, 0, place.step)
+    return suspecting.make_seal_again(turn, group, client, invite)
 
 
 def decide(turn: Turn, group: GroupState) -> float | None:
@@ -94,19 +94,6 @@ def _give_up(turn: Turn, group: GroupState, reason: str) -> None:
     ids = tuple(id for id in group.pending if id.client in group.suspicion.chosen)
     turn.drop(group.name, ids, reason)
     turn.write(RoundGivenUp(group.name, group.round, reason))
-
-
-def refusal(group: GroupState, receipt: Receipt) -> str:
-    """Why this is not what its client was asked for once more; empty if it is."""
-    place = group.places[receipt.id.client]
-    if Base(receipt.version, receipt.step) != base_of(place):
-        return (
-            f"asked was update {place.step} of version {place.version} once more, and this is "
-            f"update {receipt.step} of version {receipt.version}"
-        )
-    if receipt.id.sequence <= place.id.sequence:
-        return f"{place.id} is over; seal it anew"
-    return ""
 
 
 def withdrawn(turn: Turn, group: GroupState, message: Withdraw, reason: str) -> None:

@@ -43,7 +43,7 @@ from secureps.messages.submission import (
     SubmissionId,
     signing_bytes,
 )
-from secureps.policy.hiding import base_of, both_open, check_weights
+from secureps.policy.hiding import base_of, both_open, check_weights, update_of
 from secureps.policy.rule import Base
 from secureps.roles.charter import Pinned, check_minimum, check_run, founded
 from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
@@ -293,12 +293,12 @@ class Grants:
         return self.pinned.plan.bounds(group).minimum
 
     def check_apart(self, cohort: Cohort) -> None:
-        """Two sums that differ in one client's update of one base version give it away.
+        """Two sums that differ in one client's update give it away.
 
-        A blind holder allows another sum of new updates of exactly the same clients, none more and
-        none less, and each with the weight that it had, or of one half of them that nobody chose
-        (`policy.hiding`): one of them, or another holder, may have spoilt the first, and else a
-        single lie would keep all of them out of a version that cannot be made without them.
+        A blind holder allows another sum of the same updates of exactly the same clients, none more
+        and none less, and each with the weight that it had, or of one half of them that nobody
+        chose (`policy.hiding`): one of them, or another holder, may have spoilt the first, and else
+        a single lie would keep all of them out of a version that cannot be made without them.
 
         Raises:
             Refused: another sum was released that this one must not be subtracted from.
@@ -330,9 +330,13 @@ class Grants:
         """Refused unless each base version was one and the same model, now and before.
 
         Clients that are given different models can be told apart in what they send (Pasquini
-        et al. 2022). Over several cohorts the metrics' group is left out: it follows whichever
-        model is evaluated.
+        et al. 2022). So in a cohort whose rule has rounds all trained beside the same models of the
+        groups that move with it. Over several cohorts the metrics' group is left out: it follows
+        whichever model is evaluated.
         """
+        rounds = self.pinned.plan.bounds(cohort.group).rounds
+        if rounds and len({receipt.beside for receipt in receipts}) > 1:
+            raise Refused("its members trained beside different models of the other groups")
         models: dict[int, bytes] = {}
         for receipt in receipts:
             if models.setdefault(receipt.version, receipt.base) != receipt.base:
@@ -364,6 +368,8 @@ class Grants:
         stale = 0 if group == EVALUATION else own.stale
         if receipt.id.group != group or Base(receipt.version, receipt.step) != base_of(member):
             raise Refused(f"{receipt.id}: its receipt is for another group or version")
+        if receipt.update != member.update:
+            raise Refused(f"{receipt.id}: its receipt is for another update")
         if not max(0, newest - stale) <= receipt.version <= newest:
             raise Refused(
                 f"{receipt.id}: trained from version {receipt.version}, the plan's rule takes none "
@@ -402,8 +408,8 @@ class Grants:
         return Call(COORDINATOR, OpenRefused(self.name, cohort.group, cohort.number, str(reason)))
 
 
-def _updates(cohort: Cohort) -> frozenset[tuple[str, int, Base]]:
-    return frozenset((m.id.client, m.weight, base_of(m)) for m in cohort.members)
+def _updates(cohort: Cohort) -> frozenset[tuple[str, int, tuple[Base, bytes]]]:
+    return frozenset((m.id.client, m.weight, update_of(m)) for m in cohort.members)
 
 
 def _digest(cohort: Cohort, held: tuple[ShardSums, ...]) -> bytes:

@@ -195,11 +195,10 @@ class GroupState:
 
     def burn(self) -> None:
         """The cohort in the making comes to nothing: its members sit out until the next version."""
+        self.spoilt += (self.cohort,) if self.cohort is not None else ()
         if not self.streaming and not self.opened:
             return  # the next round asks them again, or sets of them
         self.sitting_out |= self.weights.keys()  # whoever opened it opens no other of theirs
-        if self.streaming and self.cohort is not None:
-            self.spoilt += (self.cohort,)
 
     @property
     def places(self) -> dict[str, Member]:

@@ -196,9 +196,9 @@ class Member:
                     step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
                 self._invites[group] = order
-            case SealAgain(_, group):
-                self._out.again[group] = order
-                self._invites.pop(group, None)  # it waits for what comes of this
+            case SealAgain(_, id):
+                self._out.ask_again(self._kit.name, order)
+                self._invites.pop(id.group, None)  # it waits for what comes of this
             case Settled(_, id, outcome, version, reason):
                 self._settle(step, id, outcome, reason, version)
             case SendAgain(_, id):
@@ -222,7 +222,7 @@ class Member:
         self._write(step, SubmissionSettled(id, outcome))
         if outcome in ("dropped", "lost"):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
-        burnt_at = version if outcome == "dropped" and self._plan.seals_again(id.group) else None
+        burnt_at = version if outcome == "dropped" and self._plan.seals_again else None
         if outcome != "included" and (keys := self._out.release(sealed, burnt_at)):
             step.effects.append(Work(Prune(keys)))
 
@@ -270,16 +270,17 @@ class Member:
         """
         while self._out.again:
             group, order = self._out.again.popitem()
-            if self._desk().pending(group, Base(order.version, order.step)):
+            invite, published = order.invite, self._library.published.get(group)
+            if self._desk().pending(group, Base(invite.version, invite.step)):
                 continue  # it is sealed, and on its way
             if task := self._out.reseal(order):
                 self._working = True
                 step.effects.append(Work(task))
                 return True
-            if self._library.published[group].version == order.version:
-                self._invites[group] = order.invite
+            if published is not None and published.version == invite.version:
+                self._invites[group] = invite
                 continue
-            gone = Decline(self._kit.name, group, order.round, "what it sent is not here any more")
+            gone = Decline(self._kit.name, group, invite.round, "what it sent is not here any more")
             step.effects.append(Call(COORDINATOR, gone))
         return False
 

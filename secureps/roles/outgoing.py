@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from secureps.errors import Malformed
 from secureps.messages.orders import GroupVersion, SealAgain
 from secureps.messages.records import Sealed
 from secureps.messages.requests import Telemetry
@@ -64,12 +65,24 @@ class Outgoing:
         old = [i for i, (_, at) in self.burnt.items() if i.group == group and at < version]
         return tuple(key for id in old for key in self.release(self.burnt.pop(id)[0], None))
 
+    def ask_again(self, client: str, order: SealAgain) -> None:
+        """One of this client's is to be sealed anew.
+
+        Raises:
+            Malformed: it is none.
+        """
+        if order.id.client != client or order.id.group != order.invite.group:
+            raise Malformed(
+                f"{order.id} is no submission of {client} to {order.invite.group!r:.80}"
+            )
+        self.again[order.id.group] = order
+
     def reseal(self, order: SealAgain) -> Reseal | None:
         """What is to be sealed anew; None if it is not here any more."""
         if order.id not in self.burnt:
             return None
         sealed, _ = self.burnt[order.id]
-        return Reseal(sealed.receipt, sealed.headers, sealed.content, self.next[order.group])
+        return Reseal(sealed.receipt, sealed.headers, sealed.content, self.next[order.id.group])
 
     def begin_at(self, sequences: tuple[GroupVersion, ...]) -> None:
         """What the coordinator counted, should this client have lost its state."""

@@ -30,11 +30,12 @@ from secureps.roles import (
     commit,
     ending,
     examining,
-    following,
     founding,
     judging,
+    quorum,
     rounds,
     streaming,
+    suspecting,
 )
 from secureps.roles.admission import check_receipt
 from secureps.roles.charter import Charter
@@ -120,7 +121,7 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
     if id.client in turn.federation.isolated:
         raise Refused(f"left out of this run: {turn.federation.isolated[id.client]}")
     if turn.plan.bounds(group.name).rounds:
-        _demand_wanted(group, receipt, turn.federation.base(group))
+        _demand_wanted(turn, group, receipt)
     else:
         _demand_asked(turn, group, receipt)
     turn.write(Received(receipt))
@@ -233,8 +234,8 @@ def _demand_founder(turn: Turn, group: GroupState, receipt: Receipt) -> None:
         raise WrongVersion(f"the founding model of {group.name} is here already")
 
 
-def _demand_wanted(group: GroupState, receipt: Receipt, base: bytes) -> None:
-    id, coming = receipt.id, group.version + 1
+def _demand_wanted(turn: Turn, group: GroupState, receipt: Receipt) -> None:
+    id, coming, base = receipt.id, group.version + 1, turn.federation.base(group)
     if group.phase is not Phase.COLLECTING:
         raise WrongVersion(
             f"{group.name} takes no updates now ({group.reason}); pull and wait to be invited"
@@ -248,6 +249,9 @@ def _demand_wanted(group: GroupState, receipt: Receipt, base: bytes) -> None:
         raise WrongVersion(f"{id.client} is not invited to version {coming}")
     if id.client in group.inbox.clients:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
+    again = quorum.wanted(turn.plan) and id.client in group.places
+    if again and (wrong := suspecting.refusal(group, receipt)):
+        raise WrongVersion(f"{id}: {wrong}")
 
 
 def _demand_asked(turn: Turn, group: GroupState, receipt: Receipt) -> None:
@@ -263,7 +267,7 @@ def _demand_asked(turn: Turn, group: GroupState, receipt: Receipt) -> None:
     if id.client in group.invited:
         if any(other.client == id.client for other in group.receipts):
             raise Conflict(f"{id.client} has sent that once more already")
-        wrong = following.refusal(group, receipt)
+        wrong = suspecting.refusal(group, receipt)
         if wrong or group.history.get(receipt.version) != receipt.base:
             raise WrongVersion(f"{id}: {wrong or 'its base is another model'}")
         return

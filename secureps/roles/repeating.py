@@ -93,7 +93,7 @@ def _repeat_to_committee(turn: Turn, group: GroupState, holder: str) -> None:
 def _asked(turn: Turn, group: GroupState, client: str) -> Invite | SealAgain:
     if not group.streaming:
         return rounds.make_invite(turn, group, client)
-    make = following.make_seal_again if client in group.invited else streaming.make_invite
+    make = following.make_order if client in group.invited else streaming.make_invite
     return make(turn, group, client)
 
 

@@ -6,10 +6,11 @@ What must not live here: the steps of a version (`roles.commit`), groups without
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from secureps.errors import InternalError
-from secureps.messages.orders import Invite
+from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.records import MemberDeclined, RoundExtended, RoundGivenUp, RoundOpened
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.rule import (
@@ -141,16 +142,19 @@ def _admitted(
     return invited, (reasons or ["no member is live"])[0]
 
 
-def make_invite(turn: Turn, group: GroupState, member: str) -> Invite:
-    """To train, from the committed version."""
+def make_invite(turn: Turn, group: GroupState, member: str) -> Invite | SealAgain:
+    """To train, from the committed version; or to send once more what a burnt cohort had of it."""
     seconds = turn.plan.group(group.name).rule.deadline
     evaluates, number = judging.asked(turn, group, member), turn.federation.incarnation
-    return Invite(number, group.name, group.round, group.version, seconds, evaluates)
+    invite = Invite(number, group.name, group.round, group.version, seconds, evaluates)
+    if quorum.wanted(turn.plan) and member in group.places:
+        return suspecting.make_seal_again(turn, group, member, invite)
+    return invite
 
 
 def decide(turn: Turn, group: GroupState) -> float | None:
     receipts, waiting = quorum.examined(turn, group)
-    decision = decided(turn, group, receipts)
+    decision = decided(turn, group, alike(receipts))
     if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time
         decision = Wait(quorum.last_look(turn, group), "the deadline is over")
     match decision:
@@ -168,6 +172,19 @@ def decide(turn: Turn, group: GroupState) -> float | None:
             return until
         case PassOver():
             raise InternalError(f"the rule of {group.name} has rounds, and passes over nobody")
+
+
+def alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
+    """The most that trained beside the same models of the groups that move with theirs.
+
+    One group may be a version ahead while another still waits for members: holders open no sum of
+    those who trained before and after.
+    """
+    counts = Counter(receipt.beside for receipt in receipts)
+    if len(counts) < 2:
+        return receipts
+    ((most, _),) = counts.most_common(1)
+    return tuple(receipt for receipt in receipts if receipt.beside == most)
 
 
 def decided(turn: Turn, group: GroupState, receipts: Collection[Receipt]) -> Decision:

@@ -12,11 +12,12 @@ from functools import partial
 from secureps.config import SyncSection
 from secureps.errors import Refused
 from secureps.messages.evaluation import EVALUATION
+from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.records import ClientIsolated
-from secureps.messages.submission import Member
+from secureps.messages.submission import Member, Receipt
 from secureps.policy.buckets import Clients, halves
-from secureps.policy.hiding import base_of, check_weights
-from secureps.policy.rule import Arrival, Close, Drop, Wait, named
+from secureps.policy.hiding import base_of, check_weights, update_of
+from secureps.policy.rule import Arrival, Base, Close, Drop, Wait, named
 from secureps.policy.suspicion import Choice, Cut, Suspicion, choose, closing
 from secureps.roles import ending, quorum
 from secureps.roles.group_state import GroupState
@@ -49,9 +50,9 @@ def choice(turn: Turn, group: GroupState, live: frozenset[str]) -> Choice:
 
 def _as_it_was(group: GroupState, whole: Clients, part: Clients) -> bool:
     """Whether these clients of a burnt cohort have been in no other with a later update."""
-    now = {client: (m.weight, base_of(m)) for client, m in group.places.items()}
+    now = {client: (m.weight, update_of(m)) for client, m in group.places.items()}
     for cohort in group.spoilt:
-        was = {m.id.client: (m.weight, base_of(m)) for m in cohort.members}
+        was = {m.id.client: (m.weight, update_of(m)) for m in cohort.members}
         if was.keys() == whole and all(now[client] == was[client] for client in part):
             return True
     return False
@@ -93,6 +94,26 @@ def decide(turn: Turn, group: GroupState, arrivals: tuple[Arrival, ...]) -> Clos
         return Drop(tuple(ids), f"given up: {count}, not {missing}; nothing was opened")
     until = first if turn.now < first else last
     return Wait(until, f"{count}; waits for {named(sorted(state.chosen - here))}")
+
+
+def make_seal_again(turn: Turn, group: GroupState, client: str, invite: Invite) -> SealAgain:
+    """The same update under another sequence, of a client with a place in a burnt cohort."""
+    return SealAgain(turn.federation.incarnation, group.places[client].id, invite)
+
+
+def refusal(group: GroupState, receipt: Receipt) -> str:
+    """Why this is not what its client was asked for once more; empty if it is."""
+    place = group.places[receipt.id.client]
+    if Base(receipt.version, receipt.step) != base_of(place):
+        return (
+            f"asked was update {place.step} of version {place.version} once more, and this is "
+            f"update {receipt.step} of version {receipt.version}"
+        )
+    if receipt.update != place.update:
+        return f"{place.id} was another update of that version: only the same may follow it"
+    if receipt.id.sequence <= place.id.sequence:
+        return f"{place.id} is over; seal it anew"
+    return ""
 
 
 def isolate(turn: Turn, group: GroupState) -> None:

@@ -134,7 +134,7 @@ class BlockHeader(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., author: _Optional[str] = ..., purpose: _Optional[str] = ..., group: _Optional[str] = ..., sequence: _Optional[int] = ..., block: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "root", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "step", "magnitude", "signature")
+    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "root", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "step", "magnitude", "update", "beside", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +151,8 @@ class Receipt(_message.Message):
     CORRECTION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     MAGNITUDE_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
+    BESIDE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     id: SubmissionId
@@ -168,20 +170,24 @@ class Receipt(_message.Message):
     correction: bytes
     step: int
     magnitude: int
+    update: bytes
+    beside: bytes
     signature: bytes
-    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., step: _Optional[int] = ..., magnitude: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., step: _Optional[int] = ..., magnitude: _Optional[int] = ..., update: _Optional[bytes] = ..., beside: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("id", "weight", "version", "step")
+    __slots__ = ("id", "weight", "version", "step", "update")
     ID_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
     id: SubmissionId
     weight: int
     version: int
     step: int
-    def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    update: bytes
+    def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., update: _Optional[bytes] = ...) -> None: ...
 
 class Cohort(_message.Message):
     __slots__ = ("group", "number", "version", "epoch", "members", "scale")
@@ -800,20 +806,14 @@ class SendAgain(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ...) -> None: ...
 
 class SealAgain(_message.Message):
-    __slots__ = ("incarnation", "group", "round", "id", "version", "step")
+    __slots__ = ("incarnation", "id", "invite")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    STEP_FIELD_NUMBER: _ClassVar[int]
+    INVITE_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
-    group: str
-    round: int
     id: SubmissionId
-    version: int
-    step: int
-    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., version: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    invite: Invite
+    def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ...) -> None: ...
 
 class Finish(_message.Message):
     __slots__ = ("incarnation", "reason")
