@@ -1,0 +1,128 @@
+"""Rounds after a burnt cohort: who stood in it sends the same once more."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.config import PlanSection
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages import records
+from secureps.messages.submission import Receipt
+from secureps.policy.hiding import both_open
+from secureps.policy.plan import Plan
+from secureps.roles.group_state import Phase
+from secureps.roles.rounds import alike
+from secureps.run.names import client_names
+from secureps.run.simulation import Cast, Simulation
+from secureps.sections import parse
+from tests.cheats import journalled, lies, small_error, spoils, until
+from tests.federations import Tensors, Walker, finished, same, small_plan
+
+COUNT, MINIMUM = 10, 4
+
+
+class Moody(Walker):
+    """Trains from the same model twice, and never to the same one."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        result = super().fit(parameters, config)
+        moved = {name: value + self.fits for name, value in result.parameters.items()}
+        bias = result.parameters | {"head.bias": moved["head.bias"] / 64}
+        return FitResult(bias, result.examples, result.metrics, result.steps)
+
+
+def plan_for(*groups: dict[str, Any], versions: int = 6) -> Plan:
+    rule = {"quorum": COUNT, "minimum": MINIMUM, "deadline": 10.0, "extensions": 1}
+    common = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
+    body = small_plan("rlwe", versions=versions).section.model_dump(exclude_none=True)
+    body["cipher"]["capacity"] = 16
+    body["group"] = [common | group for group in groups]
+    return Plan(parse(PlanSection, body, "test"))
+
+
+def federation(folder: Path, plan: Plan, moody: int = COUNT // 2) -> Simulation:
+    kinds = [Moody] * moody + [Walker] * (COUNT - moody)
+    trainers = {name: kinds[i](i) for i, name in enumerate(client_names(COUNT))}
+    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
+
+
+def no_holder_could_refuse(simulation: Simulation) -> None:
+    assert journalled(simulation, records.HolderRefused) == []
+    pinned = simulation.coordinator.federation.pinned
+    assert pinned is not None
+    closed = [record.cohort for record in journalled(simulation, records.CohortClosed)]
+    for one, other in itertools.combinations(closed, 2):
+        if one.group == other.group:
+            assert both_open(pinned.run.id, one, other, MINIMUM)
+
+
+def fits(simulation: Simulation) -> list[int]:
+    return [simulation._cast.trainers[name].fits for name in client_names(COUNT)]  # type: ignore[attr-defined]
+
+
+def test_nobody_trains_again_for_a_cohort_that_was_burnt(tmp_path: Path) -> None:
+    """Of ten, five of whom would send another update than before, which no holder would add."""
+    simulation = federation(tmp_path, plan_for({}))
+    until(simulation, Phase.COLLECTING)
+    spoils(simulation, "client-07", times=99)
+    simulation.run()
+    assert simulation.versions() == {"all": 6}
+    assert set(simulation.coordinator.federation.isolated) == {"client-07"}
+    assert journalled(simulation, records.CohortBurnt)
+    assert max(fits(simulation)) == 6, "once a version"
+    no_holder_could_refuse(simulation)
+
+
+def test_who_was_killed_and_trains_otherwise_is_not_summed_for_this_version(
+    tmp_path: Path,
+) -> None:
+    simulation = federation(tmp_path, plan_for({}, versions=4))
+    until(simulation, Phase.COLLECTING)
+    simulation.kill("holder-3")
+    lies(simulation, "holder-1", small_error, times=1)
+    simulation.run(lambda: bool(journalled(simulation, records.CohortBurnt)))
+    for name in ("client-00", "client-09"):
+        simulation.kill(name)
+        simulation.start(name)
+    simulation.run()
+    assert simulation.versions() == {"all": 4}
+    closed = [record.cohort for record in journalled(simulation, records.CohortClosed)]
+    again = [{m.id.client for m in c.members} for c in closed if c.version == 2][1:]
+    assert not any("client-00" in members for members in again), "its update is another"
+    no_holder_could_refuse(simulation)
+
+
+def test_groups_that_move_together_go_on_together_when_one_is_burnt(tmp_path: Path) -> None:
+    names = {"name": "body", "pattern": "body.*"}, {"name": "head", "pattern": "head.*"}
+    models = []
+    for offends in (False, True):
+        simulation = federation(tmp_path / str(offends), plan_for(*names, versions=4), moody=0)
+        simulation.run(lambda: simulation.versions() == {"body": 1, "head": 1})  # noqa: B023
+        if offends:
+            simulation.kill("holder-3")
+            lies(simulation, "holder-1", small_error, times=1)
+        simulation.run(lambda: finished(simulation))  # noqa: B023
+        assert simulation.versions() == {"body": 4, "head": 4}
+        assert len(journalled(simulation, records.CohortBurnt)) == offends
+        no_holder_could_refuse(simulation)
+        models.append(simulation.model())
+    closed = [record.cohort for record in journalled(simulation, records.CohortClosed)]
+    assert [c.version for c in closed].count(2) == 3, "one of the two was closed again"
+    assert not same(*models), "half of the clients made that version"
+
+
+@pytest.mark.parametrize(("counts", "most"), [((3, 2), 0), ((2, 3), 1), ((4,), 0)])
+def test_the_most_that_trained_beside_the_same_models_are_summed(
+    counts: tuple[int, ...], most: int
+) -> None:
+    receipts: list[Any] = [
+        Receipt(b"", None, "", 0, b"", (), b"", (), (), 0, None, None, False, beside=bytes([kind]))  # type: ignore[arg-type]
+        for kind, count in enumerate(counts)
+        for _ in range(count)
+    ]
+    assert [r.beside for r in alike(receipts)] == [bytes([most])] * counts[most]
