@@ -11,11 +11,11 @@ from secureps.crypto.identity import Roster, certify, sign_roster
 from secureps.crypto.suite import key_length
 from secureps.messages import orders, requests
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
-from secureps.messages.submission import Receipt
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.grants import Grants, HolderRules
 from secureps.roles.machine import Step
-from tests.roles_kit import CA, HOLDERS, IDENTITIES, MANY_ROSTER, SHARDS
+from tests.roles_kit import CA, HOLDERS, IDENTITIES, MANY, MANY_ROSTER, SHARDS
 from tests.stream_parties import MINIMUM, StreamWorld
 
 KEYS = ("keys-0", "keys-1", "keys-2", "keys-3")
@@ -35,6 +35,7 @@ class CommitteeWorld(StreamWorld):
 
     def __init__(self, plan: Plan, offenders: Set[str]) -> None:
         self.offenders = offenders
+        self.keys: dict[str, set[tuple[int, int]]] = {name: set() for name in MANY}
         rules = HolderRules(minimum=MINIMUM, holders=HOLDERS)
         self.grants = Grants(KEYS[0], COMMITTEE_ROSTER, rules, blind=True)
         self._committee = plan.committee(KEYS)
@@ -86,12 +87,31 @@ class CommitteeWorld(StreamWorld):
     def _spoilt(self, cohort: Any) -> bool:
         return any(member.id.client in self.offenders for member in cohort.members)
 
-    def _seal_again(self, client: str, order: orders.SealAgain) -> requests.Submit | None:
-        sender = self.senders[client]
+    def crash(self, name: str, disk: bool = False) -> None:
+        """The keys of what it sent were in memory."""
+        self.keys[name].clear()
+        super().crash(name, disk)
+
+    def train(self, name: str, behind: int = 0) -> SubmissionId:
+        id = super().train(name, behind)
+        receipt = self.senders[name].outbox[id]
+        self.keys[name].add((receipt.version, receipt.step))
+        return id
+
+    def _seal_again(
+        self, client: str, order: orders.SealAgain
+    ) -> requests.Submit | requests.Decline | None:
+        """If its key is gone, the same comes of training from that version, if it is the newest."""
+        sender, invite = self.senders[client], order.invite
+        base = (invite.version, invite.step)
         sender.invite = None
-        base = (order.invite.version, order.invite.step)
         if any((r.version, r.step) == base for r in sender.outbox.values()):
             return None  # it is on its way
+        if base not in self.keys[client] and order.invite.version != sender.version:
+            return requests.Decline(
+                client, order.id.group, order.invite.round, "it is not here any more"
+            )
+        self.keys[client].add(base)
         receipt = self.receipt(client, sender.next, order.invite.version, step=order.invite.step)
         sender.next += 1
         sender.outbox[receipt.id] = receipt

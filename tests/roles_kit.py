@@ -33,6 +33,7 @@ from secureps.messages.submission import (
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact
 from secureps.roles.admission import block_bytes
+from secureps.roles.agenda import together
 from secureps.roles.charter import Charter
 from secureps.roles.coordinator import Coordinator
 from secureps.roles.federation import Federation
@@ -220,6 +221,7 @@ def make_receipt(
         release=spends if isinstance(spends, Release) else None,
         unsafe=False,
         update=update_name(id, version) if purpose == UPDATE else b"",
+        beside=bytes(32) if purpose == UPDATE and len(together(plan, id.group)) > 1 else b"",
     )
     signed: Receipt = sign(dataclasses.replace(receipt, **changes), id.client)
     return signed

@@ -280,3 +280,26 @@ def test_an_evaluation_under_way_is_paid_for_before_the_next_version(
         assert run.loop.now() < 5.0, "a round waited for clients that had stopped"
         assert sorted(metrics_of(run)) == [v for v in range(1, made + 1) if v % every == 0]
         assert federation.evaluations.skipped == {}
+
+
+def test_who_is_silent_does_not_hold_up_those_who_can_send_nothing_more() -> None:
+    """What they sent is summed once they have waited for a deadline, counted from when it came."""
+    rule = {"name": "ssp", "slack": 1, "minimum": 3, "deadline": 50.0}
+    plan = stream_plan(rule, privacy=PRIVACY, training={"local_steps": STEPS})
+    world = StreamWorld(budgeted(plan, 1))
+    world.found()
+    world.wait(20.0)
+    for client in ("c1", "c2", "c3", "c4"):
+        world.train(client)
+    while world.due:
+        world.deliver(world.due[0])
+    group = world.group()
+    assert group.pool.spent == {"c1", "c2", "c3", "c4"}
+    assert group.reason == "4 members have sent; cohort 1 waits for c0, 1 clock behind, 50 s left"
+    world.wait(49.0)
+    assert world.due == []
+    world.wait(1.0)
+    assert group.pool.passed == {"c0"}
+    while world.due:
+        world.deliver(world.due[0])
+    assert [{m.id.client for m in cohort.members} for cohort in world.made] == [group.pool.spent]

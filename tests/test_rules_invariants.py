@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar
 
 from hypothesis import settings
@@ -12,7 +13,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.buffered import Buffered
 from secureps.policy.hiding import check_weights
 from secureps.policy.priority import Priority, freshness
-from secureps.policy.rule import Rule
+from secureps.policy.rule import PassOver, Rule, RuleState, Wait
 from secureps.policy.ssp import Ssp
 from tests.rule_world import RuleWorld
 
@@ -152,6 +153,19 @@ class SspMembers(Members):
         """Ho et al. 2013: an update at clock c reads every cohort below c - s."""
         for _, clock, _, version in self.world.started:
             assert version >= clock - self.slack
+
+
+def test_ssp_does_not_ask_since_when_a_member_stands_that_takes_part_no_more() -> None:
+    """d is live and ahead, and no moment is known of it: the others' count."""
+    clocks = {"a": 0, "b": 1, "c": 1, "d": 1}
+    known = RuleState(0, frozenset(clocks), {"a"}, clocks=clocks, moved={"a": 0.0, "b": 5.0})
+    ssp = Ssp(1, MINIMUM, 100, 3, DEADLINE)
+    count = "0 members have sent; cohort 1 waits for a"
+    waits = ssp.decide(10.0, (), known)
+    assert waits == Wait(5.0 + DEADLINE, f"{count}, 1 clock behind, 55 s left")
+    assert isinstance(ssp.decide(5.0 + DEADLINE, (), known), PassOver)
+    alone = dataclasses.replace(known, moved={"a": 0.0})
+    assert ssp.decide(1000.0, (), alone) == Wait(None, f"{count} at clock 0")
 
 
 class BufferedMembers(Members):

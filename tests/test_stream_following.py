@@ -374,47 +374,110 @@ def test_the_same_integers_are_sealed_under_another_key(tmp_path: Path) -> None:
         hands.work(Reseal(old.receipt, old.headers, old.content, 78))
 
 
-def test_a_cohort_of_uneven_weights_is_followed_by_those_who_were_behind(tmp_path: Path) -> None:
-    """Its halves would single members out: who was behind may train from the newest version."""
+FAST, SLOW = ("c0", "c1", "c2"), ("c3", "c4", "c5")
+
+
+def uneven(offenders: set[str], gone: str = "") -> CommitteeWorld:
+    """c0 spoils a cohort that is not cut, for FAST weigh 2 and SLOW 1, who were behind.
+
+    `gone` crashed after it had sent, and has the key of that no more.
+    """
     rule = {"name": "buffered", "buffer": 6, "minimum": 3, "max_staleness": 3, "power": 1.0}
-    offenders: set[str] = set()
     world = CommitteeWorld(plan_by_rote({**rule, "deadline": 50.0}, "rlwe"), offenders)
     world.found()
     world.join("c5")
-
-    def play(*clients: str, behind: int = 0) -> None:
-        for client in [c for c in world.ready() if c in clients]:
-            world.train(client, behind)
-        while world.due:
-            world.deliver(world.due[0])
-
-    fast, slow = ("c0", "c1", "c2"), ("c3", "c4", "c5")
-    play(*fast)
+    play(world, *FAST)
     world.wait(50.0)
-    play()
+    play(world)
     assert world.group().version == 1
     offenders.add("c0")
-    play(*fast)
-    play(*slow, behind=1)
+    play(world, *FAST)
+    play(world, *SLOW[:2], behind=1)
+    if gone:
+        world.crash(gone)
+    play(world, *SLOW[2:], behind=1)
+    return world
+
+
+def play(world: CommitteeWorld, *clients: str, behind: int = 0) -> None:
+    for client in [c for c in world.ready() if c in clients]:
+        world.train(client, behind)
+    while world.due:
+        world.deliver(world.due[0])
+
+
+def burnt_and_back(world: CommitteeWorld) -> tuple[list[Any], list[Any]]:
+    """The cohorts that were burnt, and those who returned."""
     journal = [record for _, step in world.log for record in step]
-    burnt = [r.cohort for r in journal if isinstance(r, records.CohortClosed)][1:]
+    closed = [r.cohort for r in journal if isinstance(r, records.CohortClosed)]
+    back = [r for r in journal if isinstance(r, stream_records.MembersReturned)]
+    return [cohort for cohort in closed if cohort not in world.made], back
+
+
+def test_a_cohort_of_uneven_weights_is_followed_by_those_who_were_behind() -> None:
+    """Its halves would single members out: who was behind may train from the newest version."""
+    world = uneven(set())
+    burnt, (back,) = burnt_and_back(world)
     assert len(burnt) == 3, "it is tried three times, whole"
     for cohort in burnt:
         weights = {member.id.client: member.weight for member in cohort.members}
-        assert weights == dict.fromkeys(fast, 2) | dict.fromkeys(slow, 1)
-    (back,) = [r for r in journal if isinstance(r, stream_records.MembersReturned)]
-    assert back.clients == slow
+        assert weights == dict.fromkeys(FAST, 2) | dict.fromkeys(SLOW, 1)
+    assert back.clients == SLOW
     assert back.reason == "no other set of clients may make this version"
     assert Narrator().told(back) == f"all: c3, c4, c5 return: {back.reason}"
-    play(*slow)
+    play(world, *SLOW)
     world.wait(50.0)
-    play()
+    play(world)
     assert world.group().version == 2
-    assert world.group().suspicion.pools == {frozenset(fast)}
+    assert world.group().suspicion.pools == {frozenset(FAST)}
     while not world.federation.isolated:
-        play(*fast, *slow)
+        play(world, *FAST, *SLOW)
         world.wait(50.0)
         for cohort in world.made[2:]:
             assert {member.weight for member in cohort.members} == {1}, "while some are suspected"
     assert set(world.federation.isolated) == {"c0"}
     assert world.federation.ending == ""
+
+
+def test_who_was_behind_waits_a_deadline_for_who_is_needed_for_a_set() -> None:
+    world = uneven(set(), gone="c1")
+    assert world.group().reason == "5 of 6 have arrived; waits for c1"
+    world.wait(50.0)
+    assert world.group().reason == "waits for c1, without whom no set may be tried"
+    world.wait(49.0)
+    assert burnt_and_back(world)[1] == []
+    world.wait(1.0)
+    (back,) = burnt_and_back(world)[1]
+    assert (back.clients, back.reason) == (SLOW, "waits for c1, without whom no set may be tried")
+    play(world, *SLOW)
+    world.wait(50.0)
+    play(world)
+    assert world.group().version == 2
+
+
+def test_who_has_the_key_no_more_was_behind_all_the_same() -> None:
+    """It may not send that update again, and trains from the newest version as others do."""
+    world = uneven(set(), gone="c3")
+    world.join("c3")
+    play(world)
+    burnt, (back,) = burnt_and_back(world)
+    assert (len(burnt), back.clients) == (1, SLOW)
+    assert world.group().lost == {"c3"}
+    play(world, *SLOW)
+    world.wait(50.0)
+    play(world)
+    assert world.group().version == 2
+
+
+def test_a_lost_key_says_nothing_of_a_later_update() -> None:
+    offenders: set[str] = set()
+    world = uneven(offenders, gone="c3")
+    world.join("c3")
+    play(world)
+    offenders.add("c3")
+    play(world, *SLOW)
+    world.wait(50.0)
+    play(world)
+    assert world.group().lost == frozenset()
+    rounds = [r for _, step in world.log for r in step if isinstance(r, records.RoundOpened)]
+    assert rounds[-1].invited == SLOW

@@ -47,24 +47,34 @@ def test_what_a_member_sent_before_a_lapse_counts_when_it_is_back(slack: int) ->
     assert [m.id.client for m in world.made[0].members] == list(MANY[:5])
 
 
-def test_a_burnt_cohort_is_followed_by_those_who_joined_while_it_was_made() -> None:
-    """Cohorts are counted on, and they may send no other update of the version: it is not due."""
-    world = begun(0)
+@pytest.mark.parametrize("clock", [1, 2], ids=["while it was made", "when it was burnt"])
+def test_a_burnt_cohort_is_followed_by_those_who_joined(clock: int) -> None:
+    """Cohorts are counted on: of who sent while one was made, another update is not due."""
+    world, others = begun(0), MANY[5:8]
     for client in MANY[:5]:
         world.train(client)
     while world.group().phase is not Phase.OPENING:
         world.deliver(world.due[0])
-    for client in MANY[5:8]:
-        world.join(client)
-        world.train(client)
-    while others := [due for due in world.due if not isinstance(due.order, orders.Open)]:
-        world.deliver(others[0])
+    if clock == 1:
+        for client in others:
+            world.join(client)
+            world.train(client)
+    while rest := [due for due in world.due if not isinstance(due.order, orders.Open)]:
+        world.deliver(rest[0])
     (opens,) = world.due
     number = world.group().number
     world.replace(opens, requests.OpenRefused(HOLDER, "all", number, "no"))
     drain(world)
+    if clock == 2:
+        for client in others:
+            world.join(client)
+        for client in others:
+            world.train(client)
+    drain(world)
     assert world.group().version == 1
-    assert [m.id.client for m in world.made[0].members] == list(MANY[5:8])
+    assert [m.id.client for m in world.made[0].members] == list(others)
+    assert world.group().pool.clocks == dict.fromkeys(MANY, clock), "who sat out is not behind"
+    assert world.ready() == list(MANY)
 
 
 def test_who_has_retired_is_not_asked_by_a_coordinator_that_begins_again() -> None:

@@ -36,7 +36,7 @@ class MemberEntered:
 
 @dataclass(frozen=True, slots=True)
 class MemberLeft:
-    """Its lease ran out, or it takes part no more: for good if its budget is `spent`."""
+    """Its lease ran out, or it sits out; or it takes part no more, for its budget is `spent`."""
 
     group: str
     client: str

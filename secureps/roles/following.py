@@ -13,7 +13,7 @@ from __future__ import annotations
 from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.records import RoundGivenUp, RoundOpened
 from secureps.messages.requests import Withdraw
-from secureps.messages.stream_records import MembersReturned, SubmissionWithdrawn
+from secureps.messages.stream_records import SubmissionWithdrawn
 from secureps.policy.hiding import base_of
 from secureps.policy.rule import Arrival, Base, Close, Drop, Wait
 from secureps.policy.suspicion import Choice
@@ -48,16 +48,16 @@ def begin(turn: Turn, group: GroupState, chosen: Choice) -> None:
         turn.order(client, make_order(turn, group, client))
 
 
-def send_back(turn: Turn, group: GroupState, reason: str) -> None:
-    """No set is left: whoever was behind in a burnt cohort trains from the newest, as others do.
+def behind(turn: Turn, group: GroupState) -> frozenset[str]:
+    """Who sits out, and may train from the newest version: in a burnt cohort it was behind.
 
     That is another update: none is in two sums, whatever was opened.
     """
-    places = group.places
-    older = [c for c in sorted(group.sitting_out) if c in places]
-    clients = tuple(c for c in older if places[c].version < group.version)
-    if clients:
-        turn.write(MembersReturned(group.name, clients, reason))
+    if not possible(turn, group):
+        return frozenset()
+    sent = group.burnt_members.items()
+    older = {client for client, member in sent if member.version < group.version}
+    return frozenset(older & group.sitting_out - turn.federation.isolated.keys())
 
 
 def make_order(turn: Turn, group: GroupState, client: str) -> SealAgain:

@@ -199,12 +199,18 @@ class GroupState:
         if not self.streaming and not self.opened:
             return  # the next round asks them again, or sets of them
         self.sitting_out |= self.weights.keys()  # whoever opened it opens no other of theirs
+        if self.streaming:
+            self.lost -= self.weights.keys()  # what they lost was an older one
+
+    @property
+    def burnt_members(self) -> dict[str, Member]:
+        """By client: what it sent last for a burnt cohort."""
+        return {member.id.client: member for cohort in self.spoilt for member in cohort.members}
 
     @property
     def places(self) -> dict[str, Member]:
-        """By client: what it sent last for a burnt cohort, and may send once more."""
-        members = (member for cohort in self.spoilt for member in cohort.members)
-        return {m.id.client: m for m in members if m.id.client not in self.lost}
+        """Those of them that their clients may send once more."""
+        return {c: m for c, m in self.burnt_members.items() if c not in self.lost}
 
     def decline(self, client: str) -> None:
         """It takes no part in the open round; without rounds, in none for this version."""

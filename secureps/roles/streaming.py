@@ -29,6 +29,7 @@ from secureps.messages.stream_records import (
     MemberEntered,
     MemberLeft,
     MemberPassed,
+    MembersReturned,
     StreamBegan,
     StreamEnded,
     SubmissionWithdrawn,
@@ -75,15 +76,18 @@ def _move(turn: Turn, group: GroupState) -> float | None:
     if lacking := ending.too_few(turn, group):
         group.reason = lacking
         return until
-    chosen = _choice(turn, group)
-    if chosen is not None and chosen.clients:
-        following.begin(turn, group, chosen)
-        return following.decide(turn, group)
-    if chosen is not None and not chosen.over:
-        group.reason = chosen.reason
-        return until
-    if chosen is not None:
-        following.send_back(turn, group, chosen.reason)
+    chosen = None
+    if _may_follow(turn, group):
+        chosen = following.choice(turn, group)
+        lacking = quorum.short(turn) if chosen.clients else ""
+        if chosen.clients and not lacking:
+            following.begin(turn, group, chosen)
+            return following.decide(turn, group)
+        if not lacking:
+            _send_back(turn, group, chosen)
+        if not chosen.over and not _suffice(turn, group, _others(turn, group)):
+            group.reason = lacking or chosen.reason
+            return _earliest(until, _patience(turn, group))
     spent = len(group.pool.spent)
     held = _ask(turn, group)
     if held and group.phase is Phase.COLLECTING:  # what a version in the making waits for stays
@@ -92,7 +96,11 @@ def _move(turn: Turn, group: GroupState) -> float | None:
         _end_if_too_few(turn, group, chosen.reason if chosen is not None else "")
     if turn.federation.ending or group.resigned or len(group.pool.spent) > spent:
         return turn.now
-    return min((at for at in (until, _patience(turn, group)) if at is not None), default=None)
+    return _earliest(until, _patience(turn, group))
+
+
+def _earliest(*times: float | None) -> float | None:
+    return min((at for at in times if at is not None), default=None)
 
 
 def _patience(turn: Turn, group: GroupState) -> float | None:
@@ -103,25 +111,37 @@ def _patience(turn: Turn, group: GroupState) -> float | None:
     return until if turn.now < until else None
 
 
-def _choice(turn: Turn, group: GroupState) -> Choice | None:
-    """Which set of a burnt cohort is next; None where others are to make the version.
-
-    They are if enough of them are here, for a deadline's time, and when there is no set.
-    """
+def _may_follow(turn: Turn, group: GroupState) -> bool:
+    """Whether sets of a burnt cohort are to make the version: others have a deadline's time."""
     if group.phase is not Phase.COLLECTING or turn.federation.ending:
-        return None
+        return False
     if not following.possible(turn, group):
-        return None
+        return False
+    return _patience(turn, group) is None or not _suffice(turn, group, _others(turn, group))
+
+
+def _others(turn: Turn, group: GroupState) -> frozenset[str]:
+    """Who is here and does not sit out, or has sent something before it went."""
     here, pool = turn.takers(group.name), group.pool
     coming = {id.client for id in group.pending} | (pool.training.keys() & here)
-    others = (here - pool.spent | coming) - group.sitting_out
-    enough = len(others) >= turn.plan.bounds(group.name).minimum
-    if enough and _patience(turn, group) is not None:
-        return None
-    chosen = following.choice(turn, group)
-    if chosen.clients and (lacking := quorum.short(turn)):
-        chosen = Choice(frozenset(), lacking)
-    return None if enough and not chosen.clients else chosen
+    return (here - pool.spent | coming) - group.sitting_out
+
+
+def _suffice(turn: Turn, group: GroupState, clients: frozenset[str]) -> bool:
+    return len(clients) >= turn.plan.bounds(group.name).minimum
+
+
+def _send_back(turn: Turn, group: GroupState, chosen: Choice) -> None:
+    """No set can be tried: whoever was behind trains from the newest, if they are enough for it.
+
+    Those who are needed for a set have a deadline's time to come.
+    """
+    if not chosen.over and _patience(turn, group) is not None:
+        return
+    clients = following.behind(turn, group)
+    here = clients & turn.takers(group.name) - group.pool.spent
+    if here and _suffice(turn, group, _others(turn, group) | here):
+        turn.write(MembersReturned(group.name, tuple(sorted(clients)), chosen.reason))
 
 
 def state(turn: Turn, group: GroupState) -> RuleState:
@@ -153,7 +173,7 @@ def _fail(turn: Turn, group: GroupState, reason: str) -> float | None:
 
 
 def _follow(turn: Turn, group: GroupState) -> None:
-    """Whoever is live takes part; whose lease ran out does not, and may come again.
+    """Whoever is live takes part; who sits out, or whose lease ran out, does not, and comes anew.
 
     What those have sent who are left out of the run is given up, and so is what shards lost and its
     client does not have either.
@@ -166,7 +186,8 @@ def _follow(turn: Turn, group: GroupState) -> None:
     returning = sorted(group.pool.returning)
     if lost := tuple(id for id in returning if id in turn.lost.get(id.client, ())):
         turn.drop(group.name, lost, "a shard lost its blocks, and so did its client")
-    here, clocks = turn.takers(group.name) - group.pool.spent, group.pool.clocks
+    here = turn.takers(group.name) - group.pool.spent - group.sitting_out
+    clocks = group.pool.clocks
     for client in sorted(clocks.keys() - here):
         turn.write(MemberLeft(group.name, client))
     for client in sorted(here - clocks.keys() - group.pool.passed):
@@ -194,7 +215,8 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
         for id in unseen:
             if id.client in clocks:
                 clocks[id.client] -= 1
-        seen = replace(seen, clocks=clocks)
+        stood = {id.client: at for id, at in arrived.items() if id.client in done}
+        seen = replace(seen, clocks=clocks, moved=stood | dict(seen.moved))
     decision = rule.decide(turn.now, arrivals, seen)
     match decision:
         case Close(members, reason):
@@ -319,7 +341,8 @@ def _end_if_too_few(turn: Turn, group: GroupState, tried: str) -> None:
     Of a row-block they would be those who joined; of others it is not known that they touch it.
     """
     federation, pool = turn.federation, group.pool
-    out, retired = group.sitting_out, frozenset(federation.retired)
+    out = group.sitting_out - following.behind(turn, group)
+    retired = frozenset(federation.retired)
     block = ending.row_block(turn, group)
     if block and not out:
         return
