@@ -139,7 +139,7 @@ class RuleWorld:
             case Drop(ids, reason):
                 self.dropped += [a for a in self.waiting if a.id in ids]
                 self.waiting = [a for a in self.waiting if a.id not in ids]
-                self.pool.drop(ids, self.now)
+                self.pool.drop(ids, self.version, self.now)
                 self.reason = reason
                 return True
             case PassOver(members, reason):

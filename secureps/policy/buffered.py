@@ -42,7 +42,8 @@ class Buffered:
         minimum: fewest members that are ever opened, and that must be live for anybody to start.
         max_staleness: of an update that is summed, in versions.
         power: p; 0 weighs all alike.
-        concurrency: members that train at once, at most.
+        concurrency: members that train at once, at most. Whoever was asked longer than a `deadline`
+            ago takes nobody's place.
         deadline: seconds that a version waits for a full buffer once an update is there; then
             `minimum` updates suffice.
     """
@@ -61,10 +62,13 @@ class Buffered:
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
         if lacking := lacking_members(state, self.minimum):
             return lacking
-        busy = len(state.invited & state.live)
-        if busy >= self.concurrency:
-            text = f"{busy} members train, no more than {self.concurrency} at once"
-            return Wait(None, text, everybody=True)
+        busy = state.invited & state.live
+        if len(busy) >= self.concurrency:
+            over = sorted(state.moved.get(each, now) + self.deadline for each in busy)
+            training = sum(at > now for at in over)
+            if training >= self.concurrency:
+                text = f"{training} members train, no more than {self.concurrency} at once"
+                return Wait(over[-self.concurrency], text, everybody=True)
         if member in state.invited:
             return Wait(None, f"{member} trains")
         last = state.sent.get(member)

@@ -340,7 +340,7 @@ class Federation:
                 group.cohort, group.number = cohort, cohort.number
                 group.phase, group.reason = Phase.HOLDING, reason
             case CohortReopened(_, _, missing):
-                group.lose(missing)
+                group.lose(missing, at)
                 group.cohort, group.held = None, {}
                 group.phase = Phase.COLLECTING
                 group.reason = f"{len(missing)} members' blocks are missing and are sent again"

@@ -224,11 +224,11 @@ class GroupState:
             self.inbox.remove(id)
             self.pool.remove((id,))
 
-    def lose(self, ids: Iterable[SubmissionId]) -> None:
+    def lose(self, ids: Iterable[SubmissionId], at: float) -> None:
         """Blocks of these are lost: they are sent again."""
         if self.streaming:
             lost = [self.receipts[id] for id in ids if id in self.receipts]
-            self.pool.withdraw({each.id: Base(each.version, each.step) for each in lost})
+            self.pool.withdraw({each.id: Base(each.version, each.step) for each in lost}, at)
         self.let_go(ids)
 
     def receive(self, at: float, receipt: Receipt) -> None:
@@ -290,6 +290,6 @@ class GroupState:
                 self.pool.refuse(id.client, self.version)
             case SubmissionsDropped(_, ids):
                 self.let_go(ids)
-                self.pool.drop(ids, at)
+                self.pool.drop(ids, self.version, at)
             case _:
                 raise InternalError(f"no group without rounds has a {type(record).__name__}")

@@ -30,7 +30,8 @@ class Pool:
         arrived: when each submission that waits came, in seconds of the run's clock.
         again: submissions that were sealed anew after a burnt cohort, and count for no clock.
         returning: submissions that were taken out again, for their blocks were lost.
-        refused: how often what a client sent was refused on its way, since which version was made.
+        refused: how often what a client sent was refused on its way, or was lost and not sent
+            again, since which version was made.
         spent: whom the plan's budget allows no further update.
         closed: cohorts that are settled.
     """
@@ -68,9 +69,10 @@ class Pool:
         self.spent.add(client)
 
     def forget(self, client: str) -> None:
-        """It will send nothing any more."""
+        """It will not send what it was asked for: nobody waits for it until it does send."""
+        if client in self.training:
+            self.passed.add(client)
         self.leave(client)
-        self.passed.discard(client)
         self.training.pop(client, None)
 
     def next_base(self, client: str, version: int) -> Base:
@@ -117,6 +119,9 @@ class Pool:
         It is asked anew, but not for ever: then nobody waits for it until the next version.
         """
         self.training.pop(client, None)
+        self._count(client, version)
+
+    def _count(self, client: str, version: int) -> None:
         since, times = self.refused.get(client, (version, 0))
         self.refused[client] = (version, times + 1 if since == version else 1)
         if self.gave_up(client, version):
@@ -124,22 +129,27 @@ class Pool:
 
     def gave_up(self, client: str, version: int) -> bool:
         """Whether it is asked for nothing more while this version is the newest."""
-        return self.refused.get(client, (-1, 0)) == (version, MOST_REFUSED)
+        since, times = self.refused.get(client, (-1, 0))
+        return since == version and times >= MOST_REFUSED
 
-    def withdraw(self, lost: Mapping[SubmissionId, Base]) -> None:
+    def withdraw(self, lost: Mapping[SubmissionId, Base], at: float) -> None:
         """The blocks of these were lost: they come once more, or never."""
         self.remove(lost)
         self.returning |= lost
+        for client in {id.client for id in lost} & self.moved.keys():
+            self.moved[client] = at
 
-    def drop(self, ids: Iterable[SubmissionId], at: float) -> None:
+    def drop(self, ids: Iterable[SubmissionId], version: int, at: float) -> None:
         """These are given up: they count for no later cohort, and others may be sent for it.
 
         Of what was to return and never does, if it was its client's newest, the client may make it
-        anew from the same base.
+        anew from the same base; but not for ever (`refuse`).
         """
         self.remove(ids)
         for id in ids:
             base = self.returning.pop(id, None)
+            if base is not None:
+                self._count(id.client, version)
             if base is not None and id not in self.again and self.sent.get(id.client) == base:
                 del self.sent[id.client]
                 if base.step:

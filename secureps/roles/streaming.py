@@ -36,6 +36,7 @@ from secureps.messages.stream_records import (
 )
 from secureps.messages.submission import SubmissionId
 from secureps.policy.rule import (
+    Admission,
     Admit,
     Arrival,
     Base,
@@ -43,6 +44,7 @@ from secureps.policy.rule import (
     Drop,
     PassOver,
     RuleState,
+    Wait,
     holds_everybody,
     named,
 )
@@ -89,14 +91,14 @@ def _move(turn: Turn, group: GroupState) -> float | None:
             group.reason = lacking or chosen.reason
             return _earliest(until, _patience(turn, group))
     spent = len(group.pool.spent)
-    held = _ask(turn, group)
+    held, free = _ask(turn, group)
     if held and group.phase is Phase.COLLECTING:  # what a version in the making waits for stays
         group.reason = f"{group.reason}; {held}"
     if group.phase is Phase.COLLECTING and not turn.federation.ending:
         _end_if_too_few(turn, group, chosen.reason if chosen is not None else "")
     if turn.federation.ending or group.resigned or len(group.pool.spent) > spent:
         return turn.now
-    return _earliest(until, _patience(turn, group))
+    return _earliest(until, free, _patience(turn, group))
 
 
 def _earliest(*times: float | None) -> float | None:
@@ -216,7 +218,8 @@ def _decide(turn: Turn, group: GroupState) -> float | None:
             if id.client in clocks:
                 clocks[id.client] -= 1
         stood = {id.client: at for id, at in arrived.items() if id.client in done}
-        seen = replace(seen, clocks=clocks, moved=stood | dict(seen.moved))
+        asked = {id.client for id in group.pool.returning}.union(seen.invited)
+        seen = replace(seen, clocks=clocks, moved=stood | dict(seen.moved), invited=asked)
     decision = rule.decide(turn.now, arrivals, seen)
     match decision:
         case Close(members, reason):
@@ -273,23 +276,24 @@ def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
     }
 
 
-def _ask(turn: Turn, group: GroupState) -> str:
-    """Asks whom the rule admits; returns why nobody trains, if nobody does."""
+def _ask(turn: Turn, group: GroupState) -> tuple[str, float | None]:
+    """Asks whom the rule admits; why nobody trains, if nobody does, and when time may ask more."""
     coming = group.version + (group.phase is not Phase.COLLECTING)
     if coming >= turn.plan.versions(group.name) or turn.federation.ending:
-        return ""
+        return "", None
     if lacking := quorum.short(turn):
-        return lacking
+        return lacking, None
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
-    idle, held = now.live - pool.training.keys() - pool.spent, ""
+    idle, held, until = now.live - pool.training.keys() - pool.spent, "", None
     if idle and holds_everybody(first := rule.admit(turn.now, min(idle), now)):
-        idle, held = frozenset(), first.reason
+        idle, held, until = frozenset(), first.reason, _until(first)
     for client in sorted(idle, key=lambda client: _order(group, client)):
         answer = rule.admit(turn.now, client, now)
         if not isinstance(answer, Admit):
             held = held or answer.reason
             if holds_everybody(answer):
+                until = _until(answer)
                 break
             continue
         if ending.unaffordable(turn, client, group):
@@ -306,7 +310,11 @@ def _ask(turn: Turn, group: GroupState) -> str:
         base = pool.next_base(client, group.version)
         turn.write(MemberAsked(group.name, client, base.version, base.step))
         turn.order(client, make_invite(turn, group, client))
-    return "" if pool.training else held or "no member is live"
+    return "" if pool.training else held or "no member is live", until
+
+
+def _until(answer: Admission) -> float | None:
+    return answer.until if isinstance(answer, Wait) else None
 
 
 def _order(group: GroupState, client: str) -> tuple[int, bytes]:
