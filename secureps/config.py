@@ -7,6 +7,7 @@ environment, and anything about processes and addresses (`run.serve` has those).
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -20,8 +21,18 @@ from pydantic_core import PydanticCustomError
 from secureps.sections import Section
 from secureps.spelling import meant
 
-Scalar = bool | int | float | str
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+
+
+def _scalar(value: Any) -> Any:
+    """One complaint for what is none of the four, instead of one for each."""
+    huge = isinstance(value, float) and not math.isfinite(value)
+    if huge or not isinstance(value, bool | int | float | str):
+        raise PydanticCustomError("scalar", "Input should be a finite number, text, true or false")
+    return value
+
+
+Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
 
 
 class CipherSection(Section):
@@ -279,9 +290,7 @@ class EvaluationSection(Section):
     """
 
     every: int = Field(ge=1)
-    metrics: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
-        min_length=1, max_length=15
-    )
+    metrics: dict[str, Annotated[float, Field(gt=0)]] = Field(min_length=1, max_length=15)
     bits: int | None = Field(default=None, ge=2, le=24)
     most_examples: int | None = Field(default=None, ge=1)
     rule: SyncSection | None = None

@@ -19,9 +19,9 @@ from secureps.spelling import meant
 
 
 class Section(BaseModel):
-    """A table of a TOML file."""
+    """A table of a TOML file; its numbers are finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 S = TypeVar("S", bound=Section)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
+from itertools import combinations, cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureps.messages import records
-from secureps.policy.accusations import BELIEVED, doubted, unsupported
+from secureps.policy.accusations import BELIEVED, believed, doubted, unsupported
 from secureps.roles.report import status, why
 from secureps.run.simulation import Simulation
 from secureps.run.standing import record as as_json
@@ -35,11 +38,13 @@ def federation(rule: dict[str, Any], folder: Path, cipher: str = "rlwe") -> Simu
     return stream(stream_plan(cipher, rule, versions=4), folder)
 
 
-def accuses(simulation: Simulation, holder: str) -> None:
-    """Whatever comes, this holder says that its envelope is flawed."""
+def accuses(simulation: Simulation, holder: str, but: Collection[str] = ()) -> None:
+    """Whatever comes, but from these, this holder says that its envelope is flawed."""
     hands = simulation.parties[holder].hands
     assert isinstance(hands, CommitteeHands)
-    hands._flaw = lambda receipt: "it does not open"  # type: ignore[method-assign]
+    hands._flaw = lambda receipt: (  # type: ignore[method-assign]
+        "" if receipt.id.client in but else "it does not open"
+    )
 
 
 def plays_on(simulation: Simulation) -> None:
@@ -124,6 +129,21 @@ def test_clients_that_frame_a_holder_are_summed_without_its_shares(tmp_path: Pat
     }
 
 
+def test_clients_that_collude_do_not_have_a_holder_believed_of_more(tmp_path: Path) -> None:
+    """They frame another one first: more are doubted than can be missed."""
+    simulation = stream(stream_plan("rlwe", BUFFERED, versions=2), tmp_path, 10)
+    framing = ("client-00", "client-01", "client-03", "client-06")
+    accuses(simulation, "holder-3", but=framing)
+    for client in framing:
+        cheats(simulation, client, spoil_one, times=99)
+    plays_on(simulation)
+    noted = journalled(simulation, records.FlawNoted)
+    assert {r.holder for r in noted if "not believed" in r.reason} == {"holder-2", "holder-3"}
+    honest = {r.id.client for r in dropped(simulation)}.difference(framing)
+    assert len(honest) == BELIEVED
+    assert simulation.versions() == {"all": 2}
+
+
 def test_what_more_holders_say_than_can_be_missed_is_believed(tmp_path: Path) -> None:
     """Also of a client that a holder accused which is not believed any more."""
     simulation = federation(BUFFERED, tmp_path)
@@ -154,32 +174,72 @@ def test_a_holder_that_cannot_be_missed_is_believed_whatever_it_says(
 
 # --- whom to believe --------------------------------------------------------------
 
-HOLDERS = st.integers(0, 6)
-GRAPHS = st.dictionaries(st.integers(0, 9), st.frozensets(HOLDERS, min_size=1), max_size=10)
+HOLDERS = 6
+GRAPHS = st.dictionaries(
+    st.integers(0, 9), st.frozensets(st.integers(0, HOLDERS), min_size=1), max_size=10
+)
+
+
+def named(graph: dict[int, frozenset[int]]) -> dict[str, frozenset[str]]:
+    return {f"c{client}": frozenset(f"h{h}" for h in by) for client, by in graph.items() if by}
 
 
 @given(GRAPHS, st.integers(0, 4), st.integers(0, BELIEVED))
 def test_who_is_doubted(graph: dict[int, frozenset[int]], spare: int, most: int) -> None:
-    accused = {f"c{client}": {f"h{h}" for h in holders} for client, holders in graph.items()}
+    accused = named(graph)
     counts, found = unsupported(accused, spare), doubted(accused, spare, most)
-    assert len(found) <= spare
-    assert all(counts[holder] > most for holder in found)
-    left = [h for h in counts if counts[h] > most and h not in found]
-    assert not left or len(found) == spare
-    assert all(counts[h] <= counts[d] for h in left for d in found)
+    assert found == {holder for holder in counts if counts[holder] > most}
     for client, holders in accused.items():
+        taken = {h for h in holders if believed(accused, client, h, spare, most)}
         if len(holders) > spare:
             rest = {c: h for c, h in accused.items() if c != client}
             assert unsupported(rest, spare) == counts, "what is beyond doubt counts against nobody"
+            assert taken == holders, "and is believed, whoever else is doubted"
+        elif not taken:
+            assert holders <= found, "who stays in is opened without those that are doubted"
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+@given(data=st.data())
+def test_no_coalition_keeps_more_out_than_its_holders_alone(n: int, data: st.DataObject) -> None:
+    """Any corrupt holders that can be missed say anything, in any order; so may any holder of
+    clients that collude. With and without a minimum that needs everybody."""
+    t = data.draw(st.integers(n // 2 + 1, n))
+    honest = [f"honest{k}" for k in range(5)]
+    clients, holders = [*honest, *(f"bad{k}" for k in range(7))], range(n)
+    pairs = data.draw(st.lists(st.sampled_from([*product(clients, holders)]), unique=True))
+    limits = data.draw(st.lists(st.sampled_from([0, BELIEVED]), min_size=1))
+    for corrupt in (set(some) for k in range(n - t + 1) for some in combinations(holders, k)):
+        accused: dict[str, frozenset[str]] = {}
+        kept_out = Counter[int]()
+        said = [(c, h) for c, h in pairs if h in corrupt or c not in honest]
+        for (client, holder), most in zip(said, cycle(limits), strict=False):
+            name = f"h{holder}"
+            accused[client] = accused.get(client, frozenset()) | {name}
+            if believed(accused, client, name, n - t, most):
+                kept_out[holder] += client in honest
+            if len(accused[client]) > n - t:
+                assert believed(accused, client, name, n - t, most)
+                assert client not in honest
+        assert max(kept_out.values(), default=0) <= BELIEVED
 
 
 @given(GRAPHS, st.integers(1, 4), st.data())
 def test_without_a_client_at_fault_only_liars_are_doubted(
     graph: dict[int, frozenset[int]], spare: int, data: st.DataObject
 ) -> None:
-    liars = data.draw(st.frozensets(HOLDERS, max_size=spare))
-    accused = {f"c{c}": {f"h{h}" for h in holders & liars} for c, holders in graph.items()}
-    found = doubted(accused, spare, BELIEVED)
-    assert found <= {f"h{liar}" for liar in liars}
-    many = {f"h{liar}" for liar in liars if sum(liar in h for h in graph.values()) > BELIEVED}
-    assert found == many
+    liars = data.draw(st.frozensets(st.integers(0, HOLDERS), max_size=spare))
+    accused = named({client: by & liars for client, by in graph.items()})
+    many = {f"h{liar}" for liar in liars if sum(liar in by for by in graph.values()) > BELIEVED}
+    assert doubted(accused, spare, BELIEVED) == many
+
+
+@given(GRAPHS, st.integers(1, 4))
+def test_more_are_doubted_than_can_be_missed_only_for_many_clients(
+    graph: dict[int, frozenset[int]], spare: int
+) -> None:
+    """Without a corrupt holder; with c of them, all but c of the doubted are."""
+    accused = named(graph)
+    found, counts = doubted(accused, spare, BELIEVED), unsupported(accused, spare)
+    few = sum(len(by) <= spare for by in accused.values())
+    assert (BELIEVED + 1) * len(found) <= sum(counts.values()) <= spare * few

@@ -19,6 +19,8 @@ from secureps.messages import records
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact, facts_of, planned, spent
 from secureps.privacy.accountant import SKELLAM_ORDERS, WHOLE
+from secureps.roles.member import Member
+from tests.cheats import journalled, spoils
 from tests.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
 
 DELTA = 1e-6
@@ -110,6 +112,39 @@ def test_the_ledger_has_one_fact_for_each_update_that_arrived(
             assert s / l2 == pytest.approx(SIGMA, rel=1e-6)
             expected = skellam(number, l2, l1, s)
         assert spent(plan, own) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [LOCAL, LOCAL | {"placement": "aggregator"}, LOCAL | {"placement": "distributed", "honest": 4}],
+    ids=lambda privacy: privacy["placement"],
+)
+def test_an_update_that_is_sealed_again_is_charged_once(
+    privacy: dict[str, Any], tmp_path: Path
+) -> None:
+    """After a burnt cohort its members send the same once more: it is the same release."""
+    rule = BUFFERED | {"buffer": 6, "minimum": 4, "power": 0.0, "deadline": 30.0}
+    plan = plan_of(
+        rule, privacy | {"noise_multiplier": 2.0}, "rlwe", versions=3, group={"bits": 14}
+    )
+    play = stream(plan, tmp_path, 6)
+    spoils(play, "client-02", 1)
+    play.run(lambda: play.versions() == {"all": 1})
+    assert len(journalled(play, records.CohortBurnt)) == 1
+    arrived = [r.receipt for r in journalled(play, records.Received) if r.receipt.fact is not None]
+    federation = play.coordinator.federation
+    assert Counter(receipt.id.client for receipt in arrived) == dict.fromkeys(federation.members, 2)
+    mechanism = plan.mechanism("all", VALUES)
+    assert mechanism is not None
+    for client in federation.members:
+        first, again = (receipt for receipt in arrived if receipt.id.client == client)
+        assert (first.version, first.step) == (again.version, again.step) == (0, 0)
+        assert first.blocks != again.blocks, "under another key"
+        expected = (mechanism.release(client, "all", 0),)
+        member = play.parties[client].machine
+        assert isinstance(member, Member)
+        assert facts_of(federation.ledger, client) == expected
+        assert facts_of(member._ledger, client) == expected
 
 
 @pytest.mark.parametrize(

@@ -242,27 +242,28 @@ def test_a_sum_that_a_shard_cannot_use_is_burnt() -> None:
 
 
 def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
-    """It must say so itself: to come without it is no word, and a shard must lack it, too."""
-    for first in ("shard-a", "c1"):
-        world = preparing()
-        world.give("c1", requests.Subscribe("c1", ()))
-        id = SubmissionId("c1", "all", 1)
-        lost = requests.Missing("shard-a", "all", 0, (id,))
-        gone = requests.Missing("c1", "all", -1, (id, SubmissionId("c1", "all", 7)))
-        if first == "shard-a":
-            assert orders_of(world.give("shard-a", lost)) == [orders.SendAgain(1, id)]
-        step = world.give("c1", gone)
-        assert step.records == []
-        assert [type(o) for o in orders_of(step)] == [orders.Prepare] * 2
-        with pytest.raises(UnknownParty, match="c2 speaks as c1"):
-            world.give("c2", gone)
-        (burnt, *_) = world.give("shard-a", lost).records
-        assert burnt == records.CohortBurnt(
-            "all",
-            0,
-            "a shard lost the opened sums, the sums and blocks of members, and c1 has its own no "
-            "more",
-        )
+    """It must say so itself when it is asked: to come without it is no word, nor one said early."""
+    world = preparing()
+    world.give("c1", requests.Subscribe("c1", ()))
+    id = SubmissionId("c1", "all", 1)
+    lost = requests.Missing("shard-a", "all", 0, (id,))
+    gone = requests.Missing("c1", "all", -1, (id, SubmissionId("c1", "all", 7)))
+    assert orders_of(world.give("c1", gone)) == []
+    assert world.coordinator._presence.gone == set()
+    assert orders_of(world.give("shard-a", lost)) == [orders.SendAgain(1, id)]
+    step = world.give("c1", gone)
+    assert step.records == []
+    assert [type(o) for o in orders_of(step)] == [orders.Prepare] * 2
+    with pytest.raises(UnknownParty, match="c2 speaks as c1"):
+        world.give("c2", gone)
+    (burnt, *_) = world.give("shard-a", lost).records
+    assert burnt == records.CohortBurnt(
+        "all",
+        0,
+        "a shard lost the opened sums, the sums and blocks of members, and c1 has its own no more",
+    )
+    world.give("c1", gone)
+    assert world.coordinator._presence.gone == set(), "its fate is known, and it is forgotten"
 
 
 # --- rounds, leases and time ------------------------------------------------------

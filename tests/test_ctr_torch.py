@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import FitConfig, RecordPrivacy
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
-from secureps.run.simulate import load_scenario
+from secureps.run.simulate import load_scenario, simulate
 from secureps.scenario.clicks import Clicks, auc
 from tests.trainer_kit import check_trainer
 
@@ -171,3 +172,42 @@ def test_all_of_the_synchronous_plan_moves_together() -> None:
 def test_bad_settings_are_refused(script: Script, settings: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         script.make(settings)
+
+
+def smaller(folder: Path, name: str, changes: dict[str, str]) -> Path:
+    """A copy of a file of the repository, in which each of these strings stands once."""
+    text = (ROOT / name).read_text()
+    for old, new in changes.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_the_scenario_plays(tmp_path: Path) -> None:
+    """simulations/ctr.toml and its plan: ten shops, four row-blocks, in the clear."""
+    plan = {
+        'name = "rlwe"': 'name = "plain"',
+        "versions = 12": "versions = 1",
+        "versions = 20": "versions = 1",
+        "rows = 30000": "rows = 400",
+        "block = 1000 ": "block = 100 ",
+        "quorum = 24": "quorum = 5",
+        "start = 72": "start = 10",
+    }
+    settings = 'rows = 400\nrecords = 100\nheld_out = 500\ndevice = "cpu"'
+    scenario = {
+        '"../clients/ctr_torch.py"': f'"{ROOT / "clients" / "ctr_torch.py"}"',
+        "clients = 80": "clients = 10",
+        "rows = 30000": settings,
+    }
+    smaller(tmp_path, "policies/ctr.toml", plan)
+    smaller(tmp_path, "policies/ctr_sync.toml", {})
+    out = simulate(smaller(tmp_path, "simulations/ctr.toml", scenario), tmp_path / "out", print)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["finished"] == "all 1 versions are made"
+    assert summary["versions"] == {f"embedding.{k}": 1 for k in range(4)} | {"tower": 1}
+    assert summary["score"]["measure"] == "auc"
+    assert sum(summary["updates"].values()) >= 4 * 7 + 5, "full buffers and a quorum"

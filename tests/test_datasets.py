@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from secureps.errors import ConfigError
+from secureps.scenario.clicks import Clicks
 from secureps.scenario.datasets import Dataset, breast_cancer, digits, stratified
+from secureps.scenario.partition import dirichlet
 
 
 @pytest.mark.parametrize(
@@ -58,3 +60,11 @@ def test_stratified_gives_every_index_once() -> None:
 def test_a_share_out_of_range_is_refused(share: float) -> None:
     with pytest.raises(ConfigError, match="share"):
         stratified(np.zeros(4, np.int64), share, 1)
+
+
+def test_a_negative_seed_is_refused() -> None:
+    for draw in (digits, lambda seed: dirichlet(np.zeros(9, np.int64), 3, 1.0, seed)):
+        with pytest.raises(ConfigError, match="the seed of a data set must be at least 0, got -1"):
+            draw(-1)
+    with pytest.raises(ConfigError, match="must be at least 0, got -2"):
+        Clicks(seed=-2).share(0)

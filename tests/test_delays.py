@@ -106,6 +106,8 @@ def test_delays_come_from_a_table() -> None:
         ({"kind": "uniform", "low": 2, "high": 1}, "below low"),
         ({"kind": "exponential", "mean": -1}, "delay.mean must be finite"),
         ({"kind": "exponential", "mean": True}, "must be a number"),
+        ({"kind": "lognormal", "median": 1, "sigma": 11}, "lognormal: sigma is at most 10, got 11"),
+        ({"kind": "lognormal", "median": 1e16, "sigma": 1}, "delay.median must be finite and from"),
         ("fast", "must be a number"),
         (float("inf"), "must be finite"),
     ],

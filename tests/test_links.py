@@ -85,8 +85,9 @@ def test_a_link_is_as_slow_every_time_and_others_are_not() -> None:
 @pytest.mark.parametrize(
     ("bandwidth", "reason"),
     [
-        (0, "no link has 0 bytes a second"),
-        ({"kind": "uniform", "low": 0, "high": 9}, "no link has 0 bytes a second"),
+        (0, "a link has at least 1 byte a second, not 0"),
+        ({"kind": "uniform", "low": 5e-324, "high": 9}, "a link has at least 1 byte a second"),
+        ({"kind": "lognormal", "median": 1e-9, "sigma": 9}, "at least 1 byte a second, not 1e-09"),
         ({"kind": "exponential", "mean": 9}, "take lognormal"),
         ("fast", "delays.bandwidth must be a number"),
     ],

@@ -125,6 +125,21 @@ def test_clients_come_late_and_leave_for_good(tmp_path: Path) -> None:
     assert lines[-1]["gone"] == 1
 
 
+def test_parts_of_the_work_give_the_same_model_encrypted_or_not(tmp_path: Path) -> None:
+    path, models = scenario(tmp_path), dict[str, bytes]()
+    parts = "[work]\ntarget_seconds = 5.0\n"
+    plans = {"all of it": ("plain", ""), "plain": ("plain", parts), "rlwe": ("rlwe", parts)}
+    for name, (cipher, section) in plans.items():
+        text = PLAN.replace("bfv", cipher).replace("versions = 4", "versions = 3") + section
+        (tmp_path / "plan.toml").write_text(text)
+        out = simulate(path, tmp_path / name, lambda said: None)
+        models[name] = b"".join(
+            each.tobytes() for each in load_file(out / "model.safetensors").values()
+        )
+    assert models["plain"] == models["rlwe"]
+    assert models["all of it"] != models["plain"]
+
+
 def check_waits(line: dict[str, Any]) -> None:
     """Of one version: whoever is part of it came, nobody later than the round's deadlines."""
     came, missed = line["waited_seconds"], line["missed_seconds"]

@@ -10,8 +10,20 @@ import pytest
 from secureps.errors import Conflict, Malformed, NotReady, SecurepsError, WrongVersion
 from secureps.messages import orders, records, requests
 from secureps.messages.submission import SubmissionId, model_digest
+from secureps.roles.admission import LAST_SEQUENCE
 from secureps.roles.group_state import Phase
-from tests.roles_kit import MANY, MANY_ROSTER, SCHEMA, SHARDS, World, model_blocks, sign, state_of
+from secureps.wire.codec import encode
+from tests.roles_kit import (
+    MANY,
+    MANY_ROSTER,
+    SCHEMA,
+    SHARDS,
+    World,
+    answers,
+    model_blocks,
+    sign,
+    state_of,
+)
 from tests.stream_parties import MINIMUM, StreamWorld, stream_plan
 
 SSP = {"name": "ssp", "slack": 1, "minimum": MINIMUM}
@@ -92,6 +104,23 @@ def test_another_base_than_was_asked_for(version: int, step: int, text: str) -> 
     refused(world, sign(receipt, "c0"), WrongVersion, text)
     newer = made(world, "c0", 1)
     assert records.Received(newer) in world.give("c0", requests.Submit(newer)).records
+
+
+@pytest.mark.parametrize("sequence", [-1, LAST_SEQUENCE + 1, 2**63 - 1])
+def test_a_sequence_that_nobody_counts_to(sequence: int) -> None:
+    """The one after the last would have to be told in a welcome."""
+    world = begun()
+    text = f"c1/all/{sequence}: a sequence is at least 0, and at most {LAST_SEQUENCE}"
+    refused(world, made(world, "c1", 0, sequence), Malformed, text)
+    before = state_of(world.federation)
+    with pytest.raises(Malformed, match=text):
+        world.give("c1", requests.Withdraw("c1", SubmissionId("c1", "all", sequence), 0, 0, "no"))
+    assert state_of(world.federation) == before
+    last = SubmissionId("c1", "all", LAST_SEQUENCE)
+    world.give("c1", requests.Withdraw("c1", last, 0, 0, "no"))
+    (welcome,) = answers(world.give("c1", requests.Join("c1", SCHEMA)))
+    assert welcome.next[0].version == LAST_SEQUENCE + 1
+    assert encode(welcome)
 
 
 def test_an_older_base_than_was_asked_for() -> None:

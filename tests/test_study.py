@@ -13,7 +13,7 @@ from rich.console import Console
 from secureps.errors import ConfigError, PlanRefused
 from secureps.run.findings import Findings, markdown
 from secureps.run.simulate import load_scenario, simulate
-from secureps.run.study import _candidates, study
+from secureps.run.study import _candidates, _claim, _read, study
 from secureps.run.trial import (
     Candidate,
     Comparison,
@@ -145,6 +145,23 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
         simulate(path, out)
 
 
+@pytest.mark.parametrize("text", ["", '{"model": tr', "[1]", '{"points": [{"x": 1}]}', "\xff"])
+def test_a_damaged_file_of_a_study_is_named(text: str, tmp_path: Path) -> None:
+    path, folder = tmp_path / "trials" / "one.json", tmp_path / "out"
+    job = Trial(Candidate("rounds", None, None, None), 1, 200.0)
+    assert _read(path, job) is None
+    path.parent.mkdir()
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(
+        ConfigError, match=r"one\.json: cannot be read: .*; remove it, and that tri"
+    ):
+        _read(path, job)
+    folder.mkdir()
+    (folder / "study.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"cannot be read|holds another study"):
+        _claim(folder, load_scenario(scenario(tmp_path)))
+
+
 def test_a_study_goes_into_no_report(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "metrics.jsonl").write_text("{}\n")
@@ -207,6 +224,8 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
         ('name = "alone"', 'name = "rounds"', "two have the same name"),
         ("seeds = [1, 2]", "seeds = [0, 1]", "seed 0 would be tuned on and judged on"),
         ("seeds = [1, 2]", "seeds = []", "study.seeds"),
+        ("seeds = [1, 2]", "seeds = [1, 2, 1]", "study.seeds: 1 is there twice"),
+        ("seconds = 200.0", "seconds = inf", "study.seconds: Input should be a finite number"),
         ("rates = [0.5]", "rates = [0]", "study.variant 2.rates"),
         ('name = "async"', 'name = "asynch"', r"no such rule, 'asynch'; did you mean async\?"),
         ("deadline = 30.0", "start = 7", "6 clients play, the rule waits for 7"),

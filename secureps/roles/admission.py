@@ -21,6 +21,7 @@ from secureps.messages.submission import (
     UPDATE_BYTES,
     BlockHeader,
     Receipt,
+    SubmissionId,
     ciphertext_root,
 )
 from secureps.model.layout import GroupLayout
@@ -32,6 +33,9 @@ from secureps.roles.agenda import together
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}
 """What a role may send blocks for."""
+
+LAST_SEQUENCE = (1 << 62) - 1
+"""Of a submission; the one after it still has room on the wire."""
 
 
 def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> int:
@@ -46,18 +50,23 @@ def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> in
     raise Malformed(f"no block is for {purpose!r}")
 
 
+def check_sequence(id: SubmissionId) -> None:
+    """Malformed: a sequence that no client counts to, and after which none could be told."""
+    if not 0 <= id.sequence <= LAST_SEQUENCE:
+        raise Malformed(f"{id}: a sequence is at least 0, and at most {LAST_SEQUENCE}")
+
+
 def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     """Accepts a receipt that this plan can have made.
 
     Raises:
-        Malformed: its purpose, step, number of blocks, size, charge, shared key, what names its
-            update, or what it declares of the update's size is another one.
+        Malformed: its purpose, sequence, step, number of blocks, size, charge, shared key, what
+            names its update, or what it declares of the update's size is another one.
         Oversized: an envelope or the correction is too long.
     """
     if receipt.purpose not in (UPDATE, FOUNDING):
         raise Malformed(f"{receipt.id}: no receipt is for {receipt.purpose!r}")
-    if receipt.id.sequence < 0:
-        raise Malformed(f"{receipt.id}: a sequence is at least 0")
+    check_sequence(receipt.id)
     ahead = plan.bounds(receipt.id.group).ahead
     if not 0 <= receipt.step <= ahead:
         raise Malformed(

@@ -139,6 +139,8 @@ def came_again(turn: Turn, group: GroupState, receipt: Receipt) -> None:
 
 def send_again(turn: Turn, ids: tuple[SubmissionId, ...]) -> None:
     """Asks members for the same bytes once more, from their outboxes."""
+    turn.asked |= set(ids)
+    turn.asked &= {id for id in turn.asked if turn.federation.waits(id)}
     for id in ids:
         turn.order(id.client, SendAgain(turn.federation.incarnation, id))
 

@@ -316,9 +316,11 @@ class Coordinator:
 
     def _gone(self, turn: Turn, client: str, ids: tuple[SubmissionId, ...]) -> None:
         """A client has no more of what it was to send again: whoever waits for it hears of it."""
-        known = turn.federation.pending(client).intersection(ids)
-        self._presence.lost[client] = self._presence.lost.get(client, frozenset()) | known
-        self._presence.gone |= known
+        here, pending = self._presence, turn.federation.pending(client)
+        known = pending & here.asked.intersection(ids)
+        here.lost[client] = (here.lost.get(client, frozenset()) & pending) | known
+        here.gone &= {id for id in here.gone if turn.federation.waits(id)}
+        here.gone |= known
         for group in {id.group for id in known}:
             if turn.federation.groups[group].phase is Phase.PREPARING:
                 commit.prepare_again(turn, turn.federation.groups[group])
@@ -421,6 +423,7 @@ class Coordinator:
             live=self._presence.live(now),
             watchers=frozenset(self._presence.watchers),
             lost=self._presence.lost,
+            asked=self._presence.asked,
             gone=self._presence.gone,
             memo=self._memo,
         )

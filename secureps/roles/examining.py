@@ -9,7 +9,7 @@ from secureps.messages.orders import Examine
 from secureps.messages.records import CohortReopened, FlawNoted, ReceiptExamined
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, rooted
-from secureps.policy.accusations import BELIEVED, doubted, told, unsupported
+from secureps.policy.accusations import BELIEVED, believed, told, unsupported
 from secureps.roles import quorum, rounds
 from secureps.roles.commit import REASON_LIMIT
 from secureps.roles.group_state import GroupState, Phase
@@ -78,6 +78,6 @@ def _doubt(turn: Turn, group: GroupState, answer: Examined) -> str:
     if group.streaming:
         able = turn.takers(group.name).union(group.inbox.clients) - group.sitting_out
     most = BELIEVED if len(able) > turn.plan.bounds(group.name).minimum else 0
-    if len(by) > spare or holder not in doubted(accused, spare, most):
+    if believed(accused, id.client, holder, spare, most):
         return ""
     return f"not believed: {holder} {told(unsupported(accused, spare)[holder])}"

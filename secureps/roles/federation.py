@@ -215,6 +215,11 @@ class Federation:
         groups = self.groups.values()
         return frozenset(id for group in groups for id in group.pending if id.client == client)
 
+    def waits(self, id: SubmissionId) -> bool:
+        """Whether a submission was accepted, and its fate is open."""
+        group = self.groups.get(id.group)
+        return group is not None and (id in group.receipts or id in group.pool.returning)
+
     def known(self, id: SubmissionId) -> bool:
         """Whether a receipt of this submission was accepted, whatever became of it."""
         group = self.groups.get(id.group)

@@ -13,13 +13,14 @@ class Presence:
     """Who is here now, and whom this incarnation gave orders; a restart forgets it.
 
     `lost` are submissions whose fate was open and that their client had no more when it last
-    subscribed, or said so of (`gone`) when it was to send them again.
+    subscribed, or said so of (`gone`) when it was to send them again (`asked`).
     """
 
     watchers: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
     holders: set[str] = field(default_factory=set)
     lost: dict[str, frozenset[SubmissionId]] = field(default_factory=dict)
+    asked: set[SubmissionId] = field(default_factory=set)
     gone: set[SubmissionId] = field(default_factory=set)
     _leases: dict[str, float] = field(default_factory=dict)
     _live: frozenset[str] = frozenset()

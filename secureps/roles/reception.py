@@ -37,7 +37,7 @@ from secureps.roles import (
     streaming,
     suspecting,
 )
-from secureps.roles.admission import check_receipt
+from secureps.roles.admission import check_receipt, check_sequence
 from secureps.roles.charter import Charter
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
@@ -150,9 +150,10 @@ def withdraw(turn: Turn, message: Withdraw) -> None:
     """What a client was asked for was refused on its way; of what was accepted it says nothing.
 
     Raises:
-        Malformed: it is not the client's own, or of no group without rounds.
+        Malformed: it is not the client's own, or of no group without rounds, or of no sequence.
     """
     id = message.id
+    check_sequence(id)
     group = turn.federation.groups.get(id.group)
     if id.client != message.party or group is None or turn.plan.bounds(group.name).rounds:
         raise Malformed(f"{id} is no submission of {message.party} to a group without rounds")

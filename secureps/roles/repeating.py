@@ -13,7 +13,6 @@ from secureps.messages.orders import (
     Found,
     Invite,
     SealAgain,
-    SendAgain,
     WriteCheckpoint,
 )
 from secureps.messages.submission import SubmissionId
@@ -53,7 +52,7 @@ def repeat(turn: Turn, party: str, unsettled: tuple[SubmissionId, ...]) -> None:
             if id in federation.fates:
                 turn.tell_fates((id,))
             elif not federation.known(id):
-                turn.order(party, SendAgain(federation.incarnation, id))
+                commit.send_again(turn, (id,))
         for group in federation.groups.values():
             _repeat_to_client(turn, group, party)
     if party in checkpointing.parts_due(turn):

@@ -28,7 +28,8 @@ class Turn:
         layout: the run's, None before it is founded.
         clients, holders: everybody on the roster in these roles, but a designated evaluator.
         live: clients whose lease runs at `now`; watchers: who can be told.
-        lost: what clients had no more when they last subscribed; gone: what they say is.
+        lost: what clients had no more when they last subscribed; asked: what they are to send
+            again; gone: what of that they say is.
         memo: what was worked out in earlier turns.
     """
 
@@ -41,6 +42,7 @@ class Turn:
     live: frozenset[str]
     watchers: frozenset[str]
     lost: Mapping[str, frozenset[SubmissionId]] = field(default_factory=dict)
+    asked: set[SubmissionId] = field(default_factory=set)
     gone: Set[SubmissionId] = frozenset()
     memo: Memo = field(default_factory=Memo)
     step: Step = field(default_factory=Step)

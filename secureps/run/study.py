@@ -16,9 +16,11 @@ from __future__ import annotations
 import json
 import math
 import signal
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
@@ -101,6 +103,8 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
         raise ConfigError(
             f"study.baseline: no variant {own.baseline!r}; {meant(own.baseline, names)}"
         )
+    if twice := [seed for seed, count in Counter(own.seeds).items() if count > 1]:
+        raise ConfigError(f"study.seeds: {twice[0]} is there twice, and would count twice")
     if own.tuning in own.seeds:
         raise ConfigError(f"study.tuning: seed {own.tuning} would be tuned on and judged on")
     if own.sealed and scenario.delays.bandwidth is not None:
@@ -249,8 +253,10 @@ def _claim(folder: Path, scenario: Scenario) -> None:
     if not path.exists():
         new_folder(folder)
         _write(path, settings)
-    elif json.loads(path.read_text()) != settings:
-        raise ConfigError(f"{folder} holds another study; remove it or give another --out")
+    else:
+        with _readable(path, "remove the folder or give another --out"):
+            if json.loads(path.read_text()) != settings:
+                raise ConfigError(f"{folder} holds another study; remove it or give another --out")
     (folder / "trials").mkdir(exist_ok=True)
 
 
@@ -263,8 +269,18 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 def _read(path: Path, job: Job) -> Result | None:
     if not path.exists():
         return None
-    record = json.loads(path.read_text())
-    if isinstance(job, Comparison):
-        return Likeness(**record)
-    points = tuple(Point(**point) for point in record.pop("points"))
-    return Outcome(points=points, **record)
+    with _readable(path, "remove it, and that trial is played again"):
+        record = json.loads(path.read_text())
+        if isinstance(job, Comparison):
+            return Likeness(**record)
+        points = tuple(Point(**point) for point in record.pop("points"))
+        return Outcome(points=points, **record)
+
+
+@contextmanager
+def _readable(path: Path, advice: str) -> Iterator[None]:
+    """ConfigError: the file is not what a study wrote."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}; {advice}") from None

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import ConfigError
+from secureps.scenario.seeds import seeded
 
 FIELDS = 3
 SEGMENTS = 64
@@ -70,7 +71,8 @@ class Clicks:
             parties are asked for.
 
     Raises:
-        ConfigError: a count is below 1, or the table has no row for every topic.
+        ConfigError: a count is below 1, the table has no row for every topic, or, once
+            anything is drawn, the seed is below 0.
     """
 
     rows: int = 4000
@@ -146,7 +148,7 @@ class Clicks:
         return Records(x, (rng.random(count) < p).astype(np.int64), p)
 
     def _rng(self, *key: int) -> np.random.Generator:
-        return np.random.Generator(np.random.PCG64([self.seed, *key]))
+        return seeded(self.seed, *key)
 
 
 def _popular(rng: np.random.Generator, items: int, count: int) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import ConfigError
+from secureps.scenario.seeds import seeded
 
 HELD_OUT_SHARE = 0.2
 
@@ -50,11 +51,11 @@ def stratified(
         (rest, part): sorted indices, together every index once.
 
     Raises:
-        ConfigError: `share` is out of range.
+        ConfigError: `share` or `seed` is out of range.
     """
     if not 0 <= share < 1:
         raise ConfigError(f"the held-out share must be in [0, 1), got {share!r}")
-    rng = np.random.Generator(np.random.PCG64(seed))
+    rng = seeded(seed)
     order = rng.permutation(len(labels))
     chosen = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):

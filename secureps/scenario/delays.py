@@ -17,6 +17,13 @@ import numpy as np
 from secureps.errors import ConfigError
 from secureps.spelling import meant
 
+MOST = 1e15
+"""The largest number that a table may have."""
+MOST_SIGMA = 10.0
+"""Of a lognormal: its draws, and products and quotients of two, stay far from 0 and infinity."""
+LEAST_BANDWIDTH = 1.0
+"""Bytes a second of the slowest link; of a lognormal: of the median one."""
+
 
 @dataclass(frozen=True)
 class Constant:
@@ -53,6 +60,10 @@ class LogNormal:
     sigma: float
     kind: ClassVar[str] = "lognormal"
 
+    def __post_init__(self) -> None:
+        if self.sigma > MOST_SIGMA:
+            raise ConfigError(f"lognormal: sigma is at most {MOST_SIGMA:g}, got {self.sigma:g}")
+
     def sample(self, rng: np.random.Generator) -> float:
         return float(self.median * math.exp(self.sigma * rng.standard_normal()))
 
@@ -80,7 +91,7 @@ def distribution(table: object, where: str = "delay") -> Distribution:
 
     Args:
         table: a number (constant), or a mapping with `kind` and that kind's fields, all of them
-            finite and at least 0.
+            from 0 to `MOST`.
         where: what to call it in an error.
 
     Raises:
@@ -116,7 +127,7 @@ class Delays:
     take no time).
 
     Raises:
-        ConfigError: `dropout` is not in [0, 1], or a bandwidth may be 0.
+        ConfigError: `dropout` is not in [0, 1], or a bandwidth may be (almost) 0.
     """
 
     train: Distribution = field(default_factory=lambda: Constant(0.0))
@@ -128,9 +139,10 @@ class Delays:
     def __post_init__(self) -> None:
         match self.bandwidth:
             case Constant(value=least) | Uniform(low=least) | LogNormal(median=least):
-                if least == 0:
+                if least < LEAST_BANDWIDTH:
                     raise ConfigError(
-                        "delays.bandwidth: no link has 0 bytes a second; leave it out"
+                        f"delays.bandwidth: a link has at least {LEAST_BANDWIDTH:g} byte a second, "
+                        f"not {least:g}; leave it out if bytes take no time"
                     )
             case Exponential():
                 raise ConfigError(
@@ -186,6 +198,6 @@ class Delays:
 def _number(value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{where} must be a number, got {value!r}")
-    if not (math.isfinite(value) and value >= 0):
-        raise ConfigError(f"{where} must be finite and at least 0, got {value!r}")
+    if not 0 <= value <= MOST:
+        raise ConfigError(f"{where} must be finite and from 0 to {MOST:g}, got {value!r:.80}")
     return float(value)

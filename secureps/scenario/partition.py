@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import ConfigError
+from secureps.scenario.seeds import seeded
 
 REDRAWS = 1000
 """Draws of `dirichlet` that may leave a party below the minimum before it gives up."""
@@ -49,7 +50,7 @@ def dirichlet(
         )
     if not (math.isfinite(alpha) and alpha > 0):
         raise ConfigError(f"alpha must be a finite number above 0, got {alpha!r}")
-    rng = np.random.Generator(np.random.PCG64(seed))
+    rng = seeded(seed)
     by_class = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     for _ in range(REDRAWS):
         parts: list[list[Indices]] = [[] for _ in range(parties)]
