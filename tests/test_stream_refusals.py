@@ -111,6 +111,12 @@ def test_a_refusal_is_told_once_and_counts_up_to_three() -> None:
     third = world.train("c1")
     assert [type(r) for r in withdraw(world, third)] == [stream_records.SubmissionWithdrawn]
     world.replayed()
+    assert "c1" not in world.ready()
+    world.wait(deadline := world.plan.group("all").rule.deadline)
+    fourth = world.train("c1")
+    assert [type(r) for r in withdraw(world, fourth)] == [stream_records.SubmissionWithdrawn]
+    world.wait(deadline - 1.0)
+    assert "c1" not in world.ready(), "once in a deadline"
     for client in ("c0", "c2", "c3", "c4"):
         world.train(client)
     while world.due:

@@ -287,7 +287,7 @@ class GroupState:
             case MemberAsked(_, client, version, step):
                 self.pool.ask(client, Base(version, step), at)
             case SubmissionWithdrawn(_, id):
-                self.pool.refuse(id.client, self.version)
+                self.pool.refuse(id.client, self.version, at)
             case SubmissionsDropped(_, ids):
                 self.let_go(ids)
                 self.pool.drop(ids, self.version, at)

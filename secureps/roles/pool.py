@@ -7,6 +7,7 @@ still come. What must not live here: receipts and cohorts (`roles.federation`), 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.rule import Base, RuleState
 
 MOST_REFUSED = 3
-"""How often what a client sends may be refused on its way before it is asked no more for it."""
+"""How often what a client sends may be refused on its way before it is asked seldom for it."""
 
 
 @dataclass(slots=True)
@@ -30,8 +31,8 @@ class Pool:
         arrived: when each submission that waits came, in seconds of the run's clock.
         again: submissions that were sealed anew after a burnt cohort, and count for no clock.
         returning: submissions that were taken out again, for their blocks were lost.
-        refused: how often what a client sent was refused on its way, or was lost and not sent
-            again, since which version was made.
+        refused: since which version how often what a client sent was refused on its way, or was
+            lost and not sent again, and when it last was.
         spent: whom the plan's budget allows no further update.
         closed: cohorts that are settled.
     """
@@ -44,7 +45,7 @@ class Pool:
     arrived: dict[SubmissionId, float] = field(default_factory=dict)
     again: set[SubmissionId] = field(default_factory=set)
     returning: dict[SubmissionId, Base] = field(default_factory=dict)
-    refused: dict[str, tuple[int, int]] = field(default_factory=dict)
+    refused: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     spent: set[str] = field(default_factory=set)
     closed: int = 0
 
@@ -113,24 +114,25 @@ class Pool:
         for id in ids:
             self.arrived.pop(id, None)
 
-    def refuse(self, client: str, version: int) -> None:
+    def refuse(self, client: str, version: int, at: float) -> None:
         """What it was asked for was refused on its way, while `version` is the newest.
 
-        It is asked anew, but not for ever: then nobody waits for it until the next version.
+        It is asked anew; after three times seldom, and nobody waits for it until it sends.
         """
         self.training.pop(client, None)
-        self._count(client, version)
+        self._count(client, version, at)
 
-    def _count(self, client: str, version: int) -> None:
-        since, times = self.refused.get(client, (version, 0))
-        self.refused[client] = (version, times + 1 if since == version else 1)
-        if self.gave_up(client, version):
+    def _count(self, client: str, version: int, at: float) -> None:
+        since, times, _ = self.refused.get(client, (version, 0, at))
+        self.refused[client] = (version, times + 1 if since == version else 1, at)
+        if self.rests_until(client, version, math.inf) > at:
             self.pass_over(client)
 
-    def gave_up(self, client: str, version: int) -> bool:
-        """Whether it is asked for nothing more while this version is the newest."""
-        since, times = self.refused.get(client, (-1, 0))
-        return since == version and times >= MOST_REFUSED
+    def rests_until(self, client: str, version: int, pause: float) -> float:
+        """Until when it is asked for nothing, if this version is the newest: so long after it was
+        refused too often."""
+        since, times, last = self.refused.get(client, (version, 0, 0.0))
+        return last + pause if since == version and times >= MOST_REFUSED else -math.inf
 
     def withdraw(self, lost: Mapping[SubmissionId, Base], at: float) -> None:
         """The blocks of these were lost: they come once more, or never."""
@@ -149,7 +151,7 @@ class Pool:
         for id in ids:
             base = self.returning.pop(id, None)
             if base is not None:
-                self._count(id.client, version)
+                self._count(id.client, version, at)
             if base is not None and id not in self.again and self.sent.get(id.client) == base:
                 del self.sent[id.client]
                 if base.step:

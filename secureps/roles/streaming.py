@@ -98,7 +98,7 @@ def _move(turn: Turn, group: GroupState) -> float | None:
         _end_if_too_few(turn, group, chosen.reason if chosen is not None else "")
     if turn.federation.ending or group.resigned or len(group.pool.spent) > spent:
         return turn.now
-    return _earliest(until, free, _patience(turn, group))
+    return _earliest(until, free, _patience(turn, group), _rest(turn, group))
 
 
 def _earliest(*times: float | None) -> float | None:
@@ -109,8 +109,19 @@ def _patience(turn: Turn, group: GroupState) -> float | None:
     """Until when others may follow a burnt cohort before sets of it do; None if none is burnt."""
     if group.phase is not Phase.COLLECTING or not following.possible(turn, group):
         return None
-    until = (group.opened_at or 0.0) + turn.plan.group(group.name).rule.deadline
+    until = (group.opened_at or 0.0) + _deadline(turn, group)
     return until if turn.now < until else None
+
+
+def _rest(turn: Turn, group: GroupState) -> float | None:
+    """When somebody whose submissions were refused too often is asked once more."""
+    pool, pause = group.pool, _deadline(turn, group)
+    untils = (pool.rests_until(client, group.version, pause) for client in pool.refused)
+    return min((until for until in untils if until > turn.now), default=None)
+
+
+def _deadline(turn: Turn, group: GroupState) -> float:
+    return turn.plan.group(group.name).rule.deadline
 
 
 def _may_follow(turn: Turn, group: GroupState) -> bool:
@@ -301,7 +312,7 @@ def _ask(turn: Turn, group: GroupState) -> tuple[str, float | None]:
             turn.write(MemberLeft(group.name, client, spent=True))
             now = state(turn, group)  # nobody waits for its clock
             continue
-        if pool.gave_up(client, group.version):
+        if pool.rests_until(client, group.version, _deadline(turn, group)) > turn.now:
             held = held or f"what {client} sent was refused {MOST_REFUSED} times"
             continue
         if _all_sent(turn, group, client):
