@@ -196,6 +196,26 @@ def test_that_two_steps_of_a_model_came_to_the_same_is_told_to_nobody(tmp_path: 
     assert attempts([(task, step) for step in (0, 1, 0, 2, 1)], tmp_path) == [0, 1, 0, 2, 1]
 
 
+def test_an_updates_name_is_of_what_is_sealed_and_tells_nothing_of_what_is_not(
+    tmp_path: Path,
+) -> None:
+    """The same for the same; another one of another version, step or noise, though all are zero."""
+    simulation = federation(private_plan("local"), tmp_path)
+    simulation.run()
+    hands = simulation.parties["client-00"].hands
+    assert isinstance(hands, MemberHands)
+    update, task = np.zeros(217, dtype=np.float32), Contribute((), (b"one",), ())
+    aims = [Aim("all", 2, 100), Aim("all", 2, 101), Aim("all", 3, 102), Aim("all", 2, 103, (), 1)]
+    aims.append(Aim("all", 2, 104, (b"another",)))
+    made = [hands._contribution(task, aim, bytes(32), update, 1) for aim in aims]
+    names = [each.receipt.update for each in made if each is not None]
+    assert names[0] == names[1]
+    assert len(set(names)) == len(names) - 1 == 4
+    wanted = [Aim("all", 2, 105, wanted=name) for name in (names[0], names[2])]
+    again = [hands._contribution(task, aim, bytes(32), update, 1) for aim in wanted]
+    assert [each is not None for each in again] == [True, False]
+
+
 def attempts(tasks: Sequence[tuple[Contribute | Evaluate, int]], folder: Path) -> list[int]:
     """What a client's receipts say, whose updates all come to the same, of tasks at steps."""
     simulation = federation(private_plan("local"), folder)
@@ -206,6 +226,7 @@ def attempts(tasks: Sequence[tuple[Contribute | Evaluate, int]], folder: Path) -
     found, known = list[int](), tuple[bytes, ...]()
     for task, step in tasks:
         made = hands._contribution(task, Aim("all", 2, 100, known, step), bytes(32), update, 1)
+        assert made is not None
         assert made.receipt.release is not None
         assert made.receipt.step == step
         found.append(made.receipt.release.attempt)

@@ -141,8 +141,9 @@ def test_all_that_stand_in_both_have_the_same_update_or_all_have_another(
     changed, (low, _) = dict.fromkeys(anew, b"second"), halved()
     assert related(cohort(), cohort(updates=changed)) == (len(anew) in (0, len(CLIENTS)))
     assert related(cohort(), cohort(low, updates=changed)) == (not anew & low or low <= anew)
-    few = CLIENTS[:5]
-    assert related(cohort(), cohort(few, updates=changed)) == (anew >= set(few))
+    assert not related(cohort(), cohort(CLIENTS[:5], updates=changed)), (
+        "what is new may be nearly old"
+    )
 
 
 def test_a_half_for_another_version_is_another_tree() -> None:

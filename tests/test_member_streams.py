@@ -11,10 +11,10 @@ from secureps.errors import Malformed
 from secureps.messages import orders, requests
 from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
-from secureps.roles.machine import COORDINATOR, Answered, Step, Tick
-from secureps.roles.tasks import Aim, Contribute, Prune, Reseal, SealedUpdate
+from secureps.roles.machine import COORDINATOR, HANDS, Answered, Step, Tick
+from secureps.roles.tasks import Aim, Contribute, Contributed, Prune, Reseal, SealedUpdate
 from tests.member_kit import Client, leaves, puts, said, works
-from tests.roles_kit import PRIVACY, STEPS, make_plan, sign
+from tests.roles_kit import PRIVACY, STEPS, make_plan, sign, update_name
 
 SSP: dict[str, Any] = {"name": "ssp", "slack": 2, "minimum": 2}
 PLAN = make_plan("bfv", group=[{"rule": SSP}])
@@ -126,14 +126,15 @@ SEALED = make_plan("rlwe", group=[{"rule": SSP}])
 
 def again(version: int, step: int, sequence: int, round: int = 1) -> orders.SealAgain:
     invite = orders.Invite(1, "all", round, version, 0.0, 0, step)
-    return orders.SealAgain(1, SubmissionId("c0", "all", sequence), invite)
+    id = SubmissionId("c0", "all", sequence)
+    return orders.SealAgain(1, id, update_name(id, version), invite)
 
 
 def burnt() -> tuple[Client, SealedUpdate]:
     """Its first update was in a cohort that was burnt."""
     client = begun(SEALED)
     made = update(client, 0, 0, 0)
-    step = client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))
+    step = client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt", True))
     assert works(step) == [], "its blocks stay"
     assert client.machine.subscription().unsettled == ()
     return client, made
@@ -151,9 +152,9 @@ def test_a_burnt_update_is_sealed_anew_and_nothing_else_is_sent_before() -> None
     client.contributed(new)
     assert works(client.order(again(0, 0, 0))) == [], "it is on its way"
     assert said(client.stored(new)[-1], requests.Submit) == [requests.Submit(new.receipt)]
-    client.order(orders.Settled(1, new.receipt.id, "dropped", 0, "burnt again"))
+    client.order(orders.Settled(1, new.receipt.id, "dropped", 0, "burnt again", True))
     (task,) = works(client.order(again(0, 0, 2, 2)))
-    assert task == Reseal(new.receipt, new.headers, b"", 3)
+    assert task == Reseal(made.receipt, made.headers, b"", 3), "one of them is kept"
 
 
 def test_an_invitation_waits_for_what_is_sealed_anew() -> None:
@@ -181,10 +182,11 @@ def test_who_was_restarted_trains_from_the_newest_version_or_declines() -> None:
     back.publish(0)
     back.order(again(0, 0, 0))
     (task,) = works(back.pull(0))
-    assert task.aims == (Aim("all", 0, made.receipt.id.sequence + 1),)
+    (aim,) = task.aims
+    assert aim == Aim("all", 0, made.receipt.id.sequence + 1, wanted=made.receipt.update)
     unsettled = begun(SEALED).restarted().joined()
     unsettled.publish(0)
-    step = unsettled.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))
+    step = unsettled.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt", True))
     assert works(step) == [Prune(tuple(header.key for header in made.headers))], "its key is gone"
     unsettled.publish(1)
     assert said(unsettled.order(again(0, 0, 0)), requests.Decline)
@@ -193,7 +195,7 @@ def test_who_was_restarted_trains_from_the_newest_version_or_declines() -> None:
 def test_under_other_ciphers_nothing_is_kept() -> None:
     client = Client(PLAN).joined()
     made = client.trained()
-    step = client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))
+    step = client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt", True))
     assert works(step) == [Prune(tuple(header.key for header in made.headers))]
 
 
@@ -201,20 +203,36 @@ def test_in_rounds_too_a_burnt_update_is_sealed_anew() -> None:
     """Whatever it would train by now: key holders open no sum of these clients with another."""
     client = Client(make_plan("rlwe", work={"target_seconds": 1.0})).joined()
     made = client.trained()
-    assert works(client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))) == []
+    assert (
+        works(client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt", True))) == []
+    )
     step = client.order(again(0, 0, 0, round=2))
     assert works(step) == [Reseal(made.receipt, made.headers, b"", 1)]
 
 
-def test_who_has_it_no_more_trains_in_rounds() -> None:
+def test_who_has_it_no_more_trains_and_sends_the_same_or_nothing() -> None:
+    """Another update would be charged, and not be summed."""
     client = Client(make_plan("rlwe")).joined()
     made = client.trained()
-    client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt"))
+    client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt", True))
     back = client.restarted().joined()
     back.publish(0)
     back.order(again(0, 0, 0, round=2))
     (task,) = works(back.pull(0))
     assert isinstance(task, Contribute)
+    (aim,) = task.aims
+    assert aim.wanted == made.receipt.update
+    (declined,) = said(back.give(HANDS, Contributed((), (), (aim,))), requests.Decline)
+    assert (declined.group, declined.round) == ("all", 2)
+    (task,) = works(back.order(orders.Invite(1, "all", 3, 0, 0.0, 0)))
+    assert task.aims[0].wanted == b"", "by an invitation, whatever comes of it"
+
+
+def test_what_was_only_given_up_is_not_kept() -> None:
+    client = Client(make_plan("rlwe")).joined()
+    made = client.trained()
+    step = client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "the round is over"))
+    assert works(step) == [Prune(tuple(header.key for header in made.headers))]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +242,7 @@ def test_who_has_it_no_more_trains_in_rounds() -> None:
 def test_nothing_else_is_sealed_anew(client: str, group: str, invited: str) -> None:
     here, _ = burnt()
     order = orders.SealAgain(
-        1, SubmissionId(client, group, 0), orders.Invite(1, invited, 1, 0, 0.0, 0)
+        1, SubmissionId(client, group, 0), bytes(16), orders.Invite(1, invited, 1, 0, 0.0, 0)
     )
     with pytest.raises(Malformed, match="is no submission of c0 to"):
         here.order(order)
@@ -233,6 +251,6 @@ def test_nothing_else_is_sealed_anew(client: str, group: str, invited: str) -> N
 def test_of_a_group_that_is_not_there_it_declines() -> None:
     here, _ = burnt()
     order = orders.SealAgain(
-        1, SubmissionId("c0", "nothing", 0), orders.Invite(1, "nothing", 1, 0, 0.0, 0)
+        1, SubmissionId("c0", "nothing", 0), bytes(16), orders.Invite(1, "nothing", 1, 0, 0.0, 0)
     )
     assert said(here.order(order), requests.Decline)

@@ -12,6 +12,7 @@ from secureps.client.trainer import FitConfig, FitResult
 from secureps.config import PlanSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import records
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.submission import Receipt
 from secureps.policy.hiding import both_open
 from secureps.policy.plan import Plan
@@ -21,6 +22,7 @@ from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Simulation
 from secureps.sections import parse
 from tests.cheats import journalled, lies, small_error, spoils, until
+from tests.evaluations import evaluated_plan, examined
 from tests.federations import Tensors, Walker, finished, same, small_plan
 
 COUNT, MINIMUM = 10, 4
@@ -36,8 +38,8 @@ class Moody(Walker):
         return FitResult(bias, result.examples, result.metrics, result.steps)
 
 
-def plan_for(*groups: dict[str, Any], versions: int = 6) -> Plan:
-    rule = {"quorum": COUNT, "minimum": MINIMUM, "deadline": 10.0, "extensions": 1}
+def plan_for(*groups: dict[str, Any], versions: int = 6, count: int = COUNT) -> Plan:
+    rule = {"quorum": count, "minimum": MINIMUM, "deadline": 10.0, "extensions": 1}
     common = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
     body = small_plan("rlwe", versions=versions).section.model_dump(exclude_none=True)
     body["cipher"]["capacity"] = 16
@@ -45,9 +47,9 @@ def plan_for(*groups: dict[str, Any], versions: int = 6) -> Plan:
     return Plan(parse(PlanSection, body, "test"))
 
 
-def federation(folder: Path, plan: Plan, moody: int = COUNT // 2) -> Simulation:
-    kinds = [Moody] * moody + [Walker] * (COUNT - moody)
-    trainers = {name: kinds[i](i) for i, name in enumerate(client_names(COUNT))}
+def federation(folder: Path, plan: Plan, moody: int = COUNT // 2, count: int = COUNT) -> Simulation:
+    kinds = [Moody] * moody + [Walker] * (count - moody)
+    trainers = {name: kinds[i](i) for i, name in enumerate(client_names(count))}
     return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
 
 
@@ -95,6 +97,45 @@ def test_who_was_killed_and_trains_otherwise_is_not_summed_for_this_version(
     again = [{m.id.client for m in c.members} for c in closed if c.version == 2][1:]
     assert not any("client-00" in members for members in again), "its update is another"
     no_holder_could_refuse(simulation)
+
+
+@pytest.mark.parametrize(("moody", "groups"), [(0, ("body", "head")), (6, ("all",))])
+def test_if_one_cannot_send_the_same_all_train_anew(
+    moody: int, groups: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Nothing can be cut: of two groups the other has gone on, or nobody trains alike twice."""
+    patterns = {"body": "body.*", "head": "head.*", "all": "*"}
+    named = ({"name": name, "pattern": patterns[name]} for name in groups)
+    simulation = federation(tmp_path, plan_for(*named, versions=4, count=6), moody, 6)
+    simulation.run(lambda: simulation.versions() == dict.fromkeys(groups, 1))
+    simulation.kill("holder-3")
+    lies(simulation, "holder-1", small_error, times=1)
+    simulation.run(lambda: bool(journalled(simulation, records.CohortBurnt)))
+    simulation.kill("client-00")
+    simulation.start("client-00")
+    simulation.start("holder-3")
+    simulation.run(lambda: finished(simulation))
+    assert simulation.versions() == dict.fromkeys(groups, 4)
+    no_holder_could_refuse(simulation)
+
+
+def test_an_evaluation_that_was_burnt_is_no_other_models(tmp_path: Path) -> None:
+    simulation = examined(evaluated_plan("rlwe"), tmp_path)
+    found = simulation.coordinator.federation
+
+    def begun() -> bool:
+        group = simulation.coordinator.federation.groups.get(EVALUATION)
+        return group is not None and group.phase is Phase.COLLECTING
+
+    simulation.run(begun)
+    simulation.kill("holder-3")
+    lies(simulation, "holder-1", small_error, times=1)
+    simulation.run(lambda: bool(journalled(simulation, records.CohortBurnt)))
+    simulation.start("holder-3")
+    simulation.run(lambda: finished(simulation))
+    found = simulation.coordinator.federation
+    assert sorted(found.evaluations.results) == [4, 5] or sorted(found.evaluations.results) == [5]
+    assert simulation.loop.now() < 60.0
 
 
 def test_groups_that_move_together_go_on_together_when_one_is_burnt(tmp_path: Path) -> None:

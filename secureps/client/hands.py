@@ -187,7 +187,7 @@ class MemberHands:
         base = self._assemble(task)
         result = self._fit(task, base)
         trained = time.perf_counter()
-        updates = tuple(self._seal(aim, base, result, task) for aim in task.aims)
+        made = {aim: self._seal(aim, base, result, task) for aim in task.aims}
         sealed = time.perf_counter()
         self._save_local(task.model, result.parameters)
         figures = (
@@ -196,7 +196,9 @@ class MemberHands:
         )
         aim = task.aims[0]
         report = Telemetry(self._holdings.name, aim.group, aim.version + 1, figures)
-        return Contributed(updates, (report,))
+        updates = tuple(update for update in made.values() if update is not None)
+        others = tuple(aim for aim, update in made.items() if update is None)
+        return Contributed(updates, (report,), others)
 
     def _assemble(self, task: Contribute | Evaluate) -> Tensors:
         """The pulled model, in the order of the schema, with this client's local tensors."""
@@ -250,7 +252,9 @@ class MemberHands:
         if fitted != run:
             raise WrongShape(run.difference(fitted))
 
-    def _seal(self, aim: Aim, base: Tensors, result: FitResult, task: Contribute) -> SealedUpdate:
+    def _seal(
+        self, aim: Aim, base: Tensors, result: FitResult, task: Contribute
+    ) -> SealedUpdate | None:
         layout = self._layout().group(aim.group)
         blocks = self._blocks(task)[aim.group]
         model = model_digest(aim.group, aim.version, blocks)
@@ -278,8 +282,10 @@ class MemberHands:
         base: bytes,
         clipped: NDArray[np.float32],
         weight: int,
-    ) -> SealedUpdate:
+    ) -> SealedUpdate | None:
         """Rounds, adds noise where the plan wants it, seals, and puts it into the outbox.
+
+        None if another update is wanted.
 
         What comes of another model, or at another step of one, is another release even if it is
         the same: that it is the same would be told without noise.
@@ -291,6 +297,9 @@ class MemberHands:
         content = digest("secureps-update", *values, step, *task.blocks)
         known = aim.known
         attempt = known.index(content) if content in known else len(known)
+        name = self._name(aim, attempt, content)
+        if aim.wanted not in (b"", name):
+            return None
         spends = fact(plan, holdings.name, aim.group, layout.size, aim.version, attempt)
         sent = self._on_grid(aim, attempt, clipped, weight)
         id = SubmissionId(holdings.name, aim.group, aim.sequence)
@@ -301,11 +310,16 @@ class MemberHands:
             not holdings.seed.private,
             aim.step,
             self._magnitude(aim.group, clipped),
-            self._stream("update", aim.group, attempt, content).words(UPDATE_BYTES // 4).tobytes(),
+            name,
             self._beside(aim.group, task),
         )
         sealed = self._sealer.seal(self._machine.pinned, id, sent, weight, origin)
         return dataclasses.replace(sealed, content=content)
+
+    def _name(self, aim: Aim, attempt: int, content: bytes) -> bytes:
+        """What names the integers that are sealed, by what they follow from; see `_on_grid`."""
+        labels = (self._holdings.name, aim.group, aim.version, aim.step, attempt, content)
+        return self._stream("update", *labels).words(UPDATE_BYTES // 4).tobytes()
 
     def _beside(self, group: str, task: Contribute | Evaluate) -> bytes:
         """Digest of the models that all groups of one round were trained on; empty for one group.
@@ -371,7 +385,8 @@ class MemberHands:
             weight = self._weight(aim.group, judgement.vector.size, judgement.examples)
         clipped, _ = clip_l2(judgement.vector, pinned.plan.group(aim.group).clip)
         base = evaluated_digest(task.own, task.digests)
-        return Contributed((self._contribution(task, aim, base, clipped, weight),), ())
+        made = self._contribution(task, aim, base, clipped, weight)
+        return Contributed((made,), ()) if made is not None else Contributed((), (), (aim,))
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
         """Words for one purpose; a secret seed gives other ones in every run."""

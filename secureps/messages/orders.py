@@ -171,13 +171,17 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The fate of a submission: "included", "durable", "dropped" or "lost", and why."""
+    """The fate of a submission: "included", "durable", "dropped" or "lost", and why.
+
+    `again`: it was in a burnt cohort, and may be asked for once more (`SealAgain`).
+    """
 
     incarnation: int
     id: SubmissionId
     outcome: str
     version: int
     reason: str
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +196,13 @@ class SendAgain:
 class SealAgain:
     """A cohort with this submission was burnt: seal the same update anew, and send that.
 
-    It takes a sequence and a key of its own. Whoever has it no more trains for the `invite`, which
-    is of its group and base, if that is the newest version, or declines.
+    It takes a sequence and a key of its own; `update` is its name. Whoever has it no more trains
+    for the `invite`, if that is for the newest version, and declines if it comes to another update.
     """
 
     incarnation: int
     id: SubmissionId
+    update: bytes
     invite: Invite
 
 

@@ -2,12 +2,12 @@
 
 Two opened sums that share a client's update from one base version tell their difference to
 whoever sees both. `both_open` allows a pair only where that gives nobody away, and pairs are
-enough. Updates that are told apart by client, base version and what is sealed are in a laminar
-family of sets: every two that meet are the same, or one is a set of the other's tree of halves
-(`policy.buckets`), so all that meet a largest one are sets of its tree. Whatever combination of the
-sums is taken, it is then a combination of sums over whole leaves of that tree, each of `least`
-members or more whose weights every pair has compared. What must not live here: what was opened
-(`roles.grants`), I/O.
+enough. Clients with their base versions are in a laminar family of sets: every two that meet are
+the same, or one is a set of the other's tree of halves (`policy.buckets`), so all that meet a
+largest one are sets of its tree. Whatever combination of the sums is taken, it is then a
+combination of sums over whole leaves of that tree, each of `least` members or more whose weights
+every pair has compared; and where clients of a leaf have trained again to other updates, all of
+them have. What must not live here: what was opened (`roles.grants`), I/O.
 """
 
 from __future__ import annotations
@@ -54,29 +54,35 @@ def base_of(member: Member) -> Base:
     return Base(member.version, member.step)
 
 
-def update_of(member: Member) -> tuple[Base, bytes]:
-    """What tells a client's updates apart: whoever trains again may send another."""
-    return base_of(member), member.update
+def mixed(one: Cohort, other: Cohort) -> bool:
+    """Whether some of the clients of both have the same update in them, and some another one."""
+    named = {member.id.client: member.update for member in other.members}
+    pairs = [(m.update, named[m.id.client]) for m in one.members if m.id.client in named]
+    return len({mine == theirs for mine, theirs in pairs}) == 2
 
 
 def both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
     """Whether two sums of one group may both be opened, and each member still hides.
 
-    They have no update of a client in common; or exactly the same ones, with the same weights; or,
-    for the same version, the clients of one are a set of the tree of the other's, and each of these
-    has the update and the weight that it has there, and every leaf of the tree passes
-    `check_weights` by itself. If some of the same clients had other updates than before, the
-    difference would tell what these few changed.
+    They have no update of a client from one base version in common. Or their clients are the same,
+    with the same weights and base versions; or, for the same version, those of one are a set of the
+    tree of the other's, each with the weight and the base version that it has there, and every leaf
+    of the tree passes `check_weights` by itself. Then all that stand in both have the update there
+    that they have here, or all have another one: else the difference would tell what a few changed.
 
     Args:
         run: run id, 32 bytes.
         one, other: no client stands in either of them twice.
         least: fewest members of a leaf.
     """
-    mine = {member.id.client: (member.weight, update_of(member)) for member in one.members}
-    theirs = {member.id.client: (member.weight, update_of(member)) for member in other.members}
+    mine = {member.id.client: (member.weight, base_of(member)) for member in one.members}
+    theirs = {member.id.client: (member.weight, base_of(member)) for member in other.members}
     common = mine.keys() & theirs.keys()
-    if mine == theirs or all(mine[name][1] != theirs[name][1] for name in common):
+    if all(mine[name][1] != theirs[name][1] for name in common):
+        return True
+    if mixed(one, other):
+        return False
+    if mine == theirs:
         return True
     if one.version != other.version or any(mine[name] != theirs[name] for name in common):
         return False

@@ -273,6 +273,8 @@ class Federation:
                 self.evaluations.results[version] = record
             case EvaluationSkipped(version, reason):
                 self.evaluations.skipped[version] = reason
+                if EVALUATION in self.groups:  # the next one is of another model
+                    self.groups[EVALUATION].forget_spoilt()
             case Ending(reason):
                 self.ending = reason
             case Finished(reason):
@@ -430,7 +432,8 @@ class Federation:
         group.version, group.scale = version, group.coming
         group.history[version] = group.digest
         group.suspicion = group.suspicion.opens(frozenset(group.weights))
-        group.sitting_out, group.spoilt, group.lost = frozenset(), (), frozenset()
+        group.sitting_out = frozenset()
+        group.forget_spoilt()
         part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
         included = tuple(id for id in group.summed if id in part)
         late = tuple(id for id in group.summed if id not in part)

@@ -43,13 +43,16 @@ from secureps.messages.submission import (
     SubmissionId,
     signing_bytes,
 )
-from secureps.policy.hiding import base_of, both_open, check_weights, update_of
+from secureps.policy.hiding import base_of, both_open, check_weights
 from secureps.policy.rule import Base
 from secureps.roles.charter import Pinned, check_minimum, check_run, founded
 from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
 
 REMEMBERED = 64
 """Cohorts of a group that may still be asked for again: the newest."""
+
+MOST_MET = 64
+"""How many sums may be opened in which clients stand with the same base versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ class Grants:
                 standing.released = (*standing.released, cohort)
 
     def _met(self, cohort: Cohort) -> list[tuple[Cohort, Member]]:
-        """Released cohorts that have an update in common with this one, and whose, once each."""
+        """Released cohorts in which a client stands with the base that it has here, and whose."""
         found: dict[int, tuple[Cohort, Member]] = {}
         for member in cohort.members:
             standing = self._standings.get((member.id.client, cohort.group))
@@ -293,12 +296,13 @@ class Grants:
         return self.pinned.plan.bounds(group).minimum
 
     def check_apart(self, cohort: Cohort) -> None:
-        """Two sums that differ in one client's update give it away.
+        """Two sums that differ in one client's update of one base version give it away.
 
-        A blind holder allows another sum of the same updates of exactly the same clients, none more
-        and none less, and each with the weight that it had, or of one half of them that nobody
-        chose (`policy.hiding`): one of them, or another holder, may have spoilt the first, and else
-        a single lie would keep all of them out of a version that cannot be made without them.
+        A blind holder allows another sum of exactly the same clients, none more and none less, and
+        each with the weight that it had, or of one half of them that nobody chose; and of the same
+        updates, or of none of them (`policy.hiding`): one of them, or another holder, may have
+        spoilt the first, and else a single lie would keep all of them out of a version that cannot
+        be made without them.
 
         Raises:
             Refused: another sum was released that this one must not be subtracted from.
@@ -311,7 +315,10 @@ class Grants:
                     f"{member.id.client} from version {standing.base.version} was opened before"
                 )
         run, least = self.pinned.run.id, self.least(cohort.group)
-        for other, member in self._met(cohort):
+        met = self._met(cohort)
+        if len(met) >= MOST_MET:
+            raise Refused(f"{len(met)} cohorts were opened with updates from the same versions")
+        for other, member in met:
             if not (self._blind and both_open(run, cohort, other, least)):
                 raise Refused(
                     f"{member.id.client} stands in cohort {other.number}, which was opened with "
@@ -408,8 +415,8 @@ class Grants:
         return Call(COORDINATOR, OpenRefused(self.name, cohort.group, cohort.number, str(reason)))
 
 
-def _updates(cohort: Cohort) -> frozenset[tuple[str, int, tuple[Base, bytes]]]:
-    return frozenset((m.id.client, m.weight, update_of(m)) for m in cohort.members)
+def _updates(cohort: Cohort) -> frozenset[tuple[str, int, Base, bytes]]:
+    return frozenset((m.id.client, m.weight, base_of(m), m.update) for m in cohort.members)
 
 
 def _digest(cohort: Cohort, held: tuple[ShardSums, ...]) -> bytes:

@@ -196,11 +196,14 @@ class GroupState:
     def burn(self) -> None:
         """The cohort in the making comes to nothing: its members sit out until the next version."""
         self.spoilt += (self.cohort,) if self.cohort is not None else ()
+        self.lost -= self.weights.keys()  # what they lost was an older one
         if not self.streaming and not self.opened:
             return  # the next round asks them again, or sets of them
         self.sitting_out |= self.weights.keys()  # whoever opened it opens no other of theirs
-        if self.streaming:
-            self.lost -= self.weights.keys()  # what they lost was an older one
+
+    def forget_spoilt(self) -> None:
+        """Another version is to be made, or another model evaluated."""
+        self.spoilt, self.lost = (), frozenset()
 
     @property
     def burnt_members(self) -> dict[str, Member]:
@@ -215,7 +218,7 @@ class GroupState:
     def decline(self, client: str) -> None:
         """It takes no part in the open round; without rounds, in none for this version."""
         self.invited -= {client}
-        if self.streaming:
+        if self.streaming or client in self.burnt_members:
             self.lost |= {client}
 
     def let_go(self, ids: Iterable[SubmissionId]) -> None:

@@ -196,11 +196,12 @@ class Member:
                     step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
                 self._invites[group] = order
+                self._out.wanted.pop(group, None)
             case SealAgain(_, id):
                 self._out.ask_again(self._kit.name, order)
                 self._invites.pop(id.group, None)  # it waits for what comes of this
-            case Settled(_, id, outcome, version, reason):
-                self._settle(step, id, outcome, reason, version)
+            case Settled(_, id, outcome, _, reason, again):
+                self._settle(step, id, outcome, reason, again)
             case SendAgain(_, id):
                 sealed = self._out.sealed.get(id)
                 if sealed is not None:
@@ -213,16 +214,17 @@ class Member:
                 raise Malformed(f"a member takes no {type(order).__name__}")
 
     def _settle(
-        self, step: Step, id: SubmissionId, outcome: str, reason: str, version: int | None = None
+        self, step: Step, id: SubmissionId, outcome: str, reason: str, again: bool = False
     ) -> None:
-        """Its fate is known; `version` is the newest as the coordinator settled it."""
+        """Its fate is known; it is kept if it may be asked for `again`, for the next version."""
         sealed = self._out.sealed.get(id)
         if sealed is None:
             return
         self._write(step, SubmissionSettled(id, outcome))
         if outcome in ("dropped", "lost"):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
-        burnt_at = version if outcome == "dropped" and self._plan.seals_again else None
+        newest = self._library.published.get(id.group)
+        burnt_at = newest.version if again and newest and self._plan.seals_again else None
         if outcome != "included" and (keys := self._out.release(sealed, burnt_at)):
             step.effects.append(Work(Prune(keys)))
 
@@ -264,29 +266,23 @@ class Member:
         step.effects.append(Work(Contribute(model, blocks, aims, part)))
 
     def _seal_again(self, step: Step) -> bool:
-        """Begins to seal an update of a burnt cohort anew, if asked.
-
-        If it is gone, the same comes of training from its version, if that is the newest.
-        """
-        while self._out.again:
-            group, order = self._out.again.popitem()
-            invite, published = order.invite, self._library.published.get(group)
-            if self._desk().pending(group, Base(invite.version, invite.step)):
-                continue  # it is sealed, and on its way
-            if task := self._out.reseal(order):
-                self._working = True
-                step.effects.append(Work(task))
-                return True
-            if published is not None and published.version == invite.version:
-                self._invites[group] = invite
-                continue
-            gone = Decline(self._kit.name, group, invite.round, "what it sent is not here any more")
-            step.effects.append(Call(COORDINATOR, gone))
+        """Begins to seal an update of a burnt cohort anew, if asked."""
+        while found := self._out.follow(self._kit.name, self._desk()):
+            match found:
+                case Invite(_, group):
+                    self._invites[group] = found
+                case Decline():
+                    step.effects.append(Call(COORDINATOR, found))
+                case task:
+                    self._working = True
+                    step.effects.append(Work(task))
+                    return True
         return False
 
     def _aim(self, group: str, base: Base) -> Aim:
         known = self._releases.known(group, base.version)
-        return Aim(group, base.version, self._out.next.get(group, 0), known, base.step)
+        wanted = self._out.wanted.get(group, b"")
+        return Aim(group, base.version, self._out.next.get(group, 0), known, base.step, wanted)
 
     def _desk(self) -> Desk:
         return Desk(
@@ -388,6 +384,8 @@ class Member:
             self._write(step, sealed)
             self._out.keyed.add(update.receipt.id)
             self._send(now, step, sealed)
+        for aim in event.others:
+            self._decline(step, self._followed[aim.group], "what it trained to is another update")
         for report in event.telemetry:
             figures = (*report.figures, Figure("bytes_down", float(self._library.take_account())))
             step.effects.append(Call(COORDINATOR, replace(report, figures=figures)))

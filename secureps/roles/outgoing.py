@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secureps.errors import Malformed
-from secureps.messages.orders import GroupVersion, SealAgain
+from secureps.messages.orders import GroupVersion, Invite, SealAgain
 from secureps.messages.records import Sealed
-from secureps.messages.requests import Telemetry
+from secureps.messages.requests import Decline, Telemetry
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
+from secureps.policy.rule import Base
+from secureps.roles.agenda import Desk
 from secureps.roles.stopwatch import Transfer
 from secureps.roles.tasks import Reseal
 
@@ -27,16 +29,18 @@ class Outgoing:
         moving: those of them that are on their way.
         next: the sequence of the next submission, by group.
         keyed: those whose keys this process has.
-        burnt: dropped ones that may be asked for once more, and the version that was the newest;
-            again: orders to seal one of them anew, by group. A restart forgets all three.
+        burnt: of burnt cohorts, by group and name: what may be asked for once more, and the version
+            that was the newest; again: orders to seal one of them anew, by group; wanted: what
+            alone is wanted of training, by group. A restart forgets all four.
     """
 
     sealed: dict[SubmissionId, Sealed] = field(default_factory=dict)
     moving: dict[SubmissionId, Transfer] = field(default_factory=dict)
     next: dict[str, int] = field(default_factory=dict)
     keyed: set[SubmissionId] = field(default_factory=set)
-    burnt: dict[SubmissionId, tuple[Sealed, int]] = field(default_factory=dict)
+    burnt: dict[tuple[str, bytes], tuple[Sealed, int]] = field(default_factory=dict)
     again: dict[str, SealAgain] = field(default_factory=dict)
+    wanted: dict[str, bytes] = field(default_factory=dict)
 
     def add(self, record: Sealed) -> None:
         """It is sealed, and will be sent as it is however often it is asked for."""
@@ -53,17 +57,17 @@ class Outgoing:
 
         None do where it may be sealed anew until a version after `burnt_at` is published.
         """
-        id = sealed.receipt.id
-        if burnt_at is not None and id in self.keyed:
-            self.burnt[id] = (sealed, burnt_at)
+        id, name = sealed.receipt.id, (sealed.receipt.id.group, sealed.receipt.update)
+        if burnt_at is not None and id in self.keyed and name not in self.burnt:
+            self.burnt[name] = (sealed, burnt_at)
             return ()
         self.keyed.discard(id)
         return tuple(header.key for header in sealed.headers)
 
     def over(self, group: str, version: int) -> tuple[str, ...]:
         """A version is published, from which all go on: where payloads lie that may go."""
-        old = [i for i, (_, at) in self.burnt.items() if i.group == group and at < version]
-        return tuple(key for id in old for key in self.release(self.burnt.pop(id)[0], None))
+        old = [name for name, (_, at) in self.burnt.items() if name[0] == group and at < version]
+        return tuple(key for name in old for key in self.release(self.burnt.pop(name)[0], None))
 
     def ask_again(self, client: str, order: SealAgain) -> None:
         """One of this client's is to be sealed anew.
@@ -77,12 +81,25 @@ class Outgoing:
             )
         self.again[order.id.group] = order
 
-    def reseal(self, order: SealAgain) -> Reseal | None:
-        """What is to be sealed anew; None if it is not here any more."""
-        if order.id not in self.burnt:
-            return None
-        sealed, _ = self.burnt[order.id]
-        return Reseal(sealed.receipt, sealed.headers, sealed.content, self.next[order.id.group])
+    def follow(self, client: str, desk: Desk) -> Reseal | Invite | Decline | None:
+        """What follows from an order to seal anew; None if there is none.
+
+        If the update is gone, the same may come of training from its version, if that is the
+        newest: then that alone is wanted.
+        """
+        while self.again:
+            group, order = self.again.popitem()
+            invite, newest = order.invite, desk.published.get(group)
+            if desk.pending(group, Base(invite.version, invite.step)):
+                continue  # it is sealed, and on its way
+            if known := self.burnt.get((group, order.update)):
+                sealed, _ = known
+                return Reseal(sealed.receipt, sealed.headers, sealed.content, self.next[group])
+            if newest is None or newest.version != invite.version:
+                return Decline(client, group, invite.round, "what it sent is not here any more")
+            self.wanted[group] = order.update
+            return invite
+        return None
 
     def begin_at(self, sequences: tuple[GroupVersion, ...]) -> None:
         """What the coordinator counted, should this client have lost its state."""

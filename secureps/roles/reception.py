@@ -134,11 +134,14 @@ def decline(turn: Turn, message: Decline) -> None:
     """An invited client takes no part in a round; once it has contributed, that stands.
 
     Raises:
-        Malformed: it is not the round of an evaluation, nor of a group that has none by its rule.
+        Malformed: it is not the round of an evaluation, nor of a group that has none by its rule,
+            nor is the client to send once more what was in a burnt cohort.
     """
     group = turn.federation.groups.get(message.group)
     own = group is not None and message.group != EVALUATION
-    if group is None or (own and turn.plan.bounds(group.name).rounds):
+    if group is None or (
+        own and turn.plan.bounds(group.name).rounds and message.party not in group.places
+    ):
         raise Malformed(f"only evaluations can be declined, not rounds of {message.group!r:.80}")
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     here = message.party in group.inbox.clients
@@ -251,7 +254,7 @@ def _demand_wanted(turn: Turn, group: GroupState, receipt: Receipt) -> None:
     if id.client in group.inbox.clients:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
     again = quorum.wanted(turn.plan) and id.client in group.places
-    if again and (wrong := suspecting.refusal(group, receipt)):
+    if again and not suspecting.anew(group) and (wrong := suspecting.refusal(group, receipt)):
         raise WrongVersion(f"{id}: {wrong}")
 
 

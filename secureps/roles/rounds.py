@@ -12,7 +12,7 @@ from collections.abc import Collection
 from secureps.errors import InternalError
 from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.records import MemberDeclined, RoundExtended, RoundGivenUp, RoundOpened
-from secureps.messages.submission import Receipt, SubmissionId
+from secureps.messages.submission import Receipt
 from secureps.policy.rule import (
     Admission,
     Admit,
@@ -107,17 +107,16 @@ def declined(turn: Turn, group: GroupState, client: str, reason: str) -> None:
 def end_if_too_few(turn: Turn, group: GroupState, client: str, reason: str) -> None:
     least = turn.plan.bounds(group.name).minimum
     if len(group.invited) < least:
-        ids = tuple(group.receipts)
         _give_up(
             turn,
             group,
-            ids,
             f"given up: {len(group.invited)} members take part, the minimum cohort is {least} "
             f"({client}: {reason})",
         )
 
 
-def _give_up(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...], reason: str) -> None:
+def _give_up(turn: Turn, group: GroupState, reason: str) -> None:
+    ids = tuple(group.receipts)
     turn.write(RoundGivenUp(group.name, group.round, reason))
     turn.tell_fates(ids)
     turn.discard(ids)
@@ -143,11 +142,15 @@ def _admitted(
 
 
 def make_invite(turn: Turn, group: GroupState, member: str) -> Invite | SealAgain:
-    """To train, from the committed version; or to send once more what a burnt cohort had of it."""
+    """To train, from the committed version; or to send once more what a burnt cohort had of it.
+
+    If one of the clients of a round cannot, none does: holders open the same updates of all of
+    them, or others of all of them.
+    """
     seconds = turn.plan.group(group.name).rule.deadline
     evaluates, number = judging.asked(turn, group, member), turn.federation.incarnation
     invite = Invite(number, group.name, group.round, group.version, seconds, evaluates)
-    if quorum.wanted(turn.plan) and member in group.places:
+    if quorum.wanted(turn.plan) and member in group.places and not suspecting.anew(group):
         return suspecting.make_seal_again(turn, group, member, invite)
     return invite
 
@@ -164,8 +167,8 @@ def decide(turn: Turn, group: GroupState) -> float | None:
         case Extend(until, reason):
             turn.write(RoundExtended(group.name, group.round, group.extensions + 1, reason))
             return until
-        case Drop(ids, reason):
-            _give_up(turn, group, ids, reason)
+        case Drop(_, reason):
+            _give_up(turn, group, reason)
             return turn.now
         case Wait(until, reason):
             group.reason = f"{reason}; {waiting}" if waiting else reason

@@ -7,6 +7,7 @@ these are (`policy.suspicion`), whether clients spoilt a cohort (`roles.quorum`)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from secureps.config import SyncSection
@@ -14,9 +15,9 @@ from secureps.errors import Refused
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.records import ClientIsolated
-from secureps.messages.submission import Member, Receipt
+from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.buckets import Clients, halves
-from secureps.policy.hiding import base_of, check_weights, update_of
+from secureps.policy.hiding import base_of, check_weights
 from secureps.policy.rule import Arrival, Base, Close, Drop, Wait, named
 from secureps.policy.suspicion import Choice, Cut, Suspicion, choose, closing
 from secureps.roles import ending, quorum
@@ -50,9 +51,9 @@ def choice(turn: Turn, group: GroupState, live: frozenset[str]) -> Choice:
 
 def _as_it_was(group: GroupState, whole: Clients, part: Clients) -> bool:
     """Whether these clients of a burnt cohort have been in no other with a later update."""
-    now = {client: (m.weight, update_of(m)) for client, m in group.places.items()}
+    now = {client: (m.weight, base_of(m), m.update) for client, m in group.places.items()}
     for cohort in group.spoilt:
-        was = {m.id.client: (m.weight, update_of(m)) for m in cohort.members}
+        was = {m.id.client: (m.weight, base_of(m), m.update) for m in cohort.members}
         if was.keys() == whole and all(now[client] == was[client] for client in part):
             return True
     return False
@@ -84,6 +85,10 @@ def decide(turn: Turn, group: GroupState, arrivals: tuple[Arrival, ...]) -> Clos
     count = f"{len(here)} of {len(state.chosen)} have arrived"
     if found is not None:
         closed = sorted((a for a in arrivals if a.id.client in found), key=lambda a: a.id)
+        if lone := _alone(group, [arrival.id for arrival in closed]):
+            ids = sorted(arrival.id for arrival in arrivals)
+            text = f"{named(lone)} trained to another update than before, and others did not"
+            return Drop(tuple(ids), f"given up: {text}; nothing was opened")
         weigh = state.weight
         members = (Member(a.id, weigh(a.id.client), a.version, a.step) for a in closed)
         return Close(tuple(members), count)
@@ -98,7 +103,13 @@ def decide(turn: Turn, group: GroupState, arrivals: tuple[Arrival, ...]) -> Clos
 
 def make_seal_again(turn: Turn, group: GroupState, client: str, invite: Invite) -> SealAgain:
     """The same update under another sequence, of a client with a place in a burnt cohort."""
-    return SealAgain(turn.federation.incarnation, group.places[client].id, invite)
+    place = group.places[client]
+    return SealAgain(turn.federation.incarnation, place.id, place.update, invite)
+
+
+def anew(group: GroupState) -> bool:
+    """Whether all that a round is for train anew: somebody of them cannot send the same again."""
+    return not group.lost.isdisjoint(group.invited)
 
 
 def refusal(group: GroupState, receipt: Receipt) -> str:
@@ -114,6 +125,17 @@ def refusal(group: GroupState, receipt: Receipt) -> str:
     if receipt.id.sequence <= place.id.sequence:
         return f"{place.id} is over; seal it anew"
     return ""
+
+
+def _alone(group: GroupState, ids: Sequence[SubmissionId]) -> list[str]:
+    """Who has another update than in a burnt cohort, while others have the same."""
+    now = {id.client: group.receipts[id].update for id in ids}
+    for cohort in group.spoilt:
+        was = {m.id.client: m.update for m in cohort.members if m.id.client in now}
+        others = [client for client in sorted(was) if was[client] != now[client]]
+        if 0 < len(others) < len(was):
+            return others
+    return []
 
 
 def isolate(turn: Turn, group: GroupState) -> None:

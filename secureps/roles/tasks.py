@@ -214,7 +214,8 @@ class Aim:
     """One group that a training run contributes to.
 
     `known` are the contents (`Sealed.content`) that came of this version before, in order; `step`
-    is which of the client's updates of the version this is (`Receipt.step`).
+    is which of the client's updates of the version this is (`Receipt.step`). Nothing is sealed but
+    the update that is `wanted` by its name, if one is.
     """
 
     group: str
@@ -222,6 +223,7 @@ class Aim:
     sequence: int
     known: tuple[bytes, ...] = ()
     step: int = 0
+    wanted: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,10 +280,14 @@ class SealedUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Contributed:
-    """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim."""
+    """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
+
+    `others` are aims of which another update came than was wanted.
+    """
 
     updates: tuple[SealedUpdate, ...]
     telemetry: tuple[Telemetry, ...]
+    others: tuple[Aim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,17 @@ class Turn:
         """Tells clients what became of their submissions."""
         number = self.federation.incarnation
         for id in ids:
-            fate = self.federation.fates[id]
-            self.order(id.client, Settled(number, id, fate.outcome, fate.version, fate.reason))
+            fate, again = self.federation.fates[id], self._burnt(id)
+            told = Settled(number, id, fate.outcome, fate.version, fate.reason, again)
+            self.order(id.client, told)
+
+    def _burnt(self, id: SubmissionId) -> bool:
+        """Whether a submission is the last of its client in a burnt cohort of a committee."""
+        group = self.federation.groups.get(id.group)
+        if group is None or not group.spoilt or not self.plan.seals_again:
+            return False
+        member = group.burnt_members.get(id.client)
+        return member is not None and member.id == id
 
     def discard(self, ids: tuple[SubmissionId, ...]) -> None:
         """Tells every shard that nobody needs the blocks of these any more."""

@@ -784,18 +784,20 @@ class Published(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Settled(_message.Message):
-    __slots__ = ("incarnation", "id", "outcome", "version", "reason")
+    __slots__ = ("incarnation", "id", "outcome", "version", "reason", "again")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     id: SubmissionId
     outcome: str
     version: int
     reason: str
-    def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., outcome: _Optional[str] = ..., version: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    again: bool
+    def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., outcome: _Optional[str] = ..., version: _Optional[int] = ..., reason: _Optional[str] = ..., again: _Optional[bool] = ...) -> None: ...
 
 class SendAgain(_message.Message):
     __slots__ = ("incarnation", "id")
@@ -806,14 +808,16 @@ class SendAgain(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ...) -> None: ...
 
 class SealAgain(_message.Message):
-    __slots__ = ("incarnation", "id", "invite")
+    __slots__ = ("incarnation", "id", "update", "invite")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
     INVITE_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     id: SubmissionId
+    update: bytes
     invite: Invite
-    def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., update: _Optional[bytes] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ...) -> None: ...
 
 class Finish(_message.Message):
     __slots__ = ("incarnation", "reason")
