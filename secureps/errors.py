@@ -23,7 +23,8 @@
     |   |-- Busy               too much in flight; try again after `retry_after` seconds
     |   |-- NotReady           the other side waits for something; try again likewise
     |   |-- Fenced             an order of an older incarnation of the coordinator
-    |   `-- Refused            the other side decided against it, and says why
+    |   |-- Refused            the other side decided against it, and says why
+    |   `-- TooFew             nobody is left who may make the next version
     `-- InternalError      our own fault
 
 What must not live here: anything that knows gRPC. `status` is only the name of the
@@ -158,6 +159,11 @@ class Fenced(PeerError):
 
 class Refused(PeerError):
     status = "FAILED_PRECONDITION"
+
+
+class TooFew(PeerError):
+    status = "FAILED_PRECONDITION"
+    fault = "the members'"
 
 
 class InternalError(SecurepsError):

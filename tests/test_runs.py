@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from datetime import datetime
 from pathlib import Path
 
@@ -21,9 +22,15 @@ def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) ->
         folder.plan.write_text(PLAN.format(cipher="plain", versions=7))
         Origin(folder.plan, tmp_path, None, began).write(folder)
     (tmp_path / "c" / "origin.json").write_text("{}")
+    report = RunFolder(tmp_path / "a").summary
+    report.parent.mkdir()
+    over = {"finished": "the rule failed", "failure": "RuleFailed", "versions": {"all": 2}}
+    report.write_text(json.dumps(over))
     found = [(run.folder.name, run.made, run.wanted, run.standing) for run in find_runs(tmp_path)]
-    ends = ({"all": -1}, {"all": 7}, STOPPED)
-    assert found == [("b", *ends), ("a", *ends)]
+    assert found == [
+        ("b", {"all": -1}, {"all": 7}, STOPPED),
+        ("a", {"all": 2}, {"all": 7}, "failed: the rule failed"),
+    ]
 
 
 def test_narrow_terminals_break_no_path_and_no_date() -> None:

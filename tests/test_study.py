@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import ConfigError, PlanRefused, RuleFailed
 from secureps.run.findings import Findings, markdown
 from secureps.run.simulate import load_scenario, simulate
 from secureps.run.study import _candidates, study
@@ -230,6 +230,41 @@ def test_a_scenario_without_a_study_compares_nothing(tmp_path: Path) -> None:
     path.write_text(path.read_text().split("[study]")[0])
     with pytest.raises(ConfigError, match=r"no section \[study\]"):
         study(path, tmp_path / "out", 2, screen())
+
+
+RULE = """
+from secureps.policy.rule import Admit
+class Raises:
+    def __init__(self, minimum): pass
+    def enter(self, state): return 0
+    def admit(self, now, member, state): return Admit("come")
+    def decide(self, now, arrivals, state): raise KeyError("oops")
+"""
+
+
+def test_a_rule_that_fails_is_no_trial_and_no_report_of_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raising.py").write_text(RULE)
+    monkeypatch.syspath_prepend(tmp_path)  # of the workers, too
+    path = scenario(tmp_path, '{ name = "async" }', '{ name = "raising:Raises", minimum = 4 }')
+    failed = r"the rule failed: raising:Raises: decide raised KeyError: 'oops' \(raising.py:7\)$"
+    out, text = tmp_path / "out", path.read_text()
+    path.write_text(text[: text.index("[[study.variant]]")].replace('"rounds"', '"alone"'))
+    path.write_text(path.read_text() + text[text.rindex("[[study.variant]]") :])
+    with pytest.raises(RuleFailed, match=f"^variant alone: {failed}"):
+        study(path, out, 1, screen())
+    assert not list((out / "trials").iterdir())
+    with pytest.raises(RuleFailed, match=f"^{failed}"):
+        play(path, Comparison(Candidate("alone", 0), 1))
+    plan = (tmp_path / "plan.toml").read_text()
+    rule = "{ quorum = 4, minimum = 4 }"
+    assert rule in plan
+    (tmp_path / "plan.toml").write_text(plan.replace(rule, '{ name = "raising:Raises" }'))
+    with pytest.raises(RuleFailed, match=f"^{failed}"):
+        simulate(path, tmp_path / "report", lambda line: None)
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert (summary["failure"], summary["versions"]) == ("RuleFailed", {"all": 0})
 
 
 def test_a_measure_that_the_script_does_not_have_is_named(tmp_path: Path) -> None:

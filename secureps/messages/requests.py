@@ -339,7 +339,8 @@ class Status:
     """How the run stands; `run` is empty until the run is founded, as is `holdings`.
 
     `groups` are the model's; `evaluation` is None where the plan has none; `servers` are all
-    shards and holders of the roster, by name.
+    shards and holders of the roster, by name. `failure` names the error that a run ended with;
+    empty of one that goes on, or ended as its plan foresees.
     """
 
     run: bytes
@@ -352,6 +353,7 @@ class Status:
     holdings: tuple[Holding, ...] = ()
     evaluation: EvaluationStatus | None = None
     servers: tuple[ServerStatus, ...] = ()
+    failure: str = ""
 
 
 # --- to a shard, and its answers --------------------------------------------------

@@ -47,6 +47,7 @@ def status(turn: Turn, telemetry: tuple[Telemetry, ...], servers: Servers = ()) 
         holdings=() if turn.layout is None else tuple(_holdings(federation, turn.layout)),
         evaluation=_evaluation(turn, servers),
         servers=servers,
+        failure=federation.failure,
     )
 
 

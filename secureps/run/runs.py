@@ -86,6 +86,8 @@ def _run(folder: RunFolder) -> Run | None:
     if folder.summary.exists():
         summary = json.loads(folder.summary.read_text())
         standing, versions = str(summary["finished"]), dict(summary["versions"])
+        if summary.get("failure"):
+            standing = f"failed: {standing}"
     else:
         standing, versions = PLAYED if is_claimed(folder.root) else STOPPED, _versions(folder)
     score = summary.get("score")

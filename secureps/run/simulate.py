@@ -147,7 +147,8 @@ def simulate(
 
     Raises:
         ConfigError: the folder holds something, or the scenario is not right.
-        SecurepsError: whatever ended the run before its time.
+        SecurepsError: whatever ended the run before its time; of a rule that failed, and of
+            members who are too few, the report is written before.
     """
     scenario, extras = load_scenario(path), extras or Extras()
     folder = out if out is not None else Path("runs") / scenario.section.name
@@ -178,6 +179,7 @@ def simulate(
     say(NO_PRIVACY)
     say(f"report: {folder}")
     say(f"curves: {folder / CURVES}")
+    play.simulation.refuse_failed()
     return folder
 
 
@@ -255,16 +257,15 @@ class Play:
     def summary(self) -> dict[str, Any]:
         """What it came to, as plain values."""
         tally, clients = self.metrics.tally, self.scenario.clients
+        federation = self.simulation.coordinator.federation
         return {
             "name": self.scenario.section.name,
-            "finished": self.simulation.coordinator.federation.finished,
+            "finished": federation.finished,
+            "failure": federation.failure,
             "virtual_seconds": self.simulation.loop.now(),
             "versions": self.simulation.versions(),
             "score": asdict(self._score) if self._score is not None else None,
-            "evaluations": [
-                asdict(result)
-                for result in self.simulation.coordinator.federation.evaluations.newest
-            ],
+            "evaluations": [asdict(result) for result in federation.evaluations.newest],
             "bytes_up": tally.total(UP),
             "bytes_down": tally.total(DOWN),
             "updates": {name: tally.updates_of(name) for name in clients},

@@ -78,6 +78,7 @@ def record(status: Status) -> dict[str, Any]:
         "run": status.run.hex(),
         "incarnation": status.incarnation,
         "finished": status.finished,
+        "failure": status.failure,
         "groups": [asdict(group) for group in status.groups],
         "evaluation": asdict(status.evaluation) if status.evaluation is not None else None,
         "members": [asdict(m) | {"epsilon": finite(m.epsilon)} for m in status.members],

@@ -35,6 +35,7 @@ class Summary:
             same values as plain fp32; None if there was no update.
         seconds: by stage, summed over parties.
         evaluation: the federation's own, of held-out records of its members.
+        failure: names the error that it ended with; empty if the plan foresees this end.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Summary:
     updates: dict[str, int]
     unsafe: bool
     evaluation: EvaluationStatus | None = None
+    failure: str = ""
 
     def record(self) -> dict[str, Any]:
         """Plain values, for JSON; an infinite epsilon is None."""

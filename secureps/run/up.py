@@ -27,7 +27,7 @@ from rich.text import Text
 from secureps.client.script import Script, refuse_privacy, speaks_flower
 from secureps.config import FederationSection
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
-from secureps.errors import ConfigError, InternalError, SecurepsError, naming
+from secureps.errors import ConfigError, InternalError, SecurepsError, from_wire, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
@@ -187,6 +187,8 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
     for label, path in ends.items():
         if path.exists():
             console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
+    if summary.failure:
+        raise from_wire(summary.failure, summary.finished, None)
 
 
 def _federate(
@@ -425,6 +427,7 @@ def _summary(
         updates=_updates(outcome),
         unsafe=unsafe,
         evaluation=outcome.evaluation,
+        failure=outcome.failure,
     )
 
 

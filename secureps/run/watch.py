@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from secureps.errors import PeerError
+from secureps.errors import PeerError, TooFew
 from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
 from secureps.roles.machine import COORDINATOR
@@ -60,6 +60,7 @@ class Outcome:
         members: as the last status had them.
         score: of the model of these versions; notes: what else to know.
         evaluation: the federation's own, as the last status had it.
+        failure: names the error that it is; empty if the plan foresees this end.
     """
 
     finished: str
@@ -70,6 +71,7 @@ class Outcome:
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     evaluation: EvaluationStatus | None = None
+    failure: str = ""
 
     def on_disk(self, model: Model, score: Score | None) -> Outcome:
         """The same, with what the newest checkpoint adds: its score where nobody was in time."""
@@ -145,7 +147,9 @@ class Watch:
         versions = {group.name: group.version for group in self._status.groups}
         score = self._scored[0] if versions == self._judged else None
         outcome = Outcome(finished, versions, self._status.members, self._metrics.tally, score)
-        return dataclasses.replace(outcome, evaluation=self._status.evaluation)
+        # a run that its coordinator did not end was left by its clients
+        failure = self._status.failure if self._status.finished else TooFew.__name__
+        return dataclasses.replace(outcome, evaluation=self._status.evaluation, failure=failure)
 
     @staticmethod
     def report(news: tuple[Finished | Died, ...], progress: Progress) -> None:
