@@ -197,7 +197,7 @@ class MemberHands:
             Figure("encryption_seconds", sealed - trained),
         )
         aim = task.aims[0]
-        report = Telemetry(self._holdings.name, aim.group, aim.version + 1, figures)
+        report = Telemetry(self._holdings.name, aim.group, aim.version + 1, figures, aim.step)
         return Contributed(updates, (report,))
 
     def _assemble(self, task: Contribute | Evaluate) -> Tensors:

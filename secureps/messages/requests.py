@@ -213,12 +213,16 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Seconds and bytes of a party for a version, spent or waited; no data, no payload."""
+    """Seconds and bytes of a party for a version, spent or waited; no data, no payload.
+
+    `step` is which of its updates from the version before it is about (`Receipt.step`).
+    """
 
     party: str
     group: str
     version: int
     figures: tuple[Figure, ...]
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ class Summary:
         versions: of every group.
         score: of the federation's model; baselines: of the others.
         delta: None without privacy; budget: the epsilon at which each client stops.
-        members: what every client spent; updates: how many of each arrived.
+        members: what every client spent; updates: how many of each arrived, be they part of a
+            version or not; counted: of how many the costs are.
         bytes_up, bytes_down: of all clients together; the ratios are per update, to the
             same values as plain fp32; None if there was no update.
         seconds: by stage, summed over parties.
@@ -53,6 +54,7 @@ class Summary:
     ratio_down: float | None
     seconds: dict[str, float]
     updates: dict[str, int]
+    counted: int
     unsafe: bool
     evaluation: EvaluationStatus | None = None
     failure: str = ""
@@ -120,14 +122,13 @@ def _holders(summary: Summary) -> Table:
 
 
 def _costs(summary: Summary) -> Table:
-    updates = sum(summary.updates.values())
-    title = f"costs of {updates} updates, in {summary.wall_seconds:.1f} s"
+    title = f"costs of {summary.counted} updates, in {summary.wall_seconds:.1f} s"
     table = Table(title=title, title_justify="left")
     table.add_column("what")
     table.add_column("in all", justify="right")
     table.add_column("per update", justify="right")
     table.add_column("to plain fp32", justify="right")
-    count = max(updates, 1)
+    count = max(summary.counted, 1)
     for label, total, ratio in (
         ("bytes up", summary.bytes_up, summary.ratio_up),
         ("bytes down", summary.bytes_down, summary.ratio_down),

@@ -425,6 +425,7 @@ def _summary(
         ratio_down=tally.ratio(DOWN, outcome.sizes),
         seconds={stage: tally.total(f"{stage}_seconds") for stage in SECONDS},
         updates=_updates(outcome),
+        counted=tally.updates().total(),
         unsafe=unsafe,
         evaluation=outcome.evaluation,
         failure=outcome.failure,
@@ -438,10 +439,9 @@ def _updates(outcome: Outcome) -> dict[str, int]:
 
 
 def _lost(outcome: Outcome) -> tuple[str, ...]:
-    """A note if figures, which nobody journals, went with a process that was stopped."""
-    known = sum(outcome.tally.updates_of(member.name) for member in outcome.members)
-    lost = sum(_updates(outcome).values()) - known
-    return (f"costs leave out {lost} updates: the run was stopped meanwhile",) if lost else ()
+    """A note if figures, which nobody journals, went with a process that ended."""
+    lost = sum(_updates(outcome).values()) - outcome.tally.updates().total()
+    return (f"costs leave out {lost} updates, whose figures did not arrive",) if lost else ()
 
 
 @contextmanager

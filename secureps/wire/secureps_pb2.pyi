@@ -442,16 +442,18 @@ class Figure(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class Telemetry(_message.Message):
-    __slots__ = ("party", "group", "version", "figures")
+    __slots__ = ("party", "group", "version", "figures", "step")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     party: str
     group: str
     version: int
     figures: _containers.RepeatedCompositeFieldContainer[Figure]
-    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ...) -> None: ...
+    step: int
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., step: _Optional[int] = ...) -> None: ...
 
 class AskStatus(_message.Message):
     __slots__ = ()
