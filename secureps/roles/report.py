@@ -179,6 +179,13 @@ def _owes(federation: Federation, name: str) -> bool:
     return any(group.awaits(name) for group in federation.groups.values())
 
 
+def most_spent(turn: Turn) -> float | None:
+    """The largest epsilon of all members; None under a plan without privacy."""
+    if turn.plan.section.privacy is None:
+        return None
+    return max((_epsilon(turn, name) for name in turn.federation.members), default=0.0)
+
+
 def _epsilon(turn: Turn, name: str) -> float:
     privacy = turn.plan.section.privacy
     if privacy is None or name in turn.federation.unsafe:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Telemetry
 from secureps.roles.machine import COORDINATOR
-from secureps.roles.telemetry import ARRIVED, CLIP, PUBLISHED, WAITED
+from secureps.roles.telemetry import ARRIVED, CLIP, PUBLISHED, SPENT, WAITED
 
 SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
 """Where a version's time goes, in the order of an update; figures are NAME_seconds."""
@@ -101,6 +101,10 @@ class Tally:
     def clip(self, group: str, version: int) -> float | None:
         """The adaptive clip of a version; None if it stays, or a restarted coordinator forgot."""
         return self._figures.get((group, version), {}).get((COORDINATOR, 0, CLIP))
+
+    def spent(self, group: str, version: int) -> float | None:
+        """The largest epsilon when a version was published; None if there is no such figure."""
+        return self._figures.get((group, version), {}).get((COORDINATOR, 0, SPENT))
 
     def waits(self, group: str, version: int) -> dict[str, Wait]:
         """How long the round of a version waited for each client that it invited, by name.
