@@ -182,6 +182,16 @@ ERRORS: dict[str, type[SecurepsError]] = _tree(SecurepsError)
 """Every class of the tree by name: how an error crosses the wire and comes back itself."""
 
 
+MISCONFIGURED = 78
+"""EX_CONFIG of sysexits.h: how a process ends whose configuration must be mended first."""
+
+
+def exit_status(error: SecurepsError) -> int:
+    """Of a party's process: whoever starts it again need not if it is MISCONFIGURED."""
+    mend = isinstance(error, ConfigError | PlanRefused | KitError)
+    return MISCONFIGURED if mend else 1
+
+
 def from_wire(name: str, text: str, retry_after: float | None) -> SecurepsError:
     """The error that another process raised; an unknown name becomes `InternalError`."""
     kind = ERRORS.get(name, InternalError)

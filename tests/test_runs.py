@@ -10,13 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from secureps.run.folder import Origin, RunFolder
-from secureps.run.runs import STOPPED, Run, find_runs, listing
+from secureps.run.runs import FAILED, STOPPED, Run, find_runs, listing
 from tests.processes import PLAN
 
 
 def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
-    for name, began in (("a", 30.0), ("b", 10.0), ("c", 20.0)):
+    for name, began in (("a", 30.0), ("b", 10.0), ("c", 20.0), ("d", 40.0)):
         folder = RunFolder(tmp_path / name)
         folder.root.mkdir()
         folder.plan.write_text(PLAN.format(cipher="plain", versions=7))
@@ -24,12 +24,15 @@ def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) ->
     (tmp_path / "c" / "origin.json").write_text("{}")
     report = RunFolder(tmp_path / "a").summary
     report.parent.mkdir()
+    RunFolder(tmp_path / "d").report.mkdir()
+    RunFolder(tmp_path / "d").failed.write_text("no lr")
     over = {"finished": "the rule failed", "failure": "RuleFailed", "versions": {"all": 2}}
     report.write_text(json.dumps(over))
     found = [(run.folder.name, run.made, run.wanted, run.standing) for run in find_runs(tmp_path)]
     assert found == [
         ("b", {"all": -1}, {"all": 7}, STOPPED),
         ("a", {"all": 2}, {"all": 7}, "failed: the rule failed"),
+        ("d", {"all": -1}, {"all": 7}, FAILED.format("no lr")),
     ]
 
 

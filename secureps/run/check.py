@@ -18,6 +18,8 @@ from rich.text import Text
 
 from secureps.client.hands import schema_of
 from secureps.client.script import Script, refuse_privacy
+from secureps.client.trainer import record_privacy
+from secureps.config import FederationSection
 from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError, naming
 from secureps.messages.schema import Schema
@@ -58,6 +60,18 @@ def check(path: Path, values: int | None = None) -> Explanation:
         return explain(plan, sizes, service(plan, cast.clients if cast else None))
 
 
+def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
+    """ConfigError: fewer clients train than a version of a group waits for."""
+    trainers = federation.clients - (plan.evaluator != "")
+    for name in (*plan.groups, *plan.all_groups):  # the evaluation's is often the model's
+        start = plan.bounds(name).start
+        if trainers < start:
+            raise ConfigError(
+                f"{path}: federation.clients: {trainers} take part, but a version"
+                f"{plan.of(name)} waits for {start}"
+            )
+
+
 @dataclass(frozen=True)
 class _Cast:
     """Who plays a plan, as a [federation] or a scenario says."""
@@ -92,6 +106,7 @@ def _read(path: Path) -> tuple[Plan, _Cast | None]:
     federation = plan.section.federation
     if federation is None:
         return plan, None
+    refuse_few(path, plan, federation)
     script = path.parent / federation.script
     refuse_privacy(script, plan)
     return plan, _Cast(script, federation.clients, federation.settings)
@@ -117,7 +132,11 @@ def _schema(plan: Plan, path: Path, cast: _Cast | None) -> Schema:
         )
     own = {"partition": 0, "partitions": cast.clients}
     settings = {key: str(value) for key, value in {**cast.settings, **own}.items()}
-    return schema_of(Script(cast.script).make(settings).parameters(0))
+    trainer = Script(cast.script).make(settings)
+    refuse = getattr(trainer, "refuse_settings", None)
+    if refuse is not None:
+        refuse(plan.section.training, record_privacy(plan))
+    return schema_of(trainer.parameters(0))
 
 
 def record(explanation: Explanation) -> dict[str, Any]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from secureps import __version__
-from secureps.errors import SecurepsError
+from secureps.errors import SecurepsError, exit_status
 
 app = typer.Typer(
     name="secureps",
@@ -247,10 +249,11 @@ def join(
     from secureps.run.join import join as run
     from secureps.service.logs import logging_as
 
-    state = state if state is not None else Path("state") / name
-    joining = Joining(server, kit, name, state, unsafe_seed, Terms(budget, threshold), threads)
-    with logging_as(log_format, name, verbose):
-        reason = run(script, joining, read_settings(settings or []))
+    with _as_a_party():
+        state = state if state is not None else Path("state") / name
+        joining = Joining(server, kit, name, state, unsafe_seed, Terms(budget, threshold), threads)
+        with logging_as(log_format, name, verbose):
+            reason = run(script, joining, read_settings(settings or []))
     typer.echo(reason)
 
 
@@ -275,7 +278,8 @@ def serve(
     """
     from secureps.run.serve import serve as run
 
-    run(role, config, log_format)
+    with _as_a_party():
+        run(role, config, log_format)
 
 
 @app.command()
@@ -413,13 +417,30 @@ def warm() -> None:
     typer.echo(f"compiled {done.compiled} kernels in {done.seconds:.1f} s, kept in {done.folder}")
 
 
+def _complain(error: SecurepsError) -> None:
+    text = " ".join(str(error).split())
+    typer.secho(f"error: {text} ({error.fault} fault)", fg=typer.colors.RED, err=True)
+
+
+@contextmanager
+def _as_a_party() -> Iterator[None]:
+    """For whoever starts processes again: which errors no restart mends (`errors.exit_status`)."""
+    try:
+        yield
+    except SecurepsError as error:
+        _complain(error)
+        raise typer.Exit(exit_status(error)) from None
+
+
 def main() -> None:
-    """The command line; exits with 0, 1 (an error, in one line), 2 (usage) or 130 (Ctrl-C)."""
+    """The command line; exits with 0, 1 (an error, in one line), 2 (usage) or 130 (Ctrl-C).
+
+    `serve` and `join` exit with 78 where no restart mends the error.
+    """
     try:
         app()
     except SecurepsError as error:
-        text = " ".join(str(error).split())
-        typer.secho(f"error: {text} ({error.fault} fault)", fg=typer.colors.RED, err=True)
+        _complain(error)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

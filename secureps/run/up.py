@@ -32,6 +32,7 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Baselines, Judge, Race, run_baselines
+from secureps.run.check import refuse_few
 from secureps.run.claim import claimed
 from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.export import export, read_model
@@ -168,6 +169,7 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
     with (
         _terminable(),
         _told_how_to_go_on(troupe, console),
+        _noted(folder),
         Sinks(opened, warn) as sinks,
     ):
         metrics = Metrics(sinks.add, troupe.unsafe, before=before.gathered)
@@ -335,14 +337,7 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
             f"{path}: federation: `up` needs this section, with a script and a number of clients; "
             "a plan without it is played by a scenario: `secureps simulate`"
         )
-    trainers = federation.clients - (plan.evaluator != "")
-    for name in plan.all_groups:
-        start = plan.bounds(name).start
-        if trainers < start:
-            raise ConfigError(
-                f"{path}: federation.clients: {trainers} take part, but a version"
-                f"{plan.of(name)} waits for {start}"
-            )
+    refuse_few(path, plan, federation)
     script = base / federation.script
     if not script.exists():
         raise ConfigError(f"{path}: federation.script: no file {script}")
@@ -453,6 +448,17 @@ def _told_how_to_go_on(troupe: Troupe, console: Console) -> Iterator[None]:
         words = ["secureps", "resume", str(troupe.folder.root), *troupe.order.extras.arguments]
         text = f"stopped; this goes on with it: {shlex.join(words)}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
+        raise
+
+
+@contextmanager
+def _noted(folder: RunFolder) -> Iterator[None]:
+    """What a play fails with, for `secureps runs`."""
+    folder.failed.unlink(missing_ok=True)
+    try:
+        yield
+    except SecurepsError as error:
+        replace_text(folder.failed, " ".join(str(error).split()))
         raise
 
 
