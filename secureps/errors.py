@@ -101,12 +101,16 @@ class PlanRefused(OperatorError):
 
 
 @contextmanager
-def naming(where: Path | str) -> Iterator[None]:
-    """Whatever is refused of a plan names its file, or the part that it is in, if there are any."""
+def naming(where: Path | str, kind: type[OperatorError] = PlanRefused) -> Iterator[None]:
+    """Whatever is refused of a plan names its file, or the part that it is in, if there are any.
+
+    Args:
+        kind: what is refused; other errors go by.
+    """
     try:
         yield
-    except PlanRefused as error:
-        raise PlanRefused(f"{where}: {error}" if where else str(error)) from None
+    except kind as error:
+        raise type(error)(f"{where}: {error}" if where else str(error)) from None
 
 
 class RuleFailed(OperatorError):

@@ -184,4 +184,7 @@ def test_usage_errors_end_with_2(
     assert run(monkeypatch, "serve", "king", "--config", "x.toml") == 2
     assert run(monkeypatch, "up", "plan.toml", "--unsafe-seed", "-1") == 2
     assert run(monkeypatch, "dance") == 2
-    assert "king" in capsys.readouterr().err
+    assert run(monkeypatch, "study", "x.toml", "--workers", "0") == 2
+    told = capsys.readouterr().err
+    assert "king" in told
+    assert "env var" not in told

@@ -109,7 +109,8 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
     with monkeypatch.context() as patched:
         patched.setattr("secureps.run.study.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            study(path, out, 2, screen())
+            study(path, out, 2, console := screen())
+    assert said(console)[-1] == "stopped; the same command goes on with it"
     kept = {file.stem for file in (out / "trials").iterdir()}
     assert kept == {"rounds-1-seed-0", "alone-1-0.5-seed-1"}, "what was being played is kept"
     assert not (out / "report.json").exists()
@@ -187,6 +188,11 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
     assert text == "1 versions under encryption: another model"
     base, sooner_row = findings.rows()
     assert (base.seconds, base.median, base.times) == ((40.0, 60.0), 60.0, 1.0)
+    even = Findings(own.model_copy(update={"seeds": (2, 3)}))
+    for seed, reached in ((2, 65.0), (3, 90.0)):
+        for candidate in (rounds, alone):
+            even.take(Trial(candidate, seed, 200.0), Outcome(reached, points(0.1, 0.7), 1.0))
+    assert even.rows()[0].median == 77.5
     assert (sooner_row.median, sooner_row.times) == (10.0, 6.0)
     table = markdown(own, findings.rows()).splitlines()
     assert "| 60 | 40 - 60 | 2 of 3 | 1.00 |" in table[2]

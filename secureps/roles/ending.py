@@ -46,7 +46,8 @@ def too_few(turn: Turn, group: GroupState) -> str:
     able = turn.takers(group.name, joined)
     if len(able) >= least:
         return ""
-    return f"{len(able)} members touch it, a cohort needs {least}: it stays at {group.version}"
+    here = "1 member touches" if len(able) == 1 else f"{len(able)} members touch"
+    return f"{here} it, a cohort needs {least}: it stays at {group.version}"
 
 
 def _made(turn: Turn, group: GroupState) -> bool:

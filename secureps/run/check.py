@@ -132,10 +132,13 @@ def _schema(plan: Plan, path: Path, cast: _Cast | None) -> Schema:
         )
     own = {"partition": 0, "partitions": cast.clients}
     settings = {key: str(value) for key, value in {**cast.settings, **own}.items()}
-    trainer = Script(cast.script).make(settings)
+    script = Script(cast.script)
+    with naming(f"{path}: settings", ConfigError):
+        trainer = script.make(settings)
     refuse = getattr(trainer, "refuse_settings", None)
     if refuse is not None:
-        refuse(plan.section.training, record_privacy(plan))
+        with naming(path, ConfigError):
+            refuse(plan.section.training, record_privacy(plan))
     return schema_of(trainer.parameters(0))
 
 

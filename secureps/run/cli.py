@@ -34,6 +34,7 @@ UnsafeSeed = Annotated[
     int | None,
     typer.Option(
         min=0,
+        show_envvar=False,
         metavar="N",
         help="Repeat a run bit for bit. On this machine alone: it gives [red]no privacy[/red].",
     ),
@@ -170,7 +171,12 @@ def check(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
     values: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Size of the model, where the plan does not tell."),
+        typer.Option(
+            min=1,
+            show_envvar=False,
+            metavar="N",
+            help="Size of the model, where the plan does not tell.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
 ) -> None:
@@ -219,6 +225,7 @@ def join(
     budget: Annotated[
         float | None,
         typer.Option(
+            show_envvar=False,
             metavar="EPSILON",
             help="Your own limit, whatever the plan says; a plan without privacy is refused.",
         ),
@@ -226,13 +233,17 @@ def join(
     threshold: Annotated[
         int | None,
         typer.Option(
+            show_envvar=False,
             metavar="T",
             help="Refuse a plan by which fewer than T key holders open a sum together.",
         ),
     ] = None,
     unsafe_seed: UnsafeSeed = None,
     threads: Annotated[
-        int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")
+        int,
+        typer.Option(
+            min=1, show_envvar=False, metavar="N", help="That seal updates, block by block."
+        ),
     ] = 1,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
@@ -314,7 +325,10 @@ def study(
         typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes that play, side by side.")
+        int,
+        typer.Option(
+            min=1, show_envvar=False, metavar="N", help="Processes that play, side by side."
+        ),
     ] = 2,
 ) -> None:
     """Compare rules by the virtual time that each takes to a target, over several seeds.
@@ -360,11 +374,12 @@ def export(
     named, and the one before it is taken.
     """
     from secureps.crypto.sampling import NO_PRIVACY
+    from secureps.policy.rule import named
     from secureps.run.export import export as write
 
     model = write(run, out, best)
     if model.unsafe:
-        text = f"warning: {NO_PRIVACY}, in what came from {', '.join(model.unsafe)}"
+        text = f"warning: {NO_PRIVACY}, in what came from {named(model.unsafe)}"
         typer.secho(text, fg=typer.colors.RED, bold=True, err=True)
     for complaint in model.complaints:
         typer.secho(f"warning: passed over {complaint}", fg=typer.colors.YELLOW, err=True)

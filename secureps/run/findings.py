@@ -131,9 +131,9 @@ def settings(study: StudySection, candidate: Candidate) -> str:
 
 
 def _median(outcomes: Sequence[Outcome]) -> float:
-    """Seconds to the target; the higher one of two middles, so that for ever has no half."""
+    """Seconds to the target; for ever if a middle one is: it has no half."""
     times = [math.inf if o.reached is None else o.reached for o in outcomes]
-    return statistics.median_high(times)
+    return statistics.median(times)
 
 
 def _likeness(found: Likeness) -> str:
@@ -174,8 +174,10 @@ def _heads(study: StudySection) -> tuple[str, ...]:
 
 
 def table(study: StudySection, rows: Sequence[Row]) -> Table:
-    """For a terminal."""
-    shown = Table(*_heads(study))
+    """For a terminal, which may be narrow: no word is cut."""
+    shown = Table()
+    for head in _heads(study):
+        shown.add_column(head, overflow="fold")
     for row in rows:
         shown.add_row(*_cells(study, row))
     return shown

@@ -72,7 +72,8 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     """
     scenario = load_scenario(path)
     own = section_of(scenario)
-    _refuse_unsound(scenario, own)
+    with naming(path, ConfigError):
+        _refuse_unsound(scenario, own)
     folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
     _claim(folder, scenario)
     findings = Findings(own)
@@ -204,6 +205,7 @@ class _Desk:
                 for future, (_, job) in running.items():
                     with suppress(RuleFailed, TooFew):
                         self._keep(job, future.result())
+                self._console.print("stopped; the same command goes on with it")
                 raise
 
     def _next(self, course: Course, last: Result | None) -> Job | None:

@@ -104,7 +104,7 @@ def _holders(summary: Summary) -> Table:
     table = Table(title="data holders", title_justify="left")
     table.add_column("holder")
     table.add_column("alone", justify="right")
-    table.add_column("updates", justify="right")
+    table.add_column("arrived", justify="right")
     if summary.delta is not None:
         table.add_column(f"epsilon (delta {summary.delta:g})", justify="right")
         table.add_column("budget", justify="right")

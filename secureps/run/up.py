@@ -211,6 +211,7 @@ def _federate(
         progress.say(f"the run's folder: {folder.root}")
         with Supervisor(folder.logs) as supervisor, _told_that_it_stops(progress):
             address = troupe.start(supervisor, progress)
+            progress.doing(f"loads {troupe.script.name} here too, while they start")
             script = Script(troupe.script)
             judge = Judge(script, troupe.pooled, bool(plan.section.local))
             so_far = (
