@@ -29,7 +29,7 @@ from secureps.policy.footprint import Footprint, Service
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rule_words import RuleWords
 from secureps.run.names import shard_names
-from secureps.run.progress import size
+from secureps.run.progress import headed, size
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
 from secureps.run.simulate import load_scenario
 from secureps.sections import read_toml
@@ -310,7 +310,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = headed(title)
     for column in columns:
         table.add_column(column)
     for row in rows:

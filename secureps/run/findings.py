@@ -14,6 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from secureps.config import StudySection
+from secureps.run.progress import headed
 from secureps.run.trial import Candidate, Comparison, Likeness, Outcome, Trial, rule_of, variant_of
 
 
@@ -174,12 +175,16 @@ def _heads(study: StudySection) -> tuple[str, ...]:
 
 
 def table(study: StudySection, rows: Sequence[Row]) -> Table:
-    """For a terminal, which may be narrow: no word is cut."""
-    shown = Table()
-    for head in _heads(study):
+    """For a terminal, which may be narrow."""
+    shown = headed(
+        f"virtual seconds to {study.measure} {study.target:g}; times sooner than {study.baseline}"
+    )
+    heads = ("median", "least - most", "seeds", "sooner", "versions", "encrypted")
+    for head in ("rule, as tuned", *heads):
         shown.add_column(head, overflow="fold")
     for row in rows:
-        shown.add_row(*_cells(study, row))
+        name, tuned, *cells = _cells(study, row)
+        shown.add_row(f"{name}: {tuned}" if tuned else name, *cells)
     return shown
 
 

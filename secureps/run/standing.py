@@ -26,7 +26,7 @@ from secureps.messages.requests import (
 )
 from secureps.policy.accusations import told
 from secureps.run.folding import line, table
-from secureps.run.progress import size
+from secureps.run.progress import headed, size
 from secureps.run.tally import finite
 
 ROLES = {"shard": "shard", "holder": "key holder"}
@@ -176,7 +176,7 @@ def spent(member: MemberStatus) -> str:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = headed(title)
     for column in columns:
         table.add_column(column)
     for row in rows:

@@ -16,7 +16,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import EvaluationStatus, MemberStatus
 from secureps.run.baselines import Baselines, Score
 from secureps.run.folding import folded
-from secureps.run.progress import size
+from secureps.run.progress import headed, size
 from secureps.run.standing import evaluations, spent
 from secureps.run.tally import finite
 
@@ -82,7 +82,7 @@ def tables(summary: Summary) -> Iterable[Table | Text]:
 
 
 def _models(summary: Summary) -> Table:
-    table = Table(title=f"{summary.name}: {summary.finished}", title_justify="left")
+    table = headed(f"{summary.name}: {summary.finished}")
     scores = [s for s in (summary.score, summary.baselines.central) if s is not None]
     measure = scores[0].measure if scores else "score"
     table.add_column("model")
@@ -101,7 +101,7 @@ def _models(summary: Summary) -> Table:
 
 
 def _holders(summary: Summary) -> Table:
-    table = Table(title="data holders", title_justify="left")
+    table = headed("data holders")
     table.add_column("holder")
     table.add_column("alone", justify="right")
     table.add_column("arrived", justify="right")
@@ -123,7 +123,7 @@ def _holders(summary: Summary) -> Table:
 
 def _costs(summary: Summary) -> Table:
     title = f"costs of {summary.counted} updates, in {summary.wall_seconds:.1f} s"
-    table = Table(title=title, title_justify="left")
+    table = headed(title)
     table.add_column("what")
     table.add_column("in all", justify="right")
     table.add_column("per update", justify="right")
