@@ -23,7 +23,8 @@
     |   |-- Busy               too much in flight; try again after `retry_after` seconds
     |   |-- NotReady           the other side waits for something; try again likewise
     |   |-- Fenced             an order of an older incarnation of the coordinator
-    |   `-- Refused            the other side decided against it, and says why
+    |   |-- Refused            the other side decided against it, and says why
+    |   `-- TooFew             nobody is left who may make the next version
     `-- InternalError      our own fault
 
 What must not live here: anything that knows gRPC. `status` is only the name of the
@@ -100,12 +101,16 @@ class PlanRefused(OperatorError):
 
 
 @contextmanager
-def naming(where: Path | str) -> Iterator[None]:
-    """Whatever is refused of a plan names its file, or the part that it is in, if there are any."""
+def naming(where: Path | str, kind: type[OperatorError] = PlanRefused) -> Iterator[None]:
+    """Whatever is refused of a plan names its file, or the part that it is in, if there are any.
+
+    Args:
+        kind: what is refused; other errors go by.
+    """
     try:
         yield
-    except PlanRefused as error:
-        raise PlanRefused(f"{where}: {error}" if where else str(error)) from None
+    except kind as error:
+        raise type(error)(f"{where}: {error}" if where else str(error)) from None
 
 
 class RuleFailed(OperatorError):
@@ -160,6 +165,11 @@ class Refused(PeerError):
     status = "FAILED_PRECONDITION"
 
 
+class TooFew(PeerError):
+    status = "FAILED_PRECONDITION"
+    fault = "the members'"
+
+
 class InternalError(SecurepsError):
     status = "INTERNAL"
     fault = "our own"
@@ -174,6 +184,16 @@ def _tree(base: type[SecurepsError]) -> dict[str, type[SecurepsError]]:
 
 ERRORS: dict[str, type[SecurepsError]] = _tree(SecurepsError)
 """Every class of the tree by name: how an error crosses the wire and comes back itself."""
+
+
+MISCONFIGURED = 78
+"""EX_CONFIG of sysexits.h: how a process ends whose configuration must be mended first."""
+
+
+def exit_status(error: SecurepsError) -> int:
+    """Of a party's process: whoever starts it again need not if it is MISCONFIGURED."""
+    mend = isinstance(error, ConfigError | PlanRefused | KitError)
+    return MISCONFIGURED if mend else 1
 
 
 def from_wire(name: str, text: str, retry_after: float | None) -> SecurepsError:

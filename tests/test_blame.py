@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from secureps.client.blame import TEXT_LIMIT, blamed
+from secureps.client.blame import blamed
 from secureps.errors import (
     ConfigError,
     NotFinite,
@@ -18,6 +18,7 @@ from secureps.errors import (
     Unreachable,
     WrongShape,
 )
+from secureps.foreign import TEXT_LIMIT
 
 
 def test_it_says_what_raised_and_where_in_the_holders_code() -> None:

@@ -163,6 +163,31 @@ def test_the_command(tmp_path: Path) -> None:
         check(unsound)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("lr = 4.0", "learning_rate = 4.0", "unknown training setting 'learning_rate'"),
+        ("lr = 4.0", 'lr = "fast"', "training setting 'lr' must be of type float, got 'fast'"),
+        ("start = 6", "start = 9", r"6 take part, but a version waits for 9$"),
+    ],
+)
+def test_what_would_fail_at_the_clients_fails_here(
+    old: str, new: str, reason: str, tmp_path: Path
+) -> None:
+    text = (ROOT / "policies" / "digits.toml").read_text()
+    assert old in text
+    path = tmp_path / "digits.toml"
+    path.write_text(text.replace(old, new).replace("../clients", str(ROOT / "clients")))
+    with pytest.raises(ConfigError, match=reason):
+        check(path)
+    if "start" not in old:  # who knows only the plan is told what cannot be said
+        explained = check(path, 10_000)
+        assert explained.price is not None
+        assert not explained.price.noise
+        assert any("training.lr is no number above 0" in text for text in explained.remarks)
+        assert "nan" not in "".join(map(str, explained.remarks))
+
+
 NOISY = """
 [evaluation]
 every = 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.errors import ConfigError, OperatorError
+from secureps.errors import ConfigError
 from secureps.run.claim import new_folder
 
 
@@ -36,5 +36,5 @@ def test_what_a_folder_holds_is_told(file: str, told: str, tmp_path: Path) -> No
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OperatorError, match="cannot make the folder"):
+    with pytest.raises(ConfigError, match="file is a file: name a folder"):
         new_folder(tmp_path / "file")

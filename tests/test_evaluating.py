@@ -82,6 +82,7 @@ MINIMUM = {"quorum": 5, "minimum": 5, "deadline": 10.0, "extensions": 0}
         ({"evaluation": {"best": {"metric": "f1", "goal": "max"}}}, "'f1' is none of the metrics"),
         ({"evaluation": {"stop": {"patience": 2}}}, r"add \[evaluation.best\]"),
         ({"evaluation": {**BEST, "stop": {}}}, "a patience, a target, or both"),
+        ({"evaluation": {**BEST, "stop": {"target": 99.0}}}, "99 is never reached: .* is within"),
         ({"evaluation": {"evaluator": "x", "rule": {"quorum": 5}}}, "remove them or the evaluator"),
         ({"evaluation": {"rule": {"quorum": 3}}}, "evaluation: the quorum 3 is below"),
         ({"evaluation": {"rule": {"quorum": 9, "most": 9}}}, "capacity"),

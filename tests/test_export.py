@@ -188,5 +188,8 @@ def test_an_evaluation_may_be_newer_than_every_checkpoint(
     body = PLAN.section.model_dump(exclude_none=True) | {"evaluation": evaluation}
     monkeypatch.setattr(sys.modules[__name__], "PLAN", Plan(parse(PlanSection, body, "test")))
     write(tmp_path / "checkpoints", 3)
-    with pytest.raises(ConfigError, match="no complete checkpoint has an evaluation yet; the next"):
+    with pytest.raises(ConfigError, match="no complete checkpoint has an evaluation yet: if the"):
+        export(tmp_path, tmp_path / "best.safetensors", the_best=True)
+    write(tmp_path / "checkpoints", 9)
+    with pytest.raises(ConfigError, match="no version was evaluated, and all are made"):
         export(tmp_path, tmp_path / "best.safetensors", the_best=True)

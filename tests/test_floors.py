@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent / "secureps"
 
 FLOORS = {
     "errors": 0,
+    "foreign": 0,
     "config": 0,
     "sections": 0,
     "spelling": 0,

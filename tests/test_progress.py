@@ -57,6 +57,7 @@ SUMMARY = Summary(
     ratio_down=1.0,
     seconds={"training": 2.5},
     updates={"ada": 3, "eve": 2},
+    counted=5,
     unsafe=False,
 )
 
@@ -197,6 +198,7 @@ def test_what_was_not_measured_is_not_shown() -> None:
         ratio_up=None,
         ratio_down=None,
         updates={},
+        counted=0,
     )
     shown = lines(bare)
     assert cells(shown, "federation")[1:] == ["-", "-"]

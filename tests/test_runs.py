@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import io
+import json
 from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
 
 from secureps.run.folder import Origin, RunFolder
-from secureps.run.runs import STOPPED, Run, find_runs, listing
+from secureps.run.runs import FAILED, STOPPED, Run, find_runs, listing
 from tests.processes import PLAN
 
 
 def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
-    for name, began in (("a", 30.0), ("b", 10.0), ("c", 20.0)):
+    for name, began in (("a", 30.0), ("b", 10.0), ("c", 20.0), ("d", 40.0)):
         folder = RunFolder(tmp_path / name)
         folder.root.mkdir()
         folder.plan.write_text(PLAN.format(cipher="plain", versions=7))
         Origin(folder.plan, tmp_path, None, began).write(folder)
     (tmp_path / "c" / "origin.json").write_text("{}")
+    report = RunFolder(tmp_path / "a").summary
+    report.parent.mkdir()
+    RunFolder(tmp_path / "d").report.mkdir()
+    RunFolder(tmp_path / "d").failed.write_text("no lr")
+    over = {"finished": "the rule failed", "failure": "RuleFailed", "versions": {"all": 2}}
+    report.write_text(json.dumps(over))
     found = [(run.folder.name, run.made, run.wanted, run.standing) for run in find_runs(tmp_path)]
-    ends = ({"all": -1}, {"all": 7}, STOPPED)
-    assert found == [("b", *ends), ("a", *ends)]
+    assert found == [
+        ("b", {"all": -1}, {"all": 7}, STOPPED),
+        ("a", {"all": 2}, {"all": 7}, "failed: the rule failed"),
+        ("d", {"all": -1}, {"all": 7}, FAILED.format("no lr")),
+    ]
 
 
 def test_narrow_terminals_break_no_path_and_no_date() -> None:

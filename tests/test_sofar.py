@@ -20,7 +20,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     gathered = Gathered(
         lines=(("all", 0, 0.5, None), ("all", 1, 1.5, math.inf)),
         scores=(("all", 1, {"accuracy": 0.1, "loss": 2.0}),),
-        figures=(("all", 1, "client-00", "bytes_up", 7.0),),
+        figures=(("all", 1, "client-00", 0, "bytes_up", 7.0),),
     )
     SoFar(12.25, gathered).write(folder)
     assert SoFar.read(folder) == SoFar(12.25, gathered)

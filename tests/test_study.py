@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import ConfigError, PlanRefused, RuleFailed
 from secureps.run.findings import Findings, markdown
 from secureps.run.simulate import load_scenario, simulate
 from secureps.run.study import _candidates, _claim, _read, study
@@ -109,7 +109,8 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
     with monkeypatch.context() as patched:
         patched.setattr("secureps.run.study.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            study(path, out, 2, screen())
+            study(path, out, 2, console := screen())
+    assert said(console)[-1] == "stopped; the same command goes on with it"
     kept = {file.stem for file in (out / "trials").iterdir()}
     assert kept == {"rounds-1-seed-0", "alone-1-0.5-seed-1"}, "what was being played is kept"
     assert not (out / "report.json").exists()
@@ -204,6 +205,11 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
     assert text == "1 versions under encryption: another model"
     base, sooner_row = findings.rows()
     assert (base.seconds, base.median, base.times) == ((40.0, 60.0), 60.0, 1.0)
+    even = Findings(own.model_copy(update={"seeds": (2, 3)}))
+    for seed, reached in ((2, 65.0), (3, 90.0)):
+        for candidate in (rounds, alone):
+            even.take(Trial(candidate, seed, 200.0), Outcome(reached, points(0.1, 0.7), 1.0))
+    assert even.rows()[0].median == 77.5
     assert (sooner_row.median, sooner_row.times) == (10.0, 6.0)
     table = markdown(own, findings.rows()).splitlines()
     assert "| 60 | 40 - 60 | 2 of 3 | 1.00 |" in table[2]
@@ -249,6 +255,41 @@ def test_a_scenario_without_a_study_compares_nothing(tmp_path: Path) -> None:
     path.write_text(path.read_text().split("[study]")[0])
     with pytest.raises(ConfigError, match=r"no section \[study\]"):
         study(path, tmp_path / "out", 2, screen())
+
+
+RULE = """
+from secureps.policy.rule import Admit
+class Raises:
+    def __init__(self, minimum): pass
+    def enter(self, state): return 0
+    def admit(self, now, member, state): return Admit("come")
+    def decide(self, now, arrivals, state): raise KeyError("oops")
+"""
+
+
+def test_a_rule_that_fails_is_no_trial_and_no_report_of_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raising.py").write_text(RULE)
+    monkeypatch.syspath_prepend(tmp_path)  # of the workers, too
+    path = scenario(tmp_path, '{ name = "async" }', '{ name = "raising:Raises", minimum = 4 }')
+    failed = r"the rule failed: raising:Raises: decide raised KeyError: 'oops' \(raising.py:7\)$"
+    out, text = tmp_path / "out", path.read_text()
+    path.write_text(text[: text.index("[[study.variant]]")].replace('"rounds"', '"alone"'))
+    path.write_text(path.read_text() + text[text.rindex("[[study.variant]]") :])
+    with pytest.raises(RuleFailed, match=f"^variant alone: {failed}"):
+        study(path, out, 1, screen())
+    assert not list((out / "trials").iterdir())
+    with pytest.raises(RuleFailed, match=f"^{failed}"):
+        play(path, Comparison(Candidate("alone", 0), 1))
+    plan = (tmp_path / "plan.toml").read_text()
+    rule = "{ quorum = 4, minimum = 4 }"
+    assert rule in plan
+    (tmp_path / "plan.toml").write_text(plan.replace(rule, '{ name = "raising:Raises" }'))
+    with pytest.raises(RuleFailed, match=f"^{failed}"):
+        simulate(path, tmp_path / "report", lambda line: None)
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert (summary["failure"], summary["versions"]) == ("RuleFailed", {"all": 0})
 
 
 def test_a_measure_that_the_script_does_not_have_is_named(tmp_path: Path) -> None:

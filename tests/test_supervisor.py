@@ -89,6 +89,15 @@ def test_after_three_restarts_it_gives_up_and_says_why(tmp_path: Path) -> None:
         assert supervisor.running() == ()
 
 
+def test_what_no_restart_mends_is_not_restarted(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(program("client", "print('no such key'); raise SystemExit(78)", True))
+        with pytest.raises(
+            OperatorError, match=r"^client cannot take part, and no restart mends .*: no such key; "
+        ):
+            until(lambda: bool(supervisor.poll()))
+
+
 def test_who_may_finish_finishes_and_others_may_not(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         supervisor.start(program("client", "print('done')", may_finish=True))

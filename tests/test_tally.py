@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from secureps.messages.requests import Figure, Telemetry
@@ -29,6 +31,15 @@ def test_two_reports_of_one_party_add_up_and_a_repeated_one_replaces() -> None:
     tally.add([report("a", 1, training_seconds=3.0), report("b", 1, training_seconds=0.5)])
     assert tally.of_version("all", 1) == {"training_seconds": 3.5, "bytes_up": 8.0}
     assert tally.of_version("all", 2) == {}
+
+
+def test_updates_from_the_same_base_are_several() -> None:
+    tally = Tally()
+    first = report("a", 1, bytes_up=8.0, training_seconds=2.0)
+    tally.add([first, replace(first, step=1), replace(first, step=1), report("b", 1, bytes_up=8.0)])
+    assert tally.of_version("all", 1) == {"training_seconds": 4.0, "bytes_up": 24.0}
+    assert (tally.updates_of("a"), tally.updates()) == (2, {"all": 3})
+    assert Tally(tally.figures()).figures() == tally.figures()
 
 
 def test_the_ratio_is_to_fp32_of_each_groups_updates() -> None:

@@ -8,11 +8,21 @@ import pytest
 
 from secureps.errors import Malformed
 from secureps.messages.requests import Figure, Missing, Telemetry
+from secureps.policy.spending import planned
 from secureps.roles import telemetry
 from secureps.roles.group_state import Phase
 from secureps.roles.machine import Tick
 from secureps.roles.telemetry import Window
-from tests.roles_kit import World, collecting, holding, make_plan, preparing, refused, take
+from tests.roles_kit import (
+    World,
+    collecting,
+    holding,
+    make_plan,
+    preparing,
+    private_plan,
+    refused,
+    take,
+)
 
 
 def waits(world: World, version: int = 1) -> list[tuple[str, float, float]]:
@@ -124,3 +134,18 @@ def test_reports_that_are_not_taken(figures: tuple[Figure, ...], reason: str) ->
     refused(world, "c0", Telemetry("c0", "all", 1, figures), Malformed, reason)
     refused(world, "c0", Telemetry("c0", "body", 1, ()), Malformed, "no group is called 'body'")
     assert world.coordinator.telemetry == before
+
+
+def test_a_versions_epsilon_is_of_what_was_charged_until_it_was_there() -> None:
+    plan = private_plan(versions=3)
+    world = World(plan)
+    world.start()
+    world.pump()
+    spent = {
+        (report.version, figure.name): figure.value
+        for report in world.coordinator.telemetry
+        for figure in report.figures
+        if report.party == "coordinator"
+    }
+    expected = [planned(plan, {"all": 1}, versions) if versions else 0.0 for versions in range(4)]
+    assert [spent[version, "epsilon"] for version in range(4)] == expected

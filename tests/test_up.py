@@ -335,6 +335,10 @@ def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None
     (tmp_path / "metrics.jsonl").write_text("{}")
     with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
         up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
+    scenario = plan.with_name("scenario.toml")
+    scenario.write_text('plan = "plan.toml"\nclients = 3\n')
+    with pytest.raises(ConfigError, match="is a scenario: `secureps simulate` plays it"):
+        up(Order(scenario, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
     plan.write_text(plan.read_text().partition("[federation]")[0])
     with pytest.raises(ConfigError, match="federation: `up` needs this section"):
         up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))

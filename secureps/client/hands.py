@@ -195,7 +195,7 @@ class MemberHands:
             Figure("encryption_seconds", sealed - trained),
         )
         aim = task.aims[0]
-        report = Telemetry(self._holdings.name, aim.group, aim.version + 1, figures)
+        report = Telemetry(self._holdings.name, aim.group, aim.version + 1, figures, aim.step)
         updates = tuple(update for update in made.values() if update is not None)
         others = tuple(aim for aim, update in made.items() if update is None)
         return Contributed(updates, (report,), others)

@@ -17,7 +17,7 @@ import numpy as np
 from secureps.client.blame import blamed
 from secureps.client.hands import Holdings, MemberHands, initial_parameters, schema_of
 from secureps.client.trainer import Trainer
-from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape
+from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
 from secureps.messages.schema import Schema
 from secureps.roles.machine import COORDINATOR, Halt
 from secureps.roles.member import Member
@@ -139,7 +139,8 @@ def run_client(
 ) -> None:
     """Runs a data holder's script: reads the command line, trains until the run is over.
 
-    Exits with status 1 and one line on stderr when something is wrong.
+    Exits with one line on stderr when something is wrong: with status 78 where its plan, kit or
+    settings have to be mended first, else with 1.
 
     Args:
         make: builds the trainer from the `--set key=value` settings.
@@ -175,7 +176,8 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
             )
             halt = join(joining, build(joining, settings))
     except SecurepsError as error:
-        sys.exit(f"error: {error} ({error.fault} fault)")
+        print(f"error: {error} ({error.fault} fault)", file=sys.stderr)
+        sys.exit(exit_status(error))
     print(halt.reason)
 
 

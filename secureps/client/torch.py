@@ -172,6 +172,12 @@ class TorchTrainer:
         with self._reproducible(seed.to_bytes(8, "big"), "parameters"):
             return _arrays(self._model())
 
+    def refuse_settings(
+        self, settings: Mapping[str, Setting], privacy: RecordPrivacy | None
+    ) -> None:
+        """ConfigError for what `fit` does not take; see `Trainer`."""
+        LocalSgd.of(settings, privacy)
+
     def touches(self) -> dict[str, NDArray[np.int64]]:
         """What it was made with; see `Trainer`."""
         return {name: rows.copy() for name, rows in self._touches.items()}

@@ -170,6 +170,9 @@ class Trainer(Evaluator, Protocol):
     `fit` and `evaluate`, and must leave `fit` bit for bit as they came. Of a tensor that
     is not named, and without the method, every row is touched. Whoever runs the coordinator
     sees who touches which row-blocks; no privacy unit covers that.
+
+    Another is `refuse_settings(settings, privacy)`, of a `FitConfig`: it raises ConfigError for
+    settings that `fit` does not take, so that `secureps check` says so before anything runs.
     """
 
     def parameters(self, seed: int) -> dict[str, Array]:

@@ -298,16 +298,21 @@ class CheckpointComplete:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """No more rounds open; what is under way comes to its end."""
+    """No more rounds open; what is under way comes to its end.
+
+    `failure` names the error that the run ends with, if it is no end that the plan foresees.
+    """
 
     reason: str
+    failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run is over."""
+    """The run is over; `failure` as `Ending` has it."""
 
     reason: str
+    failure: str | None = None
 
 
 # --- shard ------------------------------------------------------------------------

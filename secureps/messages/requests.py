@@ -213,12 +213,16 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Seconds and bytes of a party for a version, spent or waited; no data, no payload."""
+    """Seconds and bytes of a party for a version, spent or waited; no data, no payload.
+
+    `step` is which of its updates from the version before it is about (`Receipt.step`).
+    """
 
     party: str
     group: str
     version: int
     figures: tuple[Figure, ...]
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +343,8 @@ class Status:
     """How the run stands; `run` is empty until the run is founded, as is `holdings`.
 
     `groups` are the model's; `evaluation` is None where the plan has none; `servers` are all
-    shards and holders of the roster, by name.
+    shards and holders of the roster, by name. `failure` names the error that a run ended with;
+    empty of one that goes on, or ended as its plan foresees.
     """
 
     run: bytes
@@ -352,6 +357,7 @@ class Status:
     holdings: tuple[Holding, ...] = ()
     evaluation: EvaluationStatus | None = None
     servers: tuple[ServerStatus, ...] = ()
+    failure: str = ""
 
 
 # --- to a shard, and its answers --------------------------------------------------

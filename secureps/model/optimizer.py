@@ -266,7 +266,8 @@ def build_optimizer(settings: OptimizerSettings) -> Optimizer:
         _demand(0 <= beta < 1, "betas", "in [0, 1)", beta)
     _demand(0 < settings.tau < math.inf, "tau", "finite and > 0", settings.tau)
     if settings.name not in builders:
-        raise PlanRefused(f"unknown optimizer {settings.name!r}: {meant(settings.name, builders)}")
+        known = [name for name in builders if name != "replace"]  # which is for metrics
+        raise PlanRefused(f"unknown optimizer {settings.name!r}: {meant(settings.name, known)}")
     return builders[settings.name]()
 
 

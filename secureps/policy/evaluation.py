@@ -107,6 +107,12 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
             raise PlanRefused("evaluation.stop: by which metric? add [evaluation.best]")
         if own.stop.patience is None and own.stop.target is None:
             raise PlanRefused("evaluation.stop: state a patience, a target, or both")
+        name, most = own.best.metric, own.metrics[own.best.metric]
+        if own.stop.target is not None and abs(own.stop.target) > most:
+            raise PlanRefused(
+                f"evaluation.stop.target: {own.stop.target:g} is never reached: {name} is within "
+                f"+-{most:g} (evaluation.metrics)"
+            )
     if own.evaluator is not None and (own.rule or own.bits or own.most_examples):
         raise PlanRefused(
             "evaluation: one designated evaluator speaks in the clear and for itself: rule, bits "

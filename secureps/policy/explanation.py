@@ -61,7 +61,7 @@ class Price:
         budget: the epsilon at which a client stops.
         versions: how many the budget allows, at most the plan's.
         deviation: standard deviation of the noise on one coordinate of the smallest cohort's
-            mean update, in the model's units; by group.
+            mean update, in the model's units; by group. Empty if the plan does not tell.
         noise: the same over what a clipped update has in a coordinate, clip / sqrt(values).
         metrics: standard deviation of the noise on each metric of the smallest cohort's mean, in
             the metric's units; beside it the metric's largest magnitude. Empty without noise.
@@ -189,7 +189,7 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
     client = isinstance(privacy, ClientPrivacySection)
     deviation = {
         name: plan.deviation(name, sizes[name]) if client else _record_noise(plan, name)
-        for name in plan.groups
+        for name in (plan.groups if client or _rate(plan) else ())
     }
     return Price(
         unit=UNITS[privacy.unit],
@@ -255,6 +255,13 @@ def _following(plan: Plan, name: str, values: int) -> str:
     )
 
 
+def _rate(plan: Plan) -> float | None:
+    """The learning rate of local training; None if the plan names none that is above 0."""
+    rate = plan.section.training.get("lr")
+    sound = isinstance(rate, int | float) and math.isfinite(rate) and rate > 0
+    return float(rate) if sound and rate is not None else None
+
+
 def _record_noise(plan: Plan, name: str) -> float:
     """Standard deviation of DP-SGD's noise on a coordinate of the smallest cohort's mean.
 
@@ -265,7 +272,8 @@ def _record_noise(plan: Plan, name: str) -> float:
     section, privacy = plan.group(name), plan.section.privacy
     assert isinstance(privacy, RecordPrivacySection)
     steps = int(plan.section.training["local_steps"])
-    rate = float(plan.section.training.get("lr", math.nan))
+    rate = _rate(plan)
+    assert rate is not None
     batch = privacy.sample_rate * section.most_examples
     one = rate * privacy.noise_multiplier * privacy.max_grad_norm * math.sqrt(steps) / batch
     return one / math.sqrt(plan.bounds(name).minimum)
@@ -342,6 +350,11 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
             )
         if plan.adaptive(group.name):
             remarks.append(_following(plan, group.name, group.size))
+    if isinstance(section.privacy, RecordPrivacySection) and _rate(plan) is None:
+        remarks.append(
+            "training.lr is no number above 0: how much noise an update has cannot be said before "
+            "the script is run, which takes its own default, or refuses"
+        )
     if section.privacy is not None and section.training.get("momentum"):
         remarks.append("momentum adds to the noise, which is stated without it")
     remarks += advice(plan)

@@ -8,6 +8,7 @@ be (`policy.rules.refuse_close`, which holds for every rule), and any rule of ou
 from __future__ import annotations
 
 import importlib
+import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any, cast
 from secureps.config import OwnRuleSection
 from secureps.crypto.cipher import WEIGHTS
 from secureps.errors import PlanRefused, RuleFailed, SecurepsError
+from secureps.foreign import told, where
 from secureps.messages.submission import Member
 from secureps.policy.rule import (
     Admission,
@@ -32,6 +34,8 @@ from secureps.policy.rule import (
     too_stale,
 )
 from secureps.spelling import meant
+
+log = logging.getLogger("secureps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,10 @@ class Guarded:
         except SecurepsError as error:
             raise RuleFailed(f"{self.name}: {error}") from None
         except Exception as error:  # it is code of somebody else's
-            raise RuleFailed(f"{self.name}: {method} raised {_told(error)}") from None
+            log.error("%s: %s failed", self.name, method, exc_info=error)  # for who wrote it
+            raise RuleFailed(
+                f"{self.name}: {method} raised {told(error)} ({where(error)})"
+            ) from None
 
     def _check_reason(self, method: str, answer: Admission | Decision) -> None:
         if not isinstance(answer.reason, str) or not answer.reason:
@@ -123,7 +130,7 @@ def own_rule(section: OwnRuleSection, minimum: int, stale: int) -> Guarded:
     except Exception as error:  # it is code of somebody else's
         given = ", ".join(("minimum", *section.settings))
         raise PlanRefused(
-            f"rule: {section.name} cannot be made with {given}: {_told(error)}"
+            f"rule: {section.name} cannot be made with {given}: {told(error)}"
         ) from None
     lacking = [m for m in ("enter", "admit", "decide") if not callable(getattr(made, m, None))]
     if lacking:
@@ -148,7 +155,7 @@ def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., An
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a module may do anything when it is imported
         raise PlanRefused(
-            f"{key}: {name} cannot be imported ({_told(error)}): install its package where the "
+            f"{key}: {name} cannot be imported ({told(error)}): install its package where the "
             "coordinator runs, or name its folder in PYTHONPATH there"
         ) from None
     if not callable(found):
@@ -164,10 +171,6 @@ def _frozen(state: RuleState) -> RuleState:
 
 def _after(until: object, now: float) -> bool:
     return isinstance(until, int | float) and math.isfinite(until) and until > now
-
-
-def _told(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -20,7 +20,7 @@ from secureps.config import ClientPrivacySection, GroupSection, PlanSection, Rec
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher
-from secureps.errors import Malformed, PlanRefused, naming
+from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
@@ -408,7 +408,10 @@ def load_plan(path: Path, base: Path | None = None) -> Plan:
         ConfigError: the file does not parse, or a key has a bad value.
         PlanRefused: the plan is unsound.
     """
-    section = parse(PlanSection, read_toml(path), str(path))
+    values = read_toml(path)
+    if "plan" in values and "group" not in values:
+        raise ConfigError(f"{path} is a scenario: `secureps simulate` plays it; name its plan here")
+    section = parse(PlanSection, values, str(path))
     if section.initial is None:
         with naming(path):
             return Plan(section)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from secureps.errors import SecurepsError, TooFew
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.messages.records import Ending, Finished, GroupResigned
@@ -45,7 +46,8 @@ def too_few(turn: Turn, group: GroupState) -> str:
     able = turn.takers(group.name, joined)
     if len(able) >= least:
         return ""
-    return f"{len(able)} members touch it, a cohort needs {least}: it stays at {group.version}"
+    here = "1 member touches" if len(able) == 1 else f"{len(able)} members touch"
+    return f"{here} it, a cohort needs {least}: it stays at {group.version}"
 
 
 def _made(turn: Turn, group: GroupState) -> bool:
@@ -65,10 +67,13 @@ def _deserted(turn: Turn, group: GroupState) -> bool:
     )
 
 
-def end(turn: Turn, reason: str) -> None:
-    """No more rounds open from now on; the first reason stays."""
+def end(turn: Turn, reason: str, failure: type[SecurepsError] | None = None) -> None:
+    """No more rounds open from now on; the first reason stays.
+
+    `failure` is what the run ends with where its plan does not foresee this end.
+    """
     if not turn.federation.ending:
-        turn.write(Ending(reason))
+        turn.write(Ending(reason, None if failure is None else failure.__name__))
 
 
 def give_up(turn: Turn, group: GroupState, reason: str) -> None:
@@ -77,7 +82,7 @@ def give_up(turn: Turn, group: GroupState, reason: str) -> None:
     A row-block is left as it is instead, and the others go on.
     """
     if not row_block(turn, group):
-        end(turn, reason)
+        end(turn, reason, TooFew)
     elif not group.resigned and not turn.federation.ending:
         turn.write(GroupResigned(group.name, reason))
 
@@ -199,6 +204,8 @@ def finish(turn: Turn) -> None:
         return
     if any(last.version_of(group.name) < group.version for group in groups):
         return
-    turn.write(Finished(_told(turn)))
+    made = any(group.version > 0 for group in federation.model_groups)
+    failure = federation.failure or (None if made else TooFew.__name__)
+    turn.write(Finished(_told(turn), failure))
     for party in sorted(turn.watchers):
         turn.order(party, Finish(federation.incarnation, federation.finished))

@@ -131,6 +131,7 @@ class Federation:
             version and in no checkpoint yet.
         included: how many updates of a client are part of versions of the model.
         ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
+        failure: the error that it ends with (`errors.ERRORS`); empty if its plan foresees this end.
         retired: members that take part no more, by their own word; isolated: clients that are
             left out, and why.
         outside: by group, the clients that joined without contributing to it.
@@ -163,6 +164,7 @@ class Federation:
     evaluations: Evaluations = field(default_factory=Evaluations)
     ending: str = ""
     finished: str = ""
+    failure: str = ""
 
     @property
     def model_groups(self) -> tuple[GroupState, ...]:
@@ -275,10 +277,10 @@ class Federation:
                 self.evaluations.skipped[version] = reason
                 if EVALUATION in self.groups:  # the next one is of another model
                     self.groups[EVALUATION].forget_spoilt()
-            case Ending(reason):
-                self.ending = reason
-            case Finished(reason):
-                self.finished = reason
+            case Ending(reason, failure):
+                self.ending, self.failure = reason, failure or ""
+            case Finished(reason, failure):
+                self.finished, self.failure = reason, failure or ""
                 for group in self.groups.values():
                     group.phase, group.reason = Phase.DONE, group.resigned or reason
             case Received(receipt):

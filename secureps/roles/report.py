@@ -47,6 +47,7 @@ def status(turn: Turn, telemetry: tuple[Telemetry, ...], servers: Servers = ()) 
         holdings=() if turn.layout is None else tuple(_holdings(federation, turn.layout)),
         evaluation=_evaluation(turn, servers),
         servers=servers,
+        failure=federation.failure,
     )
 
 
@@ -176,6 +177,13 @@ def _member(turn: Turn, name: str) -> MemberStatus:
 
 def _owes(federation: Federation, name: str) -> bool:
     return any(group.awaits(name) for group in federation.groups.values())
+
+
+def most_spent(turn: Turn) -> float | None:
+    """The largest epsilon of all members; None under a plan without privacy."""
+    if turn.plan.section.privacy is None:
+        return None
+    return max((_epsilon(turn, name) for name in turn.federation.members), default=0.0)
 
 
 def _epsilon(turn: Turn, name: str) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from secureps.errors import InternalError
+from secureps.errors import InternalError, TooFew
 from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.records import MemberDeclined, RoundExtended, RoundGivenUp, RoundOpened
 from secureps.messages.submission import Receipt
@@ -74,6 +74,7 @@ def _end_if_none_may_come(turn: Turn, group: GroupState, able: frozenset[str]) -
             turn,
             f"too few clients are left for version {group.version + 1} of {group.name}: {out} sit "
             "out until the next version",
+            TooFew,
         )
 
 

@@ -28,7 +28,7 @@ class Transfer:
         """What it took, now that it has arrived."""
         seconds, size = Figure("network_seconds", now - self.since), float(receipt.size)
         made, figures = receipt.version + 1, (seconds, Figure("bytes_up", size))
-        return Telemetry(receipt.id.client, receipt.id.group, made, figures)
+        return Telemetry(receipt.id.client, receipt.id.group, made, figures, receipt.step)
 
 
 @dataclass(slots=True)

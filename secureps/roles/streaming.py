@@ -179,7 +179,7 @@ def _end(turn: Turn, group: GroupState) -> None:
 def _fail(turn: Turn, group: GroupState, reason: str) -> float | None:
     """Its rule cannot be asked any more: the run ends, after the version in the making."""
     began = not turn.federation.ending
-    ending.end(turn, reason)
+    ending.end(turn, reason, RuleFailed)
     if group.phase is Phase.COLLECTING:
         _end(turn, group)
     return turn.now if began else None

@@ -17,7 +17,7 @@ from secureps.errors import Malformed
 from secureps.messages.records import CohortClosed, Received, VersionCommitted
 from secureps.messages.requests import Figure, Telemetry
 from secureps.roles.machine import COORDINATOR
-from secureps.roles.report import clip_of
+from secureps.roles.report import clip_of, most_spent
 from secureps.roles.turn import Turn
 
 KEPT = 4096
@@ -28,6 +28,9 @@ WAITED, ARRIVED = "waited_seconds", "arrived"
 
 PUBLISHED = "published_seconds"
 """What it says as itself of a version: seconds of the run's clock."""
+
+SPENT = "epsilon"
+"""The same: the largest epsilon of all members when it was published."""
 
 CLIP = "clip"
 """The same: the clip of those who train from it, where that is adaptive."""
@@ -72,9 +75,9 @@ class Window:
                     late = sorted(group.invited - group.inbox.clients.keys())
                     self._waited(turn, cohort.group, late, arrived=False)
                 case VersionCommitted(name, version):
-                    clip = clip_of(turn, turn.federation.groups[name])
-                    adaptive = () if clip is None else (Figure(CLIP, clip),)
-                    figures = (Figure(PUBLISHED, turn.now), *adaptive)
+                    clip, spent = clip_of(turn, turn.federation.groups[name]), most_spent(turn)
+                    known = {PUBLISHED: turn.now, CLIP: clip, SPENT: spent}
+                    figures = tuple(Figure(n, v) for n, v in known.items() if v is not None)
                     self._reports.append(Telemetry(COORDINATOR, name, version, figures))
 
     def _waited(self, turn: Turn, name: str, clients: Iterable[str], arrived: bool) -> None:

@@ -117,7 +117,9 @@ class Race:
 
 
 def run_baselines(race: Race, judge: Judge, say: Say) -> Baselines:
-    """Trains them all, one after another; `say` hears which one."""
+    """Trains them all, one after another; `say` hears which one. None where nothing was made."""
+    if not race.versions:
+        return Baselines({}, None, ("nothing is compared: no version was made",))
     notes = [judge.note] if judge.note else []
     if not judge.note and not race.start:
         notes.append("holders alone: left out, because version 0 is not in a checkpoint")

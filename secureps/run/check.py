@@ -18,6 +18,8 @@ from rich.text import Text
 
 from secureps.client.hands import schema_of
 from secureps.client.script import Script, refuse_privacy
+from secureps.client.trainer import record_privacy
+from secureps.config import FederationSection
 from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError, naming
 from secureps.messages.schema import Schema
@@ -27,7 +29,7 @@ from secureps.policy.footprint import Footprint, Service
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rule_words import RuleWords
 from secureps.run.names import shard_names
-from secureps.run.progress import size
+from secureps.run.progress import headed, size
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
 from secureps.run.simulate import load_scenario
 from secureps.sections import read_toml
@@ -56,6 +58,18 @@ def check(path: Path, values: int | None = None) -> Explanation:
     with naming(path):
         sizes = _sizes(plan, path, cast, values)
         return explain(plan, sizes, service(plan, cast.clients if cast else None))
+
+
+def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
+    """ConfigError: fewer clients train than a version of a group waits for."""
+    trainers = federation.clients - (plan.evaluator != "")
+    for name in (*plan.groups, *plan.all_groups):  # the evaluation's is often the model's
+        start = plan.bounds(name).start
+        if trainers < start:
+            raise ConfigError(
+                f"{path}: federation.clients: {trainers} take part, but a version"
+                f"{plan.of(name)} waits for {start}"
+            )
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,7 @@ def _read(path: Path) -> tuple[Plan, _Cast | None]:
     federation = plan.section.federation
     if federation is None:
         return plan, None
+    refuse_few(path, plan, federation)
     script = path.parent / federation.script
     refuse_privacy(script, plan)
     return plan, _Cast(script, federation.clients, federation.settings)
@@ -117,7 +132,14 @@ def _schema(plan: Plan, path: Path, cast: _Cast | None) -> Schema:
         )
     own = {"partition": 0, "partitions": cast.clients}
     settings = {key: str(value) for key, value in {**cast.settings, **own}.items()}
-    return schema_of(Script(cast.script).make(settings).parameters(0))
+    script = Script(cast.script)
+    with naming(f"{path}: settings", ConfigError):
+        trainer = script.make(settings)
+    refuse = getattr(trainer, "refuse_settings", None)
+    if refuse is not None:
+        with naming(path, ConfigError):
+            refuse(plan.section.training, record_privacy(plan))
+    return schema_of(trainer.parameters(0))
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
@@ -288,7 +310,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = headed(title)
     for column in columns:
         table.add_column(column)
     for row in rows:

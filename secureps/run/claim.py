@@ -39,6 +39,8 @@ def new_folder(root: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
         there = {path.name for path in root.iterdir()}
+    except FileExistsError:
+        raise ConfigError(f"{root} is a file: name a folder by --out") from None
     except OSError as error:
         raise OperatorError(f"{root}: cannot make the folder: {error}") from None
     if there:

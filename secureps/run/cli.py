@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from secureps import __version__
-from secureps.errors import SecurepsError
+from secureps.errors import SecurepsError, exit_status
 
 app = typer.Typer(
     name="secureps",
@@ -32,6 +34,7 @@ UnsafeSeed = Annotated[
     int | None,
     typer.Option(
         min=0,
+        show_envvar=False,
         metavar="N",
         help="Repeat a run bit for bit. On this machine alone: it gives [red]no privacy[/red].",
     ),
@@ -168,7 +171,12 @@ def check(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
     values: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Size of the model, where the plan does not tell."),
+        typer.Option(
+            min=1,
+            show_envvar=False,
+            metavar="N",
+            help="Size of the model, where the plan does not tell.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
 ) -> None:
@@ -217,6 +225,7 @@ def join(
     budget: Annotated[
         float | None,
         typer.Option(
+            show_envvar=False,
             metavar="EPSILON",
             help="Your own limit, whatever the plan says; a plan without privacy is refused.",
         ),
@@ -224,13 +233,17 @@ def join(
     threshold: Annotated[
         int | None,
         typer.Option(
+            show_envvar=False,
             metavar="T",
             help="Refuse a plan by which fewer than T key holders open a sum together.",
         ),
     ] = None,
     unsafe_seed: UnsafeSeed = None,
     threads: Annotated[
-        int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")
+        int,
+        typer.Option(
+            min=1, show_envvar=False, metavar="N", help="That seal updates, block by block."
+        ),
     ] = 1,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
@@ -247,10 +260,11 @@ def join(
     from secureps.run.join import join as run
     from secureps.service.logs import logging_as
 
-    state = state if state is not None else Path("state") / name
-    joining = Joining(server, kit, name, state, unsafe_seed, Terms(budget, threshold), threads)
-    with logging_as(log_format, name, verbose):
-        reason = run(script, joining, read_settings(settings or []))
+    with _as_a_party():
+        state = state if state is not None else Path("state") / name
+        joining = Joining(server, kit, name, state, unsafe_seed, Terms(budget, threshold), threads)
+        with logging_as(log_format, name, verbose):
+            reason = run(script, joining, read_settings(settings or []))
     typer.echo(reason)
 
 
@@ -275,7 +289,8 @@ def serve(
     """
     from secureps.run.serve import serve as run
 
-    run(role, config, log_format)
+    with _as_a_party():
+        run(role, config, log_format)
 
 
 @app.command()
@@ -310,7 +325,10 @@ def study(
         typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes that play, side by side.")
+        int,
+        typer.Option(
+            min=1, show_envvar=False, metavar="N", help="Processes that play, side by side."
+        ),
     ] = 2,
 ) -> None:
     """Compare rules by the virtual time that each takes to a target, over several seeds.
@@ -356,11 +374,12 @@ def export(
     named, and the one before it is taken.
     """
     from secureps.crypto.sampling import NO_PRIVACY
+    from secureps.policy.rule import named
     from secureps.run.export import export as write
 
     model = write(run, out, best)
     if model.unsafe:
-        text = f"warning: {NO_PRIVACY}, in what came from {', '.join(model.unsafe)}"
+        text = f"warning: {NO_PRIVACY}, in what came from {named(model.unsafe)}"
         typer.secho(text, fg=typer.colors.RED, bold=True, err=True)
     for complaint in model.complaints:
         typer.secho(f"warning: passed over {complaint}", fg=typer.colors.YELLOW, err=True)
@@ -413,13 +432,30 @@ def warm() -> None:
     typer.echo(f"compiled {done.compiled} kernels in {done.seconds:.1f} s, kept in {done.folder}")
 
 
+def _complain(error: SecurepsError) -> None:
+    text = " ".join(str(error).split())
+    typer.secho(f"error: {text} ({error.fault} fault)", fg=typer.colors.RED, err=True)
+
+
+@contextmanager
+def _as_a_party() -> Iterator[None]:
+    """For whoever starts processes again: which errors no restart mends (`errors.exit_status`)."""
+    try:
+        yield
+    except SecurepsError as error:
+        _complain(error)
+        raise typer.Exit(exit_status(error)) from None
+
+
 def main() -> None:
-    """The command line; exits with 0, 1 (an error, in one line), 2 (usage) or 130 (Ctrl-C)."""
+    """The command line; exits with 0, 1 (an error, in one line), 2 (usage) or 130 (Ctrl-C).
+
+    `serve` and `join` exit with 78 where no restart mends the error.
+    """
     try:
         app()
     except SecurepsError as error:
-        text = " ".join(str(error).split())
-        typer.secho(f"error: {text} ({error.fault} fault)", fg=typer.colors.RED, err=True)
+        _complain(error)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -89,14 +89,18 @@ def best_model(checkpoints: Path) -> Model:
         OperatorError: there is no checkpoint at all.
     """
     _, newest, complaints = latest_good(checkpoints)
-    section = Plan.from_text(newest.run.plan).section.evaluation
+    plan = Plan.from_text(newest.run.plan)
+    section = plan.section.evaluation
     if section is None or section.best is None:
         raise ConfigError("the plan does not say which version is best: add [evaluation.best]")
     found = best(newest.evaluations, section.best)
     if found is None:
+        last = all(at.version >= plan.versions(at.group) for at in newest.versions)
         raise ConfigError(
-            "no complete checkpoint has an evaluation yet; the next checkpoint will: wait for it, "
-            "or export without --best"
+            "no version was evaluated, and all are made: export without --best"
+            if last
+            else "no complete checkpoint has an evaluation yet: if the run goes on, wait for the "
+            "next one, else export without --best"
         )
     for directory in checkpoint_directories(checkpoints):
         try:

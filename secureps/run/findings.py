@@ -14,6 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from secureps.config import StudySection
+from secureps.run.progress import headed
 from secureps.run.trial import Candidate, Comparison, Likeness, Outcome, Trial, rule_of, variant_of
 
 
@@ -131,9 +132,9 @@ def settings(study: StudySection, candidate: Candidate) -> str:
 
 
 def _median(outcomes: Sequence[Outcome]) -> float:
-    """Seconds to the target; the higher one of two middles, so that for ever has no half."""
+    """Seconds to the target; for ever if a middle one is: it has no half."""
     times = [math.inf if o.reached is None else o.reached for o in outcomes]
-    return statistics.median_high(times)
+    return statistics.median(times)
 
 
 def _likeness(found: Likeness) -> str:
@@ -174,10 +175,16 @@ def _heads(study: StudySection) -> tuple[str, ...]:
 
 
 def table(study: StudySection, rows: Sequence[Row]) -> Table:
-    """For a terminal."""
-    shown = Table(*_heads(study))
+    """For a terminal, which may be narrow."""
+    shown = headed(
+        f"virtual seconds to {study.measure} {study.target:g}; times sooner than {study.baseline}"
+    )
+    heads = ("median", "least - most", "seeds", "sooner", "versions", "encrypted")
+    for head in ("rule, as tuned", *heads):
+        shown.add_column(head, overflow="fold")
     for row in rows:
-        shown.add_row(*_cells(study, row))
+        name, tuned, *cells = _cells(study, row)
+        shown.add_row(f"{name}: {tuned}" if tuned else name, *cells)
     return shown
 
 

@@ -66,6 +66,11 @@ class RunFolder:
         return self.report / "summary.json"
 
     @property
+    def failed(self) -> Path:
+        """Why a play of the run ended with an error, until it is played again."""
+        return self.report / "failed.txt"
+
+    @property
     def model(self) -> Path:
         return self.root / "model.safetensors"
 

@@ -6,7 +6,7 @@ What must not live here: the kit's layout (`store.keyring`). Errors go up to `ru
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -38,12 +38,16 @@ def init(
 @keys.command()
 def issue(
     directory: Kit,
-    role: Annotated[Role, typer.Option(help="what the party does")],
+    role: Annotated[
+        Literal["coordinator", "shard", "holder", "keyholder", "client"],
+        typer.Option(help="what the party does; a keyholder is a holder"),
+    ],
     name: Annotated[str, typer.Option(help="a-z 0-9 . _ -, unique in the kit")],
 ) -> None:
     """Make one party's keys and sign the roster anew."""
-    issue_party(directory, role, name)
-    typer.echo(f"made {role} {name}: give it {directory / 'public'}")
+    own: Role = "holder" if role == "keyholder" else role
+    issue_party(directory, own, name)
+    typer.echo(f"made {own} {name}: give it {directory / 'public'}")
     typer.echo(f"and, over a channel you trust, {directory / 'private' / name}")
 
 

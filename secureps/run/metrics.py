@@ -23,8 +23,8 @@ class Line:
 
     Args:
         elapsed: seconds of the run's clock when it was published; virtual where time is.
-        epsilon: the largest of all clients when it was seen, with what they had charged for
-            the next one; infinite without privacy, None if a later one was seen with it.
+        epsilon: the largest of all clients when it was published; infinite without privacy, None
+            if a restarted coordinator forgot.
         scores: `loss` and the script's metrics, of the first model that it was part of.
         figures: seconds and bytes, summed over the parties, by name; and the clip, if adaptive.
         waits: how long its round waited for each client.
@@ -172,13 +172,14 @@ class Metrics:
         group: str,
         version: int,
         elapsed: float,
-        epsilon: float | None,
+        epsilon: float | None = None,
         figures: Mapping[str, float] | None = None,
     ) -> None:
         """A version was published; one that is known stays as it is.
 
         Args:
             elapsed: when it was seen; what the coordinator reports is nearer to the truth.
+            epsilon: where the coordinator reports none.
             figures: known besides those that are reported.
         """
         if (group, version) in self._lines:
@@ -208,10 +209,12 @@ class Metrics:
         sums = self.tally.of_version(*line.at)
         reported = {name: sums[name] for name in self._figures if name in sums}
         published, clip = self.tally.published(*line.at), self.tally.clip(*line.at)
+        spent = self.tally.spent(*line.at)
         adaptive = {} if clip is None else {CLIP: clip}
         return replace(
             line,
             elapsed=line.elapsed if published is None else published,
+            epsilon=line.epsilon if spent is None else spent,
             scores=self._scores.get(line.at, {}),
             figures={**line.figures, **reported, **adaptive},
             waits=self.tally.waits(*line.at),

@@ -58,6 +58,10 @@ class View:
         return {group.name: group.version for group in self.groups}
 
 
+NARROW = 80
+"""Columns of a terminal."""
+
+
 def size(count: float) -> str:
     """Bytes in decimal units: 1.3 MB."""
     for unit in ("B", "kB", "MB"):
@@ -65,6 +69,13 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
+
+
+def headed(title: str) -> Table:
+    """A table under a title, which may be wider than the table but not than a narrow terminal."""
+    fits = len(title) < NARROW
+    text = Text(title, "table.title", no_wrap=fits, overflow="ignore" if fits else "fold")
+    return Table(title=text, title_justify="left")
 
 
 class Progress:

@@ -24,6 +24,7 @@ from secureps.run.folding import folded
 from secureps.sections import parse, read_toml
 
 STOPPED = "stopped; secureps resume goes on"
+FAILED = "failed: {}; secureps resume tries again"
 PLAYED = "is being played"
 
 
@@ -86,8 +87,10 @@ def _run(folder: RunFolder) -> Run | None:
     if folder.summary.exists():
         summary = json.loads(folder.summary.read_text())
         standing, versions = str(summary["finished"]), dict(summary["versions"])
+        if summary.get("failure"):
+            standing = f"failed: {standing}"
     else:
-        standing, versions = PLAYED if is_claimed(folder.root) else STOPPED, _versions(folder)
+        standing, versions = _broken_off(folder), _versions(folder)
     score = summary.get("score")
     return Run(
         folder=folder.root,
@@ -100,6 +103,12 @@ def _run(folder: RunFolder) -> Run | None:
         standing=standing,
         model=folder.model if folder.model.exists() else None,
     )
+
+
+def _broken_off(folder: RunFolder) -> str:
+    if is_claimed(folder.root):
+        return PLAYED
+    return FAILED.format(folder.failed.read_text()) if folder.failed.exists() else STOPPED
 
 
 def _versions(folder: RunFolder) -> dict[str, int]:

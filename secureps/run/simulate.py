@@ -24,7 +24,7 @@ from secureps.client.script import Script, refuse_privacy
 from secureps.client.trainer import Trainer
 from secureps.config import ScenarioSection, StaySection
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import facts_of, spent
 from secureps.run.baselines import Score
@@ -112,7 +112,9 @@ def load_scenario(path: Path) -> Scenario:
             f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
         )
     _refuse_stays(section, path)
-    return Scenario(section, plan, script, Delays.of(section.delays), plans)
+    with naming(path, ConfigError):
+        delays = Delays.of(section.delays)
+    return Scenario(section, plan, script, delays, plans)
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:
@@ -147,7 +149,8 @@ def simulate(
 
     Raises:
         ConfigError: the folder holds something, or the scenario is not right.
-        SecurepsError: whatever ended the run before its time.
+        SecurepsError: whatever ended the run before its time; of a rule that failed, and of
+            members who are too few, the report is written before.
     """
     scenario, extras = load_scenario(path), extras or Extras()
     folder = out if out is not None else Path("runs") / scenario.section.name
@@ -161,7 +164,11 @@ def simulate(
     warm_for(scenario.plan, say)
     with Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
         play = Play(scenario, folder, sinks.add)
-        play.run(say)
+        try:
+            play.run(say)
+        except KeyboardInterrupt:
+            say(f"stopped: {folder} has what there was until then; to play again, remove it")
+            raise
         summary = play.summary()
         sinks.close(summary)
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
@@ -178,6 +185,7 @@ def simulate(
     say(NO_PRIVACY)
     say(f"report: {folder}")
     say(f"curves: {folder / CURVES}")
+    play.simulation.refuse_failed()
     return folder
 
 
@@ -197,11 +205,12 @@ class Play:
         self._links = Links(scenario.delays, scenario.section.seed)
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
-        trainers: dict[str, Trainer] = {
-            name: scenario.script.make(scenario.settings(i))
-            for i, name in enumerate(scenario.clients)
-        }
-        self.evaluator = scenario.script.make_evaluator(scenario.settings(0))
+        with naming(f"{scenario.section.name}: settings", ConfigError):
+            trainers: dict[str, Trainer] = {
+                name: scenario.script.make(scenario.settings(i))
+                for i, name in enumerate(scenario.clients)
+            }
+            self.evaluator = scenario.script.make_evaluator(scenario.settings(0))
         self._score: Score | None = None
         seed = UnsafeSeed(scenario.section.seed)
         self.simulation = Simulation(
@@ -255,16 +264,15 @@ class Play:
     def summary(self) -> dict[str, Any]:
         """What it came to, as plain values."""
         tally, clients = self.metrics.tally, self.scenario.clients
+        federation = self.simulation.coordinator.federation
         return {
             "name": self.scenario.section.name,
-            "finished": self.simulation.coordinator.federation.finished,
+            "finished": federation.finished,
+            "failure": federation.failure,
             "virtual_seconds": self.simulation.loop.now(),
             "versions": self.simulation.versions(),
             "score": asdict(self._score) if self._score is not None else None,
-            "evaluations": [
-                asdict(result)
-                for result in self.simulation.coordinator.federation.evaluations.newest
-            ],
+            "evaluations": [asdict(result) for result in federation.evaluations.newest],
             "bytes_up": tally.total(UP),
             "bytes_down": tally.total(DOWN),
             "updates": {name: tally.updates_of(name) for name in clients},
@@ -303,7 +311,7 @@ class Play:
             score = f", {self._score.measure} {self._score.value:.3f}"
         return (
             f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "
-            f"{len(self._gone | self._away)} gone, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"
+            f"{len(self._gone | self._away)} away, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"
         )
 
     # --- what goes wrong ----------------------------------------------------------

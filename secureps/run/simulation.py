@@ -26,7 +26,7 @@ from secureps.crypto.identity import Identity, Role, certify, sign_roster
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
 from secureps.crypto.suite import cipher
-from secureps.errors import InternalError, Refused
+from secureps.errors import InternalError, Refused, from_wire
 from secureps.messages.encoding import payload_digest
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema
@@ -193,11 +193,18 @@ class Simulation:
             InternalError: nothing is left to happen, and `until()` is not true.
         """
         if not self.loop.run(lambda: bool(self._failed) or (until or self._over)()):
+            self.refuse_failed()
             over = "after the end of the run, " if self.coordinator.federation.finished else ""
             raise InternalError(f"the simulation stands still: {over}{self.reasons()}")
         for name, executor in self.parties.items():
             if executor.halted.done() and self._complains(name, executor.halted.result()):
                 raise Refused(executor.halted.result().reason)
+
+    def refuse_failed(self) -> None:
+        """Raises the error that the run is over with, if its plan does not foresee such an end."""
+        federation = self.coordinator.federation
+        if federation.finished and federation.failure:
+            raise from_wire(federation.failure, federation.finished, None)
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
         """Heard of every party that ends: nobody looks at all of them after every event."""

@@ -31,7 +31,7 @@ class SoFar:
             gathered = Gathered(
                 tuple((g, v, elapsed, epsilon) for g, v, elapsed, epsilon in known["lines"]),
                 tuple((g, v, scores) for g, v, scores in known["scores"]),
-                tuple((g, v, party, n, x) for g, v, party, n, x in known["figures"]),
+                tuple((g, v, party, k, n, x) for g, v, party, k, n, x in known["figures"]),
             )
             return cls(record["seconds"], gathered)
         except FileNotFoundError:

@@ -26,7 +26,7 @@ from secureps.messages.requests import (
 )
 from secureps.policy.accusations import told
 from secureps.run.folding import line, table
-from secureps.run.progress import size
+from secureps.run.progress import headed, size
 from secureps.run.tally import finite
 
 ROLES = {"shard": "shard", "holder": "key holder"}
@@ -78,6 +78,7 @@ def record(status: Status) -> dict[str, Any]:
         "run": status.run.hex(),
         "incarnation": status.incarnation,
         "finished": status.finished,
+        "failure": status.failure,
         "groups": [asdict(group) for group in status.groups],
         "evaluation": asdict(status.evaluation) if status.evaluation is not None else None,
         "members": [asdict(m) | {"epsilon": finite(m.epsilon)} for m in status.members],
@@ -175,7 +176,7 @@ def spent(member: MemberStatus) -> str:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = headed(title)
     for column in columns:
         table.add_column(column)
     for row in rows:

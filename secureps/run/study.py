@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,7 +29,7 @@ from typing import Any
 from rich.console import Console
 
 from secureps.config import AsyncSection, StudySection, VariantSection
-from secureps.errors import ConfigError, naming
+from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.run.claim import STUDY, new_folder
 from secureps.run.curves import draw_study
 from secureps.run.findings import Findings, markdown, table
@@ -68,11 +68,13 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     Raises:
         ConfigError, PlanRefused: the study is not right, the folder has another one, or a trial's
             process was killed.
+        RuleFailed, TooFew: a trial could not be played to its end; nothing is kept of it.
         KeyboardInterrupt: after Ctrl-C; trials that were being played have ended, and are kept.
     """
     scenario = load_scenario(path)
     own = section_of(scenario)
-    _refuse_unsound(scenario, own)
+    with naming(path, ConfigError):
+        _refuse_unsound(scenario, own)
     folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
     _claim(folder, scenario)
     findings = Findings(own)
@@ -194,16 +196,19 @@ class _Desk:
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:
                         course, job = running.pop(future)
-                        ready.append((course, self._keep(job, future.result())))
+                        ready.append((course, self._keep(job, _result(job, future))))
             except BrokenProcessPool as error:
                 raise ConfigError(
                     "a process that played a trial was killed, or had no memory left: what has "
                     "ended is kept, and the same command goes on; --workers 1 needs less"
                 ) from error
-            except KeyboardInterrupt:
-                self._console.print("lets the trials end that are being played")
+            except (KeyboardInterrupt, RuleFailed, TooFew):
+                if running:
+                    self._console.print("lets the trials end that are being played")
                 for future, (_, job) in running.items():
-                    self._keep(job, future.result())
+                    with suppress(RuleFailed, TooFew):
+                        self._keep(job, future.result())
+                self._console.print("stopped; the same command goes on with it")
                 raise
 
     def _next(self, course: Course, last: Result | None) -> Job | None:
@@ -227,6 +232,14 @@ class _Desk:
         text = self._findings.take(job, result)
         line = f"[{self._count}/{self._total}] {job.name}: {text} ({note})"
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _result(job: Job, future: Future[Result]) -> Result:
+    """What a job came to; a run that failed came to nothing, and its variant is named."""
+    try:
+        return future.result()
+    except (RuleFailed, TooFew) as error:
+        raise type(error)(f"variant {job.candidate.variant}: {error}") from None
 
 
 def _begin(kernels: Path | None) -> None:

@@ -16,7 +16,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import EvaluationStatus, MemberStatus
 from secureps.run.baselines import Baselines, Score
 from secureps.run.folding import folded
-from secureps.run.progress import size
+from secureps.run.progress import headed, size
 from secureps.run.standing import evaluations, spent
 from secureps.run.tally import finite
 
@@ -30,11 +30,13 @@ class Summary:
         versions: of every group.
         score: of the federation's model; baselines: of the others.
         delta: None without privacy; budget: the epsilon at which each client stops.
-        members: what every client spent; updates: how many of each arrived.
+        members: what every client spent; updates: how many of each arrived, be they part of a
+            version or not; counted: of how many the costs are.
         bytes_up, bytes_down: of all clients together; the ratios are per update, to the
             same values as plain fp32; None if there was no update.
         seconds: by stage, summed over parties.
         evaluation: the federation's own, of held-out records of its members.
+        failure: names the error that it ended with; empty if the plan foresees this end.
     """
 
     name: str
@@ -52,8 +54,10 @@ class Summary:
     ratio_down: float | None
     seconds: dict[str, float]
     updates: dict[str, int]
+    counted: int
     unsafe: bool
     evaluation: EvaluationStatus | None = None
+    failure: str = ""
 
     def record(self) -> dict[str, Any]:
         """Plain values, for JSON; an infinite epsilon is None."""
@@ -78,7 +82,7 @@ def tables(summary: Summary) -> Iterable[Table | Text]:
 
 
 def _models(summary: Summary) -> Table:
-    table = Table(title=f"{summary.name}: {summary.finished}", title_justify="left")
+    table = headed(f"{summary.name}: {summary.finished}")
     scores = [s for s in (summary.score, summary.baselines.central) if s is not None]
     measure = scores[0].measure if scores else "score"
     table.add_column("model")
@@ -97,10 +101,10 @@ def _models(summary: Summary) -> Table:
 
 
 def _holders(summary: Summary) -> Table:
-    table = Table(title="data holders", title_justify="left")
+    table = headed("data holders")
     table.add_column("holder")
     table.add_column("alone", justify="right")
-    table.add_column("updates", justify="right")
+    table.add_column("arrived", justify="right")
     if summary.delta is not None:
         table.add_column(f"epsilon (delta {summary.delta:g})", justify="right")
         table.add_column("budget", justify="right")
@@ -118,14 +122,13 @@ def _holders(summary: Summary) -> Table:
 
 
 def _costs(summary: Summary) -> Table:
-    updates = sum(summary.updates.values())
-    title = f"costs of {updates} updates, in {summary.wall_seconds:.1f} s"
-    table = Table(title=title, title_justify="left")
+    title = f"costs of {summary.counted} updates, in {summary.wall_seconds:.1f} s"
+    table = headed(title)
     table.add_column("what")
     table.add_column("in all", justify="right")
     table.add_column("per update", justify="right")
     table.add_column("to plain fp32", justify="right")
-    count = max(updates, 1)
+    count = max(summary.counted, 1)
     for label, total, ratio in (
         ("bytes up", summary.bytes_up, summary.ratio_up),
         ("bytes down", summary.bytes_down, summary.ratio_down),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from secureps.errors import OperatorError
+from secureps.errors import MISCONFIGURED, OperatorError
 from secureps.run.gate import Gate
 
 RESTARTS = 3
@@ -121,7 +121,7 @@ class Supervisor:
         """What ended since the last call; starts again what has to be.
 
         Raises:
-            OperatorError: a process died once more than it may.
+            OperatorError: a process died once more than it may, or says that no restart helps.
         """
         with self._gate.closed():  # Popen holds a lock while it looks
             return tuple(self._news())
@@ -187,6 +187,12 @@ class Supervisor:
     def _died(self, running: _Running, code: int) -> Died:
         name, tail = running.program.name, self.tail(running.program.name)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        if code == MISCONFIGURED:
+            del self._running[name]
+            raise OperatorError(
+                f"{name} cannot take part, and no restart mends that: {(tail or ('',))[-1]}; "
+                f"see {self._log(name)}"
+            )
         if running.restarts >= self._restarts:
             running.process = None
             del self._running[name]

@@ -1,7 +1,7 @@
 """Adds up what parties report: a status shows a window of reports, this keeps them all.
 
-A figure is known by (group, version, party, name), so a report that two statuses show is
-counted once, and a version that a restarted party made again replaces what it had said.
+A figure is known by (group, version, party, step, name), so a report that two statuses show is
+counted once, and an update that a restarted party made again replaces what it had said.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Telemetry
 from secureps.roles.machine import COORDINATOR
-from secureps.roles.telemetry import ARRIVED, CLIP, PUBLISHED, WAITED
+from secureps.roles.telemetry import ARRIVED, CLIP, PUBLISHED, SPENT, WAITED
 
 SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
 """Where a version's time goes, in the order of an update; figures are NAME_seconds."""
@@ -27,8 +27,8 @@ FIGURES = (UP, DOWN, *(f"{stage}_seconds" for stage in SECONDS))
 At = tuple[str, int]
 """A group and its version."""
 
-Known = tuple[str, int, str, str, float]
-"""Group, version, party, name, value: a figure of a report."""
+Known = tuple[str, int, str, int, str, float]
+"""Group, version, party, step, name, value: a figure of a report."""
 
 
 def finite(figure: float) -> float | None:
@@ -48,9 +48,9 @@ class Tally:
     """All figures of a run so far; `figures` are those of a tally that it goes on from."""
 
     def __init__(self, figures: Iterable[Known] = ()) -> None:
-        self._figures: defaultdict[At, dict[tuple[str, str], float]] = defaultdict(dict)
-        for group, version, party, name, value in figures:
-            self._figures[group, version][party, name] = value
+        self._figures: defaultdict[At, dict[tuple[str, int, str], float]] = defaultdict(dict)
+        for group, version, party, step, name, value in figures:
+            self._figures[group, version][party, step, name] = value
 
     def figures(self) -> tuple[Known, ...]:
         """What another tally goes on from."""
@@ -71,7 +71,7 @@ class Tally:
             at = (report.group, report.version)
             figures = self._figures[at]
             for figure in report.figures:
-                key = (report.party, figure.name)
+                key = (report.party, report.step, figure.name)
                 if figures.get(key) != figure.value:
                     figures[key] = figure.value
                     changed.add(at)
@@ -82,25 +82,29 @@ class Tally:
         return math.fsum(
             value
             for figures in self._figures.values()
-            for (_, at_name), value in figures.items()
+            for (_, _, at_name), value in figures.items()
             if at_name == name
         )
 
     def of_version(self, group: str, version: int) -> dict[str, float]:
         """Seconds and bytes of one version of a group, summed over the parties."""
         sums: dict[str, float] = {}
-        for (_, name), value in sorted(self._figures.get((group, version), {}).items()):
+        for (_, _, name), value in sorted(self._figures.get((group, version), {}).items()):
             if name in FIGURES:
                 sums[name] = sums.get(name, 0.0) + value
         return sums
 
     def published(self, group: str, version: int) -> float | None:
         """When a version was, by the run's clock; None if a restarted coordinator forgot."""
-        return self._figures.get((group, version), {}).get((COORDINATOR, PUBLISHED))
+        return self._figures.get((group, version), {}).get((COORDINATOR, 0, PUBLISHED))
 
     def clip(self, group: str, version: int) -> float | None:
         """The adaptive clip of a version; None if it stays, or a restarted coordinator forgot."""
-        return self._figures.get((group, version), {}).get((COORDINATOR, CLIP))
+        return self._figures.get((group, version), {}).get((COORDINATOR, 0, CLIP))
+
+    def spent(self, group: str, version: int) -> float | None:
+        """The largest epsilon when a version was published; None if there is no such figure."""
+        return self._figures.get((group, version), {}).get((COORDINATOR, 0, SPENT))
 
     def waits(self, group: str, version: int) -> dict[str, Wait]:
         """How long the round of a version waited for each client that it invited, by name.
@@ -109,8 +113,8 @@ class Tally:
         """
         figures = self._figures.get((group, version), {})
         return {
-            party: Wait(value, bool(figures.get((party, ARRIVED), 0.0)))
-            for (party, name), value in sorted(figures.items())
+            party: Wait(value, bool(figures.get((party, 0, ARRIVED), 0.0)))
+            for (party, _, name), value in sorted(figures.items())
             if name == WAITED
         }
 
@@ -119,15 +123,16 @@ class Tally:
         return Counter(
             group
             for (group, _), figures in self._figures.items()
-            for _, name in figures
+            for _, _, name in figures
             if name == UP and group != EVALUATION
         )
 
     def updates_of(self, party: str) -> int:
         """How many updates of the model by one client arrived."""
         return sum(
-            (party, UP) in figures
+            (sender, name) == (party, UP)
             for (group, _), figures in self._figures.items()
+            for sender, _, name in figures
             if group != EVALUATION
         )
 

@@ -251,6 +251,7 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
         loop.call_later(study.every, judge)
 
     def done() -> bool:
+        simulation.refuse_failed()
         if not began and min(simulation.versions().values()) >= 0:
             began.append(loop.now())
             loop.call_later(0.0, judge)

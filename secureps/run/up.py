@@ -27,11 +27,12 @@ from rich.text import Text
 from secureps.client.script import Script, refuse_privacy, speaks_flower
 from secureps.config import FederationSection
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
-from secureps.errors import ConfigError, InternalError, SecurepsError, naming
+from secureps.errors import ConfigError, InternalError, SecurepsError, from_wire, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Baselines, Judge, Race, run_baselines
+from secureps.run.check import refuse_few
 from secureps.run.claim import claimed
 from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.export import export, read_model
@@ -168,6 +169,7 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
     with (
         _terminable(),
         _told_how_to_go_on(troupe, console),
+        _noted(folder),
         Sinks(opened, warn) as sinks,
     ):
         metrics = Metrics(sinks.add, troupe.unsafe, before=before.gathered)
@@ -187,6 +189,8 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
     for label, path in ends.items():
         if path.exists():
             console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
+    if summary.failure:
+        raise from_wire(summary.failure, summary.finished, None)
 
 
 def _federate(
@@ -207,6 +211,7 @@ def _federate(
         progress.say(f"the run's folder: {folder.root}")
         with Supervisor(folder.logs) as supervisor, _told_that_it_stops(progress):
             address = troupe.start(supervisor, progress)
+            progress.doing(f"loads {troupe.script.name} here too, while they start")
             script = Script(troupe.script)
             judge = Judge(script, troupe.pooled, bool(plan.section.local))
             so_far = (
@@ -333,14 +338,7 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
             f"{path}: federation: `up` needs this section, with a script and a number of clients; "
             "a plan without it is played by a scenario: `secureps simulate`"
         )
-    trainers = federation.clients - (plan.evaluator != "")
-    for name in plan.all_groups:
-        start = plan.bounds(name).start
-        if trainers < start:
-            raise ConfigError(
-                f"{path}: federation.clients: {trainers} take part, but a version"
-                f"{plan.of(name)} waits for {start}"
-            )
+    refuse_few(path, plan, federation)
     script = base / federation.script
     if not script.exists():
         raise ConfigError(f"{path}: federation.script: no file {script}")
@@ -423,8 +421,10 @@ def _summary(
         ratio_down=tally.ratio(DOWN, outcome.sizes),
         seconds={stage: tally.total(f"{stage}_seconds") for stage in SECONDS},
         updates=_updates(outcome),
+        counted=tally.updates().total(),
         unsafe=unsafe,
         evaluation=outcome.evaluation,
+        failure=outcome.failure,
     )
 
 
@@ -435,10 +435,9 @@ def _updates(outcome: Outcome) -> dict[str, int]:
 
 
 def _lost(outcome: Outcome) -> tuple[str, ...]:
-    """A note if figures, which nobody journals, went with a process that was stopped."""
-    known = sum(outcome.tally.updates_of(member.name) for member in outcome.members)
-    lost = sum(_updates(outcome).values()) - known
-    return (f"costs leave out {lost} updates: the run was stopped meanwhile",) if lost else ()
+    """A note if figures, which nobody journals, went with a process that ended."""
+    lost = sum(_updates(outcome).values()) - outcome.tally.updates().total()
+    return (f"costs leave out {lost} updates, whose figures did not arrive",) if lost else ()
 
 
 @contextmanager
@@ -450,6 +449,17 @@ def _told_how_to_go_on(troupe: Troupe, console: Console) -> Iterator[None]:
         words = ["secureps", "resume", str(troupe.folder.root), *troupe.order.extras.arguments]
         text = f"stopped; this goes on with it: {shlex.join(words)}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
+        raise
+
+
+@contextmanager
+def _noted(folder: RunFolder) -> Iterator[None]:
+    """What a play fails with, for `secureps runs`."""
+    folder.failed.unlink(missing_ok=True)
+    try:
+        yield
+    except SecurepsError as error:
+        replace_text(folder.failed, " ".join(str(error).split()))
         raise
 
 

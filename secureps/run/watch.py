@@ -7,12 +7,13 @@ processes (`run.up`), and tables (`run.summary`).
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from secureps.errors import PeerError
+from secureps.errors import PeerError, TooFew
 from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
 from secureps.roles.machine import COORDINATOR
@@ -60,6 +61,7 @@ class Outcome:
         members: as the last status had them.
         score: of the model of these versions; notes: what else to know.
         evaluation: the federation's own, as the last status had it.
+        failure: names the error that it is; empty if the plan foresees this end.
     """
 
     finished: str
@@ -70,6 +72,7 @@ class Outcome:
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     evaluation: EvaluationStatus | None = None
+    failure: str = ""
 
     def on_disk(self, model: Model, score: Score | None) -> Outcome:
         """The same, with what the newest checkpoint adds: its score where nobody was in time."""
@@ -107,6 +110,7 @@ class Watch:
         self._began = self._moved_at - watched.before
         self._gone: dict[str, str] = {}
         self._told: set[str] = set()
+        self._unprotected = math.inf if watched.plan.section.privacy is None else None
 
     def __enter__(self) -> Watch:
         return self
@@ -145,7 +149,9 @@ class Watch:
         versions = {group.name: group.version for group in self._status.groups}
         score = self._scored[0] if versions == self._judged else None
         outcome = Outcome(finished, versions, self._status.members, self._metrics.tally, score)
-        return dataclasses.replace(outcome, evaluation=self._status.evaluation)
+        # a run that its coordinator did not end was left by its clients
+        failure = self._status.failure if self._status.finished else TooFew.__name__
+        return dataclasses.replace(outcome, evaluation=self._status.evaluation, failure=failure)
 
     @staticmethod
     def report(news: tuple[Finished | Died, ...], progress: Progress) -> None:
@@ -192,8 +198,7 @@ class Watch:
         for group in status.groups:
             for version in range(max(versions.get(group.name, -1) + 1, 0), group.version + 1):
                 elapsed = time.monotonic() - self._began
-                spent = _most(status) if version == group.version else None
-                self._metrics.publish(group.name, version, elapsed, spent)
+                self._metrics.publish(group.name, version, elapsed, self._unprotected)
         if status.groups != before:
             self._keep()
         self._status = status
@@ -230,7 +235,7 @@ class Watch:
             groups=status.groups,
             score=self._scored[0],
             scored=self._scored[1],
-            epsilon=_most(status),
+            epsilon=self._spent(status),
             budget=section.privacy.budget if section.privacy else None,
             delta=section.privacy.delta if section.privacy else 0.0,
             bytes_up=self._metrics.tally.total(UP),
@@ -238,6 +243,12 @@ class Watch:
             live=sum(member.live for member in status.members),
             clients=len(self._watched.clients),
         )
+
+    def _spent(self, status: Status) -> float:
+        """For the newest versions, by whichever client spent most."""
+        newest = [self._metrics.tally.spent(group.name, group.version) for group in status.groups]
+        known = [spent for spent in newest if spent is not None]
+        return max(known or [member.epsilon for member in status.members], default=0.0)
 
     # --- the end ------------------------------------------------------------------
 
@@ -265,8 +276,3 @@ class Watch:
 
 def _between(groups: tuple[GroupStatus, ...]) -> bool:
     return all(group.step in BETWEEN_ROUNDS for group in groups)
-
-
-def _most(status: Status) -> float:
-    """The largest epsilon of all clients."""
-    return max((member.epsilon for member in status.members), default=0.0)

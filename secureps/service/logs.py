@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from secureps.errors import SecurepsError
+from secureps.errors import SecurepsError, exit_status
 
 LogFormat = Literal["text", "json"]
 
@@ -73,7 +73,7 @@ class JsonFormatter(logging.Formatter):
 def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[None]:
     """Sets up logging on stderr for the process of one party; `verbose` shows DEBUG lines too.
 
-    In JSON whatever ends the `with` is a line too, and then the process ends with status 1.
+    In JSON whatever ends the `with` is a line too, and then the process ends with `exit_status`.
     """
     if verbose:
         _LOG.setLevel(logging.DEBUG)
@@ -92,7 +92,7 @@ def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[N
         text = " ".join(str(error).split())
         fields = {"error": type(error).__name__, "fault": error.fault}
         tell(party, "Error", text, logging.ERROR, fields)
-        raise SystemExit(1) from None
+        raise SystemExit(exit_status(error)) from None
     except Exception as error:
         _unexpected(error)
         raise SystemExit(1) from None

@@ -99,8 +99,10 @@ class Narrator:
                 return self._of(
                     cohort.group, f"opens cohort {cohort.number} of {len(cohort.members)} members"
                 )
-            case records.Ending(reason) | records.Finished(reason):
+            case records.Ending(reason):
                 return reason
+            case records.Finished(reason):
+                return f"the run is over: {reason}"
         return None
 
 
