@@ -12,7 +12,7 @@ from secureps.client.flower import FlowerTrainer, run_flower
 from secureps.client.flower_app import FlowerApp, of_object
 from secureps.client.script import Script, refuse_privacy, speaks_flower
 from secureps.client.trainer import FitConfig
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import MISCONFIGURED, ConfigError, PlanRefused
 from tests.flower_apps import CLIENT, CLIENT_APP, CLIENT_FN, MESSAGES, PYPROJECT, project, write
 from tests.roles_kit import make_plan, private_plan
 
@@ -216,8 +216,14 @@ def test_a_private_plan_refuses_an_app_before_anything_starts(tmp_path: Path) ->
     refuse_privacy(write(tmp_path, "def make(settings): return 7\n"), private_plan())
 
 
-def test_run_flower_tells_in_one_line_what_is_wrong(tmp_path: Path) -> None:
+def test_run_flower_tells_in_one_line_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--server", "127.0.0.1:1", "--kit", str(tmp_path), "--name", "me"]
-    with pytest.raises(SystemExit, match=r"error: this script: neither ours, .* \(the operator's"):
+    with pytest.raises(SystemExit) as ended:
         run_flower(5, arguments)
+    assert ended.value.code == MISCONFIGURED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: this script: neither ours, ")
+    assert "(the operator's" in line
     assert isinstance(of_object(lambda context: None, "here"), FlowerApp)

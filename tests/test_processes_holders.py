@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from secureps.errors import MISCONFIGURED
 from secureps.messages.records import (
     CohortBurnt,
     CohortGranted,
@@ -158,7 +159,7 @@ def test_a_holder_that_insists_on_more_than_the_plan_ends_and_the_others_go_on(
         processes.settings = {"holder-3": "threshold = 4", "holder-2": "threshold = 3"}
         processes.start_all()
         processes.wait(lambda: not processes.alive("holder-3"), "its end")
-        assert processes.stop("holder-3") == 1
+        assert processes.stop("holder-3") == MISCONFIGURED
         ends_as_unharmed(processes, tmp_path / "simulation")
         last = processes.log("holder-3").splitlines()[-1]
         assert processes.journal("holder-3", RunPinned) == []

@@ -125,7 +125,9 @@ def test_many_row_blocks_fit_a_page() -> None:
     assert [rule.group for rule in explanation.rules] == ["embedding", "tower"]
     assert len(explanation.groups) > 4
     costs = next(
-        table for table in tables(explanation) if getattr(table, "title", "") == "what it costs"
+        table
+        for table in tables(explanation)
+        if str(getattr(table, "title", "")) == "what it costs"
     )
     last = explanation.groups[-2].name
     assert [column.header for column in getattr(costs, "columns", ())] == [
