@@ -155,6 +155,25 @@ class SspMembers(Members):
             assert version >= clock - self.slack
 
 
+def test_a_jump_of_several_clocks_strands_nobody() -> None:
+    """The slowest goes: the least clock jumps by four, four versions follow, and all may start."""
+    world = RuleWorld(Ssp(3, MINIMUM, 100, 7, DEADLINE))
+    members = [f"client-{k}" for k in range(4)]
+    for member in [*members, "slow"]:
+        world.join(member)
+    for _ in range(4):
+        for member in members:
+            assert world.send(member) is not None
+    assert (world.least, world.version, world.training) == (0, 0, ["slow"])
+    world.leave("slow")
+    for version in range(1, 5):
+        world.commit()
+        assert world.version == version
+    assert world.least == 4
+    assert world.training == members
+    assert not world.waiting
+
+
 def test_ssp_does_not_ask_since_when_a_member_stands_that_takes_part_no_more() -> None:
     """d is live and ahead, and no moment is known of it: the others' count."""
     clocks = {"a": 0, "b": 1, "c": 1, "d": 1}
