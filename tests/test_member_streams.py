@@ -235,6 +235,27 @@ def test_what_was_only_given_up_is_not_kept() -> None:
     assert works(step) == [Prune(tuple(header.key for header in made.headers))]
 
 
+def test_a_newer_invitation_is_the_end_of_an_order_to_seal_anew() -> None:
+    client, _ = burnt()
+    client.machine._working = True
+    client.order(again(0, 0, 0))
+    invite(client, 0, 1)
+    assert client.machine._out.again == {}
+    assert client.machine._invites["all"].step == 1
+
+
+def test_what_was_burnt_is_kept_until_after_the_version_that_was_the_newest() -> None:
+    """Also where its client hears of that version later than of the fate."""
+    client = begun(SEALED)
+    made = update(client, 0, 0, 0)
+    assert (
+        works(client.order(orders.Settled(1, made.receipt.id, "dropped", 1, "burnt", True))) == []
+    )
+    assert works(client.publish(1)) == []
+    (task,) = works(client.publish(2))
+    assert task == Prune(tuple(header.key for header in made.headers))
+
+
 @pytest.mark.parametrize(
     ("client", "group", "invited"),
     [("c1", "all", "all"), ("c0", "all", "nothing"), ("c0", "nothing", "all")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from secureps.config import PlanSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import records
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.submission import Receipt
+from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId
 from secureps.policy.hiding import both_open
 from secureps.policy.plan import Plan
-from secureps.roles.group_state import Phase
+from secureps.roles import suspecting
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.rounds import alike
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Simulation
@@ -167,3 +169,26 @@ def test_the_most_that_trained_beside_the_same_models_are_summed(
         for _ in range(count)
     ]
     assert [r.beside for r in alike(receipts)] == [bytes([most])] * counts[most]
+
+
+def test_a_name_that_stood_with_another_base_tells_nothing() -> None:
+    """Else a client that names two updates alike would have all others given up."""
+
+    def cohort(*members: tuple[str, int, bytes]) -> Cohort:
+        made = (Member(SubmissionId(c, "all", 1), 1, v, update=u) for c, v, u in members)
+        return Cohort("all", 1, 5, 1, tuple(made))
+
+    group = GroupState("all")
+    group.spoilt = (
+        cohort(("a", 3, b"a3"), ("y", 3, b"Y")),
+        cohort(("a", 4, b"a4"), ("e", 4, b"e4"), ("y", 4, b"Y")),
+    )
+    plain = Receipt(b"", None, "", 4, b"", (), b"", (), (), 0, None, None, False)  # type: ignore[arg-type]
+    sent = {"a": b"a4", "e": b"e4", "y": b"Y"}
+    ids = [SubmissionId(client, "all", 2) for client in sent]
+    for id in ids:
+        group.inbox.receipts[id] = dataclasses.replace(plain, id=id, update=sent[id.client])
+    assert suspecting._alone(group, ids) == []
+    other = dataclasses.replace(group.inbox.receipts[ids[0]], update=b"other")
+    group.inbox.receipts[ids[0]] = other
+    assert suspecting._alone(group, ids) == ["a"]

@@ -76,7 +76,8 @@ def decide(turn: Turn, group: GroupState) -> float | None:
     here = [r for r in group.receipts.values() if r.id.client in group.suspicion.chosen]
     arrivals = tuple(Arrival(r.id, r.version, step=r.step) for r in here if r.id in ready)
     decision = suspecting.decide(turn, group, arrivals)
-    if isinstance(decision, Drop) and {r.id.client for r in here} == group.suspicion.chosen:
+    whole = {r.id.client for r in here} == group.suspicion.chosen
+    if isinstance(decision, Drop) and whole and len(arrivals) < len(here):
         decision = Wait(None, "all have sent")
     match decision:
         case Close(members, reason):

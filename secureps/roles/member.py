@@ -196,12 +196,12 @@ class Member:
                     step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
                 self._invites[group] = order
-                self._out.wanted.pop(group, None)
+                self._out.forget_order(group)
             case SealAgain(_, id):
                 self._out.ask_again(self._kit.name, order)
                 self._invites.pop(id.group, None)  # it waits for what comes of this
-            case Settled(_, id, outcome, _, reason, again):
-                self._settle(step, id, outcome, reason, again)
+            case Settled(_, id, outcome, version, reason, again):
+                self._settle(step, id, outcome, reason, version if again else None)
             case SendAgain(_, id):
                 sealed = self._out.sealed.get(id)
                 if sealed is not None:
@@ -214,17 +214,16 @@ class Member:
                 raise Malformed(f"a member takes no {type(order).__name__}")
 
     def _settle(
-        self, step: Step, id: SubmissionId, outcome: str, reason: str, again: bool = False
+        self, step: Step, id: SubmissionId, outcome: str, reason: str, burnt: int | None = None
     ) -> None:
-        """Its fate is known; it is kept if it may be asked for `again`, for the next version."""
+        """Its fate is known; kept if it may be asked for again, until after version `burnt`."""
         sealed = self._out.sealed.get(id)
         if sealed is None:
             return
         self._write(step, SubmissionSettled(id, outcome))
         if outcome in ("dropped", "lost"):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
-        newest = self._library.published.get(id.group)
-        burnt_at = newest.version if again and newest and self._plan.seals_again else None
+        burnt_at = burnt if self._plan.seals_again else None
         if outcome != "included" and (keys := self._out.release(sealed, burnt_at)):
             step.effects.append(Work(Prune(keys)))
 

@@ -81,6 +81,11 @@ class Outgoing:
             )
         self.again[order.id.group] = order
 
+    def forget_order(self, group: str) -> None:
+        """Whatever comes of training is wanted now."""
+        self.again.pop(group, None)
+        self.wanted.pop(group, None)
+
     def follow(self, client: str, desk: Desk) -> Reseal | Invite | Decline | None:
         """What follows from an order to seal anew; None if there is none.
 

@@ -129,10 +129,12 @@ def refusal(group: GroupState, receipt: Receipt) -> str:
 
 def _alone(group: GroupState, ids: Sequence[SubmissionId]) -> list[str]:
     """Who has another update than in a burnt cohort, while others have the same."""
-    now = {id.client: group.receipts[id].update for id in ids}
+    now = {id.client: group.receipts[id] for id in ids}
+    bases = {client: Base(receipt.version, receipt.step) for client, receipt in now.items()}
     for cohort in group.spoilt:
-        was = {m.id.client: m.update for m in cohort.members if m.id.client in now}
-        others = [client for client in sorted(was) if was[client] != now[client]]
+        same = (m for m in cohort.members if base_of(m) == bases.get(m.id.client))
+        was = {m.id.client: m.update for m in same}
+        others = [client for client in sorted(was) if was[client] != now[client].update]
         if 0 < len(others) < len(was):
             return others
     return []
