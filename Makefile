@@ -9,8 +9,12 @@ STAMP := .venv/.installed
 demo: $(STAMP)  ## a whole federation on this machine, in about a minute
 	$(BIN)/secureps up policies/digits.toml
 
+# What failed beside others is run once more alone, and said: a test that passes then is at fault too,
+# but of a loaded machine.
 test: $(STAMP)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal || { \
+		echo "== some tests failed side by side; the same once more, one after another"; \
+		$(BIN)/pytest --last-failed --last-failed-no-failures none; }
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -22,6 +22,8 @@ os.fsync = lambda fd: None
 # do with models of this size.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# How long an example takes depends on what else the machine does: never a reason to fail.
-settings.register_profile("secureps", deadline=None)
+# How long an example takes depends on what else the machine does: never a reason to fail. Each run
+# tries the same examples; `pytest --hypothesis-profile explore` tries others.
+settings.register_profile("explore", deadline=None, derandomize=False)
+settings.register_profile("secureps", deadline=None, derandomize=True)
 settings.load_profile("secureps")
