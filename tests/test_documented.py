@@ -31,6 +31,12 @@ ELSEWHERE = {
         "test_stream_following.py",
         " clients are left for version ",
     ),
+    "... died twice in the same way, with ..., and is not started again: ...; see ... (the "
+    "operator's fault)": ("test_supervisor.py", "died twice in the same way, with "),
+    "... cannot take part, and no restart mends that: ...; see ... (the operator's fault)": (
+        "test_supervisor.py",
+        " cannot take part, and no restart mends ",
+    ),
     "... is given up: ...": ("test_suspecting.py", " is given up: "),
     "...: ... is not waited for: ... passed over after ... s": (
         "test_stream_lapses.py",

@@ -75,7 +75,8 @@ def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
 
 def test_after_three_restarts_it_gives_up_and_says_why(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
-        supervisor.start(program("client", "print('no data'); raise SystemExit(3)"))
+        code = "import os; print('no data', os.getpid()); raise SystemExit(3)"
+        supervisor.start(program("client", code))
         deaths: list[int] = []
 
         def look_for_ever() -> None:
@@ -83,10 +84,100 @@ def test_after_three_restarts_it_gives_up_and_says_why(tmp_path: Path) -> None:
                 deaths.extend(e.restarts for e in supervisor.poll() if isinstance(e, Died))
                 time.sleep(0.01)
 
-        with pytest.raises(OperatorError, match=r"client died 4 times, .*exit status 3: no data"):
+        with pytest.raises(
+            OperatorError, match=r"client died 4 times, .*exit status 3: no data \d"
+        ):
             look_for_ever()
         assert deaths == [1, 2, 3]
         assert supervisor.running() == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("print('no data'); raise SystemExit(3)", "exit status 3"),
+        ("import os, resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); "
+         "print('no data', flush=True); os.abort()", "signal SIGABRT"),
+    ],
+)  # fmt: skip
+def test_who_fails_twice_in_the_same_way_is_not_started_again(
+    code: str, how: str, tmp_path: Path
+) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(program("client", code, may_finish=True))
+        assert news(supervisor, Died) == [Died("client", how, 1, ("no data",))]
+        with pytest.raises(
+            OperatorError, match=f"^client died twice in the same way, with {how}, .*: no data; "
+        ):
+            until(lambda: bool(supervisor.poll()))
+        assert supervisor.running() == ()
+
+
+def test_who_is_killed_twice_is_started_again(tmp_path: Path) -> None:
+    """By the kernel, or somebody: that its last words were the same says nothing."""
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(program("server", SLEEP))
+        for restart in (1, 2):
+            until(lambda: supervisor.tail("server") == ("up",) * restart)  # noqa: B023
+            os.kill(alive(supervisor)["server"], signal.SIGKILL)
+            tail = ("up",) * restart
+            assert news(supervisor, Died) == [Died("server", "signal SIGKILL", restart, tail)]
+            until(lambda: supervisor.poll() == () and "server" in alive(supervisor))
+
+
+ENDED = """
+import os, resource, signal, sys, time
+from pathlib import Path
+from secureps.run.supervisor import Program, Supervisor
+
+how, logs, deaf, parent = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+with Supervisor(Path(logs), grace=0.3) as group:
+    for name, code in (("deaf", deaf), ("parent", parent)):
+        group.start(Program(name, (sys.executable, "-S", "-c", code), dict(os.environ)))
+    while not all("up" in group.tail(name) for name in ("deaf", "parent")):
+        time.sleep(0.01)
+    if how == "forked" and os.fork() == 0:
+        time.sleep(600)  # keeps the pipe to the reaper open
+    print(*(running.process.pid for running in group._running.values()), flush=True)
+    sys.stdin.readline()
+    os.abort() if how != "killed" else os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["aborted", "killed", "forked"])
+def test_nothing_is_left_of_a_supervisor_that_ends_without_a_word(how: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ENDED, how, str(tmp_path), DEAF, PARENT]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    supervisor = subprocess.Popen(command, text=True, **pipes)
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
+    started = [int(pid) for pid in supervisor.stdout.readline().split()]
+    assert len(started) == 2
+    until(lambda: len(psutil.Process(started[1]).children()) == 1)
+    known = psutil.Process(supervisor.pid).children(recursive=True)
+    assert {process.pid for process in known} > set(started)
+    kept = [process for process in known if process.cmdline() == command]  # what it forked
+    assert len(kept) == (how == "forked")
+    supervisor.stdin.write("\n")
+    supervisor.stdin.close()
+    supervisor.wait()
+    rest = [process.pid for process in known if process not in kept]
+    assert len(rest) == 4, "two, a grandchild and the reaper"
+    until(lambda: all(gone(pid) for pid in rest))
+    for process in kept:
+        process.kill()
+    supervisor.stdout.close()
+
+
+def test_what_is_not_known_yet_does_not_run(tmp_path: Path) -> None:
+    """A supervisor that ends between a fork and its word to the reaper leaves nothing over."""
+    mark = tmp_path / "ran"
+    command = (*module._ONCE_KNOWN, "touch", str(mark))
+    assert subprocess.run(command, input=b"").returncode == 1
+    assert not mark.exists()
+    assert subprocess.run(command, input=b"known\n").returncode == 0
+    assert mark.exists()
 
 
 def test_what_no_restart_mends_is_not_restarted(tmp_path: Path) -> None:
@@ -216,8 +307,8 @@ def test_a_signal_between_a_fork_and_its_place_on_the_list(
         start()
     assert caught.value.args == (() if number is signal.SIGINT else (128 + number,))
     assert not reached, "it is handled as soon as the process is on the list"
-    assert len(pids) == 1
-    assert gone(pids[0])
+    assert len(pids) == 2, "the reaper's, and its own"
+    assert all(gone(pid) for pid in pids)
     assert signal.getsignal(number) is before
 
 

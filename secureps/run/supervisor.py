@@ -1,23 +1,27 @@
 """Processes that live as long as this one: started, watched, restarted, and all stopped.
 
 Every process has a session of its own, so that a Ctrl-C on the terminal reaches this
-process alone and this one stops the others, with whatever they started. What must not
-live here: what the processes are for (`run.up`).
+process alone and this one stops the others, with whatever they started; where this one ends
+without a word, `run.reaper` does. What must not live here: what the processes are for (`run.up`).
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from secureps.errors import MISCONFIGURED, OperatorError
+from secureps.run import reaper
 from secureps.run.gate import Gate
 
 RESTARTS = 3
@@ -29,6 +33,12 @@ TAIL_LINES = 8
 
 _TICK = 0.02
 _TAIL_BYTES = 8192
+
+_ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
+"""Before a command: it runs when a line comes, and never if this process has ended before."""
+
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Somebody's signals: they say nothing about the process that they ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,7 @@ class _Running:
     process: subprocess.Popen[bytes] | None
     restarts: int = 0
     due: float = 0.0
+    failure: tuple[int, str] | None = None
 
 
 class Supervisor:
@@ -86,6 +97,7 @@ class Supervisor:
         self._running: dict[str, _Running] = {}
         self._ending = False
         self._gate = Gate()
+        self._reaper: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Supervisor:
         # For a signal that ends the `with` before the first line of `__exit__`.
@@ -121,7 +133,8 @@ class Supervisor:
         """What ended since the last call; starts again what has to be.
 
         Raises:
-            OperatorError: a process died once more than it may, or says that no restart helps.
+            OperatorError: a process died once more than it may, or twice in the same way, or says
+                that no restart helps.
         """
         with self._gate.closed():  # Popen holds a lock while it looks
             return tuple(self._news())
@@ -165,6 +178,7 @@ class Supervisor:
                 for process in processes:
                     process.wait()
                 self._running.clear()
+                self._dismiss()
 
     def _news(self) -> list[Finished | Died]:
         news: list[Finished | Died] = []
@@ -177,6 +191,7 @@ class Supervisor:
             if code is None:
                 continue
             _kill(running.process)
+            self._tell(f"-{running.process.pid}")
             if code == 0 and (running.program.may_finish or self._ending):
                 del self._running[name]
                 news.append(Finished(name, (self.tail(name, 1) or ("",))[0]))
@@ -193,6 +208,14 @@ class Supervisor:
                 f"{name} cannot take part, and no restart mends that: {(tail or ('',))[-1]}; "
                 f"see {self._log(name)}"
             )
+        failure = (code, (tail or ("",))[-1])
+        if failure == running.failure and code != 0 and -code not in _FROM_OUTSIDE:
+            del self._running[name]
+            raise OperatorError(
+                f"{name} died twice in the same way, with {how}, and is not started again: "
+                f"{failure[1]}; see {self._log(name)}"
+            )
+        running.failure = failure
         if running.restarts >= self._restarts:
             running.process = None
             del self._running[name]
@@ -208,23 +231,67 @@ class Supervisor:
     def _launch(self, running: _Running) -> None:
         program = running.program
         try:
+            if shutil.which(program.arguments[0]) is None:
+                raise FileNotFoundError(f"no program {program.arguments[0]}")
             self._logs.mkdir(parents=True, exist_ok=True)
-            # A signal whose handler raises between the fork and the end of this line would
+            # A signal whose handler raises between the fork and the end of this block would
             # leave a process that nobody knows of.
             with self._log(program.name).open("ab") as log, self._gate.closed():
-                running.process = subprocess.Popen(
-                    program.arguments,
-                    stdin=subprocess.DEVNULL,
+                if self._reaper is None:
+                    self._reaper = _start_reaper(self._grace)
+                running.process = process = subprocess.Popen(
+                    (*_ONCE_KNOWN, *program.arguments),
+                    stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=dict(program.environment),
                     start_new_session=True,
                 )
+                self._tell(f"+{process.pid}")
+                _write(process, "known")
+                _close(process)
         except OSError as error:
             raise OperatorError(f"{program.name} cannot be started: {error}") from None
 
+    def _tell(self, line: str) -> None:
+        """The reaper, if it is there: without it the run goes on as well."""
+        if self._reaper is not None:
+            _write(self._reaper, line)
+
+    def _dismiss(self) -> None:
+        """The reaper, when nothing is left for it."""
+        if self._reaper is not None:
+            _signal(self._reaper, signal.SIGKILL)
+            _close(self._reaper)
+            self._reaper.wait()
+            self._reaper = None
+
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
+
+
+def _start_reaper(grace: float) -> subprocess.Popen[bytes]:
+    """Isolated: it needs no package, and nothing of the folder or environment may be in its way."""
+    arguments = (sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), str(grace))
+    return subprocess.Popen(
+        arguments,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _write(process: subprocess.Popen[bytes], line: str) -> None:
+    """One whole line to a process that may have ended."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        os.write(process.stdin.fileno(), f"{line}\n".encode())
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
