@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from benchmarks.crowd import SHAPE
 from secureps.client.runner import run_client
 from tests.federations import Walker
 
 
-def make(settings: Mapping[str, str]) -> Walker:
+def make(settings: Mapping[str, Any]) -> Walker:
     return Walker(int(settings["partition"]), SHAPE)
 
 

@@ -8,6 +8,7 @@ A trainer of one's own needs three methods. `partition` says which hospital this
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from sklearn.linear_model import SGDClassifier
@@ -54,10 +55,10 @@ class Hospital:
         return EvaluateResult(loss, len(y), {"accuracy": float(((chances > 0.5) == y).mean())})
 
 
-def make(settings: Mapping[str, str]) -> Hospital:
+def make(settings: Mapping[str, Any]) -> Hospital:
     data = breast_cancer(SEED)
     hospitals = dirichlet(data.y, int(settings.get("partitions", 4)), ALPHA, SEED, minimum=40)
-    partition = settings.get("partition", "0")
+    partition = str(settings.get("partition", 0))
     if partition not in map(str, range(len(hospitals))):
         raise ConfigError(f"partition must be 0 to {len(hospitals) - 1}, got {partition}")
     mine = hospitals[int(partition)]
@@ -65,13 +66,13 @@ def make(settings: Mapping[str, str]) -> Hospital:
     return Hospital((data.x[train], data.y[train]), (data.x[held_out], data.y[held_out]))
 
 
-def make_evaluator(settings: Mapping[str, str]) -> Hospital:
+def make_evaluator(settings: Mapping[str, Any]) -> Hospital:
     """All records at one party; `evaluate` is on the held-out ones, which no hospital has."""
     data = breast_cancer(SEED)
     return Hospital((data.x, data.y), (data.held_out_x, data.held_out_y))
 
 
-def central(settings: Mapping[str, str]) -> EvaluateResult:
+def central(settings: Mapping[str, Any]) -> EvaluateResult:
     pooled, config = make_evaluator(settings), FitConfig({}, SEED, {"lr": 0.01, "local_epochs": 20})
     return pooled.evaluate(pooled.fit(pooled.parameters(SEED), config).parameters)
 

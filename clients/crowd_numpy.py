@@ -93,7 +93,7 @@ def _forward(parameters: Arrays, x: NDArray[np.float32]) -> tuple[NDArray[Any], 
     return hidden, powers / powers.sum(axis=1, keepdims=True)
 
 
-def make(settings: Mapping[str, str]) -> Holder:
+def make(settings: Mapping[str, Any]) -> Holder:
     """A holder's records, drawn from all: a thousand holders have some in common."""
     share = parse(Share, dict(settings), "--set")
     data = _digits(share.seed)
@@ -101,7 +101,7 @@ def make(settings: Mapping[str, str]) -> Holder:
     return Holder(data, rng.choice(len(data.y), share.records, replace=False))
 
 
-def make_evaluator(settings: Mapping[str, str]) -> Holder:
+def make_evaluator(settings: Mapping[str, Any]) -> Holder:
     """Judges on the held-out records."""
     return make(settings)
 

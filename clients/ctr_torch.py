@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ class Market(Section):
         return clicks.Clicks(self.rows, self.partitions, self.records, self.held_out, self.seed)
 
 
-def read(settings: Mapping[str, str]) -> Market:
+def read(settings: Mapping[str, Any]) -> Market:
     return parse(Market, dict(settings), "--set")
 
 
@@ -74,7 +75,7 @@ def trainer(market: Market, train: Records, held_out: Records) -> TorchTrainer:
     )
 
 
-def make(settings: Mapping[str, str]) -> TorchTrainer:
+def make(settings: Mapping[str, Any]) -> TorchTrainer:
     """This holder's share: trained on, except for a part that its own evaluation uses."""
     market = read(settings)
     if not 0 <= market.partition < market.partitions:
@@ -85,7 +86,7 @@ def make(settings: Mapping[str, str]) -> TorchTrainer:
     return trainer(market, (mine.x[rest], y[rest]), (mine.x[part], y[part]))
 
 
-def make_evaluator(settings: Mapping[str, str]) -> TorchTrainer:
+def make_evaluator(settings: Mapping[str, Any]) -> TorchTrainer:
     """All shares pooled; `evaluate` is on the global held-out set, which no holder has."""
     market = read(settings)
     pooled, judged = market.world.pooled(), market.world.judged()
@@ -93,7 +94,7 @@ def make_evaluator(settings: Mapping[str, str]) -> TorchTrainer:
     return trainer(market, (pooled.x, y), (judged.x, held_out_y))
 
 
-def central(settings: Mapping[str, str]) -> EvaluateResult:
+def central(settings: Mapping[str, Any]) -> EvaluateResult:
     """What one party that held everything would reach, without privacy."""
     pooled, seed = make_evaluator(settings), read(settings).seed
     config = FitConfig({}, seed, {"lr": 0.1, "momentum": 0.9, "batch_size": 64, "local_epochs": 6})

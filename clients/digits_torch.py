@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ class Split(Section):
     device: str = "auto"  # CUDA if there is one; or a name that torch knows
 
 
-def read(settings: Mapping[str, str]) -> Split:
+def read(settings: Mapping[str, Any]) -> Split:
     return parse(Split, dict(settings), "--set")
 
 
@@ -55,7 +56,7 @@ def shares(partitions: int, alpha: float, seed: int, minimum: int) -> tuple[Data
     return data, dirichlet(data.y, partitions, alpha, seed, minimum)
 
 
-def make(settings: Mapping[str, str]) -> TorchTrainer:
+def make(settings: Mapping[str, Any]) -> TorchTrainer:
     """This holder's share: trained on, except for a part that its own evaluation uses."""
     split = read(settings)
     data, parts = shares(split.partitions, split.alpha, split.seed, split.minimum)
@@ -67,7 +68,7 @@ def make(settings: Mapping[str, str]) -> TorchTrainer:
     return TorchTrainer(model, train, held_out, device=split.device)
 
 
-def make_evaluator(settings: Mapping[str, str]) -> TorchTrainer:
+def make_evaluator(settings: Mapping[str, Any]) -> TorchTrainer:
     """All shares pooled; `evaluate` is on the global held-out set, which no holder has."""
     split = read(settings)
     data = digits(split.seed)
@@ -75,7 +76,7 @@ def make_evaluator(settings: Mapping[str, str]) -> TorchTrainer:
     return TorchTrainer(model, (data.x, data.y), held_out, device=split.device)
 
 
-def central(settings: Mapping[str, str]) -> EvaluateResult:
+def central(settings: Mapping[str, Any]) -> EvaluateResult:
     """What one party that held everything would reach, without privacy."""
     pooled, seed = make_evaluator(settings), read(settings).seed
     config = FitConfig({}, seed, {"lr": 0.2, "momentum": 0.9, "local_epochs": 15})

@@ -1,10 +1,13 @@
 """Tables of TOML files: read, checked against a section, and said what is wrong and where.
 
+Single values travel as text, on a command line or in a file that is written here.
+
 What must not live here: any single section (`config`).
 """
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -88,6 +91,23 @@ def _tag(section: type[Section]) -> str:
         if key in section.model_fields and (tags := get_args(section.model_fields[key].annotation)):
             return str(tags[0])
     return "own"
+
+
+def toml_value(text: str) -> bool | int | float | str:
+    """What `text` means as a TOML value; what is none, or is a table, a list or a date, is text."""
+    try:
+        values = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    value = values["value"]
+    return value if len(values) == 1 and isinstance(value, bool | int | float | str) else text
+
+
+def toml_text(value: bool | int | float | str) -> str:
+    """A value as TOML: `toml_value` gives it back, of the same type."""
+    if isinstance(value, str):  # a JSON string is a basic string, but for one character
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

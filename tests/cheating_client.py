@@ -57,7 +57,7 @@ SPOILS: dict[str, Callable[[OutboxSealer, Receipt, Envelopes], Envelopes]] = {
 }
 
 
-def make(settings: Mapping[str, str]) -> Walker:
+def make(settings: Mapping[str, Any]) -> Walker:
     kind, _, version = settings["cheat"].partition("@")
     right, last = OutboxSealer._shared, [Envelopes()]
 

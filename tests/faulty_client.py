@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class Startless(Walker):
         raise FileNotFoundError("weights.npz")
 
 
-def make(settings: Mapping[str, str]) -> Walker:
+def make(settings: Mapping[str, Any]) -> Walker:
     number, fault = int(settings["partition"]), settings.get("fault", "")
     if fault == "verbose":
         return Startless(number)

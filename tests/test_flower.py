@@ -13,7 +13,7 @@ import pytest
 
 from secureps.client.flower import FlowerTrainer
 from secureps.client.script import Script
-from secureps.client.trainer import FitConfig, RecordPrivacy
+from secureps.client.trainer import FitConfig, RecordPrivacy, Setting
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
 from secureps.roles.tasks import Contribute
@@ -28,7 +28,7 @@ from tests.trainer_kit import check_trainer
 CONFIG = FitConfig({"all": 3}, 99, {"lr": 0.25})
 
 
-def trainer(path: Path, keep: Path | None = None, **settings: str) -> FlowerTrainer:
+def trainer(path: Path, keep: Path | None = None, **settings: Setting) -> FlowerTrainer:
     given = {name.replace("_", "-"): value for name, value in settings.items()}
     made = Script(path).make({"partition": "2", "partitions": "6", **given}, keep)
     assert isinstance(made, FlowerTrainer)
@@ -39,7 +39,7 @@ def messages(folder: Path, state: Path | None = None, source: str = MESSAGES) ->
     """A Message-API app of one file, whose initial model is a file too."""
     initial = folder / "initial.safetensors"
     write_state(initial, {"w": np.zeros((2, 3), np.float32)}, {})
-    return trainer(write(folder, source), state, initial=str(initial), bonus="0")
+    return trainer(write(folder, source), state, initial=str(initial), bonus=0)
 
 
 # --- the contract -----------------------------------------------------------------
@@ -119,7 +119,7 @@ class Holder(NumPyClient):
 
 
 def test_a_message_app_has_its_names_and_is_told_as_its_server_would(tmp_path: Path) -> None:
-    app = trainer(project(tmp_path, "told"), bonus="2")
+    app = trainer(project(tmp_path, "told"), bonus=2)
     start = app.parameters(7)
     assert list(start) == ["head.weight", "body.bias", "body.count"]
     assert not same(start, app.parameters(8)), "the ServerApp draws its model from the seed"
@@ -158,19 +158,21 @@ def server_fn(context):
 app = ServerApp(server_fn=server_fn)
 """
     client = CLIENT_APP.replace("def get_parameters", "def nothing")
-    app = trainer(project(tmp_path, "oldkind", client, server), bonus="3")
+    app = trainer(project(tmp_path, "oldkind", client, server), bonus=3)
     assert (app.parameters(1)["arr_0"] == 3).all()
 
 
 def test_settings_reach_node_config_and_run_config(tmp_path: Path) -> None:
     path = project(tmp_path, "settings", MESSAGES.replace("told =", "print(context); told ="))
-    app = trainer(path, learning_rate="1", data_path="here")
+    app = trainer(path, learning_rate=1, data_path="here")
     assert app._settings.node == {"partition-id": 2, "num-partitions": 6, "data-path": "here"}
     assert app._settings.run == {"learning-rate": 1.0, "bonus": 0, "deep.name": "x"}
     with pytest.raises(ConfigError, match="learning-rate must be of type float, got 'fast'"):
         trainer(path, learning_rate="fast")
     with pytest.raises(ConfigError, match="partition must be of type int"):
         trainer(path, partition="first")
+    with pytest.raises(ConfigError, match=r"'learning-rat' is not known; did you mean"):
+        trainer(path, learning_rat=0.5)
     bare = messages(tmp_path)
     assert bare._settings.run == {"bonus": 0}, "without a project a setting may be for either"
 

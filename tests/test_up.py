@@ -215,7 +215,7 @@ def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
         cast = Cast.of(plan, 3)
         order = Order(path, None, None, ENV)
         troupe = Troupe(order, RunFolder(tmp_path), plan, plan.section.federation, cast)
-        expected = {"alpha": "1.0", "partitions": "3", "partition": "2"}
+        expected: dict[str, object] = {"alpha": 1.0, "partitions": 3, "partition": 2}
         if given:
             expected["initial"] = str(initial)
         assert troupe.settings(2) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from secureps.client.runner import run_client
 from secureps.client.trainer import FitConfig, FitResult
@@ -22,7 +23,7 @@ class SlowWalker(Walker):
         return super().fit(parameters, config)
 
 
-def make(settings: Mapping[str, str]) -> Walker:
+def make(settings: Mapping[str, Any]) -> Walker:
     return SlowWalker(int(settings["partition"]), float(settings.get("pace", "0")))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from secureps.client.panel import Panel
 from secureps.client.runner import run
+from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
 
 # flwr is kept quiet before it is imported (alembic, which it imports, tells of every plugin) and
@@ -59,15 +60,15 @@ class FlowerScript:
             module = load(path)
         return cls(in_module(module, started, str(path)))
 
-    def make(self, settings: Mapping[str, str], state: Path | None) -> FlowerTrainer:
+    def make(self, settings: Mapping[str, Setting], state: Path | None) -> FlowerTrainer:
         """One data holder's trainer; `state` is its client's state folder, None for memory."""
         return FlowerTrainer(self._app, settings, None if state is None else state / STATE)
 
-    def make_evaluator(self, settings: Mapping[str, str]) -> Panel | None:
+    def make_evaluator(self, settings: Mapping[str, Setting]) -> Panel | None:
         """All holders' own evaluations, if the app has one: there is no other held-out set."""
 
         def holder(partition: int) -> FlowerTrainer:
-            return self.make({**settings, "partition": str(partition)}, None)
+            return self.make({**settings, "partition": partition}, None)
 
         first = holder(0)
         if not first.evaluates():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from secureps.client.settings import refuse_misspelt
 from secureps.client.trainer import Array, Setting
 from secureps.errors import ConfigError, DamagedStore
+from secureps.sections import toml_value
 from secureps.store.checkpoint import read_state
 
 NODE = {"partition": "partition-id", "partitions": "num-partitions"}
@@ -24,7 +25,7 @@ class Settings:
     initial: Path | None
 
     @classmethod
-    def of(cls, declared: Mapping[str, Setting], given: Mapping[str, str]) -> Settings:
+    def of(cls, declared: Mapping[str, Setting], given: Mapping[str, Setting]) -> Settings:
         """From `--set`, and what the project's [tool.flwr.app.config] declares with defaults.
 
         Declared names override run_config; `partition` and `partitions` become node_config's
@@ -32,23 +33,24 @@ class Settings:
         declared, to run_config too.
 
         Raises:
-            ConfigError: a value of another type than the default's, or a partition that is no
-                whole number.
+            ConfigError: a value of another type than the default's, a partition that is no
+                whole number, or a name that is nearly a declared one.
         """
         node: dict[str, Setting] = {}
         run = dict(declared)
         initial = None
-        for name, text in given.items():
+        for name, value in given.items():
             if name in declared:
-                run[name] = _typed(name, text, type(declared[name]))
+                run[name] = _typed(name, value, type(declared[name]))
             elif name == "initial":
-                initial = Path(text)
+                initial = Path(str(value))
             elif name in NODE or name in NODE.values():
-                node[NODE.get(name, name)] = _typed(name, text, int)
+                node[NODE.get(name, name)] = _typed(name, value, int)
             else:
-                node[name] = _guessed(text)
+                node[name] = value
                 if not declared:
                     run[name] = node[name]
+        refuse_misspelt(node.keys() - NODE.values(), declared.keys() - given.keys())
         return cls(node, run, initial)
 
     def model(self) -> dict[str, Array]:
@@ -63,20 +65,11 @@ class Settings:
         return tensors
 
 
-def _guessed(text: str) -> Setting:
-    """A TOML value, as in Flower's --run-config; what is none is a string."""
-    try:
-        values = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    value = values["value"]
-    return value if len(values) == 1 and isinstance(value, bool | int | float | str) else text
-
-
-def _typed(name: str, text: str, kind: type) -> Setting:
-    value = text if kind is str else _guessed(text)
+def _typed(name: str, value: Setting, kind: type) -> Setting:
+    if isinstance(value, str) and kind is not str:
+        value = toml_value(value)
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        raise ConfigError(f"{name} must be of type {kind.__name__}, got {text!r}")
+        raise ConfigError(f"{name} must be of type {kind.__name__}, got {value!r}")
     return value

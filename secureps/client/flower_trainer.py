@@ -52,7 +52,7 @@ class FlowerTrainer:
         ConfigError: a setting of the wrong type.
     """
 
-    def __init__(self, app: FlowerApp, settings: Mapping[str, str], state: Path | None) -> None:
+    def __init__(self, app: FlowerApp, settings: Mapping[str, Setting], state: Path | None) -> None:
         self._app = app
         self._settings = Settings.of(app.config, settings)
         self._states = States(state)

@@ -11,17 +11,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from secureps.client.blame import blamed
 from secureps.client.hands import Holdings, MemberHands, initial_parameters, schema_of
-from secureps.client.trainer import Trainer
+from secureps.client.settings import Asked
+from secureps.client.trainer import Setting, Trainer
 from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
 from secureps.messages.schema import Schema
 from secureps.roles.machine import COORDINATOR, Halt
 from secureps.roles.member import Member
 from secureps.roles.member_kit import NO_TERMS, MemberKit, Terms
+from secureps.sections import toml_value
 from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, run_process
@@ -130,12 +133,12 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
     return run_process(party, {COORDINATOR: joining.server}, build)
 
 
-Build = Callable[[Joining, Mapping[str, str]], Trainer]
+Build = Callable[[Joining, Mapping[str, Setting]], Trainer]
 """Makes a client's trainer from how it joins and from its `--set key=value` settings."""
 
 
 def run_client(
-    make: Callable[[Mapping[str, str]], Trainer], arguments: Sequence[str] | None = None
+    make: Callable[[Mapping[str, Any]], Trainer], arguments: Sequence[str] | None = None
 ) -> None:
     """Runs a data holder's script: reads the command line, trains until the run is over.
 
@@ -147,9 +150,12 @@ def run_client(
         arguments: the command line; default: the process's own.
     """
 
-    def build(joining: Joining, settings: Mapping[str, str]) -> Trainer:
+    def build(joining: Joining, settings: Mapping[str, Setting]) -> Trainer:
+        asked = Asked(settings)
         with blamed("make(settings)"):
-            return make(settings)
+            trainer = make(asked)
+        asked.refuse_misspelt()
+        return trainer
 
     run(build, arguments)
 
@@ -181,14 +187,18 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
     print(halt.reason)
 
 
-def read_settings(given: Sequence[str]) -> dict[str, str]:
-    """The values of `--set key=value`; ConfigError if one is not of that form."""
+def read_settings(given: Sequence[str]) -> dict[str, Setting]:
+    """The values of `--set key=value`, as TOML has them: 3, 0.5, true, "text"; else text.
+
+    Raises:
+        ConfigError: one is not of that form.
+    """
     settings = {}
     for text in given:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise ConfigError(f"--set {text}: expected KEY=VALUE")
-        settings[key] = value
+        settings[key] = toml_value(value)
     return settings
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
-from secureps.client.trainer import EvaluateResult, Evaluator, Trainer, record_privacy
+from secureps.client.settings import Asked
+from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, record_privacy
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import Plan
 
 if TYPE_CHECKING:
     from secureps.client.flower import FlowerScript
-
-Make = Callable[[Mapping[str, str]], Trainer]
 
 
 def speaks_flower(path: Path) -> bool:
@@ -74,18 +73,21 @@ class Script:
                 "Flower app"
             )
 
-    def make(self, settings: Mapping[str, str], state: Path | None = None) -> Trainer:
+    def make(self, settings: Mapping[str, Setting], state: Path | None = None) -> Trainer:
         """One data holder's trainer; `state` is its client's state folder, None for memory."""
         if isinstance(self._source, ModuleType):
-            return cast(Trainer, self._source.make(settings))
+            asked = Asked(settings)
+            made = cast(Trainer, self._source.make(asked))
+            asked.refuse_misspelt()
+            return made
         return self._source.make(settings, state)
 
-    def make_evaluator(self, settings: Mapping[str, str]) -> Evaluator | None:
+    def make_evaluator(self, settings: Mapping[str, Setting]) -> Evaluator | None:
         """Who judges on the federation's held-out records, if the script can tell."""
         build = getattr(self._source, "make_evaluator", None)
         return None if build is None else cast(Evaluator | None, build(settings))
 
-    def central(self, settings: Mapping[str, str]) -> EvaluateResult | None:
+    def central(self, settings: Mapping[str, Setting]) -> EvaluateResult | None:
         """What one party that held everything would reach, if the script can tell."""
         train = getattr(self._source, "central", None)
         return None if train is None else cast(EvaluateResult, train(settings))

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from secureps.client.script import Script
-from secureps.client.trainer import EvaluateResult, FitConfig, Trainer, record_privacy
+from secureps.client.trainer import EvaluateResult, FitConfig, Setting, Trainer, record_privacy
 from secureps.crypto.sampling import Seed
 from secureps.policy.plan import Plan
 
@@ -59,7 +59,7 @@ class Judge:
     A model of which parts stay with the clients cannot be judged by anybody else.
     """
 
-    def __init__(self, script: Script, settings: Mapping[str, str], local: bool) -> None:
+    def __init__(self, script: Script, settings: Mapping[str, Setting], local: bool) -> None:
         self._trainer = None if local else script.make_evaluator(settings)
         if local:
             self.note = "no held-out score: parts of the model stay with the clients"
@@ -110,8 +110,8 @@ class Race:
     plan: Plan
     script: Script
     versions: int
-    holders: Mapping[str, Mapping[str, str]]
-    pooled: Mapping[str, str]
+    holders: Mapping[str, Mapping[str, Setting]]
+    pooled: Mapping[str, Setting]
     start: Tensors
     seed: Seed
 

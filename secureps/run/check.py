@@ -131,10 +131,9 @@ def _schema(plan: Plan, path: Path, cast: _Cast | None) -> Schema:
             "--values, or the scenario that plays it in place of the plan"
         )
     own = {"partition": 0, "partitions": cast.clients}
-    settings = {key: str(value) for key, value in {**cast.settings, **own}.items()}
     script = Script(cast.script)
     with naming(f"{path}: settings", ConfigError):
-        trainer = script.make(settings)
+        trainer = script.make({**cast.settings, **own})
     refuse = getattr(trainer, "refuse_settings", None)
     if refuse is not None:
         with naming(path, ConfigError):

@@ -9,9 +9,10 @@ from secureps.client.blame import blamed
 from secureps.client.runner import Joining
 from secureps.client.runner import join as take_part
 from secureps.client.script import Script
+from secureps.client.trainer import Setting
 
 
-def join(script: Path, joining: Joining, settings: Mapping[str, str]) -> str:
+def join(script: Path, joining: Joining, settings: Mapping[str, Setting]) -> str:
     """Takes part until the run is over; returns why it ended.
 
     Args:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from secureps.client.script import Script, refuse_privacy
-from secureps.client.trainer import Trainer
+from secureps.client.trainer import Setting, Trainer
 from secureps.config import ScenarioSection, StaySection
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError, naming
@@ -73,10 +73,10 @@ class Scenario:
         names, stays = self.clients, self.section.stay
         return {names[s.first + k]: s for s in stays for k in range(s.count)}
 
-    def settings(self, partition: int) -> dict[str, str]:
+    def settings(self, partition: int) -> dict[str, Setting]:
         """What a client's script is given."""
         own = {"partition": partition, "partitions": self.section.clients}
-        return {key: str(value) for key, value in {**self.section.settings, **own}.items()}
+        return {**self.section.settings, **own}
 
     def heading(self, folder: Path) -> Heading:
         """What its figures are filed under."""

@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 from secureps.client.script import Script, refuse_privacy, speaks_flower
+from secureps.client.trainer import Setting
 from secureps.config import FederationSection
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import ConfigError, InternalError, SecurepsError, from_wire, naming
@@ -56,6 +57,7 @@ from secureps.run.supervisor import Program, Supervisor
 from secureps.run.tally import DOWN, SECONDS, UP
 from secureps.run.warm import warm_for
 from secureps.run.watch import Outcome, Watch, Watched
+from secureps.sections import toml_text
 from secureps.store.checkpoint import checkpoint_path
 
 START_SECONDS = 60.0
@@ -262,22 +264,25 @@ class Troupe:
         return (self.order.plan.parent / self.federation.script).resolve()
 
     @property
-    def pooled(self) -> dict[str, str]:
+    def pooled(self) -> dict[str, Setting]:
         """The settings of nobody in particular."""
-        own = {**self.federation.settings, "partitions": self.federation.clients}
+        own: dict[str, Setting] = {
+            **self.federation.settings,
+            "partitions": self.federation.clients,
+        }
         initial = self.plan.section.initial
         if self.flower and initial is not None:
             own["initial"] = initial
-        return {key: str(value) for key, value in own.items()}
+        return own
 
     @property
     def flower(self) -> bool:
         """Whether the clients are a Flower app, which `secureps join` runs."""
         return speaks_flower(self.script)
 
-    def settings(self, partition: int) -> dict[str, str]:
+    def settings(self, partition: int) -> dict[str, Setting]:
         """What one data holder's script is given."""
-        return {**self.pooled, "partition": str(partition)}
+        return {**self.pooled, "partition": partition}
 
     def start(self, supervisor: Supervisor, progress: Progress) -> str:
         """Starts them all; returns the coordinator's address, which the others need."""
@@ -321,7 +326,7 @@ class Troupe:
         if self.kernels is not None and not self.flower:  # a script reads no environment
             arguments += ["--kernels", str(self.kernels)]
         for key, value in self.settings(partition).items():
-            arguments += ["--set", f"{key}={value}"]
+            arguments += ["--set", f"{key}={toml_text(value)}"]
         # the clients share this machine's cores
         environment = self._environment({"OMP_NUM_THREADS": "1"})
         return Program(name, tuple(arguments), environment, may_finish=True)

@@ -1,0 +1,60 @@
+"""A script's settings, and which of them it asks for: a misspelt one is not passed over.
+
+What must not live here: where settings come from (`client.runner`, `run`), and what they mean.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from secureps.client.trainer import Setting
+from secureps.errors import ConfigError
+
+
+class Asked(dict[str, Any]):
+    """Settings that remember which keys were asked for, whether they are there or not."""
+
+    def __init__(self, settings: Mapping[str, Setting]) -> None:
+        super().__init__(settings)
+        self._asked = set[str]()
+
+    def __getitem__(self, key: str) -> Any:
+        self._asked.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._asked.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._asked.add(str(key))
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        self._asked.update(super().keys())
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self._asked.update(super().keys())
+        return super().keys()
+
+    def items(self) -> Any:
+        self._asked.update(super().keys())
+        return super().items()
+
+    def refuse_misspelt(self) -> None:
+        """ConfigError: a key that nobody asked for, where one like it was asked for in vain."""
+        known = set(super().keys())
+        refuse_misspelt(known - self._asked, self._asked - known)
+
+
+def refuse_misspelt(given: set[str], wanted: set[str]) -> None:
+    """Raises ConfigError: a given key is none of the wanted ones, but nearly.
+
+    A key that is like none of them may be for somebody who has not asked yet.
+    """
+    for key in sorted(given):
+        for near in difflib.get_close_matches(key, sorted(wanted), 1, cutoff=0.75):
+            raise ConfigError(f"setting {key!r} is not known; did you mean {near}?")

@@ -1,0 +1,80 @@
+"""Settings keep their types from a plan to a script, and a misspelt one is refused."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.client.runner import read_settings
+from secureps.client.script import Script
+from secureps.client.settings import Asked
+from secureps.config import FederationSection
+from secureps.errors import ConfigError
+from secureps.policy.plan import load_plan
+from secureps.run.folder import Cast, RunFolder
+from secureps.run.up import Order, Troupe
+from secureps.sections import toml_text, toml_value
+
+VALUES: dict[str, Any] = {
+    "flag": False,
+    "count": 3,
+    "rate": 1e-05,
+    "whole": 2.0,
+    "name": "two words",
+    "digits": "007",
+    "number": "12",
+    "truth": "true",
+    "odd": 'a "quoted" \\ line\nä \x7f',
+    "minus": -1,
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_a_value_comes_back_of_its_own_type(value: Any) -> None:
+    found = toml_value(toml_text(value))
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "2026-11-22", "1\nother = 2", "{a = 1}", "mine", ""])
+def test_what_is_no_plain_value_is_text(text: str) -> None:
+    assert toml_value(text) == text
+
+
+def test_a_command_line_says_types_too() -> None:
+    given = ["flag=false", "rate=0.5", "data=mine.npz", 'code="12"', "sum=a=b"]
+    expected = {"flag": False, "rate": 0.5, "data": "mine.npz", "code": "12", "sum": "a=b"}
+    assert read_settings(given) == expected
+
+
+def test_a_clients_command_has_a_plans_settings_of_their_types(tmp_path: Path) -> None:
+    """`settings = { flag = false }` once came as the text "False", which is true."""
+    path = tmp_path / "plan.toml"
+    path.write_text('name = "a"\nversions = 1\n[[group]]\nrule = { quorum = 5 }\n')
+    federation = FederationSection(script="script.py", clients=5, settings=VALUES)
+    plan = load_plan(path)
+    order = Order(path, None, None, {})
+    troupe = Troupe(order, RunFolder(tmp_path), plan, federation, Cast.of(plan, 5))
+    arguments = list(troupe._client("client-03", "here:1", 3).arguments)
+    told = [after for at, after in itertools.pairwise(arguments) if at == "--set"]
+    found = read_settings(told)
+    assert found == {**VALUES, "partition": 3, "partitions": 5}
+    assert [type(found[name]) for name in VALUES] == [type(value) for value in VALUES.values()]
+
+
+def test_a_misspelt_setting_of_a_script_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("def make(settings): return settings.get('alpha', 1.0)\n")
+    script = Script(path)
+    assert script.make({"alpha": 2.0, "unheard": 1}) == 2.0  # type: ignore[comparison-overlap]
+    with pytest.raises(ConfigError, match=r"setting 'aplha' is not known; did you mean alpha\?"):
+        script.make({"aplha": 2.0})
+
+
+def test_whoever_looks_at_all_settings_knows_them_all() -> None:
+    asked = Asked({"aplha": 1, "beta": 2})
+    assert {**asked} == {"aplha": 1, "beta": 2}
+    assert "alpha" not in asked
+    asked.refuse_misspelt()
