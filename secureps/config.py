@@ -433,11 +433,13 @@ class ServeSection(Section):
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks.
-    `unsafe_seed` repeats a shard's noise, on loopback alone: no privacy.
+    `unsafe_seed` repeats a shard's noise, on loopback alone: no privacy. A kit that is signed by
+    another CA than `ca_fingerprint`, if there is one, is refused.
     """
 
     name: str = Field(pattern=NAME)
     kit: str
+    ca_fingerprint: str | None = None
     state: str
     listen: str = "127.0.0.1:0"
     advertise: str | None = None

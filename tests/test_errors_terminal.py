@@ -115,8 +115,14 @@ BEFORE = {
         "the coordinator's roster differs from this kit's: get the current kit from the CA "
         "(the sender's fault)"
     ),
-    "no kit": "... is missing; ... makes it (the operator's fault)",
-    "nobody's name": "... is missing; ... makes it (the operator's fault)",
+    "no kit": (
+        "... is missing: ... is no start-up kit; name the folder that has public/ and private/NAME "
+        "(the operator's fault)"
+    ),
+    "nobody's name": (
+        "... is missing: ... has private keys of ...; whoever issues keys makes those of ... with "
+        "... (the operator's fault)"
+    ),
     "a shard": "... is on the roster, but not as a client (the sender's fault)",
     "other run": (
         "the coordinator runs another run than the one this client takes part in; give a new "

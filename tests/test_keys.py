@@ -70,5 +70,5 @@ def test_a_committees_kit(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path) -> None:
     done = CliRunner().invoke(keys, ["issue", str(tmp_path), "--role", "boss", "--name", "a"])
     assert done.exit_code == 2
-    with pytest.raises(KitError, match="secureps keys init"):
+    with pytest.raises(KitError, match="is no start-up kit"):
         run("show", tmp_path)

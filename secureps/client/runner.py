@@ -88,6 +88,7 @@ class Joining:
     """How a client joins: which coordinator, with which kit, as whom, with what state.
 
     `terms` are what it insists on whatever the plan says. `threads` is how many seal its blocks.
+    `ca_fingerprint` is of the CA whose kit alone is taken, if it is known.
     """
 
     server: str
@@ -97,6 +98,7 @@ class Joining:
     unsafe_seed: int | None = None
     terms: Terms = NO_TERMS
     threads: int = 1
+    ca_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
@@ -113,7 +115,7 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
         SecurepsError: whatever ended it before, with whose fault it is.
     """
     joining.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    kit = load_public(joining.kit)
+    kit = load_public(joining.kit, joining.ca_fingerprint)
     identity = load_private(joining.kit, joining.name)
     seed = seed_of(joining.state, joining.unsafe_seed, joining.server)
 
@@ -179,6 +181,7 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
                 given.unsafe_seed,
                 Terms(given.budget, given.threshold),
                 given.threads,
+                given.ca_fingerprint,
             )
             halt = join(joining, build(joining, settings))
     except SecurepsError as error:
@@ -227,6 +230,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)"
+    )
+    parser.add_argument(
+        "--ca-fingerprint", metavar="HEX", help="refuse a kit that another CA has signed"
     )
     parser.add_argument(
         "--kernels", type=Path, metavar="DIR", help="where compiled kernels are kept"

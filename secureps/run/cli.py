@@ -245,6 +245,12 @@ def join(
             min=1, show_envvar=False, metavar="N", help="That seal updates, block by block."
         ),
     ] = 1,
+    ca_fingerprint: Annotated[
+        str | None,
+        typer.Option(
+            show_envvar=False, metavar="HEX", help="Refuse a kit that another CA has signed."
+        ),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
     ] = False,
@@ -262,7 +268,10 @@ def join(
 
     with _as_a_party():
         state = state if state is not None else Path("state") / name
-        joining = Joining(server, kit, name, state, unsafe_seed, Terms(budget, threshold), threads)
+        terms = Terms(budget, threshold)
+        joining = Joining(
+            server, kit, name, state, unsafe_seed, terms, threads, ca_fingerprint=ca_fingerprint
+        )
         with logging_as(log_format, name, verbose):
             reason = run(script, joining, read_settings(settings or []))
     typer.echo(reason)

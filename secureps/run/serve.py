@@ -100,7 +100,8 @@ def serve(role: str, config: Path, log_format: LogFormat = "text") -> None:
     section = parse(ServeSection, read_toml(config), str(config))
     serving = Serving(section, config.parent.resolve(), str(config))
     with logging_as(log_format, section.name):
-        kit = load_public(serving.path("kit"))
+        with naming(f"{config}: ca_fingerprint", ConfigError):
+            kit = load_public(serving.path("kit"), section.ca_fingerprint)
         _refuse_role(role, serving, kit)
         SERVERS[role](serving, kit)
 

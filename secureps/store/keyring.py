@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import stat
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ from secureps.crypto.identity import (
 from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
 from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
-from secureps.messages.encoding import digest, from_plain, payload_digest, to_plain
+from secureps.messages.encoding import DIGEST_BYTES, digest, from_plain, payload_digest, to_plain
 from secureps.store.holder_keys import KINDS, HolderSecret, KeyKind
 
 _MAX_FILE = 32 << 20
@@ -106,7 +107,7 @@ def issue(directory: Path, role: Role, name: str) -> None:
     Raises:
         KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
     """
-    ca = _identity(directory / "ca" / "ca.key", _init_command(directory))
+    ca = _identity(directory / "ca" / "ca.key", f"; `{_init_command(directory)}` makes it")
     kit = load_public(directory)
     if kit.ca != ca.public:
         raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
@@ -147,20 +148,23 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
 
     Args:
         directory: the kit.
-        ca_fingerprint: 64 hexadecimal digits that the CA's key must have, if pinned.
+        ca_fingerprint: 64 hexadecimal digits that the CA's key must have, if pinned; spaces and
+            capitals do not matter.
 
     Raises:
+        ConfigError: what is pinned is no fingerprint.
         KitError: missing, damaged, writable by others, or by another CA; it says what to do.
     """
-    create = _init_command(directory)
-    key = _read(directory / "public" / "ca.pub", create)
-    data = _read(directory / "public" / "roster.json", create)
+    pinned = None if ca_fingerprint is None else _fingerprint(ca_fingerprint)
+    absent = f": {directory} is no start-up kit; name the folder that has public/ and private/NAME"
+    key = _read(directory / "public" / "ca.pub", absent)
+    data = _read(directory / "public" / "roster.json", absent)
     try:
         ca = PublicIdentity(key)
-        if ca_fingerprint is not None and ca.fingerprint != ca_fingerprint.strip().lower():
+        if pinned is not None and ca.fingerprint != pinned:
             raise KitError(
                 f"{directory} is signed by another CA: its fingerprint is {ca.fingerprint} "
-                f"and the pinned one {ca_fingerprint}"
+                f"and the pinned one {pinned}"
             )
         roster = Roster.from_bytes(data)
         roster.verify(ca)
@@ -169,7 +173,7 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
             if holder.cipher_key_digest:
                 kind = _kind(directory, holder.name)
                 path = _public_file(directory, holder.name, kind)
-                data = _read(path, _issue_command(directory, holder.name, "holder"))
+                data = _read(path, _issued(directory, holder.name, "holder"))
                 if payload_digest(data) != holder.cipher_key_digest:
                     raise KitError(f"{path} is not the key that the CA certified")
                 keys[holder.name] = kind.public(data)
@@ -177,7 +181,7 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
         if len(kinds) > 1:
             raise KitError(
                 f"{directory} has holders' keys of two ciphers, {' and '.join(sorted(kinds))}: "
-                f"start a new kit with `{create}`"
+                f"start a new kit with `{_init_command(directory)}`"
             )
     except ClientError as error:
         raise KitError(f"the kit in {directory} is damaged: {error}; fetch it anew") from None
@@ -191,7 +195,7 @@ def load_private(directory: Path, name: str) -> Identity:
         KitError: missing, readable by others (it says `chmod 600`), or somebody else's.
     """
     path = directory / "private" / name / "identity.key"
-    identity = _identity(path, _issue_command(directory, name, "ROLE"))
+    identity = _identity(path, _absent(directory, name))
     try:
         certificate = load_public(directory).roster.find(name)
     except UnknownParty as error:
@@ -217,7 +221,7 @@ def load_holder_secret(directory: Path, name: str) -> HolderSecret:
         )
     kind = _kind(directory, name)
     path = _secret_file(directory, name, kind)
-    data = _read_private(path, _issue_command(directory, name, "holder"))
+    data = _read_private(path, _issued(directory, name, "holder"))
     try:
         secret = kind.secret(data)
     except ClientError as error:
@@ -315,25 +319,61 @@ def _issue_command(directory: Path, name: str, role: str) -> str:
 def _parameters(directory: Path) -> CipherParameters:
     path = directory / "ca" / "cipher.json"
     try:
-        return from_plain(CipherParameters, json.loads(_read(path, _init_command(directory))))
+        return from_plain(
+            CipherParameters, json.loads(_read(path, f"; `{_init_command(directory)}` makes it"))
+        )
     except (ClientError, ValueError) as error:
         raise KitError(f"{path} is damaged: {error}") from None
 
 
-def _identity(path: Path, command: str) -> Identity:
-    data = _read_private(path, command)
+def _issued(directory: Path, name: str, role: str) -> str:
+    return f"; `{_issue_command(directory, name, role)}` makes it"
+
+
+def _absent(directory: Path, name: str) -> str:
+    """The end of "... is missing" for a party's own key: whose keys are here, and who makes it."""
+    try:
+        there = sorted(each.name for each in (directory / "private").iterdir())
+    except OSError:
+        there = []
+    whose = f"has private keys of {_first(there)}" if there else "has nobody's private keys"
+    command = _issue_command(directory, name, "ROLE")
+    return f": {directory} {whose}; whoever issues keys makes those of {name} with `{command}`"
+
+
+def _first(names: list[str], shown: int = 5) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def _fingerprint(text: str) -> str:
+    """As `PublicIdentity.fingerprint` spells it; ConfigError if it is none."""
+    digits = "".join(text.split()).lower()
+    if len(digits) != 2 * DIGEST_BYTES or not set(digits) <= set(string.hexdigits):
+        raise ConfigError(
+            f"a CA's fingerprint has {2 * DIGEST_BYTES} hexadecimal digits, got "
+            f"{text.strip()!r:.90}: take it as `secureps keys show` prints it to the CA"
+        )
+    return digits
+
+
+def _identity(path: Path, absent: str) -> Identity:
+    data = _read_private(path, absent)
     try:
         return Identity.from_bytes(data)
     except ClientError as error:
         raise KitError(f"{path} is damaged: {error}") from None
 
 
-def _read_private(path: Path, command: str) -> bytes:
-    return _read(path, command, forbidden=0o077, remedy="chmod 600")
+def _read_private(path: Path, absent: str) -> bytes:
+    return _read(path, absent, forbidden=0o077, remedy="chmod 600")
 
 
-def _read(path: Path, command: str, forbidden: int = 0o022, remedy: str = "chmod 644") -> bytes:
-    """A file's bytes; its permissions are those of the very file that is read."""
+def _read(path: Path, absent: str, forbidden: int = 0o022, remedy: str = "chmod 644") -> bytes:
+    """A file's bytes; its permissions are those of the very file that is read.
+
+    `absent` is how "... is missing" ends.
+    """
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -343,7 +383,7 @@ def _read(path: Path, command: str, forbidden: int = 0o022, remedy: str = "chmod
                 raise KitError(f"{path} has {status.st_size} bytes and is no part of a kit")
             return file.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise KitError(f"{path} is missing; `{command}` makes it") from None
+        raise KitError(f"{path} is missing{absent}") from None
     except OSError as error:
         raise KitError(f"cannot read {path}: {error}") from None
 
