@@ -190,7 +190,7 @@ def written(tmp_path: Path) -> Path:
         ("UPDATE journal SET at = 'noon' WHERE seq = 1", "row 1 does not match"),
         ("UPDATE journal SET chain = x'00' WHERE seq = 4", "row 4 does not match"),
         ("UPDATE head SET seq = 4", "row 4 should be the last"),
-        ("PRAGMA user_version = 9", "not a journal of format 1"),
+        ("PRAGMA user_version = 9", "not a journal of format 2"),
         ("DROP TABLE journal", "no such table"),
     ],
 )

@@ -1,7 +1,8 @@
 """The journal: what a party has decided, in order, durable before any effect of it.
 
     Journal         the Protocol
-    SqliteJournal   one file; every row's digest covers all rows before it
+    SqliteJournal   one file; every row's digest covers all rows before it, and a second one
+                    says how far it has come (`store.height`)
     MemoryJournal   for simulation and tests
 
 A record is any dataclass of `messages.records`, `messages.stream_records` or `messages.charge`,
@@ -25,12 +26,16 @@ from secureps.errors import DamagedStore, InternalError, Malformed, OperatorErro
 from secureps.messages import charge, records, stream_records
 from secureps.messages.encoding import digest, from_plain, to_plain
 from secureps.messages.evaluation import VersionEvaluated
+from secureps.store.height import START, Height, Mark, height_path, read_height
 
 Record = Any
 """An instance of a class of RECORDS."""
 
-FORMAT = 1
-"""Of the file; in SQLite's user_version."""
+FORMAT = 2
+"""Of the file; in SQLite's user_version. One of format 1 has no second file yet, and gets it."""
+
+CHECKPOINT_PAGES = 64
+"""Of SQLite's log, after which they are moved into the file: what one damaged page can take."""
 
 _PAGE = 1000
 """Rows fetched at once by `replay`."""
@@ -68,7 +73,8 @@ class Journal(Protocol):
         Raises:
             InternalError: one of them is no record, or the journal is closed.
             Malformed: a field that has no plain form, such as NaN.
-            OperatorError: the disk refuses. After any error nothing was added.
+            OperatorError: the disk refuses. After any error nothing was added, as far as anybody
+            may know of it.
         """
 
     def replay(self) -> Iterator[tuple[float, Record]]:
@@ -111,10 +117,11 @@ class SqliteJournal:
 
     Every row carries the digest of the row before it and itself, and the head repeats the
     last one, so that edited, reordered, removed and truncated rows are recognised. (It is
-    no signature: who can write the file can also forge all of it.)
+    no signature: who can write the file can also forge all of it.) A journal that ends before
+    its height was once longer, and is refused.
 
     Args:
-        path: the file, made if it does not exist; PATH.lock lies beside it.
+        path: the file, made if it does not exist; PATH.lock and PATH.height lie beside it.
 
     Raises:
         OperatorError: another process holds it, or the file cannot be made.
@@ -123,14 +130,20 @@ class SqliteJournal:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        self._lock = _lock(self._path)
+        self._lock = lock(self._path)
         try:
+            self._refuse_behind()
             self._base = self._open()
-            self._seq, self._chain = self._head()
+            self._seq, self._chain, self._height = self._at_height()
         except BaseException:
             os.close(self._lock)
             raise
         self._closed = False
+
+    @property
+    def mark(self) -> Mark:
+        """Its last row."""
+        return Mark(self._seq, self._chain)
 
     def append(self, at: float, records: Sequence[Record]) -> None:
         if self._closed:
@@ -156,6 +169,11 @@ class SqliteJournal:
         except sqlite3.Error as error:
             raise OperatorError(f"{self._path}: cannot write: {error}") from None
         self._seq, self._chain = seq, chain
+        try:
+            self._height.advance(self.mark)
+        except OperatorError:
+            self.close()  # the rows are there, and nobody may hear of them
+            raise
 
     def replay(self) -> Iterator[tuple[float, Record]]:
         if self._closed:
@@ -166,6 +184,7 @@ class SqliteJournal:
         if not self._closed:
             self._closed = True
             self._base.close()
+            self._height.close()
             os.close(self._lock)
 
     def _replay(self, last: int, head: bytes) -> Iterator[tuple[float, Record]]:
@@ -207,6 +226,14 @@ class SqliteJournal:
         except (Malformed, ValueError) as error:
             raise DamagedStore(f"{where} cannot be read: {error}") from None
 
+    def _refuse_behind(self) -> None:
+        """Looks at the file without changing it: a damaged log may yet be of use to somebody."""
+        mark = read_height(height_path(self._path))
+        if mark is None or mark == START:
+            return
+        empty = not self._path.is_file() or self._path.stat().st_size == 0
+        refuse_behind(self._path, START if empty else last_row(self._path), mark)
+
     def _open(self) -> sqlite3.Connection:
         try:
             base = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
@@ -215,13 +242,14 @@ class SqliteJournal:
         try:
             base.execute("PRAGMA journal_mode = WAL")
             base.execute("PRAGMA synchronous = FULL")
+            base.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             (version,) = base.execute("PRAGMA user_version").fetchone()
             tables = base.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if version == 0 and tables == 0:
                 start = "INSERT INTO head VALUES (1, 0, x'');"
                 base.executescript(f"BEGIN;{_SCHEMA}{start}PRAGMA user_version = {FORMAT};COMMIT;")
                 _sync(self._path.parent)
-            elif version != FORMAT:
+            elif version not in (1, FORMAT):
                 raise DamagedStore(f"{self._path}: not a journal of format {FORMAT}")
         except sqlite3.Error as error:
             base.close()
@@ -231,21 +259,85 @@ class SqliteJournal:
             raise
         return base
 
-    def _head(self) -> tuple[int, bytes]:
+    def _at_height(self) -> tuple[int, bytes, Height]:
+        """Where the journal ends, and the file that says so; both are as they must be."""
         try:
-            head = self._base.execute("SELECT seq, chain FROM head").fetchall()
-            rows = self._base.execute(
-                "SELECT seq, chain FROM journal ORDER BY seq DESC LIMIT 1"
-            ).fetchall()
-        except sqlite3.Error as error:
+            own = _head(self._path, self._base)
+            beside = height_path(self._path)
+            mark = read_height(beside)
+            (version,) = self._base.execute("PRAGMA user_version").fetchone()
+            if mark is None and own != START and version == FORMAT:
+                raise DamagedStore(
+                    f"{beside}: missing: it says how far the journal beside it has come, and "
+                    "without it nobody can tell an older copy; bring both back from one copy: "
+                    "secureps restore"
+                )
+            if mark is not None and mark != START:
+                self._refuse_other(own, mark)
+            height = Height(beside, own)
+            if version != FORMAT:
+                self._base.execute(f"PRAGMA user_version = {FORMAT}")
+        except BaseException as error:
             self._base.close()
-            raise DamagedStore(f"{self._path}: {error}") from None
-        if len(head) != 1 or head != (rows or [(0, b"")]):
-            self._base.close()
-            last = head[0][0] if len(head) == 1 else "?"
-            raise DamagedStore(f"{self._path}: row {last} should be the last and is not")
-        seq, chain = head[0]
-        return seq, chain
+            if isinstance(error, sqlite3.Error):
+                raise DamagedStore(f"{self._path}: {error}") from None
+            raise
+        return own.seq, own.chain, height
+
+    def _refuse_other(self, own: Mark, mark: Mark) -> None:
+        refuse_behind(self._path, own, mark)
+        query = "SELECT chain FROM journal WHERE seq = ?"
+        if self._base.execute(query, (mark.seq,)).fetchone() != (mark.chain,):
+            raise DamagedStore(
+                f"{self._path}: its row {mark.seq} is not the one that was written: this is "
+                "another party's or another run's journal, or it was edited; bring back the "
+                "folder's own: secureps restore"
+            )
+
+
+def refuse_behind(path: Path, own: Mark, height: Mark) -> None:
+    """DamagedStore if a journal ends before a height that it had."""
+    if own.seq >= height.seq:
+        return
+    found = f"ends at row {own.seq}" if own.seq else "is missing or empty"
+    raise DamagedStore(
+        f"{path}: {found}, and {height.seq} rows were written: it or its log ({path.name}-wal) is "
+        "damaged, or this is an older copy, and a ledger never goes back; bring back a copy of the "
+        f"folder that has all {height.seq}: secureps restore"
+    )
+
+
+def last_row(path: Path) -> Mark:
+    """Where the journal in a file ends, by its log too, neither of which is changed.
+
+    A file without tables is one of which no commit is whole.
+
+    Raises:
+        DamagedStore: it is no journal, or its end is missing.
+    """
+    try:
+        base = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    except sqlite3.Error as error:
+        raise DamagedStore(f"{path}: {error}") from None
+    try:
+        empty = base.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+        return START if empty else _head(path, base)
+    except sqlite3.Error as error:
+        raise DamagedStore(f"{path}: {error}") from None
+    finally:
+        base.close()
+
+
+def _head(path: Path, base: sqlite3.Connection) -> Mark:
+    try:
+        head = base.execute("SELECT seq, chain FROM head").fetchall()
+        rows = base.execute("SELECT seq, chain FROM journal ORDER BY seq DESC LIMIT 1").fetchall()
+    except sqlite3.Error as error:
+        raise DamagedStore(f"{path}: {error}") from None
+    if len(head) != 1 or head != (rows or [(0, b"")]):
+        last = head[0][0] if len(head) == 1 else "?"
+        raise DamagedStore(f"{path}: row {last} should be the last and is not")
+    return Mark(*head[0])
 
 
 def _link(before: bytes, seq: int, at: float, kind: str, body: str) -> bytes:
@@ -260,19 +352,23 @@ def _body(record: Record) -> str:
         raise Malformed(f"{type(record).__name__} cannot be journalled: {error}") from None
 
 
-def _lock(path: Path) -> int:
-    """An flock on a file beside the journal: SQLite drops its own locks between commits."""
+def lock(path: Path) -> int:
+    """An flock on a file beside the journal: SQLite drops its own locks between commits.
+
+    Raises:
+        OperatorError: another process holds it, or the file cannot be made.
+    """
     beside = path.with_name(path.name + ".lock")
     try:
-        lock = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
+        held = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise OperatorError(f"{beside}: cannot open: {error.strerror}") from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(lock)
+        os.close(held)
         raise OperatorError(f"{path}: in use by another process") from None
-    return lock
+    return held
 
 
 def _sync(directory: Path) -> None:

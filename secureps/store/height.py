@@ -1,0 +1,133 @@
+"""How far a journal has come, in a second file, so that it never goes back unseen.
+
+SQLite drops every frame of its log after a damaged one, and what is left is a whole journal of an
+earlier day; so is an older copy, or no file at all. A ledger that forgets what it spent, sealed
+or opened does it again. So each commit is noted here, durably, before anybody hears of it: the
+number of the last row and its chained digest, which tells a journal from every other of its length.
+
+    two slots of a page each, written in turn: one that is cut short leaves the other whole
+
+What must not live here: what a row is, and what a party does that finds itself behind.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.errors import DamagedStore, OperatorError
+from secureps.messages.encoding import DIGEST_BYTES, digest
+
+PAGE = 4096
+"""Bytes of a slot: what disks write whole."""
+
+_SLOTS = 2
+_BODY = struct.Struct(f"<8sq{DIGEST_BYTES}s")
+_MAGIC = b"spheight"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A journal's last row, and the digest that chains it to all before; row 0 is none."""
+
+    seq: int
+    chain: bytes
+
+
+START = Mark(0, b"")
+
+
+def height_path(journal: Path) -> Path:
+    """The file beside a journal."""
+    return journal.with_name(journal.name + ".height")
+
+
+def read_height(path: Path) -> Mark | None:
+    """The highest mark that a file holds; None if there is no file.
+
+    Raises:
+        DamagedStore: no slot of it is whole.
+        OperatorError: it cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OperatorError(f"{path}: cannot read: {error.strerror}") from None
+    found = [_parsed(content[at : at + PAGE]) for at in range(0, _SLOTS * PAGE, PAGE)]
+    marks = [mark for mark in found if mark is not None]
+    if not marks:
+        raise DamagedStore(
+            f"{path}: damaged: it says how far the journal beside it has come, and without it "
+            "nobody can tell an older copy; bring both back from one copy: secureps restore"
+        )
+    return max(marks, key=lambda mark: mark.seq)
+
+
+class Height:
+    """The file, open for the one process that holds its journal.
+
+    Args:
+        path: made if it does not exist.
+        mark: what it says from now on.
+
+    Raises:
+        OperatorError: the disk refuses.
+    """
+
+    def __init__(self, path: Path, mark: Mark) -> None:
+        self._path = path
+        try:
+            write_height(path, mark)
+            self._file = os.open(path, os.O_WRONLY)
+        except OSError as error:
+            raise OperatorError(f"{path}: cannot write: {error.strerror}") from None
+        self._slot = 0
+
+    def advance(self, mark: Mark) -> None:
+        """Notes a commit, durably when it returns; OperatorError if the disk refuses."""
+        self._slot = (self._slot + 1) % _SLOTS
+        try:
+            os.pwrite(self._file, _slot(mark), self._slot * PAGE)
+            os.fdatasync(self._file)
+        except OSError as error:
+            raise OperatorError(f"{self._path}: cannot write: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Releases the file."""
+        os.close(self._file)
+
+
+def write_height(path: Path, mark: Mark) -> None:
+    """Makes the file anew, whole and durable or not at all; OSError if the disk refuses."""
+    fresh = path.with_name(f"{path.name}.new")
+    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(file, _slot(mark) * _SLOTS)
+        os.fsync(file)
+    finally:
+        os.close(file)
+    os.replace(fresh, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _slot(mark: Mark) -> bytes:
+    body = _BODY.pack(_MAGIC, mark.seq, mark.chain)
+    return (body + digest("secureps-height", body)).ljust(PAGE, b"\0")
+
+
+def _parsed(slot: bytes) -> Mark | None:
+    body, check = slot[: _BODY.size], slot[_BODY.size : _BODY.size + DIGEST_BYTES]
+    if len(body) < _BODY.size or check != digest("secureps-height", body):
+        return None
+    magic, seq, chain = _BODY.unpack(body)
+    if magic != _MAGIC:
+        return None
+    return Mark(seq, chain if seq else b"")
