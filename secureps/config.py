@@ -42,7 +42,7 @@ class CipherSection(Section):
     `threshold` must agree (rlwe alone; default: more than half of them, 3 of 4).
     """
 
-    name: str = "bfv"
+    name: str = "rlwe"
     capacity: int = Field(default=32, ge=1, le=4096)
     holders: int | None = Field(default=None, ge=1, le=64)
     threshold: int | None = Field(default=None, ge=1, le=64)

@@ -71,6 +71,14 @@ schedule = {{ name = "cosine", total_steps = 3 }}
 """
 
 
+def test_a_plan_that_names_no_cipher_has_a_committee() -> None:
+    """rlwe, 3 of 4: the fewest bytes of what hides updates, and nobody opens a sum alone."""
+    bare = plan()
+    assert bare.cipher_parameters.name == "rlwe"
+    assert bare.opening is Opening.COMMITTEE
+    assert (bare.threshold, bare.holders) == (3, 4)
+
+
 def body(**changes: Any) -> dict[str, Any]:
     return {"name": "demo", "versions": 3, "group": [group()], **changes}
 
@@ -208,7 +216,10 @@ def test_the_optimizer_is_the_sections() -> None:
             "unknown schedule 'linear': known are constant",
         ),
         ({"group": [group(optimizer={"betas": [0.9, 1.5]})]}, "the optimizer's betas is 1.5"),
-        ({"group": [group(bits=24)], "cipher": {"capacity": 4096}}, "bits|plain modulus|does not"),
+        (
+            {"group": [group(bits=24)], "cipher": {"name": "bfv", "capacity": 4096}},
+            "bits|plain modulus|does not",
+        ),
         ({"cipher": {"name": "rlwe", "holders": 4, "threshold": 2}}, "take at least 3"),
         ({"cipher": {"name": "rlwe", "holders": 2, "threshold": 1}}, "take at least 2"),
         (
