@@ -18,3 +18,10 @@ def meant(given: object, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(given).casefold(), folded, 1)
     hint = f"did you mean {folded[close[0]]}? " if close else ""
     return f"{hint}known are {', '.join(listed)}"
+
+
+def nearest(given: str, names: Iterable[str]) -> str:
+    """Of names that are too many to list, the one most like it: "the nearest is 'fc1.weight'"."""
+    listed = sorted(names)
+    close = difflib.get_close_matches(given, listed, 1, cutoff=0.0)
+    return f"the nearest is {close[0]!r}" if close else "there are no names at all"

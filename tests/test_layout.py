@@ -177,6 +177,10 @@ def test_values_that_do_not_fit_the_carrier_or_the_tensor_are_not_finite() -> No
         half.unflatten(np.zeros(3, dtype=np.float32))
 
 
+def one(name: str, values: int, dtype: str) -> dict[str, Any]:
+    return {"schema": Schema((TensorSpec(name, (values,), dtype),)), "local": []}
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -184,11 +188,15 @@ def test_values_that_do_not_fit_the_carrier_or_the_tensor_are_not_finite() -> No
         ({"groups": [*GROUPS, ("late", "body.*")]}, "'late' has no tensors"),
         ({"groups": [("a", "*"), ("a", "x")]}, "group 'a' is there 2 times"),
         ({"groups": [], "local": ["*"]}, "no groups"),
+        (
+            {"local": ["head.*", "embeding.*"]},
+            r"local: no tensor matches 'embeding\.\*'; the nearest is 'embedding\.weight'",
+        ),
         ({"block_size": 1}, "no room"),
         ({"schema": Schema(SCHEMA.tensors[:1] * 2)}, "tensor 'embedding.weight' is there 2"),
-        ({"schema": Schema((TensorSpec("z", (1,), "complex64"),))}, "'complex64'"),
-        ({"schema": Schema((TensorSpec("z", (1,), "bfloat16"),))}, "'bfloat16'"),
-        ({"schema": Schema((TensorSpec("z", (0,), "float32"),)), "groups": [("a", "*")]}, "'a'"),
+        (one("z", 1, "complex64"), "'complex64'"),
+        (one("z", 1, "bfloat16"), "'bfloat16'"),
+        (one("z", 0, "float32") | {"groups": [("a", "*")]}, "'a'"),
     ],
 )
 def test_unsound_plans_are_refused(changes: dict[str, Any], reason: str) -> None:

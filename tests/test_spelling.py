@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.spelling import meant
+from secureps.spelling import meant, nearest
 
 NAMES = ("sgd", "momentum", "adam", "yogi")
 
@@ -26,3 +26,9 @@ def test_the_name_that_is_close_comes_first(given: object, hint: str) -> None:
 
 def test_the_nearest_of_several_is_meant() -> None:
     assert meant("rat", ("rate", "range", "rates")).startswith("did you mean rate? ")
+
+
+def test_of_many_names_the_nearest_is_told_alone() -> None:
+    names = ["conv.weight", "norm.num_batches_tracked", "head.bias"]
+    assert nearest("*num_batch_tracked", names) == "the nearest is 'norm.num_batches_tracked'"
+    assert nearest("x", []) == "there are no names at all"

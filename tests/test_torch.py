@@ -263,11 +263,47 @@ def test_buffers_pass_through_with_their_types() -> None:
     assert start["1.running_mean"].dtype == np.float32
     assert start["1.num_batches_tracked"].dtype == np.int64
     assert start["1.num_batches_tracked"].shape == ()
-    once = holder.fit(start, CONFIG).parameters
-    assert once["1.num_batches_tracked"] == 5
+    fitted = holder.fit(start, CONFIG).parameters
+    assert fitted["1.running_mean"].any()
+    # a counter of steps would be longer than the whole update that is clipped
+    assert fitted["1.num_batches_tracked"] == 0
+    assert fitted["1.num_batches_tracked"].dtype == np.int64
     # an average of whole numbers may come back as a float
-    averaged = {name: array.astype(np.float32) for name, array in once.items()}
-    assert holder.fit(averaged, CONFIG).parameters["1.num_batches_tracked"] == 10
+    averaged = {name: array.astype(np.float32) for name, array in start.items()}
+    averaged["1.num_batches_tracked"] += 3
+    again = holder.fit(averaged, CONFIG).parameters["1.num_batches_tracked"]
+    assert again == 3
+    assert again.dtype == np.int64
+
+
+def test_a_variance_below_zero_counts_as_zero() -> None:
+    holder = trainer(lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)))
+    start = holder.parameters(1)
+    zero = {**start, "0.running_var": np.zeros(6, np.float32)}
+    below = {**start, "0.running_var": np.full(6, -0.01, np.float32)}
+    assert holder.evaluate(below) == holder.evaluate(zero)
+
+
+def test_it_says_what_training_does_to_each_tensor() -> None:
+    def model() -> nn.Module:
+        body = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+        body[0].requires_grad_(False)
+        return body
+
+    kinds = trainer(model).kinds()
+    found = {kind: [name for name in kinds if kinds[name] == kind] for kind in kinds.values()}
+    assert found == {
+        "constant": ["0.weight", "0.bias", "1.num_batches_tracked"],
+        "statistics": ["1.running_mean", "1.running_var"],
+        "trained": ["1.weight", "1.bias", "2.weight", "2.bias"],
+    }
+
+
+def test_batch_norm_under_record_privacy_is_refused_before_anything_trains() -> None:
+    holder = trainer(lambda: nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16)))
+    holder.refuse_settings({}, None)
+    with pytest.raises(PlanRefused, match=r"layer '1' \(BatchNorm1d\).*ModuleValidator\.fix"):
+        holder.refuse_settings({}, PRIVACY)
 
 
 def test_bfloat16_travels_as_float32() -> None:

@@ -85,7 +85,7 @@ def descend_privately(
         NotFinite: the loss became NaN or infinite.
     """
     rng, noise = generators
-    _refuse_mixing_layers(module)
+    refuse_mixing_layers(module)
     records = len(task.x)
     before = {name: each.detach().clone() for name, each in module.named_buffers()}
     try:
@@ -206,7 +206,13 @@ def _settings(privacy: RecordPrivacy, records: int, noise: torch.Generator) -> d
     }
 
 
-def _refuse_mixing_layers(module: nn.Module) -> None:
+_INSTEAD = (
+    "; what mixes records stays refused where the plan keeps it local; GroupNorm or LayerNorm do "
+    "not mix them, and opacus.validators.ModuleValidator.fix(model) puts GroupNorm in"
+)
+
+
+def refuse_mixing_layers(module: nn.Module) -> None:
     """Layers that Opacus cannot give per-record gradients for, trainable or not, by name.
 
     Raises:
@@ -220,5 +226,5 @@ def _refuse_mixing_layers(module: nn.Module) -> None:
         if errors:
             raise PlanRefused(
                 f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) cannot "
-                f"be trained under DP-SGD: {' '.join(str(errors[0]).split())}"
+                f"be trained under DP-SGD: {' '.join(str(errors[0]).split())}{_INSTEAD}"
             )

@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.blame import blamed
+from secureps.client.cuts import tell_clip, tell_range
 from secureps.client.judge import judge
 from secureps.client.sealing import Origin, OutboxSealer
-from secureps.client.trainer import FitConfig, FitResult, Trainer, record_privacy
+from secureps.client.trainer import FitConfig, FitResult, Trainer, kinds_of, record_privacy
 from secureps.config import PrioritySection
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Label, Seed, Stream
@@ -38,6 +39,7 @@ from secureps.messages.requests import Figure, GetBlock, Telemetry
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
+from secureps.policy.kinds import refuse_statistics
 from secureps.policy.priority import declared
 from secureps.policy.spending import fact
 from secureps.privacy.mechanism import clip_l2
@@ -183,6 +185,8 @@ class MemberHands:
     # --- training -----------------------------------------------------------------
 
     def _contribute(self, task: Contribute) -> Contributed:
+        pinned = self._machine.pinned
+        refuse_statistics(pinned.plan, pinned.run.schema, kinds_of(self._holdings.trainer))
         began = time.perf_counter()
         base = self._assemble(task)
         result = self._fit(task, base)
@@ -350,9 +354,12 @@ class MemberHands:
         """The update as it is rounded."""
         plan = self._machine.pinned.plan
         adaptive = plan.adaptive(group)
-        if adaptive is None or scale is None:
-            return clip_l2(delta, plan.group(group).clip)[0]
-        return adaptive.clipped(delta, scale)
+        if adaptive is not None and scale is not None:
+            return adaptive.clipped(delta, scale)
+        clip = plan.group(group).clip
+        clipped, norm = clip_l2(delta, clip)
+        tell_clip(self._holdings.name, plan.headed(group, ""), norm, clip)
+        return clipped
 
     def _magnitude(self, group: str, clipped: NDArray[np.float32]) -> int | None:
         """What is declared of an update's size, if the rule asks for it."""
@@ -416,6 +423,7 @@ class MemberHands:
             return mechanism.privatize(clipped, words.words, noise.words)
         grid = plan.grid(aim.group, clipped.size)
         scaled = clipped.astype(np.float64) * (weight / grid.levels)
+        tell_range(name, plan.headed(aim.group, ""), scaled, grid.range)
         return grid.encode(scaled, words.words(clipped.size))
 
     def _layout(self) -> Layout:

@@ -27,7 +27,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from secureps.client.descent import Measure, Task, descend, descend_privately
+from secureps.client.descent import (
+    Measure,
+    Task,
+    descend,
+    descend_privately,
+    refuse_mixing_layers,
+)
 from secureps.client.trainer import (
     SEED_BITS,
     Array,
@@ -39,6 +45,7 @@ from secureps.client.trainer import (
     check_like,
 )
 from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
+from secureps.policy.kinds import Kind
 from secureps.spelling import meant
 
 Records = tuple[Tensor | Array, Tensor | Array]
@@ -122,6 +129,12 @@ class LocalSgd:
 class TorchTrainer:
     """A `Trainer` of a PyTorch model on tensors held in memory.
 
+    Buffers of integers and booleans (the counter of a BatchNorm, tables of indices) leave `fit` as
+    they came: they add nothing to an update, and nothing to its norm, which is clipped.
+    Running statistics of a BatchNorm are averaged as all else is, a variance below 0 counting as
+    0; under client-level privacy, whose noise would ruin them, a plan must keep them
+    `local`; under record-level privacy there is no BatchNorm, since it mixes records.
+
     Args:
         model: makes a fresh model with random weights. Called for every use; it and the
             model's `forward` must take randomness from torch's global generator only.
@@ -175,8 +188,27 @@ class TorchTrainer:
     def refuse_settings(
         self, settings: Mapping[str, Setting], privacy: RecordPrivacy | None
     ) -> None:
-        """ConfigError for what `fit` does not take; see `Trainer`."""
+        """ConfigError or PlanRefused for what `fit` does not take; see `Trainer`."""
         LocalSgd.of(settings, privacy)
+        if privacy is not None:
+            with self._reproducible(b"", "load"):
+                refuse_mixing_layers(self._model().train())
+
+    def kinds(self) -> dict[str, Kind]:
+        """What training does to each tensor; see `Trainer`."""
+        with self._reproducible(b"", "load"):
+            module = self._model()
+        statistics = {
+            f"{name}.{own}" if name else own
+            for name, layer in module.named_modules()
+            for own in ("running_mean", "running_var")
+            if isinstance(getattr(layer, own, None), Tensor)
+        }
+        found: dict[str, Kind] = {}
+        for name, each in module.state_dict(keep_vars=True).items():
+            fixed: Kind = "trained" if each.requires_grad else "constant"
+            found[name] = "statistics" if name in statistics else fixed
+        return found
 
     def touches(self) -> dict[str, NDArray[np.int64]]:
         """What it was made with; see `Trainer`."""
@@ -204,6 +236,7 @@ class TorchTrainer:
         key = _bound(self._touched(parameters), config, local)
         with self._reproducible(key, "layers"):
             module = self._loaded(parameters).train()
+            kept = {n: each for n, each in _arrays(module).items() if _whole(each)}
             sgd = torch.optim.SGD(
                 [each for each in module.parameters() if each.requires_grad],
                 lr=local.lr,
@@ -219,7 +252,7 @@ class TorchTrainer:
             else:
                 noise = _noise_generator(key, self._device)
                 descend_privately(module, sgd, config.privacy, task, steps, (rng, noise))
-            result = _arrays(module)
+            result = _arrays(module) | kept
         for name, rows in self._touches.items():
             trained = result[name][rows]
             result[name][...] = parameters[name]
@@ -278,6 +311,11 @@ class TorchTrainer:
             if whole and array.dtype.kind == "f":
                 array = np.rint(array)
             each.copy_(torch.from_numpy(np.array(array)))
+        for layer in module.modules():
+            # rounding, or a server's momentum, takes the mean of small variances below 0
+            variance = getattr(layer, "running_var", None)
+            if isinstance(variance, Tensor):
+                variance.clamp_(min=0)
         return module.to(self._device)
 
     @contextmanager
@@ -354,6 +392,11 @@ def _numpy_ready(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: each.float() if each.dtype == torch.bfloat16 else each for name, each in state.items()
     }
+
+
+def _whole(array: Array) -> bool:
+    """Whether it holds integers or booleans."""
+    return array.dtype.kind in "iub"
 
 
 def _arrays(module: nn.Module) -> dict[str, Array]:

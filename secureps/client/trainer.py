@@ -16,8 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.blame import blamed
 from secureps.config import RecordPrivacySection
 from secureps.errors import ConfigError
+from secureps.policy.kinds import Kind
 from secureps.policy.plan import Plan
 
 Array = NDArray[Any]
@@ -172,7 +174,11 @@ class Trainer(Evaluator, Protocol):
     sees who touches which row-blocks; no privacy unit covers that.
 
     Another is `refuse_settings(settings, privacy)`, of a `FitConfig`: it raises ConfigError for
-    settings that `fit` does not take, so that `secureps check` says so before anything runs.
+    settings that `fit` does not take, PlanRefused for a model that it cannot train under this
+    privacy, so that `secureps check` says so before anything runs.
+
+    And `kinds() -> Mapping[str, Kind]`, of tensors by name; one that is not named counts as
+    trained. Statistics are refused where noise would be added to them (`policy.kinds`).
     """
 
     def parameters(self, seed: int) -> dict[str, Array]:
@@ -194,6 +200,13 @@ class Trainer(Evaluator, Protocol):
             NotFinite: the loss or a parameter became NaN or infinite.
         """
         ...
+
+
+def kinds_of(trainer: Trainer) -> Mapping[str, Kind]:
+    """What a trainer says that training does to its tensors; {} if it says nothing."""
+    with blamed("kinds"):
+        kinds = getattr(trainer, "kinds", None)
+        return {} if kinds is None else dict(kinds())
 
 
 def check_like(

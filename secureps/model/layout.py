@@ -22,6 +22,7 @@ from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema, TensorSpec
+from secureps.spelling import nearest
 
 MOST_VALUES = 1 << 36
 """Values of the largest tensor."""
@@ -203,9 +204,10 @@ class Layout:
             metrics: names of what clients evaluate together, if they do.
             sparse: how the groups are cut that are cut into row-blocks.
         Raises:
-            PlanRefused: a tensor fits no group, a group gets no values, a name occurs twice or
-                is reserved, a dtype cannot be carried, or a block would have no room for a
-                value or for all metrics, or a sparse tensor has other rows than the plan says.
+            PlanRefused: a tensor fits no group, a pattern of `local` fits no tensor, a group gets
+                no values, a name occurs twice or is reserved, a dtype cannot be carried, or a
+                block would have no room for a value or for all metrics, or a sparse tensor has
+                other rows than the plan says.
         """
         for spec in schema.tensors:
             if min(spec.shape, default=1) < 0 or math.prod(spec.shape) > MOST_VALUES:
@@ -232,6 +234,10 @@ class Layout:
                     f"tensor {spec.name!r} matches no group's pattern: add a group for it, or "
                     "list it as local"
                 )
+        for pattern in local:
+            if not any(fnmatchcase(spec.name, pattern) for spec in kept):
+                hint = nearest(pattern, [spec.name for spec in schema.tensors])
+                raise PlanRefused(f"local: no tensor matches {pattern!r}; {hint}")
         if not groups:
             raise PlanRefused("the plan has no groups, so there is nothing to train together")
         built = []

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from secureps.client.hands import schema_of
 from secureps.client.script import Script, refuse_privacy
-from secureps.client.trainer import record_privacy
+from secureps.client.trainer import kinds_of, record_privacy
 from secureps.config import FederationSection
 from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError, naming
@@ -26,6 +26,7 @@ from secureps.messages.schema import Schema
 from secureps.policy.committee_cost import CommitteeCost
 from secureps.policy.explanation import Explanation, GroupCost, Price, explain
 from secureps.policy.footprint import Footprint, Service
+from secureps.policy.kinds import Kind, refuse_statistics, remarks
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rule_words import RuleWords
 from secureps.run.names import shard_names
@@ -56,8 +57,9 @@ def check(path: Path, values: int | None = None) -> Explanation:
     """
     plan, cast = _read(path)
     with naming(path):
-        sizes = _sizes(plan, path, cast, values)
-        return explain(plan, sizes, service(plan, cast.clients if cast else None))
+        sizes, notes = _sizes(plan, path, cast, values)
+        explanation = explain(plan, sizes, service(plan, cast.clients if cast else None))
+        return replace(explanation, remarks=(*explanation.remarks, *notes))
 
 
 def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
@@ -112,20 +114,26 @@ def _read(path: Path) -> tuple[Plan, _Cast | None]:
     return plan, _Cast(script, federation.clients, federation.settings)
 
 
-def _sizes(plan: Plan, path: Path, cast: _Cast | None, values: int | None) -> dict[str, int]:
+def _sizes(
+    plan: Plan, path: Path, cast: _Cast | None, values: int | None
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The values of every group, and what is to be said of the model that was looked at."""
     if values is not None:
         if len(plan.groups) != 1:
             raise ConfigError(f"--values: {path} has {len(plan.groups)} groups; name a script")
         (group,) = plan.groups
-        return {group: values + (plan.adaptive(group) is not None)}
-    return {group.name: group.size for group in plan.layout(_schema(plan, path, cast)).groups}
+        return {group: values + (plan.adaptive(group) is not None)}, ()
+    schema, kinds = _model(plan, path, cast)
+    refuse_statistics(plan, schema, kinds)
+    sizes = {group.name: group.size for group in plan.layout(schema).groups}
+    return sizes, remarks(plan, schema, kinds)
 
 
-def _schema(plan: Plan, path: Path, cast: _Cast | None) -> Schema:
+def _model(plan: Plan, path: Path, cast: _Cast | None) -> tuple[Schema, Mapping[str, Kind]]:
     initial = initial_schema(plan)
-    if initial is not None:
-        return initial
     if cast is None:
+        if initial is not None:
+            return initial, {}
         raise ConfigError(
             f"{path} names neither an initial file nor a script: give the model's size by "
             "--values, or the scenario that plays it in place of the plan"
@@ -138,7 +146,7 @@ def _schema(plan: Plan, path: Path, cast: _Cast | None) -> Schema:
     if refuse is not None:
         with naming(path, ConfigError):
             refuse(plan.section.training, record_privacy(plan))
-    return schema_of(trainer.parameters(0))
+    return initial or schema_of(trainer.parameters(0)), kinds_of(trainer)
 
 
 def record(explanation: Explanation) -> dict[str, Any]:

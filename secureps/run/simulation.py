@@ -190,10 +190,12 @@ class Simulation:
         Raises:
             SecurepsError: whatever ended a party that should not have ended.
             Refused: a server halted for a reason to complain of.
-            InternalError: nothing is left to happen, and `until()` is not true.
+            InternalError: nothing is left to happen, and `until()` is not true; where a client
+                left for a reason to complain of, its error instead.
         """
         if not self.loop.run(lambda: bool(self._failed) or (until or self._over)()):
             self.refuse_failed()
+            self._refuse_left()
             over = "after the end of the run, " if self.coordinator.federation.finished else ""
             raise InternalError(f"the simulation stands still: {over}{self.reasons()}")
         for name, executor in self.parties.items():
@@ -205,6 +207,14 @@ class Simulation:
         federation = self.coordinator.federation
         if federation.finished and federation.failure:
             raise from_wire(federation.failure, federation.finished, None)
+
+    def _refuse_left(self) -> None:
+        """Raises what the first client complained of that left; the others wait for it in vain."""
+        for name, executor in self.parties.items():
+            if executor.halted.done() and executor.halted.exception() is None:
+                halt = executor.halted.result()
+                if halt.error is not None:
+                    raise halt.error(f"{name}: {halt.reason}")
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
         """Heard of every party that ends: nobody looks at all of them after every event."""
