@@ -52,8 +52,9 @@ class SyncSection(Section):
     """Rounds: who is invited together is summed together (`policy.sync`).
 
     Of every rule: `minimum` is the fewest members that are ever opened; times are seconds of the
-    run's clock. `start` members must be live before a round opens (default: the quorum); at most
-    `most` are invited (default: as many as the capacity holds).
+    run's clock. `start` members must be live before a round opens (default: the quorum). Invited
+    are the `fraction` of those who are live, at least the quorum and at most `most` (default: as
+    many as the capacity holds); every version draws them anew.
     """
 
     name: Literal["sync"] = "sync"
@@ -61,6 +62,7 @@ class SyncSection(Section):
     minimum: int = Field(default=5, ge=1)
     start: int | None = Field(default=None, ge=1)
     most: int | None = Field(default=None, ge=1)
+    fraction: float = Field(default=1.0, gt=0, le=1)
     deadline: float = Field(default=60.0, gt=0)
     extensions: int = Field(default=2, ge=0)
 

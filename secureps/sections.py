@@ -8,6 +8,7 @@ What must not live here: any single section (`config`).
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterator
@@ -94,13 +95,15 @@ def _tag(section: type[Section]) -> str:
 
 
 def toml_value(text: str) -> bool | int | float | str:
-    """What `text` means as a TOML value; what is none, or is a table, a list or a date, is text."""
+    """What `text` means as a TOML value: a finite number, true, false; anything else is text."""
     try:
         values = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
     value = values["value"]
-    return value if len(values) == 1 and isinstance(value, bool | int | float | str) else text
+    if len(values) != 1 or not isinstance(value, bool | int | float | str):
+        return text
+    return value if isinstance(value, str) or math.isfinite(value) else text
 
 
 def toml_text(value: bool | int | float | str) -> str:

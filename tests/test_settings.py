@@ -38,7 +38,9 @@ def test_a_value_comes_back_of_its_own_type(value: Any) -> None:
     assert (type(found), found) == (type(value), value)
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "2026-11-22", "1\nother = 2", "{a = 1}", "mine", ""])
+@pytest.mark.parametrize(
+    "text", ["[1, 2]", "2026-11-22", "1\nother = 2", "{a = 1}", "nan", "inf", ""]
+)
 def test_what_is_no_plain_value_is_text(text: str) -> None:
     assert toml_value(text) == text
 

@@ -55,13 +55,41 @@ def test_nobody_waits_for_who_is_left_out_but_the_minimum_stays() -> None:
     assert rule().admit(0.0, "a", RuleState(0, single, left_out=5)) == waits
 
 
-def test_at_most_so_many_are_invited_by_name() -> None:
-    state = RuleState(4, frozenset("edcba"))
-    answers = {m: rule().admit(0.0, m, state) for m in "abcde"}
-    assert answers == {
-        **{m: Admit("invited to version 5") for m in "abcd"},
-        "e": Wait(None, "4 others are invited first"),
-    }
+def drawn(sync: Sync, version: int, live: str = "abcdefghij") -> str:
+    """Who is invited to the version after this one."""
+    state = RuleState(version, frozenset(live))
+    answers = {member: sync.admit(0.0, member, state) for member in live}
+    out = Wait(None, f"{sync.invited(len(live))} others are drawn for version {version + 1}")
+    assert set(answers.values()) <= {Admit(f"invited to version {version + 1}"), out}
+    return "".join(member for member, answer in answers.items() if isinstance(answer, Admit))
+
+
+@pytest.mark.parametrize("changes", [{"most": 4}, {"most": 9, "fraction": 0.49}])
+def test_every_version_draws_its_members_anew(changes: dict[str, Any]) -> None:
+    """Once the first by name were invited for ever, and no others ever trained."""
+    sync = rule(**changes)
+    draws = [drawn(sync, version) for version in range(8)]
+    assert {len(draw) for draw in draws} == {4}
+    assert len(set(draws)) > 5
+    assert set("".join(draws)) == set("abcdefghij")
+    assert draws == [drawn(rule(**changes), version) for version in range(8)], "after a restart"
+    assert set(drawn(sync, 0, "jihgfedcba")) == set(draws[0]), "whatever the order"
+
+
+@pytest.mark.parametrize(
+    ("live", "changes", "expected"),
+    [
+        (10, {}, 4),
+        (3, {}, 3),
+        (10, {"most": 10}, 10),
+        (10, {"most": 10, "fraction": 0.39}, 3),
+        (10, {"most": 10, "fraction": 0.01}, 2),
+        (10, {"most": 10, "fraction": 0.01, "quorum": 5}, 5),
+        (1, {"most": 10, "fraction": 0.5}, 1),
+    ],
+)
+def test_how_many_are_invited(live: int, changes: dict[str, Any], expected: int) -> None:
+    assert rule(**changes).invited(live) == expected
 
 
 def test_late_joiners_wait() -> None:

@@ -65,6 +65,10 @@ class Plan:
             for key in ("adaptive", "sparse", "versions"):
                 if group[key] is None:
                     del group[key]
+        evaluation = body["evaluation"] or {}
+        for rule in (*(group["rule"] for group in body["group"]), evaluation.get("rule")):
+            if rule is not None and rule.get("fraction") == 1:
+                del rule["fraction"]
         return json.dumps(
             {"plan": body, "initial_digest": self.initial_digest},
             sort_keys=True,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from secureps.messages.encoding import digest
 from secureps.messages.submission import Member, SubmissionId
 
 
@@ -75,6 +76,21 @@ class RuleState:
     passed: Set[str] = frozenset()
     sent: Mapping[str, Base] = field(default_factory=dict)
     left_out: int = 0
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """The live members' places, from 0, in a draw for the next version.
+
+        A hash of version and name: another draw for every version, and the same one for a
+        coordinator that was restarted, under every cipher, and for groups that move together.
+        Everybody can foretell it: no privacy is claimed of who is left out.
+        """
+        version = self.version.to_bytes(8, "little", signed=True)
+
+        def lot(member: str) -> bytes:
+            return digest("secureps-lot", version, member.encode())
+
+        return {member: place for place, member in enumerate(sorted(self.live, key=lot))}
 
     @cached_property
     def least(self) -> int:

@@ -98,6 +98,7 @@ def build_rule(section: RuleSection, room: int) -> Rule:
                 most=own.most,
                 deadline=section.deadline,
                 extensions=section.extensions,
+                fraction=section.fraction,
             )
         case SspSection():
             return Ssp(section.slack, section.minimum, own.most, own.stale, section.deadline)
@@ -166,7 +167,12 @@ def _refuse_rounds(section: SyncSection, own: Bounds) -> None:
             f"a round would open with {own.start} members and could never reach its "
             f"quorum of {section.quorum}"
         )
-    if own.most < own.start:
+    if section.fraction < 1:
+        if own.most < section.quorum:
+            raise PlanRefused(
+                f"at most {own.most} members are invited, below the quorum of {section.quorum}"
+            )
+    elif own.most < own.start:
         raise PlanRefused(
             f"at most {own.most} members are invited, but a round waits for {own.start}"
         )

@@ -1,5 +1,6 @@
 """The synchronous rule: a cohort is invited per version and closes together.
 
+Where not all take part, each version draws its members anew (`RuleState.places`).
 It closes when all invited have arrived, or at the deadline with at least the quorum.
 With fewer the deadline is extended; after the last extension it closes with at least
 the minimum cohort, or gives the round up without opening anything (federated averaging
@@ -32,9 +33,10 @@ class Sync:
         quorum: arrivals that suffice at the deadline.
         minimum: fewest members that are ever opened; minimum <= quorum.
         start: live members that a round waits for before it opens.
-        most: members invited at most (by name, when more are live).
+        most: members invited at most.
         deadline: seconds from opening to the deadline; each extension adds as much.
         extensions: how often it may be moved.
+        fraction: of the live members that are invited, rounded down, but as many as the quorum.
     """
 
     quorum: int
@@ -43,6 +45,7 @@ class Sync:
     most: int
     deadline: float
     extensions: int
+    fraction: float = 1.0
     rounds: bool = True
 
     def enter(self, state: RuleState) -> int:
@@ -57,9 +60,15 @@ class Sync:
         if len(state.live) < start:
             text = f"waits for members: {len(state.live)} of {start} are live"
             return Wait(None, text, everybody=True)
-        if len(state.live) > self.most and member not in sorted(state.live)[: self.most]:
-            return Wait(None, f"{self.most} others are invited first")
+        invited = self.invited(len(state.live))
+        if state.places.get(member, invited) >= invited:
+            return Wait(None, f"{invited} others are drawn for version {state.version + 1}")
         return Admit(f"invited to version {state.version + 1}")
+
+    def invited(self, live: int) -> int:
+        """How many of the live members are invited."""
+        share = max(int(live * self.fraction), self.quorum, self.minimum)
+        return min(live, share, self.most)
 
     def decide(
         self, now: float, arrivals: tuple[Arrival, ...], state: RuleState
