@@ -23,7 +23,7 @@ from secureps.model.optimizer import (
     build_schedule,
 )
 
-NAMES = ["sgd", "momentum", "adam", "yogi"]
+NAMES = ["sgd", "momentum", "adam", "yogi", "fedadam", "fedyogi", "fedadagrad"]
 STEPS = 12
 
 

@@ -88,12 +88,13 @@ class OptimizerSettings:
     """A server optimizer by name; the defaults are federated averaging.
 
     Args:
-        name: "sgd", "momentum", "adam", "yogi", or "replace" for what is no model.
+        name: "sgd", "momentum", "adam", "yogi", "fedadam", "fedyogi", "fedadagrad", or
+            "replace" for what is no model.
         learning_rate: of the server.
         schedule: how it changes.
         momentum: of "momentum", in [0, 1).
-        betas: of "adam" and "yogi", each in [0, 1).
-        tau: what keeps the denominator from zero: epsilon of "adam", tau of "yogi"
+        betas: of all but "sgd" and "momentum", each in [0, 1).
+        tau: what keeps the denominator from zero: epsilon of "adam", tau of the others
             (1e-3 in Reddi et al. 2021).
     """
 
@@ -197,19 +198,65 @@ def yogi(schedule: Schedule, betas: tuple[float, float], tau: float) -> Optimize
 
     m = b1 m + (1 - b1) u;  v = v - (1 - b2) u^2 sign(v - u^2);  x += lr m / (sqrt(v) + tau).
     """
+    return _adaptive(schedule, betas[0], _yogi(betas[1]), tau, tau * tau)
+
+
+def fedyogi(schedule: Schedule, betas: tuple[float, float], tau: float) -> Optimizer:
+    """FedYogi as Flower 1.41 has it: `yogi`, but v starts at 0."""
+    return _adaptive(schedule, betas[0], _yogi(betas[1]), tau)
+
+
+def fedadagrad(schedule: Schedule, betas: tuple[float, float], tau: float) -> Optimizer:
+    """FedAdagrad as Flower 1.41 has it (Reddi et al. 2021, Algorithm 2, but v starts at 0).
+
+    m as in `yogi` (Flower's b1 is 0);  v = v + u^2;  x += lr m / (sqrt(v) + tau).
+    """
+    return _adaptive(schedule, betas[0], lambda second, square: second + square, tau)
+
+
+def fedadam(schedule: Schedule, betas: tuple[float, float], tau: float) -> Optimizer:
+    """FedAdam as Flower 1.41 has it: m and v of Adam, both from 0.
+
+    x += lr sqrt(1 - b2^(t+1)) / (1 - b1^(t+1)) m / (sqrt(v) + tau), in round t = 1, 2, ...
+    """
+
+    def rate(step: int) -> float:
+        power = step + 2  # t + 1
+        return schedule(step) * math.sqrt(1 - betas[1] ** power) / (1 - betas[0] ** power)
+
+    def second_moment(second: Values, square: Values) -> Values:
+        return _average(betas[1], second, square)
+
+    return _adaptive(rate, betas[0], second_moment, tau)
+
+
+SecondMoment: TypeAlias = Callable[[Values, Values], Values]
+"""The new v from the old one and the square of an update."""
+
+
+def _yogi(beta: float) -> SecondMoment:
+    def second_moment(second: Values, square: Values) -> Values:
+        made: Values = second - np.float32(1.0 - beta) * square * np.sign(second - square)
+        return made
+
+    return second_moment
+
+
+def _adaptive(
+    schedule: Schedule, beta: float, second_moment: SecondMoment, tau: float, start: float = 0.0
+) -> Optimizer:
+    """The family of Reddi et al. 2021: they differ in v, which begins at `start`."""
 
     def init(values: Values) -> OptimizerState:
         zeros = np.zeros(values.shape, dtype=np.float32)
-        return OptimizerState(0, {"momentum": zeros, "second": zeros + np.float32(tau * tau)})
+        return OptimizerState(0, {"momentum": zeros, "second": zeros + np.float32(start)})
 
     def apply(
         update: Values, values: Values, state: OptimizerState
     ) -> tuple[Values, OptimizerState]:
         _demand_shapes(update, values, state)
-        first = _average(betas[0], state.slots["momentum"], update)
-        square = update * update
-        second = state.slots["second"]
-        second = second - np.float32(1.0 - betas[1]) * square * np.sign(second - square)
+        first = _average(beta, state.slots["momentum"], update)
+        second = second_moment(state.slots["second"], update * update)
         rate = np.float32(schedule(state.step))
         root: Values = np.sqrt(second)
         moved = values + rate * first / (root + np.float32(tau))
@@ -259,6 +306,9 @@ def build_optimizer(settings: OptimizerSettings) -> Optimizer:
         "momentum": lambda: momentum(rate, settings.momentum),
         "adam": lambda: adam(rate, settings.betas, settings.tau),
         "yogi": lambda: yogi(rate, settings.betas, settings.tau),
+        "fedadam": lambda: fedadam(rate, settings.betas, settings.tau),
+        "fedyogi": lambda: fedyogi(rate, settings.betas, settings.tau),
+        "fedadagrad": lambda: fedadagrad(rate, settings.betas, settings.tau),
         "replace": replace,
     }
     _demand(0 <= settings.momentum < 1, "momentum", "in [0, 1)", settings.momentum)
