@@ -18,10 +18,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,6 +42,7 @@ class Child:
         self._nursery = nursery
         self._status: int | None = None
         self.pid = pid
+        self.stdin: IO[bytes] | None = None
 
     def poll(self) -> int | None:
         """Its exit status, below 0 by a signal; None while it runs."""
@@ -101,14 +106,42 @@ def prepare(module: str) -> None:
     nursery().ask(module)
 
 
-def spawn(arguments: Sequence[str], folder: Path, log: Path) -> Child:
+def spawn(
+    arguments: Sequence[str],
+    folder: Path,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+) -> Child:
     """Starts what `python ARGUMENTS` runs, in a folder; what it says is appended to a file.
 
     Args:
         arguments: "-m" and a module, or a script's path, and what it is given.
+        environment: its own, with a process group of its own; the nursery's if None.
     """
     log.touch()
-    return Child(nursery(), nursery().ask([list(arguments), str(folder), str(log)]))
+    own = None if environment is None else dict(environment)
+    return Child(nursery(), nursery().ask([list(arguments), str(folder), str(log), own]))
+
+
+def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
+    """What `run.supervisor` starts from here on is spawned, with these modules imported too."""
+    for module in modules:
+        prepare(module)
+
+    from secureps.run import supervisor
+
+    def started(arguments: Sequence[str], **given: Any) -> Child | subprocess.Popen[bytes]:
+        first = len(supervisor.ONCE_KNOWN)
+        if tuple(arguments[:first]) != supervisor.ONCE_KNOWN:
+            return subprocess.Popen(arguments, **given)
+        assert arguments[first] == sys.executable
+        log, own = Path(given["stdout"].name), given["env"]
+        child = spawn(arguments[first + 1 :], Path.cwd(), log, own)
+        child.stdin = Path(os.devnull).open("wb")
+        return child
+
+    replaced = SimpleNamespace(**{**vars(subprocess), "Popen": started})
+    patch.setattr(supervisor, "subprocess", replaced)
 
 
 # --- in the nursery ---------------------------------------------------------------
@@ -123,16 +156,22 @@ def _serve() -> list[str]:
                 answer: Any = None if status is None else os.waitstatus_to_exitcode(status)
             case str(module):
                 answer = bool(importlib.import_module(module))
-            case arguments, folder, log:
+            case arguments, folder, log, environment:
                 if not (answer := os.fork()):
-                    _settle(folder, log)
+                    _settle(folder, log, environment)
                     return list(arguments)
+                if environment is not None:  # here too: whoever is answered may signal the group
+                    os.setpgid(answer, answer)
         print(json.dumps(answer), flush=True)
     sys.exit()
 
 
-def _settle(folder: str, log: str) -> None:
+def _settle(folder: str, log: str, environment: dict[str, str] | None) -> None:
     os.chdir(folder)
+    if environment is not None:
+        os.setpgid(0, 0)
+        os.environ.clear()
+        os.environ.update(environment)
     nothing, said = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_APPEND)
     for number, file in enumerate((nothing, said, said)):
         os.dup2(file, number)

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.crypto.identity import Roster
-from secureps.crypto.rlwe import RlweAdder, encoding
+from secureps.crypto.ring import choose
+from secureps.crypto.rlwe import RlweAdder
 from secureps.crypto.secret import Secret
 from secureps.messages import orders
 from secureps.messages.requests import KeyShare, Noted, OpenRefused, Subscribe
@@ -204,7 +205,7 @@ class RogueRun:
 def read(site: Site, sent: Sequence[Sent], key: NDArray[np.int64]) -> NDArray[np.int64]:
     """The values of a sum of ciphertexts under any key, right or wrong, from the definition."""
     parameters, layout = site.plan.cipher_parameters, site.pinned.layout.group("all")
-    enc, at = encoding(parameters), site.pinned.place("all")
+    enc, at = choose(parameters), site.pinned.place("all")
     primes, adder = enc.ring.primes, RlweAdder(parameters)
     keys = {p: rlwe_kit.transformed(key.tolist(), p) for p in primes}
     found: list[int] = []

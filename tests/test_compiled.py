@@ -14,8 +14,7 @@ import pytest
 from secureps.client.runner import run_client
 from secureps.crypto import compiled
 from secureps.crypto.compiled import all_kept, keep_in, kernel_folder
-from secureps.crypto.ring import RINGS
-from secureps.crypto.rlwe import encoding
+from secureps.crypto.ring import RINGS, choose
 from secureps.errors import ConfigError
 from secureps.run import cli
 from secureps.run.up import Order
@@ -57,7 +56,7 @@ def shelf() -> Iterator[None]:
 
 
 def test_warming_covers_every_ring() -> None:
-    assert {encoding(parameters).ring for parameters in EVERY_RING} == set(RINGS)
+    assert {choose(parameters).ring for parameters in EVERY_RING} == set(RINGS)
 
 
 def test_after_warming_no_process_compiles_anything(tmp_path: Path) -> None:

@@ -36,6 +36,13 @@ def test_bytes_are_those_of_the_sealed_blocks(name: str) -> None:
     assert group.cohort == (2, 4)
 
 
+def test_fifty_small_holders_send_no_more_than_their_blocks_need() -> None:
+    """Blocks of 4,096, 4,096 and 1,421 slots: 2, 2 and 1 elements of the small ring."""
+    plan = load_plan(Path(__file__).parent.parent / "policies" / "digits_50.toml")
+    (group,) = explain(plan, {"all": VALUES}).groups
+    assert group.bytes_up == 5 * 13_568 == 67_840
+
+
 def test_epsilon_is_the_ledgers() -> None:
     price = explain(DIGITS, {"all": VALUES}).price
     assert price is not None

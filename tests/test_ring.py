@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import (
     ETA,
     GUIDELINES_LOG_Q,
@@ -115,7 +118,7 @@ def test_the_cheapest_encoding_is_chosen(
     capacity: int, bits: int, degree: int, digits: int
 ) -> None:
     levels = (1 << bits) - 2
-    chosen = choose(capacity, levels)
+    chosen = choose(CipherParameters("rlwe", capacity, levels))
     assert (chosen.ring.degree, chosen.digits) == (degree, digits)
     assert chosen.delta >= 2 * error_bound(capacity, 1)
     assert chosen.base == capacity * levels + 1
@@ -123,13 +126,50 @@ def test_the_cheapest_encoding_is_chosen(
     assert one_more.delta < 2 * error_bound(capacity, 1)
 
 
+@pytest.mark.parametrize(
+    ("slots", "degree", "digits", "size"),
+    [
+        (16, 2048, 1, 13_568),
+        (4_096, 2048, 1, 27_136),
+        (8_192, 2048, 1, 54_272),
+        (8_193, 4096, 4, 54_272),
+        (16_384, 4096, 4, 54_272),
+        (1 << 18, 4096, 4, 868_352),
+    ],
+)
+def test_small_blocks_take_the_ring_that_they_fill(
+    slots: int, degree: int, digits: int, size: int
+) -> None:
+    """16 bits of 64 members: one value a coefficient of the small ring, four of the large one."""
+    chosen = choose(CipherParameters("rlwe", 64, 65_534, slots=slots))
+    assert (chosen.ring.degree, chosen.digits) == (degree, digits)
+    assert chosen.block_bytes(slots) == size
+
+
+@given(
+    slots=st.integers(1, 1 << 19),
+    capacity=st.integers(1, 4096),
+    bits=st.integers(2, 24),
+    most_weight=st.sampled_from([1, 2, 4]),
+)
+def test_no_other_encoding_makes_a_smaller_block(
+    slots: int, capacity: int, bits: int, most_weight: int
+) -> None:
+    chosen = choose(CipherParameters("rlwe", capacity, (1 << bits) - 2, most_weight, slots))
+    bound = error_bound(capacity, most_weight)
+    for ring in RINGS:
+        others = [Encoding(ring, chosen.base, d) for d in range(1, 60)]
+        fits = [e for e in others if ring.modulus // chosen.base**e.digits >= 2 * bound]
+        assert all(chosen.block_bytes(slots) <= e.block_bytes(slots) for e in fits)
+
+
 def test_16_bits_of_32_members_take_at_most_3_4_bytes() -> None:
-    enc = choose(32, 65_534)
+    enc = choose(CipherParameters("rlwe", 32, 65_534))
     assert enc.elements(1 << 18) * enc.element_bytes / (1 << 18) <= 3.4
 
 
 def test_elements_are_whole() -> None:
-    enc = choose(32, 65_534)
+    enc = choose(CipherParameters("rlwe", 32, 65_534))
     assert [enc.elements(n) for n in (1, 4096, 4097)] == [1, 1, 2]
     assert enc.element_bytes == 2048 * 53 // 8
 
@@ -140,13 +180,13 @@ def test_elements_are_whole() -> None:
 )
 def test_what_fits_no_kernel_is_refused(capacity: int, levels: int) -> None:
     with pytest.raises(PlanRefused, match="rlwe sums weights below"):
-        choose(capacity, levels)
+        choose(CipherParameters("rlwe", capacity, levels))
 
 
 def test_what_fits_no_ring_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secureps.crypto.ring.RINGS", RINGS[:1])
     with pytest.raises(PlanRefused, match="fewer bits or a smaller capacity"):
-        choose(1 << 20, (1 << 27) - 1, 4)
+        choose(CipherParameters("rlwe", 1 << 20, (1 << 27) - 1, 4))
 
 
 def test_a_larger_q_is_no_ring() -> None:

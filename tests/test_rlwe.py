@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from secureps.crypto import rlwe
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.ring import ETA, SIGMA
-from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing, encoding
+from secureps.crypto.ring import ETA, SIGMA, choose
+from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
 from secureps.errors import InternalError, Malformed, Oversized, PlanRefused, Refused
 from tests.rlwe_kit import Ints, cohort, misfit, place, public_element, sealed
 
@@ -62,7 +62,7 @@ def opened(
 @every_set
 def test_weighted_sums_are_exact_at_every_extreme(parameters: CipherParameters) -> None:
     """All digits least, all greatest, extremes in turn, and anything: up to the whole capacity."""
-    slots, enc = 9_001, encoding(parameters)
+    slots, enc = 9_001, choose(parameters)
     heaviest = parameters.most_weight
     count = min(parameters.capacity // heaviest, 12)
     top = np.full(slots, parameters.levels, np.int64)
@@ -132,7 +132,7 @@ def test_thousands_of_members_are_reduced_in_time() -> None:
 
 @both_rings
 def test_nothing_added_opens_to_zeros(parameters: CipherParameters) -> None:
-    adder, degree = RlweAdder(parameters), encoding(parameters).ring.degree
+    adder, degree = RlweAdder(parameters), choose(parameters).ring.degree
     total = adder.total(adder.zero(5_000))
     nothing = KeySum(np.zeros(degree, np.int64), 0)
     assert not opened(parameters, total, nothing, 5_000).any()
@@ -170,8 +170,8 @@ def test_sizes_are_exact_and_others_are_refused(parameters: CipherParameters) ->
 @both_rings
 def test_one_coefficient_that_is_not_reduced_is_found(parameters: CipherParameters) -> None:
     """q itself in any place of either word; q - 1 is let through."""
-    adder, ring = RlweAdder(parameters), encoding(parameters).ring
-    slots, n = 2 * encoding(parameters).values, ring.degree
+    adder, ring = RlweAdder(parameters), choose(parameters).ring
+    slots, n = 2 * choose(parameters).values, ring.degree
     for element in range(2):
         for index, modulus in enumerate(ring.moduli):
             for at in (0, 1, n // 2, n - 1):
@@ -234,7 +234,7 @@ def test_a_wrong_key_sum_is_refused(parameters: CipherParameters) -> None:
 
 @both_rings
 def test_key_sums_that_none_can_be_are_malformed(parameters: CipherParameters) -> None:
-    degree = encoding(parameters).ring.degree
+    degree = choose(parameters).ring.degree
     for wrong in (np.zeros(degree - 1, np.int64), np.zeros((1, degree), np.int64)):
         with pytest.raises(Malformed, match="key sum of shape"):
             RlweOpener(parameters, place(9), KeySum(wrong, 1))
@@ -263,7 +263,7 @@ def test_residuals_are_as_large_as_foretold(
     members = [(random_values(parameters, slots, seed), w) for seed, w in enumerate(weights)]
     total, key, _ = cohort(parameters, place(slots), members)
     expected = SIGMA * math.sqrt(sum(w * w for w in weights))
-    coefficients = encoding(parameters).elements(slots) * encoding(parameters).ring.degree
+    coefficients = choose(parameters).elements(slots) * choose(parameters).ring.degree
     error = 5 / math.sqrt(2 * coefficients)
     for factor, good in ((1 + error, True), (1 - error, False)):
         monkeypatch.setattr(rlwe, "MOST_RESIDUAL", factor)
@@ -280,7 +280,7 @@ def test_a_wrong_residual_is_at_least_five_times_the_right_one() -> None:
     """Delta / sqrt(12) against sigma sqrt(sum w^2), for every set: 10 sigma fit below Delta / 2."""
     for parameters in PARAMETERS:
         most = SIGMA * math.sqrt(parameters.capacity * parameters.most_weight)
-        assert encoding(parameters).delta / math.sqrt(12) > 5 * most
+        assert choose(parameters).delta / math.sqrt(12) > 5 * most
 
 
 # --- one key, one cohort ----------------------------------------------------------
@@ -325,7 +325,7 @@ def test_parameters_beyond_every_ring_are_refused() -> None:
 
 
 def words(parameters: CipherParameters, payload: bytes) -> npt.NDArray[np.uint64]:
-    adder, slots = RlweAdder(parameters), encoding(parameters).values
+    adder, slots = RlweAdder(parameters), choose(parameters).values
     sums = adder.zero(slots * (len(payload) // adder.block_bytes(slots)))
     adder.add(sums, payload, 1)
     return sums.sums.view(np.uint64)
@@ -334,7 +334,7 @@ def words(parameters: CipherParameters, payload: bytes) -> npt.NDArray[np.uint64
 @both_rings
 def test_blocks_keys_and_elements_share_nothing(parameters: CipherParameters) -> None:
     """Differences of ciphertexts of the same values, and ciphertexts of zeros, are uniform."""
-    enc = encoding(parameters)
+    enc = choose(parameters)
     slots = 16 * enc.values
     zeros = np.zeros(slots, np.int64)
     one, other = RlweSealing(parameters, place(slots)), RlweSealing(parameters, place(slots))
@@ -394,16 +394,16 @@ def test_a_block_is_bit_for_bit_its_definition(
     parameters: CipherParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against Python's integers: stream, law, transform, digits, remainders, packing."""
-    slots = encoding(parameters).values + 5
+    slots = choose(parameters).values + 5
     values = random_values(parameters, slots, 1)
     found = fixed(parameters, slots, monkeypatch).seal(2, values)
-    assert found == sealed(encoding(parameters), place(slots), 2, values, NOISE_KEY)
+    assert found == sealed(choose(parameters), place(slots), 2, values, NOISE_KEY)
 
 
 def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of it, in the document's own words: the wire format cannot drift unseen."""
     values = np.array([0, 1, 2, 65_534])
-    enc, at = encoding(NARROW), place(4)
+    enc, at = choose(NARROW), place(4)
     sealing = fixed(NARROW, 4, monkeypatch)
     small = sealing.key.coefficients()
     block = sealing.seal(0, values)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.compiled import inlined
 from secureps.crypto.ntt import companion
 from secureps.crypto.public import PublicPolynomials
@@ -98,7 +99,7 @@ def test_companions_are_exact_for_every_kind_of_value(ring: Ring) -> None:
 @pytest.mark.parametrize(("capacity", "levels"), [(32, 65_534), (1, 1), (1, (1 << 32) - 1), (2, 1)])
 def test_the_greatest_digits_are_encoded_exactly(capacity: int, levels: int) -> None:
     """Many digits or large ones, under a zero key and zero noise: Delta m alone comes out."""
-    enc = choose(capacity, levels)
+    enc = choose(CipherParameters("rlwe", capacity, levels))
     ring, n = enc.ring, enc.ring.degree
     values = np.full((1, enc.digits, n), levels, np.int64)
     values[0, :, ::2] = np.random.default_rng(4).integers(0, levels, (enc.digits, n // 2))
@@ -137,7 +138,7 @@ SECRETIVE = {
 
 def compiled_anew() -> dict[str, dict[str, list[str]]]:
     """What the compiler makes of them; in a process that takes no kernel from the folder."""
-    enc = choose(32, 65_534)
+    enc = choose(CipherParameters("rlwe", 32, 65_534))
     test_the_greatest_digits_are_encoded_exactly(32, 65_534)
     test_a_key_is_transformed_with_its_companions(enc.ring)
     draw(np.zeros((3, 8), np.uint32))

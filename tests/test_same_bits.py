@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from tests.command import run
 from tests.federations import CIPHERS, Tensors, same
-from tests.nursery import ROOT
+from tests.nursery import ROOT, supervise_children
 from tests.processes import ADAM, plan_text
 
 SCRIPT = ROOT / "tests" / "walker_client.py"
@@ -72,6 +72,7 @@ def test_up_and_simulate_end_in_the_same_bits_under_every_cipher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`plain`, `bfv`, `rlwe` with one key holder, and with three of four: eight final models."""
+    supervise_children(monkeypatch)
     for command in ("up", "simulate"):  # a fifth of the time, and no bit of a model
         monkeypatch.setattr(f"secureps.run.{command}.draw", lambda *given: None)
     ciphers = ("plain", "bfv", "rlwe-alone", "rlwe")

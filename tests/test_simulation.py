@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from secureps.client.hands import MemberHands
 from secureps.crypto.bfv_seal import generate
+from secureps.crypto.ring import RINGS, choose
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError
 from secureps.messages.encoding import digest
@@ -53,6 +54,21 @@ def test_every_cipher_gives_the_same_model_bit_for_bit(cipher: str, tmp_path: Pa
     model = play(small_plan(cipher), tmp_path)
     assert same(model, unharmed("plain")[0])
     assert "body.count" not in model
+
+
+def test_the_large_ring_gives_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of this size take the small one."""
+    plan = small_plan("rlwe")
+    assert choose(plan.cipher_parameters).ring == RINGS[0]
+    choose.cache_clear()
+    monkeypatch.setattr("secureps.crypto.ring.RINGS", RINGS[1:])
+    try:
+        assert choose(plan.cipher_parameters).ring == RINGS[1]
+        assert same(play(plan, tmp_path), unharmed("plain")[0])
+    finally:
+        choose.cache_clear()
 
 
 def test_another_seed_gives_another_model(tmp_path: Path) -> None:

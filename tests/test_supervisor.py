@@ -173,7 +173,7 @@ def test_nothing_is_left_of_a_supervisor_that_ends_without_a_word(how: str, tmp_
 def test_what_is_not_known_yet_does_not_run(tmp_path: Path) -> None:
     """A supervisor that ends between a fork and its word to the reaper leaves nothing over."""
     mark = tmp_path / "ran"
-    command = (*module._ONCE_KNOWN, "touch", str(mark))
+    command = (*module.ONCE_KNOWN, "touch", str(mark))
     assert subprocess.run(command, input=b"").returncode == 1
     assert not mark.exists()
     assert subprocess.run(command, input=b"known\n").returncode == 0

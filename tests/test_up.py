@@ -29,7 +29,7 @@ from secureps.store.checkpoint import read_state, write_state
 from tests import extras_kit
 from tests.command import run
 from tests.federations import same
-from tests.nursery import ROOT
+from tests.nursery import ROOT, supervise_children
 
 UNSAFE = "unsafe seed: no privacy"
 SCRIPT = ROOT / "clients" / "digits_torch.py"
@@ -193,6 +193,7 @@ def test_a_flower_app_joins_and_its_holders_judge(
     before, _, rest = plan.read_text().replace("versions = 3", "versions = 2").partition("[priv")
     _, _, after = rest.partition("[federation]")
     plan.write_text(f"{before}[training]\nlr = 2.0\n[federation]{after}")
+    supervise_children(monkeypatch, "secureps.client.flower", "sklearn.datasets")
     assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", "--unsafe-seed", "5") == 0
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
     assert summary["versions"] == {"all": 2}
@@ -251,6 +252,7 @@ def test_spent_budgets_end_the_run_before_its_time(
     plan = write_plan(tmp_path / "plan.toml", script=script)
     plan.write_text(plan.read_text().replace("budget = 50.0", "budget = 2.5"))
     monkeypatch.setenv("COLUMNS", "120")
+    supervise_children(monkeypatch)
     assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", "--unsafe-seed", "5") == 0
     told = capsys.readouterr().out
     ending = "the privacy budget is spent: after version 1, another would bring 3 clients"
@@ -294,12 +296,13 @@ def test_up_that_is_killed_leaves_nothing_over_either(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_script_that_fails_again_and_again_ends_the_run(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "broken.py"
     script.write_text("make = print\nif __name__ == '__main__':\n    raise SystemExit('no data')\n")
     order = Order(write_plan(tmp_path / "plan.toml", script=script), tmp_path / "run", None, ENV)
     told = io.StringIO()
+    supervise_children(monkeypatch)
     with pytest.raises(OperatorError, match=r"client-0\d died twice in .*: no data; see .*\.log"):
         up(order, Console(file=told))
     assert "client-00: no data" in told.getvalue()

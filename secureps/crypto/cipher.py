@@ -45,20 +45,23 @@ class CipherParameters:
         capacity: W, the greatest total weight of a cohort.
         levels: 2Z, the greatest value in a slot of one block.
         most_weight: w_max, the greatest weight of one member.
+        slots: integers of a full block, for which the fewest bytes are sought.
 
     Raises:
-        PlanRefused: capacity or levels below 1, or sums that do not fit 62 bits.
+        PlanRefused: capacity, levels or slots below 1, or sums that do not fit 62 bits.
     """
 
     name: str
     capacity: int
     levels: int
     most_weight: int = 1
+    slots: int = 1 << 18
 
     def __post_init__(self) -> None:
-        if self.capacity < 1 or self.levels < 1:
+        if min(self.capacity, self.levels, self.slots) < 1:
             raise PlanRefused(
-                f"capacity {self.capacity} and levels {self.levels} must both be at least 1"
+                f"capacity {self.capacity}, levels {self.levels} and slots {self.slots} must all "
+                "be at least 1"
             )
         if (self.capacity * self.levels).bit_length() > 62:
             raise PlanRefused(

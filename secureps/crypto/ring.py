@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from secureps.codec.pack import capacity_base
+from secureps.crypto.cipher import CipherParameters
 from secureps.errors import PlanRefused
 
 ETA = 41
@@ -126,6 +127,10 @@ class Encoding:
         """Ring elements of a block of so many integers."""
         return -(-slots // self.values)
 
+    def block_bytes(self, slots: int) -> int:
+        """Bytes of a sealed block of so many integers."""
+        return self.elements(slots) * self.element_bytes
+
 
 def error_bound(capacity: int, most_weight: int) -> float:
     """10 sigma of sum w_i e_i: sum w^2 is at most W w_max. Half of Delta must exceed it."""
@@ -140,16 +145,18 @@ def most_digits(ring: Ring, base: int, bound: float) -> int:
     return digits
 
 
-def choose(capacity: int, levels: int, most_weight: int = 1) -> Encoding:
-    """The encoding with the fewest bytes a value; of two alike, the smaller ring.
+@lru_cache(maxsize=16)
+def choose(parameters: CipherParameters) -> Encoding:
+    """The encoding with the fewest bytes of a full block; of two alike, the smaller ring.
 
-    Args:
-        capacity: W, the greatest total weight of a cohort.
-        levels: 2Z, the greatest integer of one member.
-        most_weight: w_max, the greatest weight of one member.
     Raises:
         PlanRefused: not one value fits a coefficient of any ring, or the kernels' integers.
     """
+    capacity, levels, most_weight = (
+        parameters.capacity,
+        parameters.levels,
+        parameters.most_weight,
+    )
     base, bound = capacity_base(capacity, levels), error_bound(capacity, most_weight)
     if capacity >= MOST_CAPACITY or levels >= MOST_LEVELS or base >= MOST_BASE:
         raise PlanRefused(
@@ -163,4 +170,4 @@ def choose(capacity: int, levels: int, most_weight: int = 1) -> Encoding:
             f"for {RINGS[-1].modulus.bit_length()} bits with the noise; fewer bits or a smaller "
             "capacity would do"
         )
-    return min(found, key=lambda e: (e.element_bytes / e.values, e.ring.degree))
+    return min(found, key=lambda e: (e.block_bytes(parameters.slots), e.ring.degree))

@@ -28,7 +28,6 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NoReturn
 
 import numpy as np
@@ -63,12 +62,6 @@ _MOST_UNITS = 1 << 11
 """2^11 (2^53 - 1) < 2^64: sums of so many words can wait for their reduction."""
 _WORD = np.dtype("<u8")
 _ZEROS = bytes(1 << 16)
-
-
-@lru_cache(maxsize=16)
-def encoding(parameters: CipherParameters) -> Encoding:
-    """Ring and digits of a plan; PlanRefused if nothing fits."""
-    return choose(parameters.capacity, parameters.levels, parameters.most_weight)
 
 
 Words = Callable[[tuple[int, ...]], npt.NDArray[np.uint32]]
@@ -122,12 +115,12 @@ class RlweAdder:
     def __init__(self, parameters: CipherParameters) -> None:
         load_kernels()
         self._capacity = parameters.capacity
-        self._encoding = encoding(parameters)
+        self._encoding = choose(parameters)
         self._degree = self._encoding.ring.degree
         self._packed = self._degree * WORD_BITS // 64
 
     def block_bytes(self, slots: int) -> int:
-        return self._encoding.elements(slots) * self._encoding.element_bytes
+        return self._encoding.block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
         return 8 * self._words(slots)
@@ -191,7 +184,7 @@ class RlweSealing:
         load_kernels()
         self._levels = parameters.levels
         self._slots = place.slots
-        self._encoding = encoding(parameters)
+        self._encoding = choose(parameters)
         self._public = PublicPolynomials(self._encoding.ring, place)
         self._noise = _Noise()
         self._sealed: set[int] = set()
@@ -246,7 +239,7 @@ class RlweClear:
     def __init__(self, parameters: CipherParameters) -> None:
         load_kernels()
         self._levels = parameters.levels
-        self._encoding = encoding(parameters)
+        self._encoding = choose(parameters)
 
     def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
         """A block as `RlweSealing.seal` gives it; raises as it does for values."""
@@ -329,7 +322,7 @@ class RlweOpener:
     def __init__(self, parameters: CipherParameters, place: Place, key: KeySum) -> None:
         load_kernels()
         self._slots = place.slots
-        self._encoding = encoding(parameters)
+        self._encoding = choose(parameters)
         self._adder = RlweAdder(parameters)
         self._public = PublicPolynomials(self._encoding.ring, place)
         self._most = MOST_RESIDUAL * SIGMA * math.sqrt(key.squares)

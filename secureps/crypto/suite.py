@@ -83,7 +83,7 @@ class RlweCipher(Cipher):
     opening = Opening.COMMITTEE
 
     def __init__(self, parameters: CipherParameters) -> None:
-        choose(parameters.capacity, parameters.levels, parameters.most_weight)
+        choose(parameters)
         self._parameters = parameters
 
     @property
@@ -113,10 +113,9 @@ class RlweCipher(Cipher):
         return RlweOpener(self._parameters, place, key)
 
 
-@lru_cache(maxsize=16)
 def key_length(parameters: CipherParameters) -> int:
     """N, the coefficients of a one-time key of `rlwe`; PlanRefused if no ring has room."""
-    return choose(parameters.capacity, parameters.levels, parameters.most_weight).ring.degree
+    return choose(parameters).ring.degree
 
 
 CIPHERS: dict[str, Callable[[CipherParameters], Cipher]] = {

@@ -8,13 +8,13 @@ live here: who must collude (`policy.sights`), and what updates cost (`policy.ex
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.crypto.cipher import CipherParameters, Opening
-from secureps.crypto.ring import GUIDELINES_LOG_Q
+from secureps.crypto.ring import GUIDELINES_LOG_Q, choose
 from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
-from secureps.policy.envelopes import COEFFICIENT_BYTES, encoding, envelope_bytes, value_bytes
+from secureps.policy.envelopes import COEFFICIENT_BYTES, envelope_bytes, value_bytes
 from secureps.policy.plan import Plan
 from secureps.policy.sights import withstood
 
@@ -65,7 +65,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
     if plan.opening is not Opening.COMMITTEE:
         return None
     committee = plan.unnamed_committee
-    own = encoding(plan.cipher_parameters)
+    own = choose(plan.cipher_parameters)
     ring, shared = own.ring, envelope_bytes(committee, own.ring.degree)
     receipts = sum(plan.bounds(group.name).most * (RECEIPT_BYTES + shared) for group in groups)
     return CommitteeCost(
@@ -93,14 +93,14 @@ def advice(plan: Plan) -> Iterator[str]:
     own = plan.cipher_parameters
     now, bits = value_bytes(own), _bits(own.levels)
     largest = max(plan.bounds(name).most for name in plan.all_groups) + plan.noisy_shards
-    tight = value_bytes(CipherParameters(own.name, largest, own.levels))
+    tight = value_bytes(replace(own, capacity=largest))
     if tight < now:
         yield (
             f"cipher.capacity: no cohort is larger than {largest}; that capacity would take "
             f"{tight:.2f} bytes a value in place of {now:.2f}"
         )
     for fewer in range(bits - 1, max(1, bits - 3), -1):
-        less = value_bytes(CipherParameters(own.name, own.capacity, _levels(fewer)))
+        less = value_bytes(replace(own, levels=_levels(fewer)))
         if less < now:
             yield (
                 f"bits: {fewer} would take {less:.2f} bytes a value in place of {now:.2f}, in "
@@ -120,7 +120,7 @@ def _bits(levels: int) -> int:
 def _fits(parameters: CipherParameters, capacity: int, levels: int) -> bool:
     """Whether other parameters take no byte more."""
     try:
-        other = CipherParameters(parameters.name, capacity, levels, parameters.most_weight)
+        other = replace(parameters, capacity=capacity, levels=levels)
         return value_bytes(other) <= value_bytes(parameters)
     except PlanRefused:
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from secureps.crypto import envelope
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.ring import Encoding, choose
+from secureps.crypto.ring import choose
 from secureps.crypto.sharing import Committee
 
 DIGEST_BYTES = 32
@@ -16,15 +16,9 @@ COEFFICIENT_BYTES = 4
 """Of a correction or an answer, modulo 2^31 - 1."""
 
 
-def encoding(parameters: CipherParameters) -> Encoding:
-    """How values lie in the ring's elements."""
-    return choose(parameters.capacity, parameters.levels, parameters.most_weight)
-
-
 def value_bytes(parameters: CipherParameters) -> float:
-    """Bytes of a value in a full element."""
-    own = encoding(parameters)
-    return own.element_bytes / own.values
+    """Bytes of a value in a full block."""
+    return choose(parameters).block_bytes(parameters.slots) / parameters.slots
 
 
 def envelope_bytes(committee: Committee, degree: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from secureps.config import ClientPrivacySection, RecordPrivacySection, ServeSection
-from secureps.crypto.cipher import Opening
+from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
@@ -139,7 +139,7 @@ def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanati
 
 def _cost(plan: Plan, group: GroupLayout) -> GroupCost:
     section, rule = plan.group(group.name), plan.bounds(group.name)
-    up = _bytes_up(plan, group)
+    up = _bytes_up(plan.cipher_parameters, group)
     return GroupCost(
         name=group.name,
         values=group.size,
@@ -154,8 +154,8 @@ def _cost(plan: Plan, group: GroupLayout) -> GroupCost:
     )
 
 
-def _bytes_up(plan: Plan, group: GroupLayout) -> int:
-    adder = cipher(plan.cipher_parameters).adder()
+def _bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
+    adder = cipher(parameters).adder()
     full, last = adder.block_bytes(1 + group.block_values), group.slots(group.blocks - 1)
     return (group.blocks - 1) * full + adder.block_bytes(last)
 
@@ -390,10 +390,10 @@ OPENED = ServeSection.model_fields["minimum"].default
 
 def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
     """Says where ciphertexts are sent that are far from full."""
-    adder = cipher(plan.cipher_parameters).adder()
-    up = _bytes_up(plan, group)
-    larger = _bytes_up(plan, replace(group, block_values=POSSIBLE_BLOCK - 1))
-    best = adder.block_bytes(POSSIBLE_BLOCK) / POSSIBLE_BLOCK
+    up = _bytes_up(plan.cipher_parameters, group)
+    possible = replace(plan.cipher_parameters, slots=POSSIBLE_BLOCK)
+    larger = _bytes_up(possible, replace(group, block_values=POSSIBLE_BLOCK - 1))
+    best = cipher(possible).adder().block_bytes(POSSIBLE_BLOCK) / POSSIBLE_BLOCK
     if up > 1.2 * larger:
         yield (
             f"{_head(plan, group.name)}blocks of {plan.section.block_size} values leave "

@@ -262,7 +262,9 @@ class Plan:
         levels = 2 * ((1 << (bits - 1)) - 1)
         section = self.section.cipher
         heaviest = max(self.bounds(name).most_weight for name in self.all_groups)
-        return CipherParameters(section.name, section.capacity, levels, heaviest)
+        return CipherParameters(
+            section.name, section.capacity, levels, heaviest, self.section.block_size
+        )
 
     @cached_property
     def holders(self) -> int:

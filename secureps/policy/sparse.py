@@ -12,10 +12,11 @@ from fnmatch import fnmatchcase
 
 from secureps.config import GroupSection
 from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.ring import choose
 from secureps.crypto.sharing import Committee
 from secureps.errors import Malformed, PlanRefused
 from secureps.model.layout import GroupLayout, RowBlocks
-from secureps.policy.envelopes import encoding, envelope_bytes, value_bytes
+from secureps.policy.envelopes import envelope_bytes
 
 
 def row_blocks(section: GroupSection) -> RowBlocks | None:
@@ -69,11 +70,13 @@ def refuse_small(
     cut = row_blocks(section)
     assert cut is not None
     most = max(group.size for group in groups)
-    sealed = math.floor(most * value_bytes(parameters))
-    envelopes = envelope_bytes(committee, encoding(parameters).ring.degree)
+    own = choose(parameters)
+    a_value = own.element_bytes / own.values
+    sealed = math.floor(most * a_value)
+    envelopes = envelope_bytes(committee, own.ring.degree)
     if sealed < envelopes:
         a_row = most / min(cut.block, cut.rows)
-        enough = math.ceil(envelopes / (a_row * value_bytes(parameters)))
+        enough = math.ceil(envelopes / (a_row * a_value))
         raise PlanRefused(
             f"group {section.name}: sparse.block = {cut.block}: a row-block has {most} values, "
             f"{sealed} bytes when sealed, and its envelopes for the key holders take {envelopes}: "

@@ -34,7 +34,7 @@ TAIL_LINES = 8
 _TICK = 0.02
 _TAIL_BYTES = 8192
 
-_ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
+ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
 """Before a command: it runs when a line comes, and never if this process has ended before."""
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -240,7 +240,7 @@ class Supervisor:
                 if self._reaper is None:
                     self._reaper = _start_reaper(self._grace)
                 running.process = process = subprocess.Popen(
-                    (*_ONCE_KNOWN, *program.arguments),
+                    (*ONCE_KNOWN, *program.arguments),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
