@@ -137,7 +137,7 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
         assert arguments[first] == sys.executable
         log, own = Path(given["stdout"].name), given["env"]
         child = spawn(arguments[first + 1 :], Path.cwd(), log, own)
-        child.stdin = Path(os.devnull).open("wb")
+        child.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb")
         return child
 
     replaced = SimpleNamespace(**{**vars(subprocess), "Popen": started})
