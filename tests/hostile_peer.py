@@ -195,7 +195,7 @@ class HostilePeer:
         whole = b"".join(framing.pieces(envelope, put.payload))
         if announced is not None:
             whole = whole[:4] + announced.to_bytes(8, "little") + whole[12:]
-        return envelope, [whole[at : at + framing.PIECE] for at in range(0, len(whole), 1 << 20)]
+        return envelope, [whole[at : at + (1 << 20)] for at in range(0, len(whole), 1 << 20)]
 
 
 Send = Callable[[HostilePeer], Any]

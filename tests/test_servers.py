@@ -157,9 +157,9 @@ def hang(shard: Shard, count: int = 1, free: int = servers.THREADS) -> None:
 def upload(shard: Shard, go: threading.Event) -> None:
     """A handler waits for the rest of a payload."""
     server, _, door = shard
-    free = server._budget._free
+    held = server.bytes_in_flight
     door.upload(1000, go)
-    await_(lambda: server._budget._free < free)
+    await_(lambda: server.bytes_in_flight > held)
 
 
 def download(shard: Shard) -> None:

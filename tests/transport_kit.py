@@ -23,11 +23,13 @@ from secureps.errors import (
     UnknownParty,
     Unreachable,
     Unsigned,
+    WrongVersion,
     from_wire,
 )
 from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import Commit
 from secureps.messages.requests import (
+    AskBlock,
     AskStatus,
     GetBlock,
     GetSum,
@@ -41,7 +43,7 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.submission import BlockHeader, SubmissionId
-from secureps.wire import framing
+from secureps.wire import pace
 from secureps.wire.rpc import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.transport import Endpoint, InProcessNetwork, Transport, running
 
@@ -69,6 +71,8 @@ class Echo:
     def __init__(self) -> None:
         self.seen: list[tuple[str, Any]] = []
         self.hung: list[Future[Any]] = []
+        self.stored: set[BlockHeader] = set()
+        self.refused: set[BlockHeader] = set()
         self.streams: dict[str, Callable[[Any], None]] = {}
         self.subscribed: queue.Queue[str] = queue.Queue()
         self.cancelled: queue.Queue[str] = queue.Queue()
@@ -91,6 +95,10 @@ class Echo:
                 future.cancel()
             case OpenRefused(holder="hang"):
                 self.hung.append(future)
+            case AskBlock(header) if header in self.refused:
+                future.set_exception(WrongVersion("too late"))
+            case AskBlock(header):
+                future.set_result(Stored(header.digest, None if header in self.stored else 0))
             case PutBlock(payload=payload):
                 future.set_result(Stored(payload_digest(payload)))
             case GetBlock(block=length) | GetSum(block=length):
@@ -284,7 +292,7 @@ class TransportContract:
         assert not future.cancel()
         assert world.result(future) == Noted()
 
-    @pytest.mark.parametrize("length", [0, 1, framing.PIECE - 200, framing.PIECE, (3 << 20) + 1])
+    @pytest.mark.parametrize("length", [0, 1, pace.SHORTEST, pace.LONGEST, (3 << 20) + 1])
     def test_payloads_travel_whole(self, world: Any, server: Echo, length: int) -> None:
         transport = world.transport("a")
         message = put(os.urandom(length))

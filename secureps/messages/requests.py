@@ -365,42 +365,57 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class PutBlock:
-    """A block for the shard's spool; the payload goes beside the message, not in it."""
+    """A block for the shard's spool; the payload goes beside the message, not in it.
+
+    `offset` is the place of the payload's first byte in the block: 0, unless an upload goes on that
+    broke before.
+    """
 
     header: BlockHeader
     payload: bytes = b""
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AskBlock:
+    """Is this block wanted, and how much of it is here? Answered with Stored, or refused."""
+
+    header: BlockHeader
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The block is durable in the spool."""
+    """The block is durable in the spool; or, if `have` says so, that many of its bytes are here."""
 
     digest: bytes
+    have: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GetBlock:
-    """Asks for the values of a published block (float32, little endian)."""
+    """Asks for the values of a published block (float32, little endian), from byte `offset` on."""
 
     run: bytes
     group: str
     version: int
     block: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GetSum:
-    """A holder asks for the ciphertext sum of a block of a cohort."""
+    """A holder asks for the ciphertext sum of a block of a cohort, from byte `offset` on."""
 
     run: bytes
     group: str
     cohort: int
     block: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Answers GetBlock and GetSum."""
+    """Answers GetBlock and GetSum; the digest is of the whole, whatever was asked for."""
 
     digest: bytes
     payload: bytes = b""

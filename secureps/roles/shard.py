@@ -46,6 +46,7 @@ from secureps.messages.records import (
     SumsMade,
 )
 from secureps.messages.requests import (
+    AskBlock,
     Checkpointed,
     GetBlock,
     GetSum,
@@ -194,6 +195,9 @@ class Shard:
 
     def handle(self, now: float, sender: str, event: Any) -> Step:
         match event:
+            case AskBlock(header):
+                wanted = self.inspect(sender, PutBlock(header))
+                return Step(effects=[Answer(Stored(header.digest, 0 if wanted else None))])
             case PutBlock(header):
                 return self._put(header)
             case GetBlock() | GetSum():

@@ -34,8 +34,9 @@ from secureps.run.progress import headed, size
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
 from secureps.run.simulate import load_scenario
 from secureps.sections import read_toml
-from secureps.wire import rpc, servers
+from secureps.wire import servers
 from secureps.wire.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
+from secureps.wire.pace import LANES
 
 PROGRAM_BYTES = 86_000_000
 """Resident in a shard that has no model yet: Python 3.11, numpy, gRPC (`benchmarks.memory`,
@@ -92,7 +93,7 @@ def service(plan: Plan, clients: int | None = None) -> Service:
         connection=CONNECTION_BUFFER,
         stream=STREAM_BUFFER,
         threads=servers.THREADS,
-        streams=rpc.THREADS,
+        streams=LANES,
         piece=PIECE,
         in_flight=IN_FLIGHT_BYTES,
     )

@@ -8,7 +8,8 @@
 
 A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payload length
 (uint64), both little endian, the envelope, and then the payload, which may begin in the
-first piece. What must not live here: connections and threads.
+first piece. What is sent of a payload begins at its message's offset and goes on to its end.
+What must not live here: connections and threads.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from secureps.errors import (
     Unsigned,
     from_wire,
 )
-from secureps.messages.requests import GetBlock, GetSum, PutBlock, Refusal, Subscribe
+from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Refusal, Subscribe
 from secureps.wire.codec import MESSAGE_LIMIT, decode, encode
+from secureps.wire.pace import LONGEST, cut
 
 COORDINATOR_SERVICE = "secureps.Coordinator"
 SHARD_SERVICE = "secureps.Shard"
@@ -47,13 +49,13 @@ GET = f"/{SHARD_SERVICE}/Get"
 NOT_TOLD = (PutBlock, GetBlock, GetSum, Subscribe)
 """Requests that have a method of their own."""
 
-PIECE = 1 << 20
-"""Bytes of one gRPC message of a frame: measured best, of 64 KiB to 4 MiB."""
+HEADER_LIMIT = 64 << 10
+"""Bytes of the envelope of a frame."""
+PIECE = LONGEST + HEADER_LIMIT
+"""Bytes of the longest piece of a frame: its envelope and a piece of payload."""
 STREAM_BUFFER = 256 << 10
 CONNECTION_BUFFER = 256 << 10
 """Bytes that a server's gRPC holds of an upload that waits for a thread, and of its connection."""
-HEADER_LIMIT = 64 << 10
-"""Bytes of the envelope of a frame."""
 TEXT_LIMIT = 1000
 """Characters of an error's text that travel."""
 RETRY_LIMIT = 3600.0
@@ -134,13 +136,21 @@ def sender_of(metadata: Iterable[Any] | None) -> tuple[str, bytes]:
 # --- frames -----------------------------------------------------------------------
 
 
-def pieces(envelope: bytes, payload: bytes) -> Iterator[bytes]:
-    """The frame of an envelope and a payload, in pieces of at most PIECE bytes."""
+def pieces(envelope: bytes, payload: bytes | memoryview) -> Iterator[bytes]:
+    """The frame of an envelope and a payload, in pieces as `pace.cut` makes them."""
     view = memoryview(payload)
-    first = PIECE - _PREFIX.size - len(envelope)
-    yield b"".join((_PREFIX.pack(len(envelope), len(view)), envelope, view[:first]))
-    for start in range(first, len(view), PIECE):
-        yield bytes(view[start : start + PIECE])
+    rest = cut(view)
+    head = _PREFIX.pack(len(envelope), len(view)) + envelope
+    yield b"".join((head, next(rest, b"")))
+    for piece in rest:
+        yield bytes(piece)
+
+
+def part(reply: Payload, request: GetBlock | GetSum) -> memoryview:
+    """What a request asks for of a payload; Malformed if it has no such byte."""
+    if not 0 <= request.offset <= len(reply.payload):
+        raise Malformed(f"byte {request.offset} of {len(reply.payload)} is asked for")
+    return memoryview(reply.payload)[request.offset :]
 
 
 def open_frame(first: bytes) -> tuple[bytes, int, memoryview]:
@@ -159,29 +169,41 @@ def open_frame(first: bytes) -> tuple[bytes, int, memoryview]:
     return first[_PREFIX.size : end], length, memoryview(first)[end:]
 
 
-def collect(begin: memoryview, length: int, more: Iterator[bytes]) -> bytes:
-    """A payload of exactly `length` bytes; the caller has judged `length` already.
+class Collected:
+    """What is here of a payload on its way; it may come over several connections."""
 
-    Raises:
-        Malformed: fewer bytes came, or an empty piece.
-        Oversized: more bytes came.
-    """
-    whole = io.BytesIO()  # its `getvalue` is no copy, as a join of pieces would be
-    have = whole.write(begin)
-    del begin
-    for piece in more:
+    def __init__(self) -> None:
+        self.digest = b""
+        self._bytes = io.BytesIO()  # its `getvalue` is no copy, as a join of pieces would be
+
+    @property
+    def have(self) -> int:
+        """Bytes that are here."""
+        return self._bytes.tell()
+
+    def begin(self, digest: bytes) -> None:
+        """What comes is of the payload with this digest; of another one nothing is here."""
+        if self.digest != digest:
+            self.digest, self._bytes = digest, io.BytesIO()
+
+    def add(self, piece: bytes | memoryview, length: int) -> None:
+        """The next bytes of a payload of `length`.
+
+        Raises:
+            Malformed: there are none.
+            Oversized: more than that came.
+        """
         if not piece:
             raise Malformed("an empty piece of payload")
-        have += len(piece)
-        if have > length:
-            break
-        whole.write(piece)
-        del piece  # pieces are not held while the next one is on its way
-    if have > length:
-        raise Oversized(f"more than the announced {length} bytes of payload")
-    if have < length:
-        raise Malformed(f"{have} bytes of payload instead of the announced {length}")
-    return whole.getvalue()
+        if self.have + len(piece) > length:
+            raise Oversized(f"more than the announced {length} bytes of payload")
+        self._bytes.write(piece)
+
+    def whole(self, length: int) -> bytes:
+        """The payload; Malformed if bytes are missing."""
+        if self.have < length:
+            raise Malformed(f"{self.have} bytes of payload instead of the announced {length}")
+        return self._bytes.getvalue()
 
 
 # --- errors -----------------------------------------------------------------------

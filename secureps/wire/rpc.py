@@ -1,22 +1,32 @@
 """gRPC, the dialling side; the servers are in `wire.servers` and are named here too.
 
-Small messages are unary calls without a thread. Payloads go and come in pieces of 1 MiB,
-by a small pool of threads. A watch has a daemon thread at the watcher, none at the
-coordinator. What must not live here: what messages mean, and retries.
+Small messages are unary calls without a thread. Payloads go and come in pieces, by a small pool
+of threads, as many at once as the link carries (`wire.pace`); one that moves is left to move, and
+goes on where it was when its connection breaks. A watch has a daemon thread at the watcher, none
+at the coordinator. What must not live here: what messages mean, and retries.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
 
 from secureps.errors import InternalError, Oversized, SecurepsError, Unreachable
-from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Subscribe
+from secureps.messages.requests import (
+    AskBlock,
+    GetBlock,
+    GetSum,
+    Payload,
+    PutBlock,
+    Stored,
+    Subscribe,
+)
 from secureps.wire.codec import decode, encode
 from secureps.wire.framing import (
     CLIENT_OPTIONS,
@@ -25,14 +35,15 @@ from secureps.wire.framing import (
     PUT,
     SHARD_TELL,
     WATCH,
+    Collected,
     check_party,
-    collect,
     credentials,
     error_of,
     open_frame,
     options,
     pieces,
 )
+from secureps.wire.pace import LANES, Lanes, Progress
 from secureps.wire.servers import Authenticate, CoordinatorServer, ShardServer
 from secureps.wire.transport import COORDINATOR, Cancel, Deliver, closed, running, settle, told
 
@@ -40,8 +51,8 @@ __all__ = ["Authenticate", "CoordinatorServer", "GrpcTransport", "ShardServer"]
 
 PAYLOAD_LIMIT = 1 << 30
 """Bytes of the longest payload that a server may send."""
-THREADS = 8
-"""Payloads that are sent or fetched at once."""
+ASK_FROM = 256 << 10
+"""Bytes of a payload of which it is asked first how much of it is there already."""
 
 
 class GrpcTransport:
@@ -51,8 +62,8 @@ class GrpcTransport:
         party: who is dialling.
         sign: signs bytes with the party's key (Ed25519).
         addresses: HOST:PORT by party, as far as known; `locate` adds others.
-        timeout: seconds after which a call fails with Unreachable; waiting for one of the
-            threads that move payloads does not count.
+        timeout: seconds after which a call without an answer fails with Unreachable, and a
+            payload of which not a byte more went or came.
 
     Raises:
         Malformed: `party` is no party's name.
@@ -73,6 +84,9 @@ class GrpcTransport:
         self._channels: dict[str, grpc.Channel] = {}
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
+        self._lanes = Lanes()
+        self._halves: dict[tuple[str, bytes], Collected] = {}
+        """Payloads of which a part came; at most one for each lane, for when they are asked for."""
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
 
@@ -83,9 +97,9 @@ class GrpcTransport:
         try:
             envelope = encode(message)
             if isinstance(message, PutBlock):
-                self._submit(self._put, future, to, envelope, message.payload)
+                self._submit(self._put, future, to, message)
             elif isinstance(message, GetBlock | GetSum):
-                self._submit(self._get, future, to, envelope)
+                self._submit(self._get, future, to, message)
             else:
                 self._tell(future, to, envelope)
         except Exception as error:
@@ -124,6 +138,7 @@ class GrpcTransport:
             watch.cancel()
         for future in pending:
             self._settle(future, closed())
+        self._lanes.close()
         for channel in channels.values():
             channel.close()
         if pool is not None:
@@ -150,7 +165,8 @@ class GrpcTransport:
     def _submit(self, work: Callable[..., Any], future: Future[Any], to: str, *rest: Any) -> None:
         def run() -> None:
             try:
-                result = work(to, *rest)
+                with self._lanes.taken():
+                    result = work(to, *rest)
             except Exception as error:
                 result = self._failed(error, to)
             self._settle(future, result)
@@ -159,7 +175,7 @@ class GrpcTransport:
             if self._closed:
                 raise closed()
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="payload")
+                self._pool = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
             self._pool.submit(run)
 
     def _tell(self, future: Future[Any], to: str, envelope: bytes) -> None:
@@ -177,26 +193,114 @@ class GrpcTransport:
 
         call.future(envelope, timeout=self._timeout, metadata=metadata).add_done_callback(done)
 
-    def _put(self, to: str, envelope: bytes, payload: bytes) -> Any:
-        metadata = self._metadata(PUT, envelope)
-        call: Any = self._channel(to).stream_unary(PUT)
-        frame = pieces(envelope, payload)
-        return decode(call(frame, timeout=self._timeout, metadata=metadata))
+    # --- payloads -----------------------------------------------------------------
 
-    def _get(self, to: str, envelope: bytes) -> Any:
+    def _put(self, to: str, message: PutBlock) -> Any:
+        """Sends a block, after a break from where the server has it; as long as it moves."""
+        offset = 0
+        if len(message.payload) > ASK_FROM:
+            asked = self._ask(to, message)
+            if asked.have is None:
+                return asked
+            offset = asked.have
+        while True:
+            try:
+                reply = self._put_from(to, message, offset)
+            except Exception as error:
+                if not _broke(self._failed(error, to)):
+                    raise
+                reply = self._ask(to, message)
+                if reply.have is not None and reply.have <= offset:
+                    raise
+            if not isinstance(reply, Stored) or reply.have is None:
+                return reply
+            offset = reply.have
+
+    def _ask(self, to: str, message: PutBlock) -> Stored:
+        envelope = encode(AskBlock(message.header))
+        call: Any = self._channel(to).unary_unary(SHARD_TELL)
+        metadata = self._metadata(SHARD_TELL, envelope)
+        reply = decode(call(envelope, timeout=self._timeout, metadata=metadata))
+        if not isinstance(reply, Stored):
+            raise InternalError(f"{to} answered with a {type(reply).__name__}")
+        return reply
+
+    def _put_from(self, to: str, message: PutBlock, offset: int) -> Any:
+        envelope = encode(dataclasses.replace(message, offset=offset))
+        metadata = self._metadata(PUT, envelope)
+        method: Any = self._channel(to).stream_unary(PUT)
+        frame = pieces(envelope, memoryview(message.payload)[offset:])
+        moved: list[Callable[[], None]] = []
+
+        def counted() -> Iterator[bytes]:
+            for piece in frame:
+                yield piece
+                for each in moved:
+                    each()
+
+        call = method.future(counted(), metadata=metadata)
+        with self._watched(call, to) as progress:
+            moved.append(progress.moved)
+            return decode(call.result())
+
+    def _get(self, to: str, message: GetBlock | GetSum) -> Any:
+        """Fetches a payload, after a break from where it has it; as long as it moves."""
+        name = (to, encode(message))
+        with self._lock:
+            here = self._halves.pop(name, None) or Collected()
+        while True:
+            before = here.have
+            try:
+                return self._get_from(to, message, here)
+            except Exception as error:
+                if not _broke(self._failed(error, to)):
+                    raise
+                if here.have <= before:
+                    with self._lock:
+                        self._halves[name] = here
+                        while len(self._halves) > LANES:
+                            del self._halves[next(iter(self._halves))]
+                    raise
+
+    def _get_from(self, to: str, message: GetBlock | GetSum, here: Collected) -> Any:
+        offset = here.have
+        envelope = encode(dataclasses.replace(message, offset=offset))
         metadata = self._metadata(GET, envelope)
-        call: Any = self._channel(to).unary_stream(GET)
-        stream = call(envelope, timeout=self._timeout, metadata=metadata)
-        try:
-            answer, length, begin = open_frame(next(stream, b""))
-            reply = decode(answer)
+        method: Any = self._channel(to).unary_stream(GET)
+        stream = method(envelope, metadata=metadata)
+        with self._watched(stream, to) as progress:
+            answer, rest, begin = open_frame(next(stream, b""))
+            reply, length = decode(answer), offset + rest
             if not isinstance(reply, Payload):
                 raise InternalError(f"{to} answered with a {type(reply).__name__}")
             if length > PAYLOAD_LIMIT:
                 raise Oversized(f"{to} announces {length} bytes, more than {PAYLOAD_LIMIT}")
-            return dataclasses.replace(reply, payload=collect(begin, length, stream))
+            here.begin(reply.digest)
+            if here.have != offset:
+                raise Unreachable(f"{to} has another payload now")
+            progress.moved()
+            if begin:
+                here.add(begin, length)
+            for piece in stream:
+                here.add(piece, length)
+                progress.moved()
+            return dataclasses.replace(reply, payload=here.whole(length))
+
+    @contextmanager
+    def _watched(self, call: Any, to: str) -> Iterator[Progress]:
+        """A payload's call, ended when nothing moves any more, and at the end of the context."""
+        try:
+            with Progress(self._timeout, call.cancel, self._lanes.saw) as progress:
+                try:
+                    yield progress
+                except (grpc.RpcError, grpc.FutureCancelledError):
+                    if progress.over:
+                        raise Unreachable(f"{self._at(to)} moved nothing in time") from None
+                    raise
+                progress.moved()
+                self._lanes.done(progress.longest)
         finally:
-            stream.cancel()
+            call.cancel()
 
     def _subscribe(self, message: Subscribe) -> Any:
         envelope = encode(message)
@@ -207,7 +311,8 @@ class GrpcTransport:
     def _failed(self, error: Exception, to: str) -> SecurepsError:
         if isinstance(error, grpc.RpcError):
             return error_of(error, self._at(to))
-        if isinstance(error, ValueError):  # gRPC: the channel was closed by `locate` or `close`
+        if isinstance(error, ValueError | grpc.FutureCancelledError):
+            # gRPC: the channel was closed by `locate` or `close`
             return Unreachable(f"the connection to {to} was closed")
         return told(error)
 
@@ -222,6 +327,11 @@ class GrpcTransport:
             self._pending.discard(future)
         if known:
             settle(future, result)
+
+
+def _broke(error: SecurepsError) -> bool:
+    """Whether the same may go on over another connection."""
+    return isinstance(error, Unreachable) and error.retry_after is not None
 
 
 class _Watch:

@@ -8,7 +8,6 @@ must not live here: what messages mean, keys, and the dialling side (`wire.rpc`)
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
@@ -20,15 +19,20 @@ import grpc.aio
 
 from secureps.errors import (
     Busy,
-    ConfigError,
     InternalError,
     Malformed,
     OperatorError,
-    Oversized,
     SecurepsError,
     Unreachable,
 )
-from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Subscribe
+from secureps.messages.requests import (
+    GetBlock,
+    GetSum,
+    Payload,
+    PutBlock,
+    Stored,
+    Subscribe,
+)
 from secureps.wire.codec import decode, encode
 from secureps.wire.framing import (
     COORDINATOR_SERVICE,
@@ -40,15 +44,16 @@ from secureps.wire.framing import (
     SHARD_SERVICE,
     SHARD_TELL,
     WATCH,
-    collect,
     open_frame,
     options,
+    part,
     pieces,
     refuse,
     sender_of,
     signed_request,
 )
 from secureps.wire.health import AsyncHealth, Health
+from secureps.wire.intake import Intake
 from secureps.wire.transport import Endpoint, outcome, told
 
 Authenticate = Callable[[str, bytes, bytes], None]
@@ -61,8 +66,6 @@ THREADS = 12
 CONCURRENT = 256
 CLOSING = 1.0
 """Seconds that gRPC gets to end calls that it has cancelled."""
-RETRY_SECONDS = (0.05, 0.25)
-"""Between these a refused Put is asked to wait, at random so that clients spread."""
 
 
 class _Gate:
@@ -216,7 +219,7 @@ class ShardServer:
         max_block_bytes: the longest payload of a Put; longer ones get Oversized.
 
     Raises:
-        ConfigError: a block of the largest size would never fit.
+        ConfigError: as `Intake` does.
     """
 
     def __init__(
@@ -227,14 +230,11 @@ class ShardServer:
         in_flight_bytes: int,
         max_block_bytes: int,
     ) -> None:
-        if not 0 < max_block_bytes <= in_flight_bytes:
-            raise ConfigError("in_flight_bytes must be at least max_block_bytes, which is positive")
         self._endpoint = endpoint
         self._listen = listen
         self._gate = _Gate(authenticate)
         self._health = Health(SHARD_SERVICE)
-        self._budget = _Budget(in_flight_bytes)
-        self._max_block_bytes = max_block_bytes
+        self._intake = Intake(in_flight_bytes, max_block_bytes)
         self._server: grpc.Server | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._port = 0
@@ -247,7 +247,7 @@ class ShardServer:
     @property
     def bytes_in_flight(self) -> int:
         """Payload bytes of Puts that it holds now."""
-        return self._budget.taken
+        return self._intake.taken
 
     def set_ready(self, ready: bool) -> None:
         """What its health says from now on, until it stops; from any thread."""
@@ -294,7 +294,8 @@ class ShardServer:
     def _tell(self, envelope: bytes, context: grpc.ServicerContext) -> bytes:
         try:
             party, message = self._gate.tell(SHARD_TELL, envelope, context)
-            return encode(_wait(self._endpoint.request(party, message), context))
+            answer = _wait(self._endpoint.request(party, message), context)
+            return encode(self._intake.known(party, message, answer))
         except Exception as error:
             _abort(context, error)
 
@@ -304,24 +305,17 @@ class ShardServer:
             party, message = self._gate.open(PUT, envelope, context)
             if not isinstance(message, PutBlock):
                 raise Malformed(f"Put takes PutBlock, not {type(message).__name__}")
-            if length > self._max_block_bytes or message.header.length > self._max_block_bytes:
-                raise Oversized(f"a block may have {self._max_block_bytes} bytes, no more")
-            if length != message.header.length:
-                raise Malformed(
-                    f"{length} bytes announced; the header says {message.header.length}"
-                )
-            self._budget.take(length)
-            try:
-                first = [begin]
-                del begin  # so that `collect` can let go of it while it waits for more
-                whole = PutBlock(message.header, collect(first.pop(), length, stream))
-                answer = self._endpoint.request(party, whole)
-                del whole  # nor is it held here until the endpoint's answer
-            except BaseException:
-                self._budget.give(length)
-                raise
-            # Not when this call ends: the endpoint may hold the bytes for longer.
-            answer.add_done_callback(lambda _: self._budget.give(length))
+            upload = self._intake.begin(party, message, length)
+            if isinstance(upload, Stored):
+                return encode(upload)
+            with upload:
+                if begin:
+                    upload.add(begin)
+                del begin  # no piece is held while the next one is on its way
+                for piece in stream:
+                    upload.add(piece)
+                    del piece
+                answer = upload.hand_over(self._endpoint)
             return encode(_wait(answer, context))
         except grpc.RpcError:
             _abort(context, Unreachable("the sender hung up"))
@@ -336,33 +330,10 @@ class ShardServer:
             reply = _wait(self._endpoint.request(party, message), context)
             if not isinstance(reply, Payload):
                 raise InternalError(f"Get answered by a {type(reply).__name__}")
-            frame = pieces(encode(reply), reply.payload)
+            frame = pieces(encode(reply), part(reply, message))
         except Exception as error:
             _abort(context, error)
         yield from frame
-
-
-class _Budget:
-    """Bytes that may be in flight."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = self._free = limit
-        self._lock = threading.Lock()
-
-    @property
-    def taken(self) -> int:
-        return self._limit - self._free
-
-    def take(self, count: int) -> None:
-        with self._lock:
-            if count <= self._free:
-                self._free -= count
-                return
-        raise Busy("too many bytes are in flight", random.uniform(*RETRY_SECONDS))
-
-    def give(self, count: int) -> None:
-        with self._lock:
-            self._free += count
 
 
 def _bind(server: Any, listen: str) -> int:

@@ -1,0 +1,122 @@
+"""A TCP relay on loopback for tests: connections that are cut, fall silent or are slow."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+
+
+class Relay:
+    """Passes every connection on to `target` (HOST:PORT), and does with it what a bad link does.
+
+    Args:
+        cut: bytes after which a connection is closed, whichever way they went.
+        silent: bytes after which nothing more passes, and nobody is told; of the first connection.
+        rate: bytes a second, in each direction, of all connections together.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        cut: int | None = None,
+        silent: int | None = None,
+        rate: float | None = None,
+    ) -> None:
+        self.connections = 0
+        self.up = self.down = 0
+        self._target = target
+        self._cut, self._silent = cut, silent
+        self._buckets = [_Bucket(rate), _Bucket(rate)]
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends everything."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+        with self._lock:
+            for each in self._open:
+                _end(each)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._socket.accept()
+            except OSError:
+                return
+            host, _, port = self._target.rpartition(":")
+            try:
+                far = socket.create_connection((host, int(port)))
+            except OSError:
+                near.close()
+                continue
+            with self._lock:
+                self.connections += 1
+                self._open += [near, far]
+                link = _Link(self._cut, self._silent if self.connections == 1 else None)
+            for up, source, sink in ((True, near, far), (False, far, near)):
+                args = (link, up, source, sink)
+                threading.Thread(target=self._pump, args=args, daemon=True).start()
+
+    def _pump(self, link: _Link, up: bool, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(16 << 10):
+                self._buckets[up].take(len(data))
+                with self._lock:
+                    if link.passed(len(data)):
+                        continue
+                    if link.left == 0:
+                        break
+                    self.up += len(data) * up
+                    self.down += len(data) * (not up)
+                sink.sendall(data)
+        _end(source)
+        _end(sink)
+
+
+class _Link:
+    """What one connection may still carry."""
+
+    def __init__(self, cut: int | None, silent: int | None) -> None:
+        self.left, self._silent = cut, silent
+
+    def passed(self, count: int) -> bool:
+        """Whether these bytes are lost without a word."""
+        if self.left is not None:
+            self.left = max(0, self.left - count)
+        if self._silent is None:
+            return False
+        self._silent -= count
+        return self._silent < 0
+
+
+class _Bucket:
+    """Lets bytes by at a rate."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> None:
+        if self._rate is None:
+            return
+        with self._lock:
+            now = time.monotonic()
+            self._free_at = max(now, self._free_at) + count / self._rate
+            wait = self._free_at - now
+        time.sleep(wait)
+
+
+def _end(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()

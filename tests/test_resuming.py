@@ -1,0 +1,329 @@
+"""Payloads over links that are cut, fall silent or are slow go on where they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from secureps.errors import Busy, Malformed, Oversized, Unreachable, WrongVersion
+from secureps.messages.encoding import payload_digest
+from secureps.messages.requests import AskBlock, GetSum, Payload, PutBlock, Stored
+from secureps.wire import pace
+from secureps.wire.framing import part
+from secureps.wire.intake import Intake, Upload
+from secureps.wire.rpc import GrpcTransport
+from tests.relay import Relay
+from tests.transport_kit import PATIENCE, Echo, Grpc, get, put, sign_as, values
+
+SIZE = 3 << 20
+CUT = 256 << 10
+
+Link = Callable[..., tuple[Relay, GrpcTransport]]
+
+
+@pytest.fixture
+def world() -> Iterator[Grpc]:
+    world = Grpc()
+    yield world
+    for endpoint in world.endpoints:
+        endpoint.release()
+    world.close()
+
+
+@pytest.fixture
+def server(world: Grpc) -> Echo:
+    echo = Echo()
+    world.serve("shard-0", echo)
+    return echo
+
+
+@pytest.fixture
+def link(world: Grpc, server: Echo) -> Iterator[Link]:
+    relays: list[Relay] = []
+
+    def make(timeout: float = PATIENCE, **faults: Any) -> tuple[Relay, GrpcTransport]:
+        relays.append(Relay(world.address("shard-0"), **faults))
+        transport = GrpcTransport("a", sign_as("a"), {"shard-0": relays[-1].address}, timeout)
+        world.transports.append(transport)
+        return relays[-1], transport
+
+    yield make
+    for relay in relays:
+        relay.close()
+
+
+def until_answered(transport: GrpcTransport, message: Any) -> Any:
+    """As a party asks: again after every break, as often as it takes."""
+    for _ in range(100):
+        try:
+            return transport.call("shard-0", message).result(PATIENCE)
+        except (Unreachable, Busy):
+            continue
+    raise AssertionError("it never comes through")
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that the server took in, piece by piece."""
+    taken: list[int] = []
+    add = Upload.add
+
+    def counted(upload: Upload, piece: Any) -> None:
+        before = upload.have
+        add(upload, piece)
+        taken.append(upload.have - before)
+
+    monkeypatch.setattr(Upload, "add", counted)
+    return taken
+
+
+def test_a_push_through_a_link_that_is_cut_again_and_again(
+    link: Link, server: Echo, taken: list[int]
+) -> None:
+    relay, transport = link(cut=CUT)
+    message = put(os.urandom(SIZE))
+    assert until_answered(transport, message) == Stored(message.header.digest)
+    blocks = [seen for _, seen in server.seen if isinstance(seen, PutBlock)]
+    assert blocks == [message], "once, and whole"
+    assert relay.connections > SIZE // CUT
+    assert sum(taken) == SIZE, "no byte is taken in twice"
+
+
+def test_a_pull_through_a_link_that_is_cut_again_and_again(link: Link) -> None:
+    relay, transport = link(cut=CUT)
+    for request in (get(SIZE), GetSum(b"r" * 32, "all", 4, SIZE)):
+        before, connections = relay.down, relay.connections
+        answer = until_answered(transport, request)
+        assert answer == Payload(payload_digest(values(SIZE)), values(SIZE))
+        connections = relay.connections - connections
+        assert connections > SIZE // CUT
+        assert relay.down - before < SIZE + (connections + 1) * CUT // 2, "a piece is sent twice"
+
+
+def test_a_push_that_was_given_up_goes_on_in_another_process(
+    link: Link, server: Echo, taken: list[int]
+) -> None:
+    _, transport = link(timeout=0.5, silent=2 << 20)
+    message = put(os.urandom(SIZE))
+    with pytest.raises(Unreachable):
+        transport.call("shard-0", message).result(PATIENCE)
+    assert 0 < sum(taken) < SIZE
+    _, again = link()
+    assert again.call("shard-0", message).result(PATIENCE) == Stored(message.header.digest)
+    assert sum(taken) == SIZE
+
+
+def test_what_moves_may_take_longer_than_the_timeout(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "LONGEST", pace.SHORTEST)
+    _, transport = link(timeout=1.0, rate=256 << 10)
+    message = put(os.urandom(512 << 10))
+    assert until_answered(transport, message) == Stored(message.header.digest)
+    reply = until_answered(transport, get(512 << 10))
+    assert reply.payload == values(512 << 10)
+
+
+@pytest.mark.parametrize("message", [put(bytes(1 << 20)), get(1 << 20)], ids=["push", "pull"])
+def test_a_link_that_falls_silent_is_noticed(link: Link, message: Any) -> None:
+    _, transport = link(timeout=0.5, silent=100_000)
+    with pytest.raises(Unreachable, match="in time"):
+        transport.call("shard-0", message).result(PATIENCE)
+
+
+def test_a_block_that_is_held_or_refused_is_not_sent(link: Link, server: Echo) -> None:
+    relay, transport = link()
+    held, late = put(bytes(SIZE)), put(b"x" * SIZE)
+    server.stored.add(held.header)
+    server.refused.add(late.header)
+    assert transport.call("shard-0", held).result(PATIENCE) == Stored(held.header.digest)
+    with pytest.raises(WrongVersion):
+        transport.call("shard-0", late).result(PATIENCE)
+    assert relay.up < CUT
+
+
+def test_the_same_block_twice_at_once_arrives_twice(link: Link, server: Echo) -> None:
+    """As when it is asked for again while it is on its way."""
+    _, transport = link()
+    message = put(os.urandom(SIZE))
+    under_way = [transport.call("shard-0", message) for _ in range(2)]
+    for future in under_way:
+        with suppress(Unreachable, Busy):
+            future.result(PATIENCE)
+    assert until_answered(transport, message) == Stored(message.header.digest)
+    assert {seen for _, seen in server.seen if isinstance(seen, PutBlock)} == {message}
+
+
+# --- memory of a server -----------------------------------------------------------
+
+
+def begun(intake: Intake, message: PutBlock, sender: str = "a") -> Upload:
+    upload = intake.begin(sender, message, message.header.length - message.offset)
+    assert isinstance(upload, Upload)
+    return upload
+
+
+def broken(intake: Intake, message: PutBlock, count: int, sender: str = "a") -> None:
+    """An upload whose connection breaks after so many bytes."""
+    with suppress(ConnectionError), begun(intake, message, sender) as upload:
+        upload.add(message.payload[:count])
+        raise ConnectionError
+
+
+def sent(intake: Intake, message: PutBlock, *pieces: bytes) -> None:
+    """An upload of these pieces, to its end."""
+    with begun(intake, message) as upload:
+        for piece in pieces:
+            upload.add(piece)
+        upload.hand_over(Echo())
+
+
+def have(intake: Intake, message: PutBlock, sender: str = "a") -> int:
+    answer = intake.known(sender, AskBlock(message.header), Stored(message.header.digest, 0))
+    assert isinstance(answer.have, int)
+    return answer.have
+
+
+def test_memory_is_asked_for_before_a_byte_is_taken() -> None:
+    intake = Intake(100, 60)
+    first = begun(intake, put(bytes(60)))
+    assert intake.taken == 60
+    with pytest.raises(Busy):
+        intake.begin("b", put(bytes(41), "b"), 41)
+    first.add(bytes(60))
+    assert first.hand_over(server := Echo()).done()
+    assert intake.taken == 0
+    assert server.seen == [("a", put(bytes(60)))]
+
+
+def test_what_nobody_sends_makes_room_and_the_oldest_first() -> None:
+    intake = Intake(100, 60)
+    one, two = put(bytes(40)), put(b"x" * 40)
+    broken(intake, one, 10)
+    broken(intake, two, 20)
+    assert (have(intake, one), have(intake, two), intake.taken) == (10, 20, 80)
+    begun(intake, put(b"y" * 60))
+    assert (have(intake, one), have(intake, two), intake.taken) == (0, 20, 100)
+    with pytest.raises(Busy):
+        intake.begin("a", put(b"z" * 60), 60)
+
+
+def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends() -> None:
+    intake = Intake(100, 60)
+    message = put(bytes(range(60)))
+    older = begun(intake, message)
+    older.add(message.payload[:30])
+    assert intake.begin("a", dataclasses.replace(message, offset=31), 29) == Stored(
+        message.header.digest, 30
+    )
+    newer = begun(intake, dataclasses.replace(message, offset=20))
+    with pytest.raises(Unreachable, match="another connection"):
+        older.add(message.payload[30:])
+    newer.add(message.payload[20:])
+    newer.hand_over(server := Echo())
+    assert server.seen == [("a", message)]
+    assert intake.taken == 0
+
+
+def test_nobody_goes_on_with_what_another_sends() -> None:
+    intake = Intake(100, 60)
+    message = put(bytes(40))
+    broken(intake, message, 30)
+    assert have(intake, message, "b") == 0
+    begun(intake, message, "b")
+    assert have(intake, message) == 30
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "error"),
+    [(0, 39, Malformed), (1, 40, Malformed), (-1, 41, Malformed), (0, 61, Oversized)],
+)
+def test_offsets_and_lengths_that_do_not_fit(offset: int, length: int, error: type) -> None:
+    intake = Intake(100, 60)
+    message = dataclasses.replace(put(bytes(40)), offset=offset)
+    with pytest.raises(error):
+        intake.begin("a", message, length)
+    assert intake.taken == 0
+
+
+@pytest.mark.parametrize(
+    ("pieces", "error", "kept"),
+    [
+        ([bytes(41)], Oversized, 0),
+        ([bytes(9), b""], Malformed, 0),
+        ([], Malformed, 0),
+        ([bytes(39)], Malformed, 40),
+    ],
+)
+def test_what_is_kept_of_a_sender_that_sends_too_much_or_too_little(
+    pieces: list[bytes], error: type, kept: int
+) -> None:
+    intake = Intake(100, 60)
+    with pytest.raises(error):
+        sent(intake, put(bytes(40)), *pieces)
+    assert intake.taken == kept
+
+
+def test_more_than_a_payload_has_is_not_pulled() -> None:
+    reply = Payload(payload_digest(b"0123456789"), b"0123456789")
+    parts = {at: bytes(part(reply, dataclasses.replace(get(10), offset=at))) for at in (0, 3, 10)}
+    assert parts == {0: b"0123456789", 3: b"3456789", 10: b""}
+    for at in (-1, 11):
+        with pytest.raises(Malformed, match=f"byte {at} of 10"):
+            part(reply, dataclasses.replace(get(10), offset=at))
+
+
+# --- pace -------------------------------------------------------------------------
+
+
+def test_pieces_are_as_long_as_a_link_carries_in_a_moment() -> None:
+    took = iter([pace.FAST / 2, pace.FAST / 2, pace.FAST, pace.SLOW, pace.SLOW, pace.FAST / 2])
+    now, lengths, unit = [0.0], [], pace.SHORTEST
+    for piece in pace.cut(memoryview(bytes(14 * unit)), lambda: now[0]):
+        lengths.append(len(piece))
+        now[0] += next(took)
+    assert lengths == [unit, 2 * unit, 4 * unit, 4 * unit, 2 * unit, unit]
+
+
+def test_lanes_close_where_a_link_is_slow_and_open_where_it_is_not() -> None:
+    lanes = pace.Lanes()
+    assert lanes.open == pace.FIRST_LANES
+    for _ in range(10):
+        lanes.saw(pace.SLOW + 1)
+    assert lanes.open == 1
+    lanes.done(pace.FAST + 0.1)
+    lanes.saw(0.1)
+    assert lanes.open == 1
+    for _ in range(10):
+        lanes.done(0.1)
+    assert lanes.open == pace.LANES
+
+
+def test_payloads_wait_for_a_lane_and_no_longer_than_until_the_end() -> None:
+    lanes = pace.Lanes()
+    for _ in range(10):
+        lanes.saw(pace.SLOW + 1)
+    entered: queue.Queue[int] = queue.Queue()
+
+    def enter() -> None:
+        with lanes.taken():
+            entered.put(1)
+
+    waiting = [threading.Thread(target=enter) for _ in range(2)]
+    with lanes.taken():
+        waiting[0].start()
+        assert entered.empty()
+    assert entered.get(timeout=PATIENCE) == 1
+    with lanes.taken():
+        waiting[1].start()
+        lanes.close()
+        assert entered.get(timeout=PATIENCE) == 1
+    for thread in waiting:
+        thread.join()
