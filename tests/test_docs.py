@@ -240,7 +240,7 @@ def test_the_image_has_the_versions_of_the_package() -> None:
         "secureps serve holder --config x.toml",
         "secureps keys issue kit --role nobody --name x",
         "secureps keys forge kit",
-        "secureps status --server here:1",
+        "secureps status --server here:1 --wach",
     ],
 )
 def test_a_wrong_command_does_not_parse(line: str) -> None:

@@ -6,13 +6,10 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
-from secureps.errors import Unreachable
 from secureps.messages.evaluation import Metric, VersionEvaluated
 from secureps.messages.requests import (
     AskStatus,
@@ -29,7 +26,7 @@ from secureps.messages.run import ShardAddress
 from secureps.roles import report
 from secureps.roles.group_state import Phase
 from secureps.run.simulation import Simulation
-from secureps.run.standing import EVERY, evaluations, record, show, show_json, watch
+from secureps.run.standing import evaluations, record, show, show_fitting, show_json
 from secureps.service.snapshot import Snapshot
 from tests.federations import small_federation, small_plan
 from tests.roles_kit import CLIENTS, SCHEMA, World, make_plan
@@ -94,28 +91,31 @@ def test_json_says_the_same_in_one_line() -> None:
     assert held == [("shard-0", 3, 768), ("shard-1", 0, 0)]
 
 
-def test_a_watch_goes_on_without_an_answer() -> None:
-    def statuses() -> Iterator[Status | Exception]:
-        yield STATUS
-        yield Unreachable("nobody is there")
-        yield STATUS
+def test_a_watch_shows_what_the_terminal_has_room_for_and_who_is_gone_first() -> None:
+    members = tuple(
+        MemberStatus(f"client-{i:02d}", i != 77, "gone" if i == 77 else "waits", 3, 3, 1.0, False)
+        for i in range(90)
+    )
+    told = io.StringIO()
+    screen = Console(file=told, width=100, height=30, force_terminal=True)
+    show_fitting(dataclasses.replace(STATUS, members=members), screen)
+    shown = told.getvalue()
+    assert len(shown.splitlines()) == 28
+    assert "waits for 1 of 6" in shown
+    assert "client-77" in shown
+    assert "client-89" not in shown
+    assert "shard-1" in shown, "the servers are below the clients"
+    rows = sum(line.startswith("\u2502 client-") for line in shown.splitlines())
+    assert f"{90 - rows} more" in shown
+    assert f"{90 - rows} waits" in shown
 
-    given = statuses()
-    pauses: list[float] = []
 
-    def ask() -> Status:
-        status = next(given, KeyboardInterrupt())
-        if isinstance(status, Status):
-            return status
-        raise status
-
-    screen, told = console()
-    with pytest.raises(KeyboardInterrupt):
-        watch(ask, show_json, screen, pauses.append)
-    first, lost, again = told.getvalue().splitlines()
-    assert first == again
-    assert lost == "no answer: nobody is there"
-    assert pauses == [EVERY] * 3
+def test_where_all_fits_all_is_shown() -> None:
+    told, plain = io.StringIO(), io.StringIO()
+    show_fitting(STATUS, Console(file=told, width=100, height=60))
+    show(STATUS, Console(file=plain, width=100))
+    lines = [text.getvalue().split("\n") for text in (told, plain)]
+    assert [line.rstrip() for line in lines[0]] == [line.rstrip() for line in lines[1]]
 
 
 def asked(simulation: Simulation) -> Status:

@@ -282,16 +282,26 @@ def test_a_signal_leaves_nothing_over(number: signal.Signals, code: int, tmp_pat
 
 
 @pytest.mark.timeout(120)
-def test_up_that_is_killed_leaves_nothing_over_either(tmp_path: Path) -> None:
+def test_up_that_is_killed_leaves_nothing_over_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
-    play = start(write_plan(tmp_path / "plan.toml", script=WALKERS), out)
+    plan = write_plan(tmp_path / "plan.toml", script=WALKERS)
+    long = plan.read_text().replace("versions = 3", "versions = 100_000")
+    plan.write_text(long.replace("budget = 50.0", "budget = 1e9"))
+    play = start(plan, out)
     until(lambda: len(processes(out)) == 6, play)
+    until(lambda: metrics(out), play)
+    assert run(monkeypatch, "status", out) == 0
+    assert "client-00" in capsys.readouterr().out
     play.kill()
     play.communicate()
     end = time.monotonic() + 60
     while processes(out):
         assert time.monotonic() < end, processes(out)
         time.sleep(0.05)
+    assert run(monkeypatch, "status", out, "--watch") == 0
+    assert "stopped; secureps resume goes on" in capsys.readouterr().out
 
 
 @pytest.mark.timeout(120)

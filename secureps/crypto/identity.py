@@ -30,7 +30,8 @@ SIGNATURE_BYTES = 64
 MAX_ROSTER_BYTES = 16 << 20
 """Some 40,000 parties."""
 
-Role = Literal["client", "holder", "shard", "coordinator"]
+Role = Literal["client", "holder", "shard", "coordinator", "observer"]
+"""An observer reads the run's status and published models, and may send nothing."""
 ROLES: tuple[Role, ...] = typing.get_args(Role)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -124,7 +125,7 @@ class Certificate:
 
     Args:
         name: 1 to 63 of a-z 0-9 . _ - and unique over the roster.
-        role: client, holder, shard or coordinator.
+        role: client, holder, shard, coordinator or observer.
         public_key: Ed25519, 32 bytes.
         cipher_key_digest: `payload_digest` of a holder's public cipher key, else empty.
         signature: the CA's, 64 bytes, over everything else.

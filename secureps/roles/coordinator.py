@@ -103,6 +103,9 @@ class Coordinator:
                 f"evaluation.evaluator: no client on the roster is called {charter.plan.evaluator}"
             )
         self._clients = clients - {charter.plan.evaluator}
+        self._observers = frozenset(
+            c.name for c in charter.roster.certificates if c.role == "observer"
+        )
         self._holders = tuple(c.name for c in charter.roster.holders())
         self._layout: Layout | None = None
         self._telemetry = Window()
@@ -150,7 +153,11 @@ class Coordinator:
             return Step(effects=[Halt(str(event.error), type(event.error))])
         if sender == HANDS:
             return self._manifest_written(now, event)
-        self._renew_if_client(now, sender)
+        looks = isinstance(event, AskRun | AskStatus)
+        if sender in self._observers and not looks:
+            raise UnknownParty(f"{sender} is an observer: it may look, and sends nothing")
+        if not looks:  # whoever holds a client's key and looks does not say that it is there
+            self._renew_if_client(now, sender)
         turn = self._turn(now)
         answer = self._answer(turn, sender, event)
         self._close_turn(turn)

@@ -403,29 +403,33 @@ def export(
 
 @app.command()
 def status(
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The coordinator.")],
-    kit: Annotated[Path, typer.Option(metavar="DIR", help="Your start-up kit.")],
-    name: Annotated[str, typer.Option(help="Who asks: a name on the kit's roster.")],
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run of `up`.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The coordinator of any other run.")
+    ] = None,
+    kit: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A start-up kit with an observer's key.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Who asks, if it is no observer: a name on the kit's roster.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
-    again: Annotated[bool, typer.Option("--watch", help="Every 2 seconds, until Ctrl-C.")] = False,
+    again: Annotated[
+        bool, typer.Option("--watch", help="Every 2 seconds, until the run is over.")
+    ] = False,
 ) -> None:
-    """Ask a coordinator how its run stands.
+    """Ask a coordinator how its run stands. Looking changes nothing.
 
-    Versions, what each group waits for and why, who has spent how much, who holds what.
+    Versions, what each group waits for and why, who has spent how much, who holds what. Give RUN,
+    or --server and --kit.
     """
     from rich.console import Console
 
-    from secureps.run.observer import Observer
-    from secureps.run.standing import show, show_json, watch
+    from secureps.run.looking import find, look
 
-    observer, console = Observer(kit, name, server), Console()
-    form = show_json if as_json else show
-    try:
-        if again:
-            watch(observer.status, form, console)
-        form(observer.status(), console)
-    finally:
-        observer.close()
+    look(find(run, server, kit, name), as_json, again, Console())
 
 
 @app.command()

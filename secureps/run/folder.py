@@ -27,7 +27,7 @@ from secureps.errors import ConfigError, OperatorError
 from secureps.policy.plan import Plan
 from secureps.roles.machine import COORDINATOR
 from secureps.run.claim import ORIGIN, new_folder
-from secureps.run.names import client_names, holder_names, shard_names
+from secureps.run.names import OBSERVER, client_names, holder_names, shard_names
 from secureps.store.keyring import create_kit, issue
 
 LISTEN = "127.0.0.1:0"
@@ -174,6 +174,7 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
         raise OperatorError(f"{root}: cannot make the run's folder: {error}") from None
     create_kit(folder.kit, plan.cipher_parameters)
     issue(folder.kit, "coordinator", COORDINATOR)
+    issue(folder.kit, "observer", OBSERVER)
     for shard in cast.shards:
         issue(folder.kit, "shard", shard)
     for holder in cast.holders:

@@ -39,8 +39,8 @@ def init(
 def issue(
     directory: Kit,
     role: Annotated[
-        Literal["coordinator", "shard", "holder", "keyholder", "client"],
-        typer.Option(help="what the party does; a keyholder is a holder"),
+        Literal["coordinator", "shard", "holder", "keyholder", "client", "observer"],
+        typer.Option(help="what the party does; a keyholder is a holder, an observer only looks"),
     ],
     name: Annotated[str, typer.Option(help="a-z 0-9 . _ -, unique in the kit")],
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+OBSERVER = "observer"
+"""Who looks at a run of `up`."""
+
 
 def shard_names(count: int) -> tuple[str, ...]:
     """shard-0, shard-1, ..."""

@@ -16,7 +16,7 @@ from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welc
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.machine import COORDINATOR
-from secureps.store.keyring import load_private
+from secureps.store.keyring import find_observer, load_private
 from secureps.wire.framing import REQUEST_DOMAIN
 from secureps.wire.rpc import GrpcTransport
 
@@ -31,11 +31,12 @@ class Observer:
 
     Args:
         kit: start-up kit with `name`'s identity.
-        name: whose identity to use.
+        name: whose identity to use; None: that of an observer, whose kit it is.
         server: HOST:PORT of the coordinator.
     """
 
-    def __init__(self, kit: Path, name: str, server: str) -> None:
+    def __init__(self, kit: Path, name: str | None, server: str) -> None:
+        name = find_observer(kit) if name is None else name
         identity: Identity = load_private(kit, name)
         self._transport = GrpcTransport(
             name,

@@ -83,14 +83,8 @@ def _run(folder: RunFolder) -> Run | None:
         plan = Plan(parse(PlanSection, read_toml(folder.plan), str(folder.plan)))
     except (ConfigError, PlanRefused):
         return None
-    summary: dict[str, Any] = {}
-    if folder.summary.exists():
-        summary = json.loads(folder.summary.read_text())
-        standing, versions = str(summary["finished"]), dict(summary["versions"])
-        if summary.get("failure"):
-            standing = f"failed: {standing}"
-    else:
-        standing, versions = _broken_off(folder), _versions(folder)
+    summary = _summary(folder)
+    versions = dict(summary["versions"]) if summary else _versions(folder)
     score = summary.get("score")
     return Run(
         folder=folder.root,
@@ -100,15 +94,27 @@ def _run(folder: RunFolder) -> Run | None:
         wanted={group: plan.versions(group) for group in plan.groups},
         measure=score["measure"] if score else "",
         score=score["value"] if score else None,
-        standing=standing,
+        standing=standing(folder),
         model=folder.model if folder.model.exists() else None,
     )
 
 
-def _broken_off(folder: RunFolder) -> str:
+def standing(folder: RunFolder) -> str:
+    """Why a run is over, that it is being played, or why it was broken off."""
+    if summary := _summary(folder):
+        finished = str(summary["finished"])
+        return f"failed: {finished}" if summary.get("failure") else finished
     if is_claimed(folder.root):
         return PLAYED
     return FAILED.format(folder.failed.read_text()) if folder.failed.exists() else STOPPED
+
+
+def _summary(folder: RunFolder) -> dict[str, Any]:
+    """Of a run that is over; empty before."""
+    if not folder.summary.exists():
+        return {}
+    summary: dict[str, Any] = json.loads(folder.summary.read_text())
+    return summary
 
 
 def _versions(folder: RunFolder) -> dict[str, int]:

@@ -1,11 +1,14 @@
-"""A status as tables, or as JSON: what `secureps status` prints, once or again and again."""
+"""A status as tables, or as JSON: what `secureps status` prints, whole or as much as fits.
+
+What must not live here: whom to ask, and how often (`run.looking`).
+"""
 
 from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.errors import PeerError
 from secureps.messages.evaluation import Metric
 from secureps.messages.requests import (
     EvaluationStatus,
@@ -31,8 +33,8 @@ from secureps.run.tally import finite
 
 ROLES = {"shard": "shard", "holder": "key holder"}
 
-EVERY = 2.0
-"""Seconds between two looks of a watch."""
+STATES = ("left out", "gone", "stopped", "trains", "waits")
+"""Of clients: those first whom somebody may have to look after."""
 
 
 def show(status: Status, console: Console) -> None:
@@ -47,28 +49,25 @@ def show_json(status: Status, console: Console) -> None:
     console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def watch(
-    ask: Callable[[], Status],
-    show: Callable[[Status, Console], None],
-    console: Console,
-    pause: Callable[[float], None] = time.sleep,
-) -> None:
-    """Shows one status after another, for ever; a coordinator that is away may come back.
+def show_fitting(status: Status, console: Console) -> None:
+    """Prints as much as the terminal has room for: of the clients the remarkable ones first."""
+    room = max(console.height - 2, 1)  # a line below for what else there is to say, and the cursor
+    parts = list(tables(status))
+    over = sum(_height(part, console) for part in parts) - room
+    if over > 0:
+        rows = max(len(status.members) - over - 1, 1)
+        parts = list(tables(status, rows))
+    for each in [row for part in parts for row in _rows(part, console)][:room]:
+        console.print(each, soft_wrap=True)
 
-    Args:
-        ask: for the next one; raises PeerError when there is no answer.
-        pause: between two, for EVERY seconds.
-    """
-    while True:
-        try:
-            status = ask()
-        except PeerError as error:
-            console.print(Text(f"no answer: {error}", "yellow"), soft_wrap=True)
-        else:
-            if console.is_terminal:
-                console.clear()
-            show(status, console)
-        pause(EVERY)
+
+def _height(part: Table | Text, console: Console) -> int:
+    return len(console.render_lines(part))
+
+
+def _rows(part: Table | Text, console: Console) -> Iterable[Text]:
+    for row in console.render_lines(part, pad=False):
+        yield Text.assemble(*((each.text, each.style or "") for each in row))
 
 
 def record(status: Status) -> dict[str, Any]:
@@ -91,8 +90,12 @@ def record(status: Status) -> dict[str, Any]:
     }
 
 
-def tables(status: Status) -> Iterable[Table | Text]:
-    """Groups, clients and servers of a run; the servers alone before there is one."""
+def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]:
+    """Groups, clients and servers of a run; the servers alone before there is one.
+
+    Args:
+        clients: of how many there is a row at most; None: of all.
+    """
     if not status.run:
         here = ", ".join(server.name for server in status.servers if server.registered)
         yield Text(f"{line(status.groups)} (registered: {here or 'nobody'})")
@@ -109,9 +112,25 @@ def tables(status: Status) -> Iterable[Table | Text]:
     yield _table(
         "clients",
         ("client", "state", "updates", "charges", "epsilon"),
-        [(m.name, m.state, str(m.submissions), str(m.charges), spent(m)) for m in status.members],
+        list(_clients(status.members, clients)),
     )
     yield from _servers(status)
+
+
+def _clients(
+    members: tuple[MemberStatus, ...], most: int | None
+) -> Iterable[tuple[str, str, str, str, str]]:
+    shown, rest = members, members[:0]
+    if most is not None and len(members) > most:
+        order = sorted(members, key=lambda m: (*STATES, m.state).index(m.state))
+        shown, rest = tuple(order[:most]), tuple(order[most:])
+    for each in sorted(shown, key=lambda m: m.name):
+        counts = (str(each.submissions), str(each.charges))
+        yield each.name, each.state, *counts, spent(each)
+    if rest:
+        states = Counter(each.state for each in rest)
+        told = ", ".join(f"{states[state]} {state}" for state in STATES if state in states)
+        yield f"{len(rest)} more", told, "", "", ""
 
 
 def _servers(status: Status) -> Iterable[Table]:

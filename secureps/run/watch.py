@@ -16,7 +16,6 @@ from types import TracebackType
 from secureps.errors import PeerError, TooFew
 from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
-from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Judge, Score
 from secureps.run.export import Model
 from secureps.run.folder import RunFolder
@@ -101,7 +100,7 @@ class Watch:
         self._judge = judge
         self._supervisor = supervisor
         self._progress = progress
-        self._observer = Observer(watched.folder.kit, COORDINATOR, watched.address)
+        self._observer = Observer(watched.folder.kit, None, watched.address)
         self._metrics = metrics
         self._status: Status | None = None
         self._scored: tuple[Score | None, str] = (None, "")

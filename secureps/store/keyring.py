@@ -207,6 +207,22 @@ def load_private(directory: Path, name: str) -> Identity:
     return identity
 
 
+def find_observer(directory: Path) -> str:
+    """The name of an observer whose key is in this kit.
+
+    Raises:
+        KitError: as `load_public`; or there is none: it says who may look instead.
+    """
+    for certificate in load_public(directory).roster.certificates:
+        own = directory / "private" / certificate.name
+        if certificate.role == "observer" and own.is_dir():
+            return certificate.name
+    raise KitError(
+        f"{directory} has no observer's key: name a party whose key is in it by --name, or have "
+        f"one made before a run starts, `{_issue_command(directory, 'observer', 'observer')}`"
+    )
+
+
 def load_holder_secret(directory: Path, name: str) -> HolderSecret:
     """A holder's secret key, of the kind of its public one.
 
