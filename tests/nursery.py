@@ -136,7 +136,8 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
             return subprocess.Popen(arguments, **given)
         assert arguments[first] == sys.executable
         log, own = Path(given["stdout"].name), given["env"]
-        child = spawn(arguments[first + 1 :], Path.cwd(), log, own)
+        rest = arguments[first + 1 :]
+        child = spawn(rest[1:] if rest[0] == "-P" else rest, Path.cwd(), log, own)
         child.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb")
         return child
 

@@ -45,7 +45,9 @@ def test_every_command_has_help(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, command, "--help") == 0
-    assert f"secureps {command}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"secureps {command}" in shown
+    assert "None" not in shown, "of an option without an environment variable"
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -225,6 +225,27 @@ def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
         assert (told in " ".join(warm._client("client-02", "here:1", 2).arguments)) != given
 
 
+@pytest.mark.parametrize("flower", [False, True])
+def test_what_the_current_folder_holds_does_not_matter(flower: bool, tmp_path: Path) -> None:
+    """`up` starts the installed package; a folder's own `queue.py` is nobody's but its scripts'."""
+    for name in ("secureps/__init__.py", "numpy.py", "queue.py", "typer.py", "tomllib.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("raise SystemExit('the current folder was imported')\n")
+    path = write_plan(tmp_path / "plan.toml", script=SCRIPT.with_name("digits_numpy.py"))
+    plan = load_plan(path)
+    assert plan.section.federation is not None
+    order, folder = Order(path, None, None, ENV), RunFolder(tmp_path / "nothing")
+    troupe = Troupe(order, folder, plan, plan.section.federation, Cast.of(plan, 3))
+    program = troupe._client("client-00", "x", 0) if flower else troupe._server("shard", "shard-0")
+    command = list(program.arguments)
+    if flower:
+        command[command.index(str(troupe.script))] = str(tmp_path / "nobody.py")
+    done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True)
+    assert done.returncode == 78, done.stderr
+    told = "--server x: expected HOST:PORT" if flower else "shard-0.toml: no such file"
+    assert told in done.stderr
+
+
 EXAMINERS = """
 from secureps.client.runner import run_client
 from tests.evaluations import Examiner, judged

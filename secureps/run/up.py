@@ -67,6 +67,10 @@ NOTHING_ELSE = Extras()
 
 _TICK = 0.02
 
+SECUREPS = (sys.executable, "-P", "-m", "secureps")
+"""The installed package, whatever a file of the current folder is called: `python -m` alone would
+take its modules from there."""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -314,12 +318,11 @@ class Troupe:
 
     def _server(self, role: str, name: str) -> Program:
         config = str(self.folder.config(name))
-        arguments = (sys.executable, "-m", "secureps", "serve", role, "--config", config)
-        return Program(name, arguments, self._environment({}))
+        return Program(name, (*SECUREPS, "serve", role, "--config", config), self._environment({}))
 
     def _client(self, name: str, server: str, partition: int) -> Program:
-        join = ["-m", "secureps", "join"] if self.flower else []
-        arguments = [sys.executable, *join, str(self.script), "--server", server, "--name", name]
+        join = (*SECUREPS, "join") if self.flower else (sys.executable,)
+        arguments = [*join, str(self.script), "--server", server, "--name", name]
         arguments += ["--kit", str(self.folder.kit), "--state", str(self.folder.state(name))]
         if self.order.unsafe_seed is not None:
             arguments += ["--unsafe-seed", str(self.order.unsafe_seed)]
