@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import records
 from secureps.policy.plan import Plan
+from secureps.privacy.client_level import ClientMechanism
+from secureps.privacy.mechanism import Words
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
 from tests.cheats import journalled
@@ -49,6 +54,13 @@ def federation(
 ) -> Simulation:
     trainers = {name: kind(i, shape) for i, name in enumerate(client_names(CLIENTS))}
     return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder, conditions)
+
+
+def privatize(
+    mechanism: ClientMechanism, update: NDArray[np.float32], rounding: Words, noise: Words
+) -> NDArray[np.int64]:
+    """What a client seals of a clipped update."""
+    return mechanism.noised(mechanism.rounded(update, rounding), noise)
 
 
 # --- adaptive clipping ----------------------------------------------------------------

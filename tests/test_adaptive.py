@@ -18,6 +18,7 @@ from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.privacy.adaptive import FIRST, AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
 from secureps.privacy.mechanism import clip_l2
+from tests.privacy_kit import privatize
 from tests.skellam_kit import stream
 
 LENGTH = 12
@@ -90,7 +91,7 @@ def test_a_member_replaced_by_zero_moves_the_sum_by_no_more_than_the_ledger_says
     protects = mechanism(clip, "aggregator")
     words = stream("adaptive", seed)
     sent = [
-        protects.privatize(clip.clipped(with_place(u), scale), words.words, words.words)
+        privatize(protects, clip.clipped(with_place(u), scale), words.words, words.words)
         for u in updates
     ]
     nothing = np.full(LENGTH + 1, protects.most)  # zero on the grid, the indicator's too
@@ -192,7 +193,7 @@ def test_the_clip_finds_the_quantile_through_the_noise(
             way = rng.standard_normal(LENGTH)
             update = (length * way / np.linalg.norm(way)).astype(np.float32)
             joint = clip.clipped(with_place(update), scale)
-            total += protects.privatize(joint, words.words, words.words)
+            total += privatize(protects, joint, words.words, words.words)
         if placement == "aggregator":
             total += protects.noise(LENGTH + 1, words.words)
         terms = members + (placement == "aggregator")

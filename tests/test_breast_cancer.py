@@ -59,6 +59,8 @@ def test_what_it_cannot_do_is_refused() -> None:
         with pytest.raises(ConfigError, match="partition must be 0 to 3"):
             SCRIPT.make({"partition": partition})
     hospital = SCRIPT.make({})
-    private = FitConfig({"all": 0}, 1, CONFIG.settings, RecordPrivacy(1.0, 1.0, 0.5, 1e-5))
+    private = FitConfig(
+        {"all": 0}, 1, CONFIG.settings, RecordPrivacy(1.0, 1.0, 0.5, 1e-5), secret=bytes(32)
+    )
     with pytest.raises(PlanRefused, match="no DP-SGD"):
         hospital.fit(hospital.parameters(1), private)

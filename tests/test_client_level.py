@@ -23,6 +23,7 @@ from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.ledger import Ledger
 from secureps.privacy.mechanism import clip_l2
 from secureps.privacy.skellam import MOST_VARIANCE, tail
+from tests.privacy_kit import privatize
 from tests.skellam_kit import Replay, misfit, stream, variance_error
 
 SURE = 5.0
@@ -158,7 +159,7 @@ def update(kind: str, size: int, clip: float, seed: int = 0) -> NDArray[np.float
 
 
 def privatized(mechanism: ClientMechanism, x: NDArray[np.float32], seed: int) -> NDArray[np.int64]:
-    return mechanism.privatize(x, stream("round", seed).words, stream("noise", seed).words)
+    return privatize(mechanism, x, stream("round", seed).words, stream("noise", seed).words)
 
 
 @settings(max_examples=100, deadline=None)
@@ -188,7 +189,7 @@ def test_whatever_the_noise_the_grid_is_not_left(case: dict[str, Any], sign: int
     first = 0xFFFFFFFE if sign == 1 else 0xFFFFFFFF
     words = np.array([first, *[0xFFFFFFFF] * 6, 0xFFFF], dtype=np.uint32)
     x = np.array([sign], dtype=np.float32)
-    u = mechanism.privatize(x, stream("r").words, Replay(words))
+    u = privatize(mechanism, x, stream("r").words, Replay(words))
     assert u.tolist() == [2 * mechanism.most if sign == 1 else 0]
 
 
@@ -199,7 +200,7 @@ def test_scaling_never_lengthens_an_update(clip: float, dimension: int) -> None:
     mechanism = ClientMechanism(clip, dimension, 16, 0.1, "aggregator")
     step, bound = Fraction(mechanism.calibration.step), mechanism.calibration.bound
     x = update("flat", dimension, clip)
-    u = mechanism.privatize(-x, stream("up", dimension).words, Replay(np.empty(0, np.uint32)))
+    u = privatize(mechanism, -x, stream("up", dimension).words, Replay(np.empty(0, np.uint32)))
     exact = [-Fraction(v) / step for v in x.tolist()]
     assert sum(v * v for v in exact) <= bound**2
     for value, z in zip(exact, (u - mechanism.most).tolist()):
@@ -270,7 +271,7 @@ def test_the_aggregator_adds_all_of_it_and_clients_none() -> None:
     mechanism = made(**AGGREGATOR)
     zero = np.zeros(mechanism.dimension, dtype=np.float32)
     nothing = Replay(np.empty(0, dtype=np.uint32))
-    sent = mechanism.privatize(zero, stream("r").words, nothing)
+    sent = privatize(mechanism, zero, stream("r").words, nothing)
     assert (sent == mechanism.most).all()
     u = mechanism.noise(100_000, stream("shard").words)
     assert u.dtype == np.int64
@@ -363,10 +364,10 @@ def test_too_few_bits_are_refused_and_the_advice_is_right(
 def test_a_bad_update_is_turned_away() -> None:
     mechanism, words = made(dimension=3), stream("bad").words
     with pytest.raises(WrongShape, match=re.escape("float32[3], not float32[4]")):
-        mechanism.privatize(np.zeros(4, dtype=np.float32), words, words)
+        privatize(mechanism, np.zeros(4, dtype=np.float32), words, words)
     with pytest.raises(WrongShape, match=re.escape("not float64[3]")):
-        mechanism.privatize(np.zeros(3), words, words)  # type: ignore[arg-type]
+        privatize(mechanism, np.zeros(3), words, words)  # type: ignore[arg-type]
     with pytest.raises(NotFinite):
-        mechanism.privatize(np.array([0, np.nan, 0], dtype=np.float32), words, words)
+        privatize(mechanism, np.array([0, np.nan, 0], dtype=np.float32), words, words)
     with pytest.raises(Malformed, match="clipped"):
-        mechanism.privatize(np.array([1, 1, 0], dtype=np.float32), words, words)
+        privatize(mechanism, np.array([1, 1, 0], dtype=np.float32), words, words)

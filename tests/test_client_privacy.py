@@ -181,6 +181,26 @@ def test_another_update_of_one_version_is_another_release_with_noise_of_its_own(
     assert not np.array_equal(first, other)
 
 
+@pytest.mark.parametrize("at", [0, 216])
+def test_noise_that_is_asked_for_again_is_that_of_the_same_integers_alone(
+    at: int, tmp_path: Path
+) -> None:
+    """A client that forgot its attempts sends another update: the noise must not cancel."""
+    simulation = federation(private_plan("local", block_size=64), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 0})
+    hands = simulation.parties["client-00"].hands
+    assert isinstance(hands, MemberHands)
+    plan, update = simulation.plan, np.zeros(217, np.float32)
+    mechanism = plan.mechanism("all", 217)
+    assert mechanism is not None
+    aim, first = Aim("all", 2, 0), hands._on_grid(Aim("all", 2, 0), 0, update, 1)
+    assert np.array_equal(first, hands._on_grid(aim, 0, update, 1))
+    update[at] = 0.9
+    sent = hands._on_grid(aim, 0, update, 1)
+    moved = np.flatnonzero(np.abs(sent - first) > 0)
+    assert len(moved) > 200, "the difference is the update, and no noise"
+
+
 @pytest.mark.parametrize("kind", [Contribute, Evaluate])
 def test_that_two_models_came_to_the_same_is_told_to_nobody(
     kind: type[Contribute] | type[Evaluate], tmp_path: Path

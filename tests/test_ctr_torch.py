@@ -109,7 +109,9 @@ def test_its_own_auc_is_of_all_its_held_out_records(script: Script) -> None:
 
 def test_record_privacy_is_refused(script: Script) -> None:
     holder = made(script, 1)
-    config = FitConfig({}, 1, {"local_steps": 3}, RecordPrivacy(1.0, 1.0, 0.5, 1e-5))
+    config = FitConfig(
+        {}, 1, {"local_steps": 3}, RecordPrivacy(1.0, 1.0, 0.5, 1e-5), secret=bytes(32)
+    )
     with pytest.raises(PlanRefused, match="which rows of 'embedding"):
         holder.fit(holder.parameters(1), config)
 

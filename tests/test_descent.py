@@ -80,6 +80,77 @@ def test_both_ways_take_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not torch.allclose(each, start[name], atol=1e-3), "nothing moved"
 
 
+class Embedded(nn.Module):
+    """A table of words, and what reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(200, 50)
+        self.head = nn.Linear(50, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.table(x).mean(dim=1))  # type: ignore[no-any-return]
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str, bool]] = {
+    "linear": (lambda: nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 3)), (100,), "0.", True),
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(4, 250, 3), nn.Flatten(), nn.Linear(250, 3)),
+        (4, 3, 3),
+        "0.",
+        False,
+    ),
+    "embedding": (Embedded, (), "table.", True),
+    "layer norm": (
+        lambda: nn.Sequential(nn.LayerNorm(5000), nn.Linear(5000, 3)),
+        (5000,),
+        "0.",
+        False,
+    ),
+    "group norm": (
+        lambda: nn.Sequential(nn.GroupNorm(5, 5000), nn.Linear(5000, 3)),
+        (5000,),
+        "0.",
+        False,
+    ),
+}
+"""By kind: a model, the shape of a record, the layer that is measured, whether ghosts fit."""
+
+
+@pytest.mark.parametrize("rate", [0.5, 1e-9], ids=["batches", "empty"])
+@pytest.mark.parametrize("way", ["as chosen", "per record"])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_the_noise_of_every_layer_has_the_promised_variance(
+    kind: str, way: str, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(sigma C)^2 on the sum of gradients, whatever way goes; gradients are a thousandth of it."""
+    make, shape, layer, ghosts = LAYERS[kind]
+    torch.manual_seed(1)
+    module = make().train()
+    assert ghost_fits(module, functional.cross_entropy) is ghosts
+    if way == "per record":
+        monkeypatch.setattr(descent, "ghost_fits", lambda module, loss: False)
+    x = torch.randn(40, *shape) if shape else torch.randint(0, 200, (40, 5))
+    task = Task(x, torch.randint(0, 3, (40,)), functional.cross_entropy, torch.device("cpu"))
+    before = {name: each.detach().clone() for name, each in module.named_parameters()}
+    lr, steps, privacy = 1e-6 if rate < 1e-6 else 0.1, 2, RecordPrivacy(50.0, 0.3, rate, 1e-5)
+    generators = (np.random.default_rng(3), torch.Generator().manual_seed(4))
+    sgd = torch.optim.SGD(module.parameters(), lr=lr)
+    descend_privately(module, sgd, privacy, task, steps, generators)
+    moved = [
+        (each.detach() - before[name]).double().flatten()
+        for name, each in module.named_parameters()
+        if name.startswith(layer)
+    ]
+    noise = torch.cat(moved) / (lr / (rate * len(x)))
+    assert len(noise) >= 9_000
+    assert float(noise.var()) == pytest.approx(steps * (50.0 * 0.3) ** 2, rel=0.08)
+    for each in moved:
+        if len(each) >= 1000:
+            found = float(each.var()) / (lr / (rate * len(x))) ** 2
+            assert found == pytest.approx(steps * (50.0 * 0.3) ** 2, rel=0.25)
+
+
 def test_a_layer_that_no_record_reaches_gets_noise_and_nothing_else() -> None:
     after = stepped(Spare, functional.cross_entropy, 3)
     before = Spare().state_dict()

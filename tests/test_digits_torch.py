@@ -58,7 +58,9 @@ def test_it_keeps_the_contract(script: ModuleType) -> None:
 
 def test_a_private_fit_takes_public_steps(script: ModuleType) -> None:
     holder: Trainer = script.make({"partition": "1"})
-    config = FitConfig({}, 1, {"lr": 1.0, "local_steps": 3}, RecordPrivacy(1.0, 1.0, 0.5, 1e-5))
+    config = FitConfig(
+        {}, 1, {"lr": 1.0, "local_steps": 3}, RecordPrivacy(1.0, 1.0, 0.5, 1e-5), secret=bytes(32)
+    )
     result = holder.fit(holder.parameters(1), config)
     assert (result.steps, result.metrics) == (3, {})
 

@@ -297,7 +297,8 @@ def test_apps_evaluate_inside_the_encryption(tmp_path: Path) -> None:
 
 def test_record_privacy_is_refused(tmp_path: Path) -> None:
     app = trainer(write(tmp_path, CLIENT_APP))
-    config = FitConfig({"all": 0}, 1, {}, RecordPrivacy(1.0, 1.0, 0.5, 1e-5))
+    privacy = RecordPrivacy(1.0, 1.0, 0.5, 1e-5)
+    config = FitConfig({"all": 0}, 1, {}, privacy, secret=bytes(32))
     with pytest.raises(PlanRefused, match=r"a promise about every training step.*TorchTrainer"):
         app.fit(app.parameters(1), config)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from secureps.roles.machine import (
     Failed,
     Halt,
     Locate,
+    Say,
     Step,
     Tick,
     Watch,
@@ -195,6 +197,40 @@ def test_a_founder_offers_its_model_once() -> None:
     assert said(last, requests.Submit) == [requests.Submit(update.receipt)]
     noted = Answered(requests.Submit(update.receipt), requests.Noted())
     assert client.give(COORDINATOR, noted) == Step(), "no telemetry of a founding"
+
+
+def test_no_founding_model_is_sent_once_its_group_is_founded() -> None:
+    """It goes out in the clear, and may by then be more than a model of a seed."""
+    client = Client().joined()
+    client.publish(0)
+    step = client.invite(-1)
+    assert works(step) == []
+    assert step.effects == [Say("no founding model of all is sent: it is founded")]
+    trained = Client().joined()
+    trained.trained()
+    again = trained.restarted().joined()  # nobody tells it of a version
+    step = again.invite(-1)
+    assert works(step) == []
+    assert step.effects == [Say("no founding model of all is sent: it is founded")]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_founding_model_that_is_asked_for_again_is_the_same_one(restarted: bool) -> None:
+    client = Client().joined()
+    client.invite(-1)
+    first = client.sealed(-1, 0)
+    client.contributed(first)
+    client.order(orders.Settled(1, first.receipt.id, "lost", -1, "a disk is gone"))
+    if restarted:
+        client = client.restarted().joined()
+    assert works(client.invite(-1)) == [Offer("all", 1)]
+    receipt = dataclasses.replace(client.sealed(-1, 1).receipt, blocks=(bytes(32),) * 4)
+    other = dataclasses.replace(client.sealed(-1, 1), receipt=receipt)
+    step = client.contributed(other)
+    assert puts(step) == []
+    (halt,) = halts(step)
+    assert "only the first is ever sent" in halt.reason
+    assert halt.error is Refused
 
 
 # --- pulling ----------------------------------------------------------------------

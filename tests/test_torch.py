@@ -17,7 +17,7 @@ from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
 
 PRIVACY = RecordPrivacy(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, delta=1e-5)
 CONFIG = FitConfig({"all": 0}, 11, {"lr": 0.1, "local_steps": 5, "batch_size": 8})
-PRIVATE = FitConfig({"all": 0}, 11, {"lr": 0.1, "local_steps": 5}, PRIVACY)
+PRIVATE = FitConfig({"all": 0}, 11, {"lr": 0.1, "local_steps": 5}, PRIVACY, secret=bytes(32))
 
 
 def mlp() -> nn.Module:
@@ -120,96 +120,6 @@ def test_plain_step_is_sgd_on_the_whole_batch() -> None:
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     p[np.arange(40), y] -= 1
     np.testing.assert_allclose(fitted["weight"], start["weight"] - 0.5 * p.T @ x / 40, atol=1e-5)
-
-
-class Bias(nn.Module):
-    """Its output is its parameter, whatever the input."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(1, width)
-        with torch.no_grad():
-            self.layer.weight.zero_()
-            self.layer.bias.zero_()
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layer(x)
-        return found
-
-
-def drift(
-    rate: float, scale: float, seed: int, multiplier: float = 2.0, width: int = 20000
-) -> Array:
-    """The private update of `width` biases in one step of lr 1; `scale` sizes the gradients."""
-    holder = TorchTrainer(
-        lambda: Bias(width),
-        (np.ones((50, 1), np.float32), np.ones(50, np.float32)),
-        (np.ones((1, 1), np.float32), np.ones(1, np.float32)),
-        loss=lambda out, y: scale * (out[:, 0] * y).mean(),
-        metrics={},
-        device="cpu",
-    )
-    start = holder.parameters(0)
-    privacy = RecordPrivacy(multiplier, 3.0, rate, 1e-5)
-    config = FitConfig({}, seed, {"lr": 1.0, "local_steps": 1}, privacy)
-    found: Array = holder.fit(start, config).parameters["layer.bias"]
-    return found
-
-
-def test_noise_has_the_promised_variance() -> None:
-    noise = drift(rate=0.2, scale=0.0, seed=1) * (0.2 * 50)
-    assert noise.std() == pytest.approx(2.0 * 3.0, rel=0.03)
-    assert abs(noise.mean()) < 0.2
-    kurtosis = np.mean(noise**4) / np.mean(noise**2) ** 2
-    assert kurtosis == pytest.approx(3.0, abs=0.2)
-
-
-def test_noise_depends_on_every_bit_of_the_seed_and_not_on_the_data() -> None:
-    first = drift(rate=1.0, scale=0.0, seed=1)
-    assert not np.array_equal(first, drift(rate=1.0, scale=0.0, seed=1 + (1 << 40)))
-    assert np.array_equal(first[1:], drift(rate=1.0, scale=50.0, seed=1)[1:])
-
-
-def test_noise_is_new_for_whatever_else_the_server_asks_under_one_seed() -> None:
-    """Else the difference of two answers would be free of noise."""
-    holder = trainer()
-    start = holder.parameters(1)
-    nudged = start | {"3.bias": start["3.bias"] + np.float32(1e-3)}
-    one_step = replace(PRIVATE, settings={"lr": 1.0, "local_steps": 1})
-    asked = [
-        (start, one_step),
-        (nudged, one_step),
-        (start, replace(one_step, settings={"lr": 1.01, "local_steps": 1})),
-        (start, replace(one_step, versions={"all": 1})),
-        (start, replace(one_step, privacy=replace(PRIVACY, max_grad_norm=1.01))),
-    ]
-    noise = [
-        (holder.fit(base, config).parameters["0.weight"] - base["0.weight"]).ravel()
-        for base, config in asked
-    ]
-    correlation = np.corrcoef(noise) - np.eye(len(asked))
-    assert np.abs(correlation).max() < 0.5
-
-
-def test_gradients_are_clipped_per_record_and_divided_by_the_expected_batch() -> None:
-    # every record's gradient is (100 on the first bias, 100 on its weight): clipped to 3 in all
-    total = drift(rate=1.0, scale=100.0, seed=4, multiplier=1e-6)[0] * 50
-    assert total == pytest.approx(-50 * 3 / 2**0.5, rel=1e-3)
-
-
-def test_batches_are_poisson_samples() -> None:
-    sizes = [
-        -drift(rate=0.2, scale=1.0, seed=seed, multiplier=1e-6, width=2)[0] * (0.2 * 50)
-        for seed in range(200)
-    ]
-    assert np.allclose(sizes, np.rint(sizes), atol=1e-3)
-    assert np.mean(sizes) == pytest.approx(10, abs=0.8)
-    assert np.var(sizes) == pytest.approx(50 * 0.2 * 0.8, rel=0.4)
-
-
-def test_an_empty_batch_is_a_step_of_noise() -> None:
-    noise = drift(rate=1e-9, scale=1.0, seed=3) * (1e-9 * 50)
-    assert noise.std() == pytest.approx(6.0, rel=0.03)
 
 
 def test_private_fit_tells_no_metric_and_a_public_number_of_steps() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,14 @@ from secureps.client.blame import blamed
 from secureps.client.cuts import tell_clip, tell_range
 from secureps.client.judge import judge
 from secureps.client.sealing import Origin, OutboxSealer
-from secureps.client.trainer import FitConfig, FitResult, Trainer, kinds_of, record_privacy
+from secureps.client.trainer import (
+    SECRET_BYTES,
+    FitConfig,
+    FitResult,
+    Trainer,
+    kinds_of,
+    record_privacy,
+)
 from secureps.config import PrioritySection
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Label, Seed, Stream
@@ -234,12 +241,14 @@ class MemberHands:
         labels = [part for at in task.model for part in (at.group, at.version)]
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
         whole = digest("secureps-base", *task.blocks)
+        stream = self._stream("fit", holdings.name, *labels, whole)
         config = FitConfig(
             versions={at.group: at.version for at in task.model},
-            seed=self._stream("fit", holdings.name, *labels, whole).integer(63),
+            seed=stream.integer(63),
             settings=section.training,
             privacy=record_privacy(self._machine.pinned.plan),
             work=task.work,
+            secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
         with blamed("fit"):
             own = {name: array.copy() for name, array in base.items()}
@@ -413,18 +422,29 @@ class MemberHands:
 
         The same update gets the same noise. Another one of the same version, from whatever
         model, gets noise of its own and is charged: nobody can subtract one from the other.
+        That holds also where a part of this client's state is lost, and with it how often it was
+        asked: noise is bound to the integers that it hides, by a digest under the secret seed.
         """
         plan, name = self._machine.pinned.plan, self._holdings.name
         labels = (name, aim.group, aim.version, attempt)
         words = self._stream("round", *labels)
         mechanism = plan.mechanism(aim.group, clipped.size)
         if mechanism is not None:
-            noise = self._stream("noise", *labels)
-            return mechanism.privatize(clipped, words.words, noise.words)
+            rounded = mechanism.rounded(clipped, words.words)
+            hidden = self._stream("noise", *labels, *self._digests(aim.group, rounded))
+            return mechanism.noised(rounded, hidden.words)
         grid = plan.grid(aim.group, clipped.size)
         scaled = clipped.astype(np.float64) * (weight / grid.levels)
         tell_range(name, plan.headed(aim.group, ""), scaled, grid.range)
         return grid.encode(scaled, words.words(clipped.size))
+
+    def _digests(self, group: str, integers: NDArray[np.int64]) -> Iterator[bytes]:
+        """A digest of each block's integers under the secret seed, as they come one by one."""
+        layout = self._layout().group(group)
+        for block in range(layout.blocks):
+            part = integers[slice(*layout.span(block))].astype("<i8", copy=False)
+            words = self._stream("integers", self._holdings.name, group, block, part.tobytes())
+            yield words.words(SECRET_BYTES // 4).astype("<u4", copy=False).tobytes()
 
     def _layout(self) -> Layout:
         return self._machine.pinned.layout

@@ -35,6 +35,7 @@ from secureps.client.descent import (
     refuse_mixing_layers,
 )
 from secureps.client.trainer import (
+    SECRET_BYTES,
     SEED_BITS,
     Array,
     EvaluateResult,
@@ -171,6 +172,7 @@ class TorchTrainer:
         self._loss = loss
         self._metrics = {"accuracy": accuracy} if metrics is None else dict(metrics)
         self._device = _device(device)
+        self._digest: bytes | None = None
         self._touches = {name: _ascending(name, rows) for name, rows in (touches or {}).items()}
         with self._reproducible(b"", "load"):
             # torch loads another second's worth of itself: now, not in the first round
@@ -233,7 +235,7 @@ class TorchTrainer:
         local = LocalSgd.of(config.settings, config.privacy)
         records = len(self._train[0])
         steps = config.part(local.steps(records, config.privacy))
-        key = _bound(self._touched(parameters), config, local)
+        key = _bound(self._touched(parameters), config, local, self._data(config.privacy))
         with self._reproducible(key, "layers"):
             module = self._loaded(parameters).train()
             kept = {n: each for n, each in _arrays(module).items() if _whole(each)}
@@ -243,7 +245,7 @@ class TorchTrainer:
                 momentum=local.momentum,
                 weight_decay=local.weight_decay,
             )
-            rng = np.random.Generator(np.random.PCG64(_derive(key, "order")))
+            rng = np.random.Generator(np.random.PCG64(_wide(key, "order")))
             task = Task(*self._train, self._loss, self._device)
             metrics: dict[str, float] = {}
             if config.privacy is None:
@@ -288,6 +290,22 @@ class TorchTrainer:
             name: float(measure(torch.cat(outputs), y)) for name, measure in self._metrics.items()
         }
         return EvaluateResult(loss, len(x), metrics)
+
+    def _data(self, privacy: RecordPrivacy | None) -> bytes:
+        """A digest of the records; empty without privacy.
+
+        Were noise not bound to them, a client that removed a record and repeated a version
+        after it lost a part of its state would give away the record: the noise would cancel.
+        """
+        if privacy is None:
+            return b""
+        if self._digest is None:
+            made = hashlib.blake2b(digest_size=32, person=b"secureps-data")
+            for each in self._train:
+                made.update(repr((each.dtype, tuple(each.shape))).encode())
+                made.update(each.contiguous().cpu().view(torch.uint8).numpy().data)
+            self._digest = made.digest()
+        return self._digest
 
     def _touched(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
         """What a training depends on: of the tensors that were named, their rows."""
@@ -337,14 +355,17 @@ class TorchTrainer:
                 torch.use_deterministic_algorithms(strict, warn_only=lenient)
 
 
-def _bound(parameters: Mapping[str, Array], config: FitConfig, local: LocalSgd) -> bytes:
-    """32 bytes for one fit: BLAKE2b over the seed and all that the server chose."""
+def _bound(
+    parameters: Mapping[str, Array], config: FitConfig, local: LocalSgd, records: bytes
+) -> bytes:
+    """32 bytes for one fit: BLAKE2b over seed, secret, records and all that the server chose."""
     digest = hashlib.blake2b(digest_size=32, person=b"secureps-fit")
     versions = sorted((name, int(version)) for name, version in config.versions.items())
     privacy = config.privacy and [float(value) for value in astuple(config.privacy)]
     tensors = {name: np.ascontiguousarray(parameters[name]) for name in sorted(parameters)}
     schema = [(name, str(array.dtype), array.shape) for name, array in tensors.items()]
-    header = repr((config.seed, versions, local, privacy, schema)).encode()
+    header = repr((config.seed, versions, local, privacy, schema, records)).encode()
+    digest.update(config.secret.ljust(SECRET_BYTES, b"\0"))
     digest.update(len(header).to_bytes(8, "big") + header)
     for array in tensors.values():
         digest.update(array.tobytes())
@@ -355,6 +376,12 @@ def _derive(key: bytes, purpose: str) -> int:
     """63 bits of `key` for one purpose."""
     digest = hashlib.blake2b(key, digest_size=8, key=purpose.encode(), person=b"secureps-rng")
     return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
+
+
+def _wide(key: bytes, purpose: str) -> int:
+    """256 bits of `key` for one purpose, for a generator that takes so many."""
+    digest = hashlib.blake2b(key, digest_size=32, key=purpose.encode(), person=b"secureps-rng")
+    return int.from_bytes(digest.digest(), "big")
 
 
 def _noise_generator(key: bytes, device: torch.device) -> torch.Generator:

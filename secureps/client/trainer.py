@@ -30,6 +30,8 @@ Setting = float | int | str | bool
 
 SEED_BITS = 63
 """A seed is an integer in [0, 2^63): it fits a signed 64-bit field."""
+SECRET_BYTES = 32
+"""Of what noise is made from: too many to try."""
 
 
 def _require(condition: bool, text: str) -> None:
@@ -85,17 +87,19 @@ class FitConfig:
 
     Args:
         versions: base version of every group, by the group's name.
-        seed: 63 bits. All randomness of the fit comes from it. With `privacy` the noise does
-            too, and whoever knows the seed can subtract it: it must then come from a
-            secret of this client, never from the server, and differ between submissions. It is
-            kept out of `repr`.
+        seed: 63 bits. All randomness of the fit comes from it, or from it and `secret`. It is kept
+            out of `repr`, as `secret` is.
         settings: the plan's training settings (learning rate, local steps, ...), public.
         privacy: the record-level mechanism to train under, or None.
         work: the part of its local steps that this training takes, in (0, 1]: rounded down, but
             one at least. Below 1 only under a plan with `[work]`, never with `privacy`.
+        secret: 32 bytes, from which the noise of `privacy` has to be made: whoever knows them can
+            subtract it. They come from the secret seed of this client, never from the server, and
+            differ between submissions. Empty where a fit has no privacy to keep.
 
     Raises:
-        ConfigError: the seed does not fit 63 bits, or `work` is no part.
+        ConfigError: the seed does not fit 63 bits, `work` is no part, or there is `privacy` and
+            no secret.
     """
 
     versions: Mapping[str, int]
@@ -103,10 +107,15 @@ class FitConfig:
     settings: Mapping[str, Setting]
     privacy: RecordPrivacy | None = None
     work: float = 1.0
+    secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         _require(0 < self.work <= 1, f"a part of the work is in (0, 1], got {self.work!r}")
         _require(self.work == 1 or self.privacy is None, "private steps are all taken")
+        _require(
+            len(self.secret) == SECRET_BYTES or not (self.secret or self.privacy),
+            f"private noise is made from a secret of {SECRET_BYTES} bytes, not {len(self.secret)}",
+        )
         _require(0 <= self.seed < 1 << SEED_BITS, f"a training seed has {SEED_BITS} bits, unsigned")
 
     def part(self, count: int) -> int:

@@ -209,17 +209,14 @@ class ClientMechanism:
 
     # --- the mechanism ------------------------------------------------------------
 
-    def privatize(
-        self, update: NDArray[np.float32], rounding: Words, noise: Words
-    ) -> NDArray[np.int64]:
-        """What a client seals: rounded, with its own noise (if it adds any), on the grid.
+    def rounded(self, update: NDArray[np.float32], words: Words) -> NDArray[np.int64]:
+        """An update in whole grid steps, before any noise.
 
         Args:
             update: float32 (d,), after `clip_l2` to C.
-            rounding, noise: two streams of words that are used for nothing else; under
-                `aggregator` no noise is read.
+            words: a stream that is used for nothing else.
         Returns:
-            int64 (d,), u = z + Z in [0, 2 Z].
+            int64 (d,), z, of a norm that is accounted for.
         Raises:
             WrongShape: another shape or dtype.
             NotFinite: a value is not finite.
@@ -234,9 +231,20 @@ class ClientMechanism:
         # Three roundings of float64, 1 + 2^-53 each, cannot make up for 1 - 2^-50: no value,
         # hence no norm, is longer than in exact arithmetic.
         steps = update.astype(np.float64) * (1.0 / made.step * (1.0 - 2.0**-50))
-        z = round_to_norm(steps, made.bound, made.limit, rounding)
+        return round_to_norm(steps, made.bound, made.limit, words)
+
+    def noised(self, z: NDArray[np.int64], words: Words) -> NDArray[np.int64]:
+        """What a client seals: with its own noise (if it adds any), on the grid.
+
+        Args:
+            z: of `rounded`; it is changed.
+            words: a stream that is used for nothing else, and for no other z; under `aggregator`
+                none is read.
+        Returns:
+            int64 (d,), u = z + Z in [0, 2 Z].
+        """
         if self.placement != "aggregator":
-            z += self._sampler.sample(z.size, noise)
+            z += self._sampler.sample(z.size, words)
         return self._on_grid(z)
 
     def noise(self, count: int, words: Words) -> NDArray[np.int64]:

@@ -67,15 +67,12 @@ from secureps.roles.machine import (
 )
 from secureps.roles.member_kit import MemberKit
 from secureps.roles.outgoing import Outgoing
-from secureps.roles.releases import Releases
+from secureps.roles.releases import FOUNDED, Releases
 from secureps.roles.stopwatch import Stopwatch
 from secureps.roles.tasks import Aim, Contribute, Contributed, Evaluate, Judged, Offer, Prune, Sweep
 
 GATHER_SECONDS = 0.05
 """For which a client waits for more invitations to groups without rounds, after the first."""
-
-FOUNDED = Base(-1, 0)
-"""What the founding model is sealed for."""
 
 
 class Member:
@@ -237,6 +234,9 @@ class Member:
         for group, invite in list(self._invites.items()):
             if invite.version == -1 and not self._desk().pending(group, FOUNDED):
                 self._followed[group] = self._invites.pop(group)
+                if group in self._releases.trained or group in self._library.published:
+                    step.effects.append(Say(f"no founding model of {group} is sent: it is founded"))
+                    continue
                 self._working = True
                 step.effects.append(Work(Offer(group, self._out.next.get(group, 0))))
                 return
@@ -374,6 +374,9 @@ class Member:
         self._working = False
         self._stopwatch.done(now)
         for update in event.updates:
+            if objection := self._releases.objection(update.receipt):
+                step.effects.append(Halt(objection, Refused))
+                return
             spends = update.receipt.fact
             if spends is not None and spends.attempt and self._unaffordable(step, [spends]):
                 step.effects.append(Work(Prune(tuple(h.key for h in update.headers))))

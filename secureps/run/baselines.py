@@ -13,7 +13,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from secureps.client.script import Script
-from secureps.client.trainer import EvaluateResult, FitConfig, Setting, Trainer, record_privacy
+from secureps.client.trainer import (
+    SECRET_BYTES,
+    EvaluateResult,
+    FitConfig,
+    Setting,
+    Trainer,
+    record_privacy,
+)
 from secureps.crypto.sampling import Seed
 from secureps.policy.plan import Plan
 
@@ -85,11 +92,13 @@ def train_alone(
     """
     model = {tensor: array.copy() for tensor, array in start.items()}
     for version in range(versions):
+        stream = seed.derive("alone", name, version)
         config = FitConfig(
             versions=dict.fromkeys(plan.groups, version),
-            seed=seed.derive("alone", name, version).integer(63),
+            seed=stream.integer(63),
             settings=plan.section.training,
             privacy=record_privacy(plan),
+            secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
         model = trainer.fit(model, config).parameters
     return model
