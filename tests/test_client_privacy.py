@@ -276,7 +276,7 @@ def test_unsound_plans_are_refused(
 def test_a_model_too_large_for_its_bits_is_refused_when_it_is_known() -> None:
     group = private_plan("local").section.group[0].model_dump() | {"bits": 4}
     with pytest.raises(PlanRefused, match="bits would do"):
-        private_plan("local", group=[group]).layout(SCHEMA)
+        private_plan("local", group=[group], local=[]).layout(SCHEMA)
 
 
 def test_the_shards_noise_takes_one_place_of_the_capacity() -> None:

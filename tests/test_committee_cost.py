@@ -91,6 +91,14 @@ def test_the_ring_is_the_ciphers_own() -> None:
         assert value_bytes(made.cipher_parameters) == pytest.approx(sent, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("bits", "capacity", "room"), [(16, 32, 3.4), (12, 32, 2.7), (24, 4096, 6.7), (2, 32, 1.0)]
+)
+def test_a_plans_integers_fit_a_ring(bits: int, capacity: int, room: float) -> None:
+    """The most that a plan may ask for is still sound; `test_ring` has what no ring holds."""
+    assert value_bytes(committee_plan(bits=bits, capacity=capacity).cipher_parameters) <= room
+
+
 @pytest.mark.parametrize(("bits", "capacity"), [(16, 32), (12, 32), (8, 100)])
 def test_what_costs_the_same_is_the_most_that_does(bits: int, capacity: int) -> None:
     made = committee_plan(bits=bits, capacity=capacity)

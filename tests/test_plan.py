@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from secureps.config import PlanSection
 from secureps.crypto.cipher import Opening
-from secureps.crypto.suite import cipher
 from secureps.errors import ConfigError, PlanRefused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.schema import Schema, TensorSpec
@@ -156,16 +155,6 @@ def test_a_committee_is_that_of_the_roster() -> None:
     assert (committee.holders, committee.threshold) == (("a", "b", "c", "d"), 4)
     with pytest.raises(PlanRefused, match="the plan has 4 key holders, and the roster 3: issue"):
         made.committee(["a", "b", "c"])
-
-
-@pytest.mark.parametrize(
-    ("bits", "capacity", "room"), [(16, 32, 3.4), (12, 32, 2.7), (24, 4096, 6.7), (2, 32, 1.0)]
-)
-def test_a_plans_integers_fit_a_ring(bits: int, capacity: int, room: float) -> None:
-    """The most that a plan may ask for is still sound; `test_ring` has what no ring holds."""
-    made = plan(cipher={"name": "rlwe", "capacity": capacity}, group=[group(bits=bits)])
-    slots = 1 << 18
-    assert cipher(made.cipher_parameters).adder().block_bytes(slots) / slots <= room
 
 
 def test_the_layout_follows_the_plan() -> None:

@@ -260,11 +260,9 @@ class Plan:
         """One set for all groups: the most bits decide."""
         bits = max(self.group(name).bits for name in self.all_groups)
         levels = 2 * ((1 << (bits - 1)) - 1)
-        section = self.section.cipher
+        section, slots = self.section.cipher, self.section.block_size
         heaviest = max(self.bounds(name).most_weight for name in self.all_groups)
-        return CipherParameters(
-            section.name, section.capacity, levels, heaviest, self.section.block_size
-        )
+        return CipherParameters(section.name, section.capacity, levels, heaviest, slots)
 
     @cached_property
     def holders(self) -> int:
