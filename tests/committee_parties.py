@@ -46,7 +46,11 @@ class CommitteeWorld(StreamWorld):
         for shard in SHARDS:
             self.give(shard, requests.Register(shard, f"{shard}:1", 1.0, seen))
         for holder in KEYS:
-            self.give(holder, requests.Register(holder, "", 1.0, max(seen, 1)))
+            opened = self.federation.answered.items()
+            reached = tuple(
+                orders.GroupVersion(group, n) for (who, group), n in opened if who == holder
+            )
+            self.give(holder, requests.Register(holder, "", 1.0, max(seen, 1), b"", reached))
         for server in (*SHARDS, *KEYS):
             self.give(server, requests.Subscribe(server, ()))
 

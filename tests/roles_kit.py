@@ -383,7 +383,9 @@ class World:
     def servers(self, seen: int = 0) -> None:
         for shard in SHARDS:
             self.give(shard, requests.Register(shard, f"{shard}:1", 1.0, seen))
-        self.give(HOLDER, requests.Register(HOLDER, "", 1.0, seen))
+        opened = self.federation.answered.items()
+        reached = tuple(orders.GroupVersion(group, cohort) for (_, group), cohort in opened)
+        self.give(HOLDER, requests.Register(HOLDER, "", 1.0, seen, b"", reached))
         for server in (*SHARDS, HOLDER):
             self.give(server, requests.Subscribe(server, ()))
 

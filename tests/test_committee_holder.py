@@ -65,7 +65,7 @@ def changed(order: orders.Open, at: int, **changes: Any) -> orders.Open:
 
 def test_it_greets_watches_and_obeys_the_coordinator_alone() -> None:
     holder = bench().holder(0)
-    register = requests.Register("holder-0", "", 1.0, 1)
+    register = requests.Register("holder-0", "", 1.0, 1, bench().run.id)
     assert said(holder.machine.resume(0.0)) == [register]
     assert holder.give(COORDINATOR, Answered(register, requests.Noted())).effects == [Watch()]
     assert said(holder.give("holder-0", WatchLost())) == [register]
@@ -98,7 +98,7 @@ def test_old_orders_and_other_runs_are_refused() -> None:
     (halt,) = holder.begin(wrong).effects
     assert isinstance(halt, Halt)
     assert halt.error is WrongRun
-    assert "ledger is of another run" in halt.reason
+    assert "keep the one that it has while its run goes on" in halt.reason
 
 
 # --- examination ------------------------------------------------------------------

@@ -305,7 +305,8 @@ def test_a_holder_that_lost_its_ledger_does_not_come_back() -> None:
     again = World(make_plan("bfv"), journal=tuple(world.journal))
     with pytest.raises(Refused, match="start a new run"):
         again.give(HOLDER, empty)
-    assert answers(again.give(HOLDER, dataclasses.replace(empty, seen=1))) == [requests.Noted()]
+    whole = dataclasses.replace(empty, seen=1, reached=(orders.GroupVersion("all", 0),))
+    assert answers(again.give(HOLDER, whole)) == [requests.Noted()]
 
 
 def test_a_client_that_lost_its_state_goes_on_with_its_next_sequence() -> None:

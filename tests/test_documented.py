@@ -87,6 +87,28 @@ ELSEWHERE = {
     "... is open to others: chmod 600 ...": ("test_keyring.py", "chmod 600 "),
     "this folder holds another run: its plan or roster differs from what was given; start a new "
     "run in an empty folder": ("test_processes.py", "start a new run in an empty folder"),
+    "...: ends at row ..., and ... rows were written: ...": (
+        "test_height.py",
+        " rows were written",
+    ),
+    "... takes part in run ..., and the coordinator's state folder holds no run: is a volume "
+    "missing? ...": ("test_registration.py", "holds no run: is a volume missing?"),
+    "... takes part in run ..., and the coordinator's is ...: one of the two has another run's "
+    "state folder. ...": ("test_registration.py", "one of the two has another run's state folder"),
+    "the coordinator's journal ends at version ... of ..., and ... has committed ...: ...": (
+        "test_registration.py",
+        "journal ends at version ",
+    ),
+    "... has opened cohort ... of ..., and the coordinator's journal ends at cohort ...: ...": (
+        "test_registration.py",
+        "the coordinator's journal ends at cohort ",
+    ),
+    "...'s ledger ends at cohort ... of ..., and it has answered for cohort ...: ...": (
+        "test_registration.py",
+        "and it has answered for cohort ",
+    ),
+    "this client's state folder ends before update ... of ..., and it has sent all before ...: "
+    "...": ("test_registration.py", "and it has sent all before "),
 }
 """Messages that other files assert: which, and the part that it looks for."""
 

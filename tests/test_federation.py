@@ -111,7 +111,7 @@ def test_the_fold_of_the_journal_is_the_state(name: str) -> None:
 def lost_ledger(world: World, event: Any) -> bool:
     """A holder's first greeting, once it has opened: who says that now has lost its ledger."""
     first = isinstance(event, requests.Register) and (event.party, event.seen) == (HOLDER, 0)
-    return first and bool(world.federation.holders_used)
+    return first and bool(world.federation.answered)
 
 
 @pytest.mark.parametrize("name", PLANS)

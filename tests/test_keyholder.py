@@ -173,8 +173,11 @@ def test_the_run_is_pinned_once() -> None:
     assert keys.order(order) == Step(effects=locations)
     assert keys.machine.pinned == Pinned.of(pinned)
     step = keys.order(configure(PLAN, incarnation=9, nonce=bytes(32)))
-    text = "ledger is of another run; give it an empty folder"
-    assert step == Step(effects=[Halt(f"{ENDS}this holder's {text}", WrongRun)])
+    (halt,) = step.effects
+    assert isinstance(halt, Halt)
+    assert halt.error is WrongRun
+    assert halt.reason.startswith(f"{ENDS}{HOLDER} takes part in run {order.run.id.hex()[:16]}, ")
+    assert "keep the one that it has" in halt.reason
     assert keys.order(order) == Step(effects=locations), "the refused order left no incarnation"
 
 

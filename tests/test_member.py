@@ -74,7 +74,8 @@ def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
     step = client.give("c0", Tick())
     assert step.effects == [Call(COORDINATOR, requests.Heartbeat("c0"))]
     assert client.machine.wake() == 25.0
-    assert client.give("c0", WatchLost()).effects == [Call(COORDINATOR, join)]
+    again = requests.Join("c0", SCHEMA, (), client.run.id)
+    assert client.give("c0", WatchLost()).effects == [Call(COORDINATOR, again)]
     assert client.welcome().records == []
 
 

@@ -62,7 +62,7 @@ def test_the_run_is_pinned_once() -> None:
     assert desk.order(order) == Step()
     assert desk.shard.shelves.own("all") == OWN
     other = configure(desk.plan, incarnation=5, nonce=bytes(32))
-    refused(desk, COORDINATOR, other, WrongRun, "give it an empty folder")
+    refused(desk, COORDINATOR, other, WrongRun, "with a new one, and keep the one that it has")
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,10 @@ def test_a_lower_incarnation_is_fenced() -> None:
     step = desk.order(orders.Commit(3, "all", 0, 0))
     assert step.records == [records.Incarnated(3)]
     refused(desk, COORDINATOR, orders.Commit(2, "all", 0, 0), Fenced, "incarnation 2, 3 rules")
+    reached = (orders.GroupVersion("all", 0),)
     assert desk.restarted().shard.resume(0.0).effects[-1] == Call(
-        COORDINATOR, requests.Register("shard-a", "shard-a:1", 1.0, 3)
+        COORDINATOR,
+        requests.Register("shard-a", "shard-a:1", 1.0, 3, desk.shard.shelves.run, reached),
     )
 
 

@@ -420,6 +420,13 @@ class CohortGranted:
 
 
 @dataclass(frozen=True, slots=True)
+class SequencesBegun:
+    """A client that had lost its state goes on with these sequences: earlier ones were used."""
+
+    next: tuple[GroupVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Sealed:
     """The outbox holds all blocks of a submission; the charge in the receipt is spent.
 

@@ -18,12 +18,18 @@ from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A shard or key holder is up; `seen` is the highest incarnation it obeyed."""
+    """A shard or key holder is up; `seen` is the highest incarnation it obeyed.
+
+    `run` is the one that it takes part in, empty before the first; `reached` is how far it has come
+    in it: a shard's committed version of each group, a holder's newest cohort that it opened.
+    """
 
     party: str
     advertise: str
     weight: float
     seen: int
+    run: bytes = b""
+    reached: tuple[GroupVersion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +37,13 @@ class Join:
     """A client wants to take part with a model of this schema.
 
     `groups` are those that it contributes to, for a client whose data touches few row-blocks of a
-    sparse group; empty for all.
+    sparse group; empty for all. `run` is the one that it takes part in already, empty if it is new.
     """
 
     client: str
     schema: Schema
     groups: tuple[str, ...] = ()
+    run: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ follow, `roles.federation` is the state. What must not live here: I/O, payloads,
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from secureps.crypto.field import parse_vector
@@ -16,7 +15,6 @@ from secureps.errors import (
     Malformed,
     NotReady,
     PlanRefused,
-    Refused,
     UnknownParty,
     WrongRun,
 )
@@ -26,7 +24,6 @@ from secureps.messages.records import (
     CheckpointPart,
     HolderRefused,
     Incarnated,
-    ShardLocated,
     ShareReceived,
 )
 from secureps.messages.requests import (
@@ -54,7 +51,6 @@ from secureps.messages.requests import (
     Welcome,
     Withdraw,
 )
-from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.evaluation import from_vector
@@ -65,9 +61,9 @@ from secureps.roles import (
     driving,
     ending,
     examining,
-    founding,
     quorum,
     reception,
+    registration,
     repeating,
 )
 from secureps.roles.admission import check_prepared
@@ -193,10 +189,12 @@ class Coordinator:
     def _answer(self, turn: Turn, sender: str, event: Any) -> Any:
         match event:
             case Register():
-                return self._register(turn, sender, event)
+                self._same(sender, event.party)
+                return registration.register(turn, self._charter, self._presence, event)
             case Join(client):
                 self._same(sender, client)
-                reception.join(turn, self._charter, self._presence.holders, event)
+                if waits := reception.join(turn, self._charter, self._presence, event):
+                    return waits
                 self._renew(turn.now, client)
                 turn.live |= {client}
                 return self._welcome(turn, client)
@@ -259,33 +257,6 @@ class Coordinator:
                 return status(turn, self._telemetry.newest, self.servers)
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
-        return Noted()
-
-    def _register(self, turn: Turn, sender: str, event: Register) -> Noted:
-        certificate = self._charter.roster.find(self._same(sender, event.party))
-        if certificate.role == "shard":
-            if not (math.isfinite(event.weight) and event.weight > 0):
-                raise Malformed(f"{sender}: a shard's weight is finite and > 0, not {event.weight}")
-            known = turn.federation.shards.get(sender)
-            address = ShardAddress(sender, event.advertise, event.weight)
-            pinned = turn.federation.pinned
-            if pinned is not None and sender not in pinned.placement.shards:
-                raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
-            if known != address:
-                turn.write(ShardLocated(address))
-        elif certificate.role == "holder":
-            if event.seen == 0 and sender in turn.federation.holders_used:
-                raise Refused(
-                    f"{sender} comes with an empty ledger to a run whose sums it has opened: "
-                    "restore nothing, start a new run"
-                )
-            self._presence.holders.add(sender)
-        else:
-            raise UnknownParty(f"{sender} is a {certificate.role} and need not register")
-        own = turn.federation.incarnation
-        if event.seen > own or (event.seen == own and sender not in self._presence.told):
-            turn.write(Incarnated(event.seen + 1))  # somebody ruled after our journal's end
-        founding.found_from_file(turn, self._charter, self._presence.holders)
         return Noted()
 
     @staticmethod

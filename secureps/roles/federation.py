@@ -135,8 +135,8 @@ class Federation:
         retired: members that take part no more, by their own word; isolated: clients that are
             left out, and why.
         outside: by group, the clients that joined without contributing to it.
-        holders_used: key holders that ever answered for a cohort; liars: those of them that were
-            found out, and how.
+        answered: the newest cohort that a key holder answered for, by (holder, group); liars:
+            those of them that were found out, and how.
         accused: clients in whose envelopes holders found flaws, and which holders.
     """
 
@@ -154,7 +154,7 @@ class Federation:
     included: Counter[str] = field(default_factory=Counter)
     checkpoints: list[CheckpointState] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
-    holders_used: set[str] = field(default_factory=set)
+    answered: dict[tuple[str, str], int] = field(default_factory=dict)
     liars: dict[str, str] = field(default_factory=dict)
     accused: dict[str, frozenset[str]] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
@@ -361,7 +361,7 @@ class Federation:
             case CohortOpened(_, _, sums):
                 group.opened, group.phase = sums, Phase.PREPARING
                 group.key, group.opened_by = record.key, record.holders or ()
-                self.holders_used.update(group.opened_by)
+                self.answered |= {(h, group.name): record.number for h in group.opened_by}
                 group.reason = "opened; the shards average and step"
             case ReceiptExamined() | ShareReceived() | HolderRefused() | OpeningFailed():
                 self._apply_answer(group, at, record)
@@ -417,7 +417,7 @@ class Federation:
                 group.inbox.look(id, holder)
             case ShareReceived(_, _, holder, share):
                 group.shares[holder], group.answered_at = share, at
-                self.holders_used.add(holder)
+                self.answered[holder, group.name] = record.number
             case HolderRefused(_, _, holder, reason):
                 group.refusals[holder], group.answered_at = reason, at
             case OpeningFailed(_, _, holders, reason):

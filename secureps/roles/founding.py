@@ -7,7 +7,7 @@ all shards and holders are up nothing is pinned. What must not live here: the va
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from contextlib import suppress
 
 from secureps.errors import NotReady
 from secureps.messages.orders import Configure
@@ -17,17 +17,67 @@ from secureps.messages.schema import Schema
 from secureps.model.placement import place_group
 from secureps.roles import commit
 from secureps.roles.charter import Charter
+from secureps.roles.machine import Say
+from secureps.roles.presence import Presence
 from secureps.roles.turn import Turn
 
+LATER = 1.0
+"""Seconds after which a party that cannot be taken asks again, at first."""
 
-def found(turn: Turn, charter: Charter, holders: Collection[str], schema: Schema) -> None:
-    """Pins the run of this model; `holders` are those that registered.
+
+def elsewhere(turn: Turn, here: Presence, party: str, run: bytes) -> NotReady | None:
+    """What a party hears that holds a run, of a coordinator that holds none; None if it is new.
+
+    An empty folder may be a volume that is not mounted. A run that is founded over it would send
+    everybody away from the one that they have, with all that cannot be made again.
+    """
+    if not run:
+        here.elsewhere.pop(party, None)
+        return None
+    return said_once(
+        turn,
+        here,
+        party,
+        run,
+        f"{party} takes part in run {run.hex()[:16]}, and the coordinator's state folder holds no "
+        "run: is a volume missing? Nothing is founded meanwhile. Bring that folder back as it was, "
+        f"and start the coordinator again; or, for a new run, start {party} with another state "
+        "folder, and keep the one that it has",
+    )
+
+
+def said_once(turn: Turn, here: Presence, party: str, run: bytes, text: str) -> NotReady:
+    """The refusal of a party that has to wait for an operator, who reads of it here, once."""
+    if party not in here.elsewhere:
+        turn.step.effects.append(Say(text))
+    here.elsewhere[party] = turn.now
+    return NotReady(text, LATER)
+
+
+def _demand_nobody_elsewhere(turn: Turn, charter: Charter, here: Presence) -> None:
+    """NotReady while servers, or half of all clients, were lately heard to hold a run.
+
+    Fewer clients stop nothing: each of them could say so for ever.
+    """
+    lately = {p for p, at in here.elsewhere.items() if turn.now - at < turn.plan.section.lease}
+    clients = {certificate.name for certificate in charter.roster.clients()}
+    if lately - clients or (lately and 2 * len(lately & clients) >= len(clients)):
+        raise NotReady(
+            f"the run is not founded: {', '.join(sorted(lately)[:5])} take part in one already, "
+            "and the coordinator's state folder holds none; its log says what to do",
+            LATER,
+        )
+
+
+def found(turn: Turn, charter: Charter, here: Presence, schema: Schema) -> None:
+    """Pins the run of this model.
 
     Raises:
-        NotReady: shards or holders are missing.
+        NotReady: shards or holders are missing, or others hold a run already.
         PlanRefused: the plan cannot carry the model.
     """
-    federation, plan = turn.federation, turn.plan
+    federation, plan, holders = turn.federation, turn.plan, here.holders
+    _demand_nobody_elsewhere(turn, charter, here)
     if len(federation.shards) < plan.section.shards:
         raise NotReady(
             f"the run waits for shards: {len(federation.shards)} of {plan.section.shards} are up"
@@ -56,11 +106,12 @@ def found(turn: Turn, charter: Charter, holders: Collection[str], schema: Schema
             commit.found(turn, group, None)
 
 
-def found_from_file(turn: Turn, charter: Charter, holders: Collection[str]) -> None:
+def found_from_file(turn: Turn, charter: Charter, here: Presence) -> None:
     """The same from the plan's file, as soon as everybody is up."""
-    federation = turn.federation
+    federation, holders = turn.federation, here.holders
     if charter.initial is None or federation.pinned is not None:
         return
     if len(federation.shards) < turn.plan.section.shards or len(holders) < turn.plan.holders:
         return
-    found(turn, charter, holders, charter.initial)
+    with suppress(NotReady):  # whoever comes back, or comes new, asks again
+        found(turn, charter, here, charter.initial)

@@ -26,7 +26,7 @@ from secureps.errors import (
 )
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.orders import Configure, Open, ShardSums
+from secureps.messages.orders import Configure, GroupVersion, Open, ShardSums
 from secureps.messages.records import (
     BaseModel,
     CohortGranted,
@@ -45,7 +45,7 @@ from secureps.messages.submission import (
 )
 from secureps.policy.hiding import base_of, both_open, check_weights
 from secureps.policy.rule import Base
-from secureps.roles.charter import Pinned, check_minimum, check_run, founded
+from secureps.roles.charter import Pinned, check_minimum, check_run, founded, other_run
 from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
 
 REMEMBERED = 64
@@ -190,7 +190,9 @@ class Grants:
 
     def greeting(self) -> Step:
         """What a holder says first."""
-        register = Register(self.name, "", 1.0, self._incarnation)
+        run = b"" if self._pinned is None else self._pinned.run.id
+        reached = tuple(GroupVersion(group, max(known)) for group, known in self._granted.items())
+        register = Register(self.name, "", 1.0, self._incarnation, run, reached)
         return Step(effects=[Call(COORDINATOR, register)])
 
     def subscription(self) -> Subscribe:
@@ -239,7 +241,7 @@ class Grants:
                     "folder back as it was, or stay out of this run"
                 )
         elif self._pinned.run.id != order.run.id:
-            raise WrongRun("this holder's ledger is of another run; give it an empty folder")
+            raise WrongRun(other_run(self.name, self._pinned.run.id, order.run.id))
         step = self.obeys(order.incarnation)
         if self._pinned is None:
             self.write(step, RunPinned(order.run, order.placement, order.shards))

@@ -18,11 +18,10 @@ from secureps.errors import (
     PlanRefused,
     Refused,
     SecurepsError,
-    WrongRun,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated
 from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
-from secureps.messages.records import RunPinned, Sealed, SubmissionSettled
+from secureps.messages.records import RunPinned, Sealed, SequencesBegun, SubmissionSettled
 from secureps.messages.requests import (
     Decline,
     Figure,
@@ -117,6 +116,8 @@ class Member:
                 self._releases.add(record)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
+            case SequencesBegun(sequences):
+                self._out.begin_at(sequences)
             case SubmissionSettled(id, outcome):
                 if outcome != "included":
                     self._out.settle(id)
@@ -128,7 +129,8 @@ class Member:
 
     def _greet(self) -> Step:
         own = () if self._pinned is None or self._whole else self._groups  # those it contributes to
-        return Step(effects=[Call(COORDINATOR, Join(self._kit.name, self._kit.schema, own))])
+        run = b"" if self._pinned is None else self._pinned.run.id
+        return Step(effects=[Call(COORDINATOR, Join(self._kit.name, self._kit.schema, own, run))])
 
     def wake(self) -> float | None:
         return min([t for t in (self._beat, self._gathers_until) if t is not None], default=None)
@@ -423,25 +425,25 @@ class Member:
                     step.effects.append(Call(COORDINATOR, report))
 
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
-        if self._pinned is None:
-            try:
-                self._kit.agree(welcome.run)
-            except SecurepsError as error:
-                step.effects.append(Halt(str(error), type(error)))
-                return
-            self._write(step, RunPinned(welcome.run, welcome.placement, welcome.shards))
-            if self._plan.section.privacy and any(at.version for at in welcome.next):
-                text = "this client took part in this run before, and its state is gone"
-                step.effects.append(Say(f"{text}: its budget does not count what it spent then"))
-        elif self._pinned.run.id != welcome.run.id:
-            text = "the coordinator runs another run than the one this client takes part in"
-            step.effects.append(Halt(f"{text}; give a new --state folder", WrongRun))
+        known = self._pinned
+        try:
+            self._kit.agree(welcome, None if known is None else known.run, self._out)
+        except SecurepsError as error:
+            step.effects.append(Halt(str(error), type(error)))
             return
+        if known is None:
+            self._write(step, RunPinned(welcome.run, welcome.placement, welcome.shards))
+            if any(at.version for at in welcome.next):
+                self._write(step, SequencesBegun(welcome.next))
+                if self._plan.section.privacy:
+                    text = "this client took part in this run before, and its state is gone"
+                    step.effects.append(
+                        Say(f"{text}: its budget does not count what it spent then")
+                    )
         if not request.groups and not self._whole:
             step.effects += self._greet().effects  # the plan is known now, and which part is ours
             return
         self._beat = now + self._plan.section.lease / 3
-        self._out.begin_at(welcome.next)
         step.effects += [Locate(shard.name, shard.advertise) for shard in welcome.shards]
         step.effects.append(Watch())
 

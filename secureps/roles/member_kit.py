@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secureps.crypto.identity import Roster
-from secureps.errors import ConfigError, WrongShape
-from secureps.messages.requests import Missing, Withdraw
+from secureps.errors import ConfigError, DamagedStore, WrongRun, WrongShape
+from secureps.messages.requests import Missing, Welcome, Withdraw
 from secureps.messages.run import RunInfo
 from secureps.messages.schema import Schema
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.roles.charter import check_run
+from secureps.roles.outgoing import Outgoing
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,30 @@ class MemberKit:
         """What was asked for without rounds was refused on its way."""
         return Withdraw(self.name, receipt.id, receipt.version, receipt.step, str(why))
 
-    def agree(self, run: RunInfo) -> None:
-        """Accepts a run that is bound to this kit, and trains this client's model.
+    def agree(self, welcome: Welcome, known: RunInfo | None, out: Outgoing) -> None:
+        """Accepts the run that this client takes part in, and its coordinator's account of it.
+
+        Args:
+            known: the run on record here; None: it takes part in none yet.
+            out: what it has sent.
 
         Raises:
-            WrongShape: it trains another one; and as `check_run`.
+            WrongRun: it is another run.
+            DamagedStore: it has sent more than is on record here.
+            WrongShape: a new run trains another model than its own; and as `check_run`.
         """
+        if known is None:
+            self._agree(welcome.run)
+        elif known.id != welcome.run.id:
+            raise WrongRun(
+                "the coordinator runs another run than the one this client takes part in; give a "
+                "new --state folder, and keep this one while its run goes on"
+            )
+        elif lost := out.behind(welcome.next):
+            raise DamagedStore(lost)
+
+    def _agree(self, run: RunInfo) -> None:
+        """Accepts a run that is bound to this kit, and trains this client's model."""
         plan = check_run(run, self.roster, self.holders, self.terms.threshold)
         plan.touched(self.rows)
         if run.schema != self.schema:

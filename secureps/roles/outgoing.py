@@ -111,6 +111,23 @@ class Outgoing:
         for at in sequences:
             self.next[at.group] = max(at.version, self.next.get(at.group, 0))
 
+    def behind(self, sequences: tuple[GroupVersion, ...]) -> str:
+        """What to do if the coordinator knows more of this client than it does; empty if not.
+
+        A state folder that came back older than it was would seal other updates under the keys of
+        those that were sent, and whoever has both subtracts one from the other.
+        """
+        for at in sequences:
+            own = self.next.get(at.group, 0)
+            if at.version > own:
+                return (
+                    f"this client's state folder ends before update {own} of {at.group}, and it "
+                    f"has sent all before {at.version}: it is damaged, or an older copy. Bring the "
+                    "newest one back, or give a new --state folder: nothing is sealed under a key "
+                    "that was used"
+                )
+        return ""
+
     @property
     def keys(self) -> frozenset[str]:
         """Where the payloads lie that may be asked for."""

@@ -12,13 +12,16 @@ from secureps.messages.submission import SubmissionId
 class Presence:
     """Who is here now, and whom this incarnation gave orders; a restart forgets it.
 
-    `lost` are submissions whose fate was open and that their client had no more when it last
-    subscribed, or said so of (`gone`) when it was to send them again (`asked`).
+    `elsewhere` are parties that cannot be taken before an operator has brought something back,
+    and when they last asked. `lost` are submissions whose fate was open and that their client had
+    no more when it last subscribed, or said so of (`gone`) when it was to send them again
+    (`asked`).
     """
 
     watchers: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
     holders: set[str] = field(default_factory=set)
+    elsewhere: dict[str, float] = field(default_factory=dict)
     lost: dict[str, frozenset[SubmissionId]] = field(default_factory=dict)
     asked: set[SubmissionId] = field(default_factory=set)
     gone: set[SubmissionId] = field(default_factory=set)

@@ -6,8 +6,6 @@ from one (`roles.commit`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from secureps.crypto.identity import Roster
 from secureps.errors import (
     Conflict,
@@ -40,14 +38,15 @@ from secureps.roles import (
 from secureps.roles.admission import check_receipt, check_sequence
 from secureps.roles.charter import Charter
 from secureps.roles.group_state import GroupState, Phase
+from secureps.roles.presence import Presence
 from secureps.roles.turn import Turn
 
 
-def join(turn: Turn, charter: Charter, holders: Collection[str], message: Join) -> None:
+def join(turn: Turn, charter: Charter, here: Presence, message: Join) -> NotReady | None:
     """A client takes part, or says anew which groups it contributes to; the first founds the run.
 
-    Args:
-        holders: those that registered.
+    Returns:
+        what it hears if it holds a run, and this coordinator holds none.
 
     Raises:
         UnknownParty: it is no client.
@@ -59,7 +58,9 @@ def join(turn: Turn, charter: Charter, holders: Collection[str], message: Join) 
     if charter.roster.find(client).role != "client":
         raise UnknownParty(f"{client} is on the roster, but not as a client")
     if federation.pinned is None:
-        founding.found(turn, charter, holders, schema)
+        if waits := founding.elsewhere(turn, here, client, message.run):
+            return waits
+        founding.found(turn, charter, here, schema)
     assert federation.pinned is not None
     ours = federation.pinned.run.schema
     if schema.digest != ours.digest:
@@ -69,12 +70,13 @@ def join(turn: Turn, charter: Charter, holders: Collection[str], message: Join) 
         raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
     known = federation.joined_for(client, message.groups)
     if client in federation.members and client not in federation.retired and known:
-        return
+        return None
     _demand_constant(turn, client)
     turn.write(MemberJoined(client, message.groups))
     trains = client != turn.plan.evaluator
     if trains and not federation.founder and charter.initial is None:
         turn.write(FounderChosen(client))
+    return None
 
 
 def _demand_constant(turn: Turn, client: str) -> None:

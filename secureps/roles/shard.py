@@ -70,7 +70,7 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.roles.admission import check_header, check_scale
-from secureps.roles.charter import check_run
+from secureps.roles.charter import check_run, other_run
 from secureps.roles.machine import (
     COORDINATOR,
     HANDS,
@@ -144,7 +144,9 @@ class Shard:
         return Step(effects=[Work(Sweep(referenced)), *self._greet().effects])
 
     def _greet(self) -> Step:
-        register = Register(self._name, self._advertise, self._weight, self.shelves.incarnation)
+        here = self.shelves
+        own = (self._advertise, self._weight, here.incarnation, here.run, here.reached)
+        register = Register(self._name, *own)
         return Step(effects=[Call(COORDINATOR, register)])
 
     def wake(self) -> float | None:
@@ -294,7 +296,8 @@ class Shard:
             check_run(order.run, self._roster, self._holders)
             self._write(step, RunPinned(order.run, order.placement, order.shards))
         elif self.shelves.pinned.run.id != order.run.id:
-            raise WrongRun("this shard holds blocks of another run; give it an empty folder")
+            ours = self.shelves.run
+            raise WrongRun(other_run(self._name, ours, order.run.id))
 
     def _found(self, step: Step, order: Found) -> None:
         state = self.shelves.shelf(order.group).states.get(0)

@@ -12,6 +12,7 @@ from typing import Any
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, Malformed
+from secureps.messages.orders import GroupVersion
 from secureps.messages.records import (
     BlockSpooled,
     Discarded,
@@ -148,6 +149,17 @@ class Shelves:
     def pinned(self) -> Pinned:
         """The run, its plan and layout; NotReady before it is founded."""
         return founded(self._pinned, self._name)
+
+    @property
+    def run(self) -> bytes:
+        """The run's id; empty before it is founded."""
+        return b"" if self._pinned is None else self._pinned.run.id
+
+    @property
+    def reached(self) -> tuple[GroupVersion, ...]:
+        """The committed version of each group of which there is one."""
+        known = self._shelves.items()
+        return tuple(GroupVersion(name, s.committed) for name, s in known if s.committed >= 0)
 
     @property
     def opened_by_holder(self) -> bool:

@@ -250,26 +250,32 @@ class Placement(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("party", "advertise", "weight", "seen")
+    __slots__ = ("party", "advertise", "weight", "seen", "run", "reached")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     ADVERTISE_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
     party: str
     advertise: str
     weight: float
     seen: int
-    def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ...) -> None: ...
+    run: bytes
+    reached: _containers.RepeatedCompositeFieldContainer[GroupVersion]
+    def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ..., run: _Optional[bytes] = ..., reached: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("client", "schema", "groups")
+    __slots__ = ("client", "schema", "groups", "run")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     client: str
     schema: Schema
     groups: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, client: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., groups: _Optional[_Iterable[str]] = ...) -> None: ...
+    run: bytes
+    def __init__(self, client: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., groups: _Optional[_Iterable[str]] = ..., run: _Optional[bytes] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("party", "unsettled")
