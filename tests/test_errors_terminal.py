@@ -126,7 +126,7 @@ BEFORE = {
     "a shard": "... is on the roster, but not as a client (the sender's fault)",
     "other run": (
         "the coordinator runs another run than the one this client takes part in; give a new "
-        "--state folder (the sender's fault)"
+        "--state folder, and keep this one while its run goes on (the sender's fault)"
     ),
     "other client": (
         "this state folder is ...'s: ... needs a --state folder of its own (the operator's fault)"
