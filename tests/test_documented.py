@@ -87,6 +87,15 @@ ELSEWHERE = {
     "... is open to others: chmod 600 ...": ("test_keyring.py", "chmod 600 "),
     "this folder holds another run: its plan or roster differs from what was given; start a new "
     "run in an empty folder": ("test_processes.py", "start a new run in an empty folder"),
+    "...: a restore was cut short here: run secureps restore again (the operator's fault)": (
+        "test_copies.py",
+        "cut short here: run secureps restore again",
+    ),
+    "this copy ends at row ..., and this ... has come to row ...: ...": (
+        "test_copies.py",
+        "ends at row ",
+    ),
+    "nothing says how far this ... had come: ...": ("test_copies.py", "nothing says how far this "),
     "...: ends at row ..., and ... rows were written: ...": (
         "test_height.py",
         " rows were written",

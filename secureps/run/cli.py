@@ -17,6 +17,7 @@ import typer
 
 from secureps import __version__
 from secureps.errors import SecurepsError, exit_status
+from secureps.run.keeping import backup, restore
 
 app = typer.Typer(
     name="secureps",
@@ -399,6 +400,10 @@ def export(
         f"wrote {len(model.tensors)} tensors to {out}: checkpoint {model.number}, "
         f"version {model.version}"
     )
+
+
+app.command()(backup)
+app.command()(restore)
 
 
 @app.command()

@@ -83,6 +83,10 @@ class Journal(Protocol):
     def close(self) -> None:
         """Releases the file; a second call does nothing."""
 
+    @property
+    def mark(self) -> Mark:
+        """The last row."""
+
 
 def _kind(record: Record) -> str:
     name = type(record).__name__
@@ -110,6 +114,10 @@ class MemoryJournal:
 
     def close(self) -> None:
         self._closed = True
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(len(self.rows), b"")
 
 
 class SqliteJournal:
@@ -228,6 +236,10 @@ class SqliteJournal:
 
     def _refuse_behind(self) -> None:
         """Looks at the file without changing it: a damaged log may yet be of use to somebody."""
+        if restoring_path(self._path).exists():
+            raise DamagedStore(
+                f"{self._path.parent}: a restore was cut short here: run secureps restore again"
+            )
         mark = read_height(height_path(self._path))
         if mark is None or mark == START:
             return
@@ -293,6 +305,11 @@ class SqliteJournal:
                 "another party's or another run's journal, or it was edited; bring back the "
                 "folder's own: secureps restore"
             )
+
+
+def restoring_path(path: Path) -> Path:
+    """The marker beside a journal that is being restored, and must not be opened."""
+    return path.with_name(path.name + ".restoring")
 
 
 def refuse_behind(path: Path, own: Mark, height: Mark) -> None:

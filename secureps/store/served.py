@@ -1,8 +1,10 @@
-"""Which runs a holder's key has served: a file beside the key, so that a lost ledger is missed.
+"""Which runs a holder's key has served, and how far: files beside the key, so that a lost ledger
+or an older copy of one is missed.
 
 A coordinator chooses a run's nonce: it could found a run of last month again, bit for bit, before
 holders that began in an empty folder, and have what was recorded then summed in other cohorts. A
-holder with an empty ledger therefore refuses every run of this file. What must not live here:
+holder with an empty ledger therefore refuses every run of this file, and one whose whole folder
+came back as it was earlier finds in RUN.height that it had come further. What must not live here:
 the ledger itself (`store.journal`), and keys (`store.keyring`).
 """
 
@@ -13,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from secureps.errors import KitError
+from secureps.errors import DamagedStore, KitError
 from secureps.messages.records import RunPinned
+from secureps.store.height import Height, Mark, read_height
 from secureps.store.journal import Journal
 
 _ID_BYTES = 32
@@ -39,27 +42,44 @@ def served_runs(path: Path) -> frozenset[bytes]:
     return frozenset(ids)
 
 
+def ledger_height(folder: Path, run: bytes) -> Path:
+    """The file in a holder's private folder that says how far its ledger of a run has come."""
+    return folder / f"{run.hex()[:16]}.height"
+
+
 class ServedJournal:
-    """A ledger that tells the file of the run in it, before anybody hears what was journalled.
+    """A ledger that tells the files of the run in it, before anybody hears what was journalled.
 
     Raises:
-        KitError: the file cannot be read or written.
+        KitError: a file cannot be read or written.
+        DamagedStore: the ledger ends before what it was.
     """
 
     def __init__(self, ledger: Journal, path: Path) -> None:
         self._ledger = ledger
         self._path = path
-        self._note([record for _, record in ledger.replay()])  # killed between the two
+        self._height: Height | None = None
+        known = [record for _, record in ledger.replay()]
+        self._note(known)  # killed between the two
+        self._note_height(known)
 
     def append(self, at: float, records: Sequence[Any]) -> None:
         self._ledger.append(at, records)
         self._note(records)
+        self._note_height(records)
+
+    @property
+    def mark(self) -> Mark:
+        return self._ledger.mark
 
     def replay(self) -> Iterator[tuple[float, Any]]:
         return self._ledger.replay()
 
     def close(self) -> None:
         self._ledger.close()
+        if self._height is not None:
+            self._height.close()
+            self._height = None
 
     def _note(self, records: Sequence[Any]) -> None:
         pinned = {record.run.id for record in records if isinstance(record, RunPinned)}
@@ -84,3 +104,18 @@ class ServedJournal:
                 f"cannot write {self._path}, in which a key holder keeps the runs that its key has "
                 f"served: {error}"
             ) from None
+
+    def _note_height(self, records: Sequence[Any]) -> None:
+        pinned = [record.run.id for record in records if isinstance(record, RunPinned)]
+        for run in pinned:  # one at most
+            path = ledger_height(self._path.parent, run)
+            known = read_height(path)
+            if known is not None and known.seq > self.mark.seq:
+                raise DamagedStore(
+                    f"this holder's ledger ends at row {self.mark.seq}, and {known.seq} rows were "
+                    f"written, as {path} says: it is an older copy, and would open again what it "
+                    "opened; bring back the newest one, or stay out of this run"
+                )
+            self._height = Height(path, self.mark)
+        if self._height is not None and not pinned:
+            self._height.advance(self.mark)
