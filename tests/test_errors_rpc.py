@@ -37,7 +37,7 @@ from secureps.messages.requests import (
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import FOUNDING, OPENED, SubmissionId
 from secureps.wire import framing
-from secureps.wire.codec import MESSAGE_LIMIT, encode
+from secureps.wire.codec import encode
 from tests.documented import documented, says
 from tests.hostile_peer import HostilePeer, Send
 from tests.processes import PLAN, Processes
@@ -203,11 +203,11 @@ CASES: dict[str, tuple[Send, str]] = {
     ),
     "NaN": (nan_inside, "...: a wrong length, or no finite number"),
     "too long a message": (
-        tell(b"\xff" * (MESSAGE_LIMIT + 1)),
+        tell(b"\xff" * (framing.REQUEST_LIMIT + 1)),
         "a message of ... bytes; at most ... are allowed",
     ),
     "far too long a message": (
-        tell(b"\xff" * (MESSAGE_LIMIT + (1 << 20))),
+        tell(b"\xff" * (framing.REQUEST_LIMIT + (1 << 20))),
         "coordinator at ... takes no message of this length",
     ),
     "a block told": (

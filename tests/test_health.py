@@ -86,8 +86,8 @@ def test_another_service_is_not_found(server: Server) -> None:
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_watchers_hear_of_changes_and_of_the_end(coordinator: CoordinatorServer) -> None:
-    with grpc.insecure_channel(at(coordinator)) as channel:
+def test_watchers_hear_of_changes_and_of_the_end(server: Server) -> None:
+    with grpc.insecure_channel(at(server)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         streams = [
             stub.Watch(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE)
@@ -95,9 +95,9 @@ def test_watchers_hear_of_changes_and_of_the_end(coordinator: CoordinatorServer)
         ]
         assert [next(s).status for s in streams] == [NOT_SERVING, NOT_SERVING, UNKNOWN]
         streams[0].cancel()  # the others go on to be told
-        coordinator.set_ready(True)
+        server.set_ready(True)
         assert next(streams[1]).status == SERVING
-        coordinator.stop(0.2)
+        server.stop(0.2)
         assert next(streams[1]).status == NOT_SERVING
         with pytest.raises(grpc.RpcError):
             next(streams[1])
@@ -116,27 +116,13 @@ def test_there_are_only_so_many_watchers(
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_shard_has_no_watch() -> None:
-    server = ShardServer(Nobody(), "127.0.0.1:0", nobody_passes, 1, 1)
-    server.start()
-    try:
-        with grpc.insecure_channel(at(server)) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
-            with pytest.raises(grpc.RpcError) as caught:
-                next(stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE))
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    finally:
-        server.stop(0)
-
-
-@pytest.mark.parametrize("kind", [health.Health, health.AsyncHealth])
-def test_what_is_stopping_is_never_ready_again(kind: type[health.Health]) -> None:
-    one = kind("secureps.Shard")
+def test_what_is_stopping_is_never_ready_again() -> None:
+    one = health.Health("secureps.Shard")
     one.set_ready(True)
-    assert one._response(health_pb2.HealthCheckRequest()).status == SERVING
+    assert health_pb2.HealthCheckResponse.FromString(one._response("")).status == SERVING
     one.end()
     one.set_ready(True)
-    assert one._response(health_pb2.HealthCheckRequest()).status == NOT_SERVING
+    assert health_pb2.HealthCheckResponse.FromString(one._response("")).status == NOT_SERVING
 
 
 def test_real_servers_are_ready_once_the_run_is_founded(tmp_path: Path) -> None:

@@ -191,13 +191,15 @@ def have(intake: Intake, message: PutBlock, sender: str = "a") -> int:
     return answer.have
 
 
-def test_memory_is_asked_for_before_a_byte_is_taken() -> None:
+def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced() -> None:
     intake = Intake(100, 60)
     first = begun(intake, put(bytes(60)))
-    assert intake.taken == 60
-    with pytest.raises(Busy):
-        intake.begin("b", put(bytes(41), "b"), 41)
+    other = begun(intake, put(bytes(60), "b"), "b")
+    assert intake.taken == 0
     first.add(bytes(60))
+    with other, pytest.raises(Busy):
+        other.add(bytes(41))
+    assert intake.taken == 60
     assert first.hand_over(server := Echo()).done()
     assert intake.taken == 0
     assert server.seen == [("a", put(bytes(60)))]
@@ -208,11 +210,13 @@ def test_what_nobody_sends_makes_room_and_the_oldest_first() -> None:
     one, two = put(bytes(40)), put(b"x" * 40)
     broken(intake, one, 10)
     broken(intake, two, 20)
-    assert (have(intake, one), have(intake, two), intake.taken) == (10, 20, 80)
-    begun(intake, put(b"y" * 60))
-    assert (have(intake, one), have(intake, two), intake.taken) == (0, 20, 100)
+    assert (have(intake, one), have(intake, two), intake.taken) == (10, 20, 30)
+    begun(intake, put(b"y" * 60), "b").add(b"y" * 60)
+    assert (have(intake, one), have(intake, two), intake.taken) == (10, 20, 90)
+    begun(intake, put(b"z" * 15), "c").add(b"z" * 15)
+    assert (have(intake, one), have(intake, two), intake.taken) == (0, 20, 95)
     with pytest.raises(Busy):
-        intake.begin("a", put(b"z" * 60), 60)
+        begun(intake, put(b"w" * 26), "d").add(b"w" * 26)
 
 
 def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends() -> None:
@@ -259,7 +263,7 @@ def test_offsets_and_lengths_that_do_not_fit(offset: int, length: int, error: ty
         ([bytes(41)], Oversized, 0),
         ([bytes(9), b""], Malformed, 0),
         ([], Malformed, 0),
-        ([bytes(39)], Malformed, 40),
+        ([bytes(39)], Malformed, 39),
     ],
 )
 def test_what_is_kept_of_a_sender_that_sends_too_much_or_too_little(

@@ -18,7 +18,7 @@ import pytest
 
 from secureps.errors import SecurepsError, Unreachable
 from secureps.messages.requests import GetBlock, Heartbeat, Subscribe
-from secureps.wire import framing, servers
+from secureps.wire import framing
 from secureps.wire.codec import encode
 from secureps.wire.rpc import CoordinatorServer, ShardServer
 from tests.transport_kit import BLOCK_LIMIT, PATIENCE, Echo, ask, authenticate, get, put, sign_as
@@ -145,12 +145,12 @@ def working() -> int:
 Shard = tuple[ShardServer, Big, Door]
 
 
-def hang(shard: Shard, count: int = 1, free: int = servers.THREADS) -> None:
-    """Handlers wait for an endpoint that never answers, others for one of its `free` threads."""
+def hang(shard: Shard, count: int = 1) -> None:
+    """Handlers wait for an endpoint that never answers."""
     _, endpoint, door = shard
     for _ in range(count):
         door.tell(ask("hang"), framing.SHARD_TELL)
-    for _ in range(min(count, free)):
+    for _ in range(count):
         endpoint.asked.get(timeout=PATIENCE)
 
 
@@ -169,7 +169,7 @@ def download(shard: Shard) -> None:
     endpoint.asked.get(timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("state", ["idle", "endpoint", "upload", "download", "queued", "all"])
+@pytest.mark.parametrize("state", ["idle", "endpoint", "upload", "download", "many", "all"])
 def test_a_shard_stops_whatever_its_handlers_wait_for(
     state: str, shard: Shard, go: threading.Event
 ) -> None:
@@ -180,17 +180,17 @@ def test_a_shard_stops_whatever_its_handlers_wait_for(
         download(shard)
     if state == "endpoint":
         hang(shard)
-    if state == "queued":
+    if state == "many":
         hang(shard, 42)
-        assert len(endpoint.hung) == servers.THREADS
+        assert len(endpoint.hung) == 42
     if state == "all":
-        hang(shard, 40, servers.THREADS - 2)
+        hang(shard, 40)
     assert stop(server) < CLOSED
     assert working() == 0
     outcomes = door.outcomes()
     assert all(isinstance(outcome, Unreachable) for outcome in outcomes), outcomes
     assert all(outcome.retry_after is not None for outcome in outcomes)  # type: ignore[union-attr]
-    assert len(outcomes) == {"idle": 0, "queued": 42, "all": 42}.get(state, 1)
+    assert len(outcomes) == {"idle": 0, "many": 42, "all": 42}.get(state, 1)
 
 
 def test_what_is_answered_within_the_grace_is_answered(shard: Shard) -> None:

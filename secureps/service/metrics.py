@@ -35,7 +35,7 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.requests import Payload, PutBlock
 from secureps.roles.group_state import Phase
 from secureps.service.snapshot import Snapshot
-from secureps.wire.servers import Authenticate
+from secureps.wire.callers import Authenticate
 
 REQUEST_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 WORK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

@@ -9,7 +9,10 @@
 A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payload length
 (uint64), both little endian, the envelope, and then the payload, which may begin in the
 first piece. What is sent of a payload begins at its message's offset and goes on to its end.
-What must not live here: connections and threads.
+
+Who speaks stands in a request's metadata, signed: over the method and the digest of the envelope
+that follows. A server judges it before it takes a byte of the message. What must not live here:
+connections and threads.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -34,6 +38,7 @@ from secureps.errors import (
     Unsigned,
     from_wire,
 )
+from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Refusal, Subscribe
 from secureps.wire.codec import MESSAGE_LIMIT, decode, encode
 from secureps.wire.pace import LONGEST, cut
@@ -55,7 +60,12 @@ PIECE = LONGEST + HEADER_LIMIT
 """Bytes of the longest piece of a frame: its envelope and a piece of payload."""
 STREAM_BUFFER = 256 << 10
 CONNECTION_BUFFER = 256 << 10
-"""Bytes that a server's gRPC holds of an upload that waits for a thread, and of its connection."""
+"""Bytes that a server's gRPC holds of an upload that waits for its turn, and of its connection."""
+REQUEST_LIMIT = 1 << 20
+"""Bytes of the envelope of any other request. Orders and answers go up to `MESSAGE_LIMIT`: what a
+coordinator sends is many times what any one party sends to it."""
+SENT_LIMIT = MESSAGE_LIMIT + HEADER_LIMIT
+"""Bytes of the longest gRPC message that a server sends; what it takes in is a PIECE at most."""
 TEXT_LIMIT = 1000
 """Characters of an error's text that travel."""
 RETRY_LIMIT = 3600.0
@@ -63,6 +73,7 @@ RETRY_LIMIT = 3600.0
 
 REQUEST_DOMAIN = b"secureps-request"
 _PARTY = "secureps-party"
+_DIGEST = "secureps-digest-bin"
 _SIGNATURE = "secureps-signature-bin"
 _REFUSAL = "secureps-refusal-bin"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
@@ -70,13 +81,10 @@ _PREFIX = struct.Struct("<IQ")
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
-_BOTH = (
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT + HEADER_LIMIT),
-    ("grpc.max_send_message_length", MESSAGE_LIMIT + HEADER_LIMIT),
-    ("grpc.http2.max_pings_without_data", 0),
-)
 CLIENT_OPTIONS = (
-    *_BOTH,
+    ("grpc.max_receive_message_length", SENT_LIMIT),
+    ("grpc.max_send_message_length", PIECE),
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 0),
@@ -87,12 +95,20 @@ CLIENT_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # the environment is read by run/cli alone
 )
 SERVER_OPTIONS = (
-    *_BOTH,
+    ("grpc.max_receive_message_length", PIECE),
+    ("grpc.max_send_message_length", SENT_LIMIT),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Nobody here compresses, and 15 KB of gzip are 16 MB: refused with UNIMPLEMENTED, unread.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    # Connections that say nothing, or have nothing under way, give their place back.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.max_concurrent_streams", 128),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    # What gRPC holds of uploads that wait for a thread: fixed per stream and per connection.
+    # What gRPC holds of uploads that wait for their turn: fixed per stream and per connection.
     # Left alone both grow to megabytes, with the clients. The price is an upload's speed on
     # long ways: 14 MB/s a stream instead of 38 at a round trip of 40 ms.
     ("grpc.http2.bdp_probe", 0),
@@ -105,16 +121,32 @@ SERVER_OPTIONS = (
 # --- who is asking ----------------------------------------------------------------
 
 
-def signed_request(method: str, envelope: bytes) -> bytes:
-    """What a request's signature covers: the domain, the method and the envelope."""
-    return b"\0".join((REQUEST_DOMAIN, method.encode(), envelope))
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who says to be asking: a party, the digest of the envelope to come, a signature of both."""
+
+    party: str
+    digest: bytes
+    signature: bytes
+
+    def signed(self, method: str) -> bytes:
+        """What the signature covers: the domain, the method and the digest."""
+        return b"\0".join((REQUEST_DOMAIN, method.encode(), self.digest))
+
+    def envelope(self, data: bytes) -> bytes:
+        """The envelope itself; Unsigned if it is another than was signed."""
+        if payload_digest(data) != self.digest:
+            raise Unsigned(f"these are not the bytes that {self.party} signed")
+        return data
 
 
 def credentials(
     party: str, sign: Callable[[bytes], bytes], method: str, envelope: bytes
 ) -> Metadata:
     """The metadata of a request."""
-    return ((_PARTY, party), (_SIGNATURE, sign(signed_request(method, envelope))))
+    unsigned = Claim(party, payload_digest(envelope), b"")
+    signature = sign(unsigned.signed(method))
+    return ((_PARTY, party), (_DIGEST, unsigned.digest), (_SIGNATURE, signature))
 
 
 def check_party(party: str) -> str:
@@ -124,13 +156,15 @@ def check_party(party: str) -> str:
     return party
 
 
-def sender_of(metadata: Iterable[Any] | None) -> tuple[str, bytes]:
-    """(party, signature) of a request's metadata; Unsigned if they are not there."""
+def claim_of(metadata: Iterable[Any] | None) -> Claim:
+    """Whom a request's metadata names; Unsigned if it names nobody."""
     found: dict[str, Any] = dict(metadata or ())
-    party, signature = found.get(_PARTY), found.get(_SIGNATURE)
-    if not isinstance(party, str) or not isinstance(signature, bytes):
+    party, digest, signature = (found.get(key) for key in (_PARTY, _DIGEST, _SIGNATURE))
+    if not (isinstance(party, str) and isinstance(digest, bytes) and isinstance(signature, bytes)):
         raise Unsigned("a request without a party's name and signature")
-    return check_party(party), signature
+    if len(digest) != DIGEST_BYTES:
+        raise Malformed(f"a request's digest has {len(digest)} bytes, not {DIGEST_BYTES}")
+    return Claim(check_party(party), digest, signature)
 
 
 # --- frames -----------------------------------------------------------------------

@@ -4,25 +4,30 @@ Not authenticated, by design: whoever asks has no identity on the roster, and le
 It never reaches an endpoint. What must not live here: when a party is ready
 (`service.snapshot`).
 
-Of grpcio-health-checking only the messages are used. Its asyncio servicer forgets watchers
-when another one leaves, and its servicer for threads waits, in whoever sets the status, for
-watchers that do not read (1.81).
+Of grpcio-health-checking only the messages are used: its asyncio servicer forgets watchers
+when another one leaves (1.81).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
+from grpc.aio import EOF
 from grpc_health.v1 import health_pb2
 
 SERVICE = "grpc.health.v1.Health"
 
 WATCHERS = 64
 """Streams that may be open at a time; more are refused, for anybody may ask."""
+ASKING = 64
+"""Calls whose question is on its way; with one more the oldest ends, so that there is room for
+whoever does ask."""
+QUESTION_SECONDS = 10.0
+QUESTION_BYTES = 1 << 10
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -30,7 +35,7 @@ _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class Health:
-    """Of a server with threads: answers `Check`; `Watch`, which would occupy one, it has not.
+    """Answers `Check` and `Watch`. `handlers` and `end` are called on the server's loop.
 
     Args:
         service: the name of the server's service; "" asks for the same.
@@ -39,86 +44,86 @@ class Health:
     def __init__(self, service: str) -> None:
         self._known = ("", service)
         self._ready = self._ended = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asking: dict[asyncio.Timeout, None] = {}
+        self._watchers: set[asyncio.Event] = set()
 
     def set_ready(self, ready: bool) -> None:
         """NOT_SERVING until it is told otherwise; from any thread."""
         self._ready = ready
-
-    def end(self) -> None:
-        """NOT_SERVING from now on, whatever `set_ready` says."""
-        self._ended = True
-
-    def handlers(self) -> Any:
-        """To be added to the server."""
-
-        def check(request: Any, context: Any) -> Any:
-            if request.service not in self._known:
-                context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
-            return self._response(request)
-
-        return _handlers(check, None)
-
-    def _response(self, request: Any) -> Any:
-        status = _SERVING if self._ready and not self._ended else _NOT_SERVING
-        if request.service not in self._known:
-            status = _UNKNOWN
-        return health_pb2.HealthCheckResponse(status=status)
-
-
-class AsyncHealth(Health):
-    """Of an asyncio server: `Watch` too. `handlers` and `end` are called on its loop."""
-
-    def __init__(self, service: str) -> None:
-        super().__init__(service)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._watchers: set[asyncio.Event] = set()
-
-    def set_ready(self, ready: bool) -> None:
-        super().set_ready(ready)
         if self._loop is not None:
             with suppress(RuntimeError):  # the server has stopped
                 self._loop.call_soon_threadsafe(self._tell)
 
     def end(self) -> None:
-        super().end()
+        """NOT_SERVING from now on, whatever `set_ready` says."""
+        self._ended = True
         self._tell()
 
     def handlers(self) -> Any:
+        """To be added to the server."""
         self._loop = asyncio.get_running_loop()
-
-        async def check(request: Any, context: Any) -> Any:
-            if request.service not in self._known:
-                await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
-            return self._response(request)
-
-        return _handlers(check, self._watch)
+        methods: dict[str, Any] = {
+            "Check": grpc.stream_unary_rpc_method_handler(self._check),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def _tell(self) -> None:
         for changed in self._watchers:
             changed.set()
 
-    async def _watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def _question(self, context: Any) -> str:
+        """The service that is asked for; a call that never says it takes nobody's place."""
+        data: Any = EOF
+        if len(self._asking) >= ASKING:
+            oldest = next(iter(self._asking))
+            del self._asking[oldest]
+            oldest.reschedule(asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout(QUESTION_SECONDS) as limit:
+                self._asking[limit] = None
+                try:
+                    data = await context.read()
+                finally:
+                    self._asking.pop(limit, None)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no question came")
+        try:
+            if data is EOF or len(data) > QUESTION_BYTES:
+                raise DecodeError
+            service: str = health_pb2.HealthCheckRequest.FromString(data).service
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no question of grpc.health.v1")
+        return service
+
+    async def _check(self, _: Any, context: Any) -> bytes:
+        service = await self._question(context)
+        if service not in self._known:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        return self._response(service)
+
+    async def _watch(self, _: Any, context: Any) -> None:
+        service = await self._question(context)
         if len(self._watchers) >= WATCHERS:
             text = f"{WATCHERS} watch the health of this server already"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-        changed, last = asyncio.Event(), None
+        changed, last = asyncio.Event(), b""
         self._watchers.add(changed)
         try:
             while True:
                 changed.clear()
-                response = self._response(request)
+                response = self._response(service)
                 if response != last:
-                    yield response
+                    await context.write(response)
                     last = response
                 await changed.wait()
         finally:
             self._watchers.discard(changed)
 
-
-def _handlers(check: Any, watch: Any) -> Any:
-    request = health_pb2.HealthCheckRequest.FromString
-    response = health_pb2.HealthCheckResponse.SerializeToString
-    methods = {"Check": grpc.unary_unary_rpc_method_handler(check, request, response)}
-    if watch is not None:
-        methods["Watch"] = grpc.unary_stream_rpc_method_handler(watch, request, response)
-    return grpc.method_handlers_generic_handler(SERVICE, methods)
+    def _response(self, service: str) -> bytes:
+        status = _SERVING if self._ready and not self._ended else _NOT_SERVING
+        if service not in self._known:
+            status = _UNKNOWN
+        response: bytes = health_pb2.HealthCheckResponse(status=status).SerializeToString()
+        return response

@@ -1,9 +1,10 @@
 """Uploads on their way into one server: which bytes of which blocks are here, within a bound.
 
-Memory for a block is asked for before a byte of it is taken. An upload that breaks keeps what
-came, so that its sender goes on from there; where memory runs short, what nobody is sending now
-goes first, the oldest before all others. What must not live here: gRPC, threads that wait, and
-what becomes of a block that is whole.
+A block takes as much memory as has come of it: one that is announced and not sent keeps nobody
+out, and one sender's blocks leave half of the memory to the others. An upload that breaks keeps
+what came, so that its sender goes on from there; where memory runs short, what nobody is sending
+now goes first, the oldest before all others. What must not live here: gRPC, threads that wait,
+and what becomes of a block that is whole.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import io
 import random
 import threading
+from collections import Counter
 from concurrent.futures import Future
 from typing import Any
 
@@ -28,7 +30,8 @@ class Intake:
     """The uploads of one server; safe to use from any thread.
 
     Args:
-        limit: bytes of blocks that may be held at once; more get Busy.
+        limit: bytes of blocks that may be held at once; more get Busy. Of one sender's, half as
+            many, or one block.
         longest: the longest block; longer ones get Oversized.
 
     Raises:
@@ -40,13 +43,15 @@ class Intake:
             raise ConfigError("in_flight_bytes must be at least max_block_bytes, which is positive")
         self._limit = self._free = limit
         self._longest = longest
+        self._each = max(longest, limit // 2)
+        self._held: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._uploads: dict[tuple[str, BlockHeader], Upload] = {}
         """By sender and block, of those that are not whole; what was begun last is at the end."""
 
     @property
     def taken(self) -> int:
-        """Bytes that are held, or that have been promised to a sender."""
+        """Bytes that are held."""
         return self._limit - self._free
 
     def known(self, sender: str, message: Any, answer: Any) -> Any:
@@ -75,7 +80,6 @@ class Intake:
 
         Raises:
             Oversized, Malformed: the sender's fault.
-            Busy: there is no memory for the block.
         """
         header, offset = message.header, message.offset
         if length > self._longest or header.length > self._longest:
@@ -88,26 +92,28 @@ class Intake:
             have = 0 if before is None else before.have
             if offset > have:
                 return Stored(header.digest, have)
-            if before is None:
-                self._take(header.length)
             self._uploads.pop((sender, header), None)
             upload = Upload(self, sender, header, before, offset)
             self._uploads[sender, header] = upload
             return upload
 
-    def _give(self, count: int) -> None:
-        with self._lock:
-            self._free += count
+    def _give(self, sender: str, count: int) -> None:
+        """Under the lock."""
+        self._free += count
+        self._held[sender] -= count
 
-    def _take(self, count: int) -> None:
+    def _take(self, sender: str, count: int) -> None:
         """Under the lock."""
         for idle in [each for each in self._uploads.values() if each.idle]:
-            if count <= self._free:
+            own = self._held[sender] + count > self._each
+            if count <= self._free and not own:
                 break
-            idle._drop()
-        if count > self._free:
+            if idle.sender == sender or not own:
+                idle._drop()
+        if count > self._free or self._held[sender] + count > self._each:
             raise Busy("too many bytes are in flight", random.uniform(*RETRY_SECONDS))
         self._free -= count
+        self._held[sender] += count
 
 
 class Upload:
@@ -147,6 +153,7 @@ class Upload:
         Raises:
             Malformed: there are none in it.
             Oversized: more than the block has.
+            Busy: there is no memory for them.
             Unreachable: the sender goes on with this block elsewhere.
         """
         with self._intake._lock:
@@ -155,10 +162,11 @@ class Upload:
                 self._drop()
                 raise Malformed("an empty piece of payload")
             news = memoryview(piece)[self._known :]
-            self._known -= len(piece) - len(news)
             if self.have + len(news) > self.header.length:
                 self._drop()
                 raise Oversized(f"more than the announced {self.header.length} bytes of payload")
+            self._intake._take(self.sender, len(news))
+            self._known -= len(piece) - len(news)
             self._bytes.write(news)
 
     def hand_over(self, endpoint: Endpoint) -> Future[Any]:
@@ -176,13 +184,18 @@ class Upload:
             del self._intake._uploads[self.sender, self.header]
             # `getvalue` is no copy, as a join of pieces would be.
             whole = PutBlock(self.header, self.forget().getvalue())
+
+        def give(_: object = None) -> None:
+            with self._intake._lock:
+                self._intake._give(self.sender, length)
+
         try:
             answer = endpoint.request(self.sender, whole)
         except BaseException:
-            self._intake._give(length)
+            give()
             raise
         # Not when the call ends: the endpoint may hold the bytes for longer.
-        answer.add_done_callback(lambda _: self._intake._give(length))
+        answer.add_done_callback(give)
         return answer
 
     def forget(self) -> io.BytesIO:
@@ -193,8 +206,8 @@ class Upload:
     def _drop(self) -> None:
         """Under the lock."""
         del self._intake._uploads[self.sender, self.header]
+        self._intake._give(self.sender, self.have)
         self.forget()
-        self._intake._free += self.header.length
 
     @property
     def _current(self) -> bool:

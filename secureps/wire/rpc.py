@@ -27,6 +27,7 @@ from secureps.messages.requests import (
     Stored,
     Subscribe,
 )
+from secureps.wire.callers import Authenticate
 from secureps.wire.codec import decode, encode
 from secureps.wire.framing import (
     CLIENT_OPTIONS,
@@ -44,7 +45,7 @@ from secureps.wire.framing import (
     pieces,
 )
 from secureps.wire.pace import LANES, Lanes, Progress
-from secureps.wire.servers import Authenticate, CoordinatorServer, ShardServer
+from secureps.wire.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import COORDINATOR, Cancel, Deliver, closed, running, settle, told
 
 __all__ = ["Authenticate", "CoordinatorServer", "GrpcTransport", "ShardServer"]

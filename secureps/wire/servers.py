@@ -1,18 +1,21 @@
-"""gRPC servers: the coordinator's (asyncio) and a shard's (threads).
+"""gRPC servers: the coordinator's and a shard's, each on an event loop in a thread of its own.
 
-Both authenticate the sender of every request, hand the message to an `Endpoint`, and
-send back its answer or its SecurepsError; health alone (`wire.health`) is anybody's. What
-must not live here: what messages mean, keys, and the dialling side (`wire.rpc`).
+Both authenticate the sender of every request before they take any of it, hand the message to an
+`Endpoint`, and send back its answer or its SecurepsError; health alone (`wire.health`) is
+anybody's. A call that waits, for its sender or for the endpoint, holds no thread. What must not
+live here: what messages mean, keys, and the dialling side (`wire.rpc`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -25,85 +28,67 @@ from secureps.errors import (
     SecurepsError,
     Unreachable,
 )
-from secureps.messages.requests import (
-    GetBlock,
-    GetSum,
-    Payload,
-    PutBlock,
-    Stored,
-    Subscribe,
+from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Stored, Subscribe
+from secureps.wire.callers import (
+    Authenticate,
+    Callers,
+    Places,
+    arrived,
+    request,
+    sent,
+    told_alone,
 )
 from secureps.wire.codec import decode, encode
 from secureps.wire.framing import (
     COORDINATOR_SERVICE,
     COORDINATOR_TELL,
     GET,
-    NOT_TOLD,
+    HEADER_LIMIT,
     PUT,
+    REQUEST_LIMIT,
     SERVER_OPTIONS,
     SHARD_SERVICE,
     SHARD_TELL,
     WATCH,
+    Claim,
     open_frame,
     options,
     part,
     pieces,
     refuse,
-    sender_of,
-    signed_request,
 )
-from secureps.wire.health import AsyncHealth, Health
+from secureps.wire.health import Health
 from secureps.wire.intake import Intake
-from secureps.wire.transport import Endpoint, outcome, told
-
-Authenticate = Callable[[str, bytes, bytes], None]
-"""(party, signed bytes, signature): raises Unsigned or UnknownParty."""
+from secureps.wire.transport import Endpoint, told
 
 WATCH_QUEUE = 1024
 """Orders that may wait for one watcher before its stream is ended."""
-THREADS = 12
-"""Requests that a shard works on at once; CONCURRENT more may wait."""
-CONCURRENT = 256
+TELLING, TELLING_EACH = 64, 8
+"""Small messages that are taken in at once: in all, and of one party."""
+TRANSFERS, TRANSFERS_EACH = 12, 4
+"""Payloads that a shard takes in at once, and as many that it sends; the others wait, unread."""
 CLOSING = 1.0
 """Seconds that gRPC gets to end calls that it has cancelled."""
+MOST_CONNECTIONS = 1 << 14
+
+T = TypeVar("T")
 
 
-class _Gate:
-    """Lets authenticated messages in."""
+class _Server(ABC):
+    """What both servers have in common: the thread, the loop, `Tell`, health and the stop."""
 
-    def __init__(self, authenticate: Authenticate) -> None:
-        self._authenticate = authenticate
-
-    def open(self, method: str, envelope: bytes, context: Any) -> tuple[str, Any]:
-        """(sender, message): the signature is verified before anything is parsed."""
-        party, signature = sender_of(context.invocation_metadata())
-        self._authenticate(party, signed_request(method, envelope), signature)
-        return party, decode(envelope)
-
-    def tell(self, method: str, envelope: bytes, context: Any) -> tuple[str, Any]:
-        party, message = self.open(method, envelope, context)
-        if isinstance(message, NOT_TOLD):
-            raise Malformed(f"{type(message).__name__} has a method of its own")
-        return party, message
-
-
-class CoordinatorServer:
-    """Serves `Tell` and `Watch` on an event loop in a thread of its own.
-
-    Args:
-        endpoint: its methods are called on the loop and must return at once.
-        listen: HOST:PORT; port 0 takes a free one.
-        authenticate: called for every request, on the loop.
-    """
+    SERVICE: str
+    TELL: str
 
     def __init__(self, endpoint: Endpoint, listen: str, authenticate: Authenticate) -> None:
         self._endpoint = endpoint
         self._listen = listen
-        self._gate = _Gate(authenticate)
-        self._health = AsyncHealth(COORDINATOR_SERVICE)
+        self._callers = Callers(authenticate)
+        self._telling = Places(TELLING, TELLING_EACH)
+        self._health = Health(self.SERVICE)
         self._started: Future[int] = Future()
-        self._watchers: set[asyncio.Queue[Any]] = set()
-        self._thread = threading.Thread(target=self._run, name="coordinator-rpc", daemon=True)
+        name = f"{self.SERVICE.rpartition('.')[2].lower()}-rpc"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._grace = 0.0
@@ -125,7 +110,8 @@ class CoordinatorServer:
     def stop(self, grace: float = 1.0) -> None:
         """Ends all watches, gives requests `grace` seconds, and returns when all is closed.
 
-        Requests without an answer by then end in Unreachable at who asked.
+        Whatever calls wait for then, the rest of a payload, a reader that does not read or the
+        endpoint, they end in Unreachable at who asked.
         """
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._grace = grace
@@ -144,14 +130,15 @@ class CoordinatorServer:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = grpc.aio.server(options=options(SERVER_OPTIONS))
-        handlers: dict[str, Any] = {
-            "Tell": grpc.unary_unary_rpc_method_handler(self._tell),
-            "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
-        }
+        most = ("grpc.max_allowed_incoming_connections", connections())
+        server = grpc.aio.server(options=options((*SERVER_OPTIONS, most)))
+        # All as streams, whatever the dialling side calls them: gRPC would take in the message of
+        # a unary call before it shows who sends it.
+        handlers: dict[str, Any] = {"Tell": grpc.stream_unary_rpc_method_handler(self._tell)}
+        handlers |= self._handlers()
         server.add_generic_rpc_handlers(
             (
-                grpc.method_handlers_generic_handler(COORDINATOR_SERVICE, handlers),
+                grpc.method_handlers_generic_handler(self.SERVICE, handlers),
                 self._health.handlers(),
             )
         )
@@ -161,8 +148,7 @@ class CoordinatorServer:
             self._started.set_result(port)
             await self._stop.wait()
             self._health.end()
-            for queue in tuple(self._watchers):
-                _push(queue, _stopping())
+            self._ending()
         finally:
             await server.stop(self._grace)
             # gRPC's own tasks see their calls end a little later. What is left of them when
@@ -171,16 +157,56 @@ class CoordinatorServer:
             if tasks:
                 await asyncio.wait(tasks, timeout=CLOSING)
 
-    async def _tell(self, envelope: bytes, context: Any) -> bytes:
-        try:
-            party, message = self._gate.tell(COORDINATOR_TELL, envelope, context)
-            return encode(await _answer(self._endpoint.request(party, message)))
-        except Exception as error:
-            refusal = refuse(told(error))
-        await context.abort(*refusal)
-        raise AssertionError("abort returned")
+    @abstractmethod
+    def _handlers(self) -> Mapping[str, Any]:
+        """The service's methods but `Tell`."""
 
-    async def _watch(self, envelope: bytes, context: Any) -> AsyncIterator[bytes]:
+    @abstractmethod
+    def _ending(self) -> None:
+        """Ends what would not end by itself; on the loop."""
+
+    async def _tell(self, _: Any, context: Any) -> bytes:
+        async def answered() -> bytes:
+            with self._callers.admitted(self.TELL, context) as claim:
+                async with self._telling.taken(claim.party):
+                    message = told_alone(await request(context, claim, REQUEST_LIMIT))
+                answer = await _answer(self._endpoint.request(claim.party, message))
+                return encode(self._answered(claim.party, message, answer))
+
+        return await _or_refused(context, answered())
+
+    def _answered(self, party: str, message: Any, answer: Any) -> Any:
+        """What is said to a party to whom the endpoint answers this."""
+        return answer
+
+
+class CoordinatorServer(_Server):
+    """Serves `Tell` and `Watch`.
+
+    Args:
+        endpoint: its methods are called on the loop and must return at once.
+        listen: HOST:PORT; port 0 takes a free one.
+        authenticate: called for every request, on the loop.
+    """
+
+    SERVICE = COORDINATOR_SERVICE
+    TELL = COORDINATOR_TELL
+
+    def __init__(self, endpoint: Endpoint, listen: str, authenticate: Authenticate) -> None:
+        super().__init__(endpoint, listen, authenticate)
+        self._watchers: set[asyncio.Queue[Any]] = set()
+
+    def _handlers(self) -> Mapping[str, Any]:
+        return {"Watch": grpc.stream_stream_rpc_method_handler(self._watch)}
+
+    def _ending(self) -> None:
+        for queue in tuple(self._watchers):
+            _push(queue, _stopping())
+
+    async def _watch(self, _: Any, context: Any) -> None:
+        await _or_refused(context, self._watched(context))
+
+    async def _watched(self, context: Any) -> None:
         queue: asyncio.Queue[Any] = asyncio.Queue(WATCH_QUEUE)
         loop = asyncio.get_running_loop()
 
@@ -188,39 +214,40 @@ class CoordinatorServer:
             with suppress(RuntimeError):  # the server has stopped
                 loop.call_soon_threadsafe(_push, queue, order)
 
-        try:
-            party, message = self._gate.open(WATCH, envelope, context)
+        with self._callers.admitted(WATCH, context) as claim:
+            async with self._telling.taken(claim.party):
+                message = await request(context, claim, REQUEST_LIMIT)
             if not isinstance(message, Subscribe):
                 raise Malformed(f"Watch takes Subscribe, not {type(message).__name__}")
             if self._stop is not None and self._stop.is_set():
                 raise _stopping()  # nobody would end this stream
-            cancel = self._endpoint.subscribe(party, message, deliver)
+            cancel = self._endpoint.subscribe(claim.party, message, deliver)
             self._watchers.add(queue)
             try:
                 while not isinstance(order := await queue.get(), SecurepsError):
-                    yield encode(order)
+                    await sent(context, encode(order))
             finally:
                 self._watchers.discard(queue)
                 cancel()
-            refusal = refuse(order)
-        except Exception as error:
-            refusal = refuse(told(error))
-        await context.abort(*refusal)
+            raise order
 
 
-class ShardServer:
-    """Serves `Put`, `Get` and `Tell` with a pool of threads.
+class ShardServer(_Server):
+    """Serves `Put`, `Get` and `Tell`.
 
     Args:
-        endpoint: its methods are called in the pool's threads.
+        endpoint: its methods are called on the loop and must return at once.
         listen: HOST:PORT; port 0 takes a free one.
-        authenticate: called for every request, in the pool's threads.
+        authenticate: called for every request, on the loop.
         in_flight_bytes: payload bytes of Puts that may be held at once; more get Busy.
         max_block_bytes: the longest payload of a Put; longer ones get Oversized.
 
     Raises:
         ConfigError: as `Intake` does.
     """
+
+    SERVICE = SHARD_SERVICE
+    TELL = SHARD_TELL
 
     def __init__(
         self,
@@ -230,110 +257,80 @@ class ShardServer:
         in_flight_bytes: int,
         max_block_bytes: int,
     ) -> None:
-        self._endpoint = endpoint
-        self._listen = listen
-        self._gate = _Gate(authenticate)
-        self._health = Health(SHARD_SERVICE)
+        super().__init__(endpoint, listen, authenticate)
         self._intake = Intake(in_flight_bytes, max_block_bytes)
-        self._server: grpc.Server | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._port = 0
-
-    @property
-    def port(self) -> int:
-        """The port it listens on, once started."""
-        return self._port
+        self._uploads = Places(TRANSFERS, TRANSFERS_EACH)
+        self._downloads = Places(TRANSFERS, TRANSFERS_EACH)
 
     @property
     def bytes_in_flight(self) -> int:
         """Payload bytes of Puts that it holds now."""
         return self._intake.taken
 
-    def set_ready(self, ready: bool) -> None:
-        """What its health says from now on, until it stops; from any thread."""
-        self._health.set_ready(ready)
-
-    def start(self) -> None:
-        """Begins to serve; OperatorError if it cannot listen there."""
-        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="shard-rpc")
-        server = grpc.server(
-            pool, options=options(SERVER_OPTIONS), maximum_concurrent_rpcs=THREADS + CONCURRENT
-        )
-        handlers: dict[str, Any] = {
-            "Tell": grpc.unary_unary_rpc_method_handler(self._tell),
+    def _handlers(self) -> Mapping[str, Any]:
+        return {
             "Put": grpc.stream_unary_rpc_method_handler(self._put),
-            "Get": grpc.unary_stream_rpc_method_handler(self._get),
+            "Get": grpc.stream_stream_rpc_method_handler(self._get),
         }
-        server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(SHARD_SERVICE, handlers),
-                self._health.handlers(),
-            )
-        )
-        try:
-            self._port = _bind(server, self._listen)
-            server.start()
-        except BaseException:
-            server.stop(None).wait()
-            pool.shutdown()
-            raise
-        self._server, self._pool = server, pool
 
-    def stop(self, grace: float = 1.0) -> None:
-        """Gives requests `grace` seconds and returns when all is closed.
+    def _answered(self, party: str, message: Any, answer: Any) -> Any:
+        return self._intake.known(party, message, answer)
 
-        Whatever handlers wait for then, the rest of a payload, a reader that does not read
-        or the endpoint, ends with their calls, which gRPC cancels: in Unreachable at who asked.
-        """
-        self._health.end()
-        if self._server is not None and self._pool is not None:
-            closed = self._server.stop(grace).wait(grace + CLOSING)
-            self._pool.shutdown(wait=closed, cancel_futures=True)
-            self._server = self._pool = None
+    def _ending(self) -> None:
+        """Uploads and downloads have the grace, and end with it."""
 
-    def _tell(self, envelope: bytes, context: grpc.ServicerContext) -> bytes:
-        try:
-            party, message = self._gate.tell(SHARD_TELL, envelope, context)
-            answer = _wait(self._endpoint.request(party, message), context)
-            return encode(self._intake.known(party, message, answer))
-        except Exception as error:
-            _abort(context, error)
+    async def _put(self, _: Any, context: Any) -> bytes:
+        async def stored() -> bytes:
+            with self._callers.admitted(PUT, context) as claim:
+                async with self._uploads.taken(claim.party):
+                    came = await self._upload(context, claim)
+                return encode(came if isinstance(came, Stored) else await _answer(came))
 
-    def _put(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        try:
-            envelope, length, begin = open_frame(next(stream, b""))
-            party, message = self._gate.open(PUT, envelope, context)
-            if not isinstance(message, PutBlock):
-                raise Malformed(f"Put takes PutBlock, not {type(message).__name__}")
-            upload = self._intake.begin(party, message, length)
-            if isinstance(upload, Stored):
-                return encode(upload)
-            with upload:
-                if begin:
-                    upload.add(begin)
-                del begin  # no piece is held while the next one is on its way
-                for piece in stream:
-                    upload.add(piece)
-                    del piece
-                answer = upload.hand_over(self._endpoint)
-            return encode(_wait(answer, context))
-        except grpc.RpcError:
-            _abort(context, Unreachable("the sender hung up"))
-        except Exception as error:
-            _abort(context, error)
+        return await _or_refused(context, stored())
 
-    def _get(self, envelope: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        try:
-            party, message = self._gate.open(GET, envelope, context)
-            if not isinstance(message, GetBlock | GetSum):
-                raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
-            reply = _wait(self._endpoint.request(party, message), context)
-            if not isinstance(reply, Payload):
-                raise InternalError(f"Get answered by a {type(reply).__name__}")
-            frame = pieces(encode(reply), part(reply, message))
-        except Exception as error:
-            _abort(context, error)
-        yield from frame
+    async def _upload(self, context: Any, claim: Claim) -> Stored | Future[Any]:
+        """Takes a Put in; nothing of its payload is counted before it is there."""
+        envelope, length, begin = open_frame(await arrived(context) or b"")
+        message = decode(claim.envelope(envelope))
+        if not isinstance(message, PutBlock):
+            raise Malformed(f"Put takes PutBlock, not {type(message).__name__}")
+        upload = self._intake.begin(claim.party, message, length)
+        if isinstance(upload, Stored):
+            return upload
+        with upload:
+            if begin:
+                upload.add(begin)
+            del begin  # no piece is held while the next one is on its way
+            while (piece := await arrived(context)) is not None:
+                upload.add(piece)
+                del piece
+            return upload.hand_over(self._endpoint)
+
+    async def _get(self, _: Any, context: Any) -> None:
+        async def fetched() -> None:
+            with self._callers.admitted(GET, context) as claim:
+                async with self._telling.taken(claim.party):
+                    message = await request(context, claim, HEADER_LIMIT)
+                if not isinstance(message, GetBlock | GetSum):
+                    raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
+                async with self._downloads.taken(claim.party):
+                    reply = await _answer(self._endpoint.request(claim.party, message))
+                    if not isinstance(reply, Payload):
+                        raise InternalError(f"Get answered by a {type(reply).__name__}")
+                    for piece in pieces(encode(reply), part(reply, message)):
+                        await sent(context, piece)
+
+        await _or_refused(context, fetched())
+
+
+def connections() -> int:
+    """How many a server takes: half of the files that its process may have open.
+
+    The other half is for what the party itself opens. Above it gRPC closes new connections,
+    where a process without descriptors could neither accept nor write its journal.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(soft // 2, MOST_CONNECTIONS)
 
 
 def _bind(server: Any, listen: str) -> int:
@@ -370,26 +367,11 @@ async def _answer(future: Future[Any]) -> Any:
         raise
 
 
-def _wait(future: Future[Any], context: grpc.ServicerContext) -> Any:
-    """The end of an endpoint's future; raises when it fails, or when the caller is gone."""
-    first: Future[Any] = Future()
-
-    def end(result: Any) -> None:
-        with suppress(InvalidStateError):
-            first.set_result(result)
-
-    future.add_done_callback(lambda done: end(outcome(done)))
-    gone = Unreachable("the caller is gone")
-    if not context.add_callback(lambda: end(gone)):
-        end(gone)
-    result = first.result()
-    if isinstance(result, SecurepsError):
-        raise result
-    return result
-
-
-def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
-    code, details, trailing = refuse(told(error))
-    context.set_trailing_metadata(trailing)
-    context.abort(code, details)
+async def _or_refused(context: Any, handled: Awaitable[T]) -> T:
+    """What a handler comes to; its error goes back to who called."""
+    try:
+        return await handled
+    except Exception as error:
+        refusal = refuse(told(error))
+    await context.abort(*refusal)
     raise AssertionError("abort returned")
