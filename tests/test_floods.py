@@ -36,6 +36,8 @@ from tests.transport_kit import (
 )
 
 Server = CoordinatorServer | ShardServer
+OWN = [("grpc.use_local_subchannel_pool", 1)]
+"""A channel's own connection: gRPC would have all of a process share one to the same address."""
 TELLS = {"coordinator": framing.COORDINATOR_TELL, "shard-0": framing.SHARD_TELL}
 OTHERS = {"coordinator": (framing.WATCH,), "shard-0": (framing.PUT, framing.GET)}
 
@@ -56,7 +58,7 @@ class Besieged:
         self.server.start()
         self.address = f"127.0.0.1:{self.server.port}"
         self.honest = GrpcTransport("honest", sign_as("honest"), {name: self.address}, PATIENCE)
-        self._channels = [grpc.insecure_channel(self.address)]
+        self._channels = [grpc.insecure_channel(self.address, options=OWN)]
         self._half: list[HalfOpen] = []
         self._calls: list[Any] = []  # gRPC cancels those that nobody holds
         self.over = threading.Event()
@@ -78,7 +80,7 @@ class Besieged:
             stored = self.honest.call(self.name, block).result(PATIENCE)
             assert stored == Stored(block.header.digest)
             assert self.honest.call(self.name, get(100)).result(PATIENCE).payload == values(100)
-        with grpc.insecure_channel(self.address) as channel:
+        with grpc.insecure_channel(self.address, options=OWN) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
 
@@ -435,10 +437,12 @@ def test_honest_calls_go_on_while_calls_are_begun_and_left(shard: Besieged) -> N
 
     thread = threading.Thread(target=flood, daemon=True)
     thread.start()
-    await_(lambda: len(begun) > 24)
-    for _ in range(5):
-        shard.still_serves()
-    done.set()
-    thread.join(PATIENCE)
+    try:
+        await_(lambda: len(begun) > 24)
+        for _ in range(5):
+            shard.still_serves()
+    finally:
+        done.set()
+        thread.join(PATIENCE)
     shard.over.set()
     shard.still_serves()
