@@ -16,8 +16,8 @@ from safetensors.numpy import save_file
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.check import check, record, tables
-from secureps.run.progress import size
 from secureps.run.simulate import load_scenario
+from secureps.units import size
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = sorted((ROOT / "simulations").glob("*.toml"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from secureps.messages.records import CohortClosed, MemberJoined, VersionCommitted
 from secureps.messages.submission import Cohort
 from secureps.service.narrator import facts
+from tests.federations import small_federation, small_plan
 from tests.nursery import ROOT
 from tests.processes import Processes
 
@@ -90,6 +92,19 @@ def test_a_traceback_is_a_field(last: str, code: int) -> None:
     assert found[2]["error"] == "ZeroDivisionError"
     assert found[2]["traceback"].startswith("Traceback")
     assert found[2]["level"] == "CRITICAL"
+
+
+def test_holders_of_data_and_of_keys_have_a_line_a_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    with caplog.at_level(logging.INFO, "secureps"):
+        simulation.run(lambda: simulation.versions()["all"] >= 1)
+    lines = [record.getMessage() for record in caplog.records]
+    trained = r"client-03: version 1: 13 records, \d+\.\d kB to send, unsafe seed: no privacy"
+    assert sum(re.fullmatch(trained, line) is not None for line in lines) == 1
+    opened = r"holder-2: version 1: opens cohort \d+, of 6 clients"
+    assert sum(re.fullmatch(opened, line) is not None for line in lines) == 1
 
 
 def test_people_get_lines_as_ever() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -39,6 +40,43 @@ from tests.roles_kit import (
     make_plan,
     private_plan,
 )
+
+# --- what the data holder is told -------------------------------------------------
+
+
+def told(plan: Plan, terms: Terms | None = None, unsafe: bool = False) -> list[str]:
+    """After a training, on the client's own terminal."""
+    kit = MemberKit("c0", ROSTER, HOLDERS, SCHEMA, terms or Terms())
+    client = Client(plan, kit=kit).joined()
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    update = client.sealed(0, 0)
+    receipt = dataclasses.replace(update.receipt, unsafe=unsafe)
+    update = dataclasses.replace(update, receipt=receipt)
+    step = client.give(HANDS, Contributed((update,), (), told="120 records, loss 0.4123"))
+    return [effect.text for effect in step.effects if isinstance(effect, Say)]
+
+
+def test_a_data_holder_has_a_line_a_version() -> None:
+    (line,) = told(make_plan())
+    assert re.fullmatch(r"version 1: 120 records, loss 0.4123, \d+ B to send", line)
+    (line,) = told(private_plan())
+    assert re.fullmatch(r"version 1: .*, \d+ B to send, epsilon \d+\.\d{3} of 1e\+06", line)
+    (line,) = told(private_plan(), Terms(budget=99.0))
+    assert line.endswith(" of 99"), "its own budget is the smaller one"
+    (line,) = told(private_plan(), unsafe=True)
+    assert line.endswith(", unsafe seed: no privacy")
+
+
+def test_who_sends_nothing_is_told_nothing() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    step = client.give(HANDS, Contributed((), (), told="120 records"))
+    assert not [effect for effect in step.effects if isinstance(effect, Say)]
+
 
 # --- pushing ----------------------------------------------------------------------
 

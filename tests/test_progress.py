@@ -15,8 +15,9 @@ from secureps.errors import ConfigError
 from secureps.messages.requests import GroupStatus, MemberStatus, Status
 from secureps.run import standing
 from secureps.run.baselines import Baselines, Score
-from secureps.run.progress import QUIET, Progress, View, plain, size
+from secureps.run.progress import QUIET, Progress, View, plain
 from secureps.run.summary import Summary, tables
+from secureps.units import size
 
 GROUP = GroupStatus("all", 7, "collecting", "4 of 6 have arrived; waits for eve", ("eve",))
 VIEW = View(

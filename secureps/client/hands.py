@@ -209,7 +209,7 @@ class MemberHands:
         report = Telemetry(self._holdings.name, aim.group, aim.version + 1, figures, aim.step)
         updates = tuple(update for update in made.values() if update is not None)
         others = tuple(aim for aim, update in made.items() if update is None)
-        return Contributed(updates, (report,), others)
+        return Contributed(updates, (report,), others, _told(result))
 
     def _assemble(self, task: Contribute | Evaluate) -> Tensors:
         """The pulled model, in the order of the schema, with this client's local tensors."""
@@ -473,3 +473,9 @@ class MemberHands:
 
     def _local_file(self, version: int) -> Path:
         return self._holdings.local / f"local-{version:08d}.safetensors"
+
+
+def _told(result: FitResult) -> str:
+    """Of a training, for its data holder's terminal alone: no noise covers these numbers."""
+    loss = result.metrics.get("loss")
+    return f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")

@@ -6,14 +6,18 @@ here: what a fact costs (`policy.spending`), and what a client does about it (`r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.evaluation import EVALUATION
+from secureps.messages.submission import Receipt
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, after, fact
+from secureps.policy.spending import Fact, after, fact, facts_of, spent
 from secureps.privacy.ledger import Ledger
 from secureps.roles.tasks import Aim
+from secureps.units import size
 
 OWN_DELTA = 1e-5
 """The largest delta at which a client accounts for a budget of its own."""
@@ -73,6 +77,27 @@ class Allowance:
             size = layout.group(aim.group).size
             facts.append(fact(self.plan, self.client, aim.group, size, aim.version, attempt))
         return [each for each in facts if each is not None]
+
+    def tells(self, ledger: Ledger, trained: str, sent: Sequence[Receipt]) -> str:
+        """What a version took of the data holder, for its own terminal.
+
+        Args:
+            ledger: with what these spend.
+            trained: what the training was; sent: the receipts of what came of it.
+        """
+        versions = sorted({receipt.version + 1 for receipt in sent})
+        named = f"version {versions[0]}" + (f" to {versions[-1]}" if versions[1:] else "")
+        parts = [trained, f"{size(sum(receipt.size for receipt in sent))} to send"]
+        privacy = self.plan.section.privacy
+        if any(receipt.unsafe for receipt in sent):
+            parts.append(NO_PRIVACY)
+        elif privacy is not None:
+            budget, most_delta = privacy.budget, 1.0
+            if self.budget is not None and self.budget < budget:
+                budget, most_delta = self.budget, OWN_DELTA
+            epsilon = spent(self.plan, facts_of(ledger, self.client), most_delta)
+            parts.append(f"epsilon {epsilon:.3f} of {budget:g}")
+        return f"{named}: {', '.join(parts)}"
 
     def excess(self, ledger: Ledger, facts: list[Fact]) -> str:
         """Why these facts may not be spent; empty if they may, or are spent already."""

@@ -388,6 +388,8 @@ class Member:
             self._write(step, sealed)
             self._out.keyed.add(update.receipt.id)
             self._send(now, step, sealed)
+        if event.told and (sent := [update.receipt for update in event.updates]):
+            step.effects.append(Say(self._allowance.tells(self._ledger, event.told, sent)))
         for aim in event.others:
             self._decline(step, self._followed[aim.group], "what it trained to is another update")
         for report in event.telemetry:

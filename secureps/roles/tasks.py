@@ -282,12 +282,14 @@ class SealedUpdate:
 class Contributed:
     """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
-    `others` are aims of which another update came than was wanted.
+    `others` are aims of which another update came than was wanted; `told` is what the data holder
+    alone is told of the training.
     """
 
     updates: tuple[SealedUpdate, ...]
     telemetry: tuple[Telemetry, ...]
     others: tuple[Aim, ...] = ()
+    told: str = ""
 
 
 @dataclass(frozen=True, slots=True)

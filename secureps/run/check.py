@@ -30,10 +30,11 @@ from secureps.policy.kinds import Kind, refuse_statistics, remarks
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rule_words import RuleWords
 from secureps.run.names import shard_names
-from secureps.run.progress import headed, size
+from secureps.run.progress import headed
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
 from secureps.run.simulate import load_scenario
 from secureps.sections import read_toml
+from secureps.units import size
 from secureps.wire import servers
 from secureps.wire.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.pace import LANES

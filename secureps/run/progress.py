@@ -21,6 +21,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import GroupStatus
 from secureps.run.baselines import Score
 from secureps.run.folding import folded, line, table
+from secureps.units import size
 
 QUIET = 15.0
 """Seconds after which a plain progress repeats itself when no version was made."""
@@ -60,15 +61,6 @@ class View:
 
 NARROW = 80
 """Columns of a terminal."""
-
-
-def size(count: float) -> str:
-    """Bytes in decimal units: 1.3 MB."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
 
 
 def headed(title: str) -> Table:

@@ -28,8 +28,9 @@ from secureps.messages.requests import (
 )
 from secureps.policy.accusations import told
 from secureps.run.folding import line, table
-from secureps.run.progress import headed, size
+from secureps.run.progress import headed
 from secureps.run.tally import finite
+from secureps.units import size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
 

@@ -16,9 +16,10 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import EvaluationStatus, MemberStatus
 from secureps.run.baselines import Baselines, Score
 from secureps.run.folding import folded
-from secureps.run.progress import headed, size
+from secureps.run.progress import headed
 from secureps.run.standing import evaluations, spent
 from secureps.run.tally import finite
+from secureps.units import size
 
 
 @dataclass(frozen=True)

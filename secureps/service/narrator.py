@@ -96,9 +96,8 @@ class Narrator:
                     group, f"cohort {number}: opened sums of {len(blocks)} blocks are lost"
                 )
             case records.CohortGranted(cohort):
-                return self._of(
-                    cohort.group, f"opens cohort {cohort.number} of {len(cohort.members)} members"
-                )
+                opens = f"opens cohort {cohort.number}, of {len(cohort.members)} clients"
+                return self._of(cohort.group, f"version {cohort.version}: {opens}")
             case records.Ending(reason):
                 return reason
             case records.Finished(reason):
