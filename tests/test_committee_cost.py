@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from secureps.crypto.cipher import CipherParameters
+from secureps.config import PlanSection
+from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import OVERHEAD, EnvelopeKey, seal
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.ring import GUIDELINES_LOG_Q, choose
@@ -23,6 +24,7 @@ from secureps.policy.committee_cost import (
 )
 from secureps.policy.envelopes import value_bytes
 from secureps.policy.plan import Plan
+from secureps.sections import parse
 from secureps.wire.codec import encode
 from tests.committee_plans import committee_plan
 from tests.roles_kit import make_plan
@@ -126,3 +128,12 @@ def test_advice_on_what_would_cost_less() -> None:
 
 def test_without_a_committee_nothing_is_said() -> None:
     assert committee_cost(make_plan("bfv"), ()) is None
+
+
+def test_a_plan_that_names_no_cipher_has_a_committee() -> None:
+    """rlwe, 3 of 4: the fewest bytes of what hides updates, and nobody opens a sum alone."""
+    text = {"name": "bare", "versions": 1, "group": [{"rule": {"quorum": 5}}]}
+    bare = Plan(parse(PlanSection, text, "bare.toml"))
+    assert bare.cipher_parameters.name == "rlwe"
+    assert bare.opening is Opening.COMMITTEE
+    assert (bare.threshold, bare.holders) == (3, 4)

@@ -16,6 +16,7 @@ FLOORS = {
     "config": 0,
     "sections": 0,
     "spelling": 0,
+    "units": 0,
     "messages": 0,
     "model": 1,
     "codec": 1,

@@ -70,14 +70,6 @@ schedule = {{ name = "cosine", total_steps = 3 }}
 """
 
 
-def test_a_plan_that_names_no_cipher_has_a_committee() -> None:
-    """rlwe, 3 of 4: the fewest bytes of what hides updates, and nobody opens a sum alone."""
-    bare = plan()
-    assert bare.cipher_parameters.name == "rlwe"
-    assert bare.opening is Opening.COMMITTEE
-    assert (bare.threshold, bare.holders) == (3, 4)
-
-
 def body(**changes: Any) -> dict[str, Any]:
     return {"name": "demo", "versions": 3, "group": [group()], **changes}
 

@@ -66,7 +66,7 @@ from secureps.roles import (
     registration,
     repeating,
 )
-from secureps.roles.admission import check_prepared
+from secureps.roles.admission import check_prepared, only_looks
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation
 from secureps.roles.group_state import GroupState, Phase
@@ -99,9 +99,6 @@ class Coordinator:
                 f"evaluation.evaluator: no client on the roster is called {charter.plan.evaluator}"
             )
         self._clients = clients - {charter.plan.evaluator}
-        self._observers = frozenset(
-            c.name for c in charter.roster.certificates if c.role == "observer"
-        )
         self._holders = tuple(c.name for c in charter.roster.holders())
         self._layout: Layout | None = None
         self._telemetry = Window()
@@ -149,10 +146,7 @@ class Coordinator:
             return Step(effects=[Halt(str(event.error), type(event.error))])
         if sender == HANDS:
             return self._manifest_written(now, event)
-        looks = isinstance(event, AskRun | AskStatus)
-        if sender in self._observers and not looks:
-            raise UnknownParty(f"{sender} is an observer: it may look, and sends nothing")
-        if not looks:  # whoever holds a client's key and looks does not say that it is there
+        if not only_looks(self._charter.roster, sender, event):
             self._renew_if_client(now, sender)
         turn = self._turn(now)
         answer = self._answer(turn, sender, event)

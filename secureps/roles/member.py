@@ -64,7 +64,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.member_kit import MemberKit
+from secureps.roles.member_kit import STATE_GONE, MemberKit
 from secureps.roles.outgoing import Outgoing
 from secureps.roles.releases import FOUNDED, Releases
 from secureps.roles.stopwatch import Stopwatch
@@ -438,10 +438,7 @@ class Member:
             if any(at.version for at in welcome.next):
                 self._write(step, SequencesBegun(welcome.next))
                 if self._plan.section.privacy:
-                    text = "this client took part in this run before, and its state is gone"
-                    step.effects.append(
-                        Say(f"{text}: its budget does not count what it spent then")
-                    )
+                    step.effects.append(Say(STATE_GONE))
         if not request.groups and not self._whole:
             step.effects += self._greet().effects  # the plan is known now, and which part is ours
             return

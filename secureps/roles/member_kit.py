@@ -40,6 +40,12 @@ class Terms:
 
 NO_TERMS = Terms()
 
+STATE_GONE = (
+    "this client took part in this run before, and its state is gone: its budget does not count "
+    "what it spent then"
+)
+"""What its data holder has to know."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemberKit:
