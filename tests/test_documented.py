@@ -118,6 +118,15 @@ ELSEWHERE = {
     ),
     "this client's state folder ends before update ... of ..., and it has sent all before ...: "
     "...": ("test_registration.py", "and it has sent all before "),
+    "...: advertise: ... is every address of this machine, and none that clients can dial: add "
+    """advertise = "NAME:...", this machine's own name (the operator's fault)""": (
+        "test_moving.py",
+        "every address of this machine",
+    ),
+    "...: advertise: ... is not HOST:PORT (the operator's fault)": (
+        "test_moving.py",
+        "is not HOST:PORT",
+    ),
 }
 """Messages that other files assert: which, and the part that it looks for."""
 

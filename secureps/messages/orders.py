@@ -18,7 +18,7 @@ from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The run is founded."""
+    """The run is founded, and this is where its shards are; said anew whenever one has moved."""
 
     incarnation: int
     run: RunInfo

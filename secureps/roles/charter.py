@@ -6,6 +6,7 @@ coordinator: a run id that binds anything else is refused before a byte is seale
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from secureps.crypto.cipher import Opening, Place
@@ -13,10 +14,11 @@ from secureps.crypto.identity import Roster
 from secureps.crypto.suite import cipher
 from secureps.errors import NotReady, PlanRefused, WrongRun
 from secureps.messages.records import RunPinned
-from secureps.messages.run import Placement, RunInfo
+from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
+from secureps.roles.machine import Locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,12 @@ class Pinned:
         plan = Plan.from_text(record.run.plan)
         check_threshold(plan, threshold)
         return cls(record.run, record.placement, plan, plan.layout(record.run.schema))
+
+    def located(self, run: RunInfo, shards: Iterable[ShardAddress]) -> list[Locate]:
+        """Where the shards are from now on; nothing, if they are another run's."""
+        if run.id != self.run.id:
+            return []
+        return [Locate(shard.name, shard.advertise) for shard in shards]
 
     def place(self, group: str) -> Place:
         """Where the blocks of a group belong."""

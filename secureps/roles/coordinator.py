@@ -191,6 +191,7 @@ class Coordinator:
                     return waits
                 self._renew(turn.now, client)
                 turn.live |= {client}
+                self._presence.located[client] = turn.federation.addresses
                 return self._welcome(turn, client)
             case Subscribe(party, unsettled):
                 self._same(sender, party)
@@ -202,7 +203,7 @@ class Coordinator:
                 self._presence.watchers.add(party)
                 self._presence.told.add(sender)
                 turn.watchers |= {party}
-                repeating.repeat(turn, party, unsettled)
+                repeating.repeat(turn, party, unsettled, self._presence.located.pop(party, ()))
                 return None
             case Heartbeat(party):
                 self._same(sender, party)
@@ -258,8 +259,8 @@ class Coordinator:
         pinned = turn.federation.pinned
         if pinned is None:
             raise NotReady("the run is not founded yet")
-        shards = tuple(turn.federation.shards[name] for name in pinned.placement.shards)
-        return Welcome(pinned.run, pinned.placement, shards, turn.federation.next_of(client))
+        shards, sequences = turn.federation.addresses, turn.federation.next_of(client)
+        return Welcome(pinned.run, pinned.placement, shards, sequences)
 
     # --- the steps ----------------------------------------------------------------
 

@@ -171,6 +171,12 @@ class Federation:
         """The groups of the model, without that of the metrics, in the plan's order."""
         return tuple(group for group in self.groups.values() if group.name != EVALUATION)
 
+    @property
+    def addresses(self) -> tuple[ShardAddress, ...]:
+        """Where the shards of the run are; none before it is founded."""
+        placed = () if self.pinned is None else self.pinned.placement.shards
+        return tuple(self.shards[name] for name in placed)
+
     def base(self, group: GroupState) -> bytes:
         """What a contribution to the open round must be bound to."""
         if group.name == EVALUATION:

@@ -100,10 +100,27 @@ def found(turn: Turn, charter: Charter, here: Presence, schema: Schema) -> None:
     turn.write(RunPinned(run, placement, addresses))
     for party in sorted(turn.watchers):
         if party in shards or party in holders:
-            turn.order(party, Configure(federation.incarnation, run, placement, addresses))
+            turn.order(party, make_configure(turn))
     for group in federation.groups.values():
         if plan.given(group.name):
             commit.found(turn, group, None)
+
+
+def make_configure(turn: Turn) -> Configure:
+    """Which run this is, and where its shards are now."""
+    pinned = turn.federation.pinned
+    assert pinned is not None
+    number, addresses = turn.federation.incarnation, turn.federation.addresses
+    return Configure(number, pinned.run, pinned.placement, addresses)
+
+
+def moved(turn: Turn) -> None:
+    """A shard is elsewhere, or serves for the first time: who dials it hears of it."""
+    if turn.federation.pinned is None:
+        return
+    configure = make_configure(turn)
+    for party in (*turn.federation.members, *turn.holders):
+        turn.order(party, configure)
 
 
 def found_from_file(turn: Turn, charter: Charter, here: Presence) -> None:

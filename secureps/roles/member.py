@@ -19,6 +19,7 @@ from secureps.errors import (
     Refused,
     SecurepsError,
 )
+from secureps.messages import orders
 from secureps.messages.evaluation import EVALUATION, Evaluated
 from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
 from secureps.messages.records import RunPinned, Sealed, SequencesBegun, SubmissionSettled
@@ -55,7 +56,6 @@ from secureps.roles.machine import (
     Call,
     Failed,
     Halt,
-    Locate,
     Say,
     Step,
     Tick,
@@ -207,6 +207,8 @@ class Member:
                     self._send(now, step, sealed)
                 else:
                     step.effects.append(Call(COORDINATOR, self._kit.gone(id)))
+            case orders.Configure(_, run, _, shards):
+                step.effects += self.pinned.located(run, shards)
             case Finish(_, reason):
                 step.effects.append(Halt(reason))
             case _:
@@ -422,9 +424,8 @@ class Member:
                 arrived = self._out.arrived(now, receipt)
                 self._invites = unanswered(self._plan, self._invites, receipt)
                 if arrived is not None and receipt.purpose != FOUNDING:
-                    seconds, report = arrived
-                    self._stopwatch.sent(seconds)
-                    step.effects.append(Call(COORDINATOR, report))
+                    self._stopwatch.sent(arrived[0])
+                    step.effects.append(Call(COORDINATOR, arrived[1]))
 
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
         known = self._pinned
@@ -443,8 +444,7 @@ class Member:
             step.effects += self._greet().effects  # the plan is known now, and which part is ours
             return
         self._beat = now + self._plan.section.lease / 3
-        step.effects += [Locate(shard.name, shard.advertise) for shard in welcome.shards]
-        step.effects.append(Watch())
+        step.effects += [*self.pinned.located(welcome.run, welcome.shards), Watch()]
 
     def _failed(self, step: Step, request: Any, error: SecurepsError) -> None:
         match request:

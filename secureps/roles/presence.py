@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
 
 
@@ -15,7 +16,8 @@ class Presence:
     `elsewhere` are parties that cannot be taken before an operator has brought something back,
     and when they last asked. `lost` are submissions whose fate was open and that their client had
     no more when it last subscribed, or said so of (`gone`) when it was to send them again
-    (`asked`).
+    (`asked`). `located` is where shards were as those were told who joined and do not watch
+    yet.
     """
 
     watchers: set[str] = field(default_factory=set)
@@ -25,6 +27,7 @@ class Presence:
     lost: dict[str, frozenset[SubmissionId]] = field(default_factory=dict)
     asked: set[SubmissionId] = field(default_factory=set)
     gone: set[SubmissionId] = field(default_factory=set)
+    located: dict[str, tuple[ShardAddress, ...]] = field(default_factory=dict)
     _leases: dict[str, float] = field(default_factory=dict)
     _live: frozenset[str] = frozenset()
     _first: float = math.inf

@@ -31,7 +31,7 @@ def register(turn: Turn, charter: Charter, here: Presence, event: Register) -> N
         WrongRun: it holds another run than this one.
         Refused: its ledger ends before what it opened.
     """
-    party, federation = event.party, turn.federation
+    party, federation, moved = event.party, turn.federation, False
     role = charter.roster.find(party).role
     if role not in ("shard", "holder"):
         raise UnknownParty(f"{party} is a {role} and need not register")
@@ -41,13 +41,16 @@ def register(turn: Turn, charter: Charter, here: Presence, event: Register) -> N
         return objection
     if role == "shard":
         address = ShardAddress(party, event.advertise, event.weight)
-        if federation.shards.get(party) != address:
+        moved = federation.shards.get(party) != address
+        if moved:
             turn.write(ShardLocated(address))
     else:
         here.holders.add(party)
     own = federation.incarnation
     if event.seen > own or (event.seen == own and party not in here.told):
         turn.write(Incarnated(event.seen + 1))  # somebody ruled after our journal's end
+    if moved:
+        founding.moved(turn)
     founding.found_from_file(turn, charter, here)
     return Noted()
 

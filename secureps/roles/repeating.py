@@ -7,7 +7,6 @@ here: decisions and records (`roles.commit`).
 from __future__ import annotations
 
 from secureps.messages.orders import (
-    Configure,
     Discard,
     Finish,
     Found,
@@ -15,24 +14,32 @@ from secureps.messages.orders import (
     SealAgain,
     WriteCheckpoint,
 )
+from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
 from secureps.roles import checkpointing, commit, examining, following, quorum, rounds, streaming
+from secureps.roles.founding import make_configure
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
 
-def repeat(turn: Turn, party: str, unsettled: tuple[SubmissionId, ...]) -> None:
+def repeat(
+    turn: Turn,
+    party: str,
+    unsettled: tuple[SubmissionId, ...],
+    located: tuple[ShardAddress, ...] = (),
+) -> None:
     """Everything that still concerns `party`, in the order of the steps.
 
-    `unsettled` are submissions whose fate it does not know: a client's own that lie in its
-    outbox, those of which a shard has blocks.
+    Args:
+        unsettled: submissions whose fate it does not know: a client's own that lie in its outbox,
+            those of which a shard has blocks.
+        located: where a client was told that shards are, when it joined.
     """
     federation, pinned = turn.federation, turn.federation.pinned
     if pinned is None:
         return
     if party in pinned.placement.shards or party in turn.holders:
-        shards = tuple(federation.shards[name] for name in pinned.placement.shards)
-        turn.order(party, Configure(federation.incarnation, pinned.run, pinned.placement, shards))
+        turn.order(party, make_configure(turn))
     if party in pinned.placement.shards:
         for group in federation.groups.values():
             _repeat_to_shard(turn, group, party)
@@ -48,6 +55,8 @@ def repeat(turn: Turn, party: str, unsettled: tuple[SubmissionId, ...]) -> None:
             elif group.phase is Phase.PREPARING:
                 commit.prepare_again(turn, group)  # a shard may have lost what this holder opened
     else:
+        if located != federation.addresses:  # a shard moved after its client had joined
+            turn.order(party, make_configure(turn))
         for id in unsettled:
             if id in federation.fates:
                 turn.tell_fates((id,))

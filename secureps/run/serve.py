@@ -48,6 +48,9 @@ from secureps.wire.transport import Endpoint
 MOST_BLOCK_BYTES = 33 << 20
 """No payload of any plan is longer."""
 
+EVERYWHERE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*")
+"""Hosts to listen on, which nobody can dial."""
+
 IN_FLIGHT_BYTES = 64 << 20
 """Payload bytes that a shard takes in at a time before it answers Busy."""
 
@@ -178,9 +181,27 @@ def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
         run_process(_party(serving, kit), {}, build, server, listen)
 
 
+def _advertised(serving: Serving, listen: str) -> str:
+    """What others dial.
+
+    Raises:
+        ConfigError: no HOST:PORT, or one that nobody else can dial.
+    """
+    advertise = serving.section.advertise or listen
+    host, _, port = advertise.rpartition(":")
+    if not host or not port.isdigit() or port == "0":
+        raise ConfigError(f"{serving.where}: advertise: {advertise!r} is not HOST:PORT")
+    if host.strip("[]") in EVERYWHERE:
+        raise ConfigError(
+            f"{serving.where}: advertise: {advertise} is every address of this machine, and none "
+            f'that clients can dial: add advertise = "NAME:{port}", this machine\'s own name'
+        )
+    return advertise
+
+
 def _serve_shard(serving: Serving, kit: PublicKit) -> None:
     listen = settle(serving.state, serving.section.listen)
-    advertise = serving.section.advertise or listen
+    advertise = _advertised(serving, listen)
     address = ShardAddress(serving.section.name, advertise, serving.section.weight)
     settings = ShardSettings(
         address, serving.seed(), serving.path("checkpoints"), serving.section.threads
