@@ -220,8 +220,9 @@ class GroupSection(Section):
     """Parameters that share one rule, grid and clip.
 
     `pattern` is a shell pattern over tensor names; `range` is the grid's (default: the
-    clip); `most_examples` is n_max of the weighted mean: who has more counts as much; `versions`
-    is how many are made of it (default: the plan's).
+    clip); `most_examples` is the most that a client counts by in the weighted mean (default: the
+    largest number, as a power of two, that clients tell when the run begins); `versions` is how
+    many are made of it (default: the plan's).
     """
 
     name: str = Field(default="all", pattern=NAME)
@@ -231,7 +232,7 @@ class GroupSection(Section):
     bits: int = Field(default=16, ge=2, le=24)
     range: float | None = Field(default=None, gt=0)
     weighting: Literal["examples", "uniform"] = "examples"
-    most_examples: int = Field(default=1_000_000, ge=1)
+    most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
     rule: Annotated[RuleSection, BeforeValidator(_spelled)]
@@ -239,9 +240,16 @@ class GroupSection(Section):
 
 
 class RecordPrivacySection(Section):
-    """Record-level DP-SGD inside the clients; `budget` is the epsilon at which each stops."""
+    """Record-level DP-SGD inside the clients; `budget` is the epsilon at which each stops.
+
+    `adjacency` is what epsilon is about: a record added or removed, where a client counts by the
+    public number `records` or by one of its own; or a record replaced by nothing, where it counts
+    by how many it has, which is public then.
+    """
 
     unit: Literal["record"] = "record"
+    adjacency: Literal["add-or-remove", "zero-out"] = "add-or-remove"
+    records: int | None = Field(default=None, ge=1, le=1 << 40)
     noise_multiplier: float = Field(gt=0)
     max_grad_norm: float = Field(gt=0)
     sample_rate: float = Field(gt=0, le=1)
@@ -288,13 +296,13 @@ class EvaluationSection(Section):
 
     `metrics` has the largest magnitude of each: values are clipped to it, and travel as
     integers of `bits` bits (default: the most of any group) of that range. `most_examples` is
-    as in a group (default: 4096), and so is `rule`, of rounds (default: the first group's).
+    as in a group, and so is `rule`, of rounds (default: the first group's).
     """
 
     every: int = Field(ge=1)
     metrics: dict[str, Annotated[float, Field(gt=0)]] = Field(min_length=1, max_length=15)
     bits: int | None = Field(default=None, ge=2, le=24)
-    most_examples: int | None = Field(default=None, ge=1)
+    most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     rule: SyncSection | None = None
     evaluator: str | None = Field(default=None, pattern=NAME)
     best: BestSection | None = None

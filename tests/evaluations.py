@@ -38,9 +38,14 @@ class Examiner(Walker):
         return judged(self.number, parameters)
 
 
+MOST_HELD_OUT = 4096
+
+
 def evaluated_plan(cipher: str = "plain", every: int = 2, **changes: Any) -> Plan:
     """Five versions, of which every second one and the last are evaluated by six clients."""
-    evaluation = {"every": every, "metrics": METRICS, **changes.pop("evaluation", {})}
+    own = changes.pop("evaluation", {})
+    bound = {} if "evaluator" in own else {"most_examples": MOST_HELD_OUT}
+    evaluation = {"every": every, "metrics": METRICS, **bound, **own}
     return small_plan(cipher, **{"versions": 5, "evaluation": evaluation, **changes})
 
 

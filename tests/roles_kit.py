@@ -99,6 +99,7 @@ PRIVACY = {
     "sample_rate": 0.1,
     "delta": 1e-5,
     "budget": 1e6,
+    "records": 10,
 }
 STEPS = 4
 
@@ -120,7 +121,16 @@ def make_plan(
         "cipher": {"name": cipher, "capacity": capacity},
         "group": [{"rule": wanted | (rule or {})}],
     }
-    return Plan(parse(PlanSection, body | changes, "test"), initial_digest)
+    return Plan(parse(PlanSection, stated(body | changes), "test"), initial_digest)
+
+
+def stated(body: dict[str, Any]) -> dict[str, Any]:
+    """The same plan, in which nothing is agreed on: what members count up to is stated."""
+    body["group"] = [{"most_examples": 32} | group for group in body["group"]]
+    evaluation = body.get("evaluation")
+    if evaluation is not None and "evaluator" not in evaluation:
+        body["evaluation"] = {"most_examples": 32} | evaluation
+    return body
 
 
 def private_plan(**changes: Any) -> Plan:

@@ -163,6 +163,7 @@ def test_a_founder_cannot_choose_the_scale(tmp_path: Path) -> None:
                 "privacy": {
                     "noise_multiplier": 1.0,
                     "max_grad_norm": 1.0,
+                    "records": 10,
                     "sample_rate": 0.1,
                     "delta": 1e-5,
                     "budget": 8.0,

@@ -26,6 +26,7 @@ PLAN = Plan(
             "privacy": {
                 "noise_multiplier": 1.0,
                 "max_grad_norm": 2.0,
+                "records": 10,
                 "sample_rate": 0.5,
                 "delta": 1e-5,
                 "budget": 3.0,

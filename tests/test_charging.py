@@ -29,6 +29,7 @@ STEPS = 3
 RECORD = {
     "noise_multiplier": SIGMA,
     "max_grad_norm": 1.0,
+    "records": 10,
     "sample_rate": 1.0,
     "delta": DELTA,
     "budget": 100.0,

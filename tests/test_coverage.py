@@ -14,6 +14,7 @@ from secureps.sections import parse
 RECORD = {
     "noise_multiplier": 1.0,
     "max_grad_norm": 1.0,
+    "records": 10,
     "sample_rate": 0.1,
     "delta": 1e-5,
     "budget": 8.0,

@@ -230,6 +230,7 @@ RECORD: dict[str, Any] = {
     "privacy": {
         "noise_multiplier": 5.0,
         "max_grad_norm": 1.0,
+        "records": 10,
         "sample_rate": 0.1,
         "delta": 1e-5,
         "budget": 50.0,

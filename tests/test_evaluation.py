@@ -10,11 +10,18 @@ import numpy as np
 import pytest
 
 from secureps.messages.evaluation import EVALUATION
-from secureps.policy.evaluation import MOST_HELD_OUT
 from secureps.run.names import client_names
 from secureps.run.simulation import Conditions, Simulation
 from secureps.wire.transport import Fault, Faults
-from tests.evaluations import METRICS, Examiner, evaluated_plan, examined, judged, metrics_of
+from tests.evaluations import (
+    METRICS,
+    MOST_HELD_OUT,
+    Examiner,
+    evaluated_plan,
+    examined,
+    judged,
+    metrics_of,
+)
 from tests.faults_kit import to_orders, to_requests
 from tests.federations import Tensors, events_of, finished, killed_at, same, small_plan
 

@@ -139,35 +139,6 @@ def test_bad_total_weights_are_malformed() -> None:
             Grid(8, 1.0).decode_sum(np.zeros(1, dtype=np.int64), bad)
 
 
-@given(bits=st.integers(2, 24), most=st.integers(1, 10**12), data=st.data())
-def test_weigh(bits: int, most: int, data: st.DataObject) -> None:
-    grid = Grid(bits, 1.0)
-    examples = data.draw(st.integers(1, most))
-    weight = grid.weigh(examples, most)
-    assert 1 <= weight <= grid.levels
-    exact = Fraction(examples * grid.levels, most)
-    assert weight == 1 or abs(weight - exact) <= Fraction(1, 2)
-    assert grid.weigh(most, most) == grid.levels
-    for bad in (0, -1, most + 1):
-        with pytest.raises(Malformed, match="examples"):
-            grid.weigh(bad, most)
-
-
-def test_weigh_known_answers() -> None:
-    grid = Grid(8, 1.0)
-    assert [grid.weigh(n, 1000) for n in (1, 2, 3, 6, 500, 999, 1000)] == [
-        1,
-        1,
-        1,
-        2,
-        127,
-        254,
-        254,
-    ]
-    assert grid.weigh(1, 508) == 1  # 0.5 rounds to 0, but a client never counts for nothing
-    assert grid.weigh(3, 508) == 2  # 1.5: half to even
-
-
 def test_weighted_mean_of_a_cohort() -> None:
     grid, most = Grid(20, 2.0), 900
     rng = np.random.default_rng(5)
@@ -175,21 +146,21 @@ def test_weighted_mean_of_a_cohort() -> None:
     deltas = rng.uniform(-2, 2, size=(4, 50))
     total, slot, exact, weighed = np.zeros(50, dtype=np.int64), 0, np.zeros(50), 0.0
     for i, (w, n, delta) in enumerate(zip(cohort, examples, deltas, strict=True)):
-        own = grid.weigh(n, most)
-        total += w * grid.encode(own / grid.levels * delta, words(50, seed=i))
+        own = grid.weights.weigh(n, most)
+        total += w * grid.encode(own / grid.weights.most * delta, words(50, seed=i))
         slot += w * own
         exact += w * own * delta
         weighed += w * own
     mean = grid.weighted_mean(total, slot, sum(cohort))
     assert mean.dtype == np.float32
-    bound = grid.step * sum(cohort) / (slot / grid.levels)
+    bound = grid.step * sum(cohort) / (slot / grid.weights.most)
     np.testing.assert_allclose(mean, exact / weighed, atol=bound + 1e-6, rtol=0)
 
 
 def test_a_single_client_of_full_weight_gets_its_own_update_back() -> None:
     grid = Grid(8, 1.27)
     z = np.arange(-127, 128, dtype=np.int64)
-    mean = grid.weighted_mean(4 * (z + 127), 4 * grid.levels, 4)
+    mean = grid.weighted_mean(4 * (z + 127), 4 * grid.weights.most, 4)
     np.testing.assert_allclose(mean, z / 100, rtol=1e-6)
     assert mean[127] == 0
 

@@ -41,6 +41,7 @@ def private_plan(cipher: str, **changes: Any) -> Plan:
     privacy = {
         "noise_multiplier": 1.0,
         "max_grad_norm": 1.0,
+        "records": 10,
         "sample_rate": 0.1,
         "delta": 1e-5,
         "budget": 1e6,

@@ -24,6 +24,7 @@ SCHEMA = Schema((TensorSpec("bias", (5,), "float32"), TensorSpec("weight", (4, 5
 PRIVACY = {
     "noise_multiplier": 1.0,
     "max_grad_norm": 1.0,
+    "records": 10,
     "sample_rate": 0.1,
     "delta": 1e-5,
     "budget": 8.0,

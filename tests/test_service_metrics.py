@@ -107,6 +107,7 @@ def coordinator_after(tmp_path: Path, version: int) -> tuple[Simulation, Metrics
     privacy = {
         "noise_multiplier": 1.0,
         "max_grad_norm": 1.0,
+        "records": 10,
         "sample_rate": 0.5,
         "delta": 1e-5,
         "budget": 1000.0,

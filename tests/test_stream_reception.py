@@ -231,8 +231,8 @@ GROUPS = [
 ]
 
 
-def test_a_client_changes_its_groups_twice_a_lease_and_no_more() -> None:
-    """So the journal does not grow with it; who comes back without its state needs two."""
+def test_a_client_changes_its_groups_three_times_a_lease_and_no_more() -> None:
+    """So the journal does not grow with it; who counts before it knows its number needs three."""
     world = World(stream_plan(BUFFERED, group=GROUPS), MANY, roster=MANY_ROSTER)
     world.servers()
 
@@ -246,24 +246,26 @@ def test_a_client_changes_its_groups_twice_a_lease_and_no_more() -> None:
     joins()
     joins("w")
     joins("w")
-    assert written() == [(), ("w",)]
+    joins("w", "b")
+    assert written() == [(), ("w",), ("w", "b")]
     before = state_of(world.federation)
     for _ in range(9):
-        for groups in ((), ("b",), ("b", "w")):
-            with pytest.raises(NotReady, match="c1 has said twice within 30 s that") as no:
+        for groups in ((), ("b",), ("w",)):
+            with pytest.raises(NotReady, match="c1 has said three times within 30 s that") as no:
                 joins(*groups)
             assert no.value.retry_after == 30.0
-    assert (state_of(world.federation), written()) == (before, [(), ("w",)])
+    assert (state_of(world.federation), written()) == (before, [(), ("w",), ("w", "b")])
     world.give("c1", requests.Retire("c1"))
     with pytest.raises(NotReady, match="takes part"):
         joins("w")
     world.now = 30.0
     joins("w")
     joins()
-    assert written() == [(), ("w",), ("w",), ()]
+    joins("b")
+    assert written() == [(), ("w",), ("w", "b"), ("w",), (), ("b",)]
     world.now = 59.0
     with pytest.raises(NotReady):
-        joins("b")
+        joins("w")
 
 
 def test_a_client_outside_its_groups() -> None:

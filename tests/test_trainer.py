@@ -47,7 +47,9 @@ def test_a_seed_has_63_bits(seed: int) -> None:
         ((1.0, 1.0, 0.1, 1.0), "delta"),
     ],
 )
-def test_unsound_record_privacy_is_refused(values: tuple[float, ...], name: str) -> None:
+def test_unsound_record_privacy_is_refused(
+    values: tuple[float, float, float, float], name: str
+) -> None:
     RecordPrivacy(1.0, 1.0, 1.0, 1e-5)
     with pytest.raises(ConfigError, match=name):
         RecordPrivacy(*values)

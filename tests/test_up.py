@@ -56,6 +56,7 @@ rule = {{ quorum = 3, minimum = 2, start = 3, deadline = 60.0 }}
 [privacy]
 noise_multiplier = 2.0
 max_grad_norm = 0.3
+records = 200
 sample_rate = 0.5
 delta = 1e-5
 budget = 50.0

@@ -201,7 +201,7 @@ def _settings(privacy: RecordPrivacy, records: int, noise: torch.Generator) -> d
     return {
         "noise_multiplier": privacy.noise_multiplier,
         "max_grad_norm": privacy.max_grad_norm,
-        "expected_batch_size": privacy.sample_rate * records,
+        "expected_batch_size": privacy.expected_batch(records),
         "generator": noise,
     }
 

@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from secureps.client.blame import blamed
 from secureps.client.cuts import tell_clip, tell_range
 from secureps.client.judge import judge
+from secureps.client.local import LocalTensors
+from secureps.client.notes import Notes
 from secureps.client.sealing import Origin, OutboxSealer
 from secureps.client.trainer import (
     SECRET_BYTES,
@@ -46,6 +48,7 @@ from secureps.messages.requests import Figure, GetBlock, Telemetry
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
+from secureps.policy.counting import public_number, remarks
 from secureps.policy.kinds import refuse_statistics
 from secureps.policy.priority import declared
 from secureps.policy.spending import fact
@@ -57,6 +60,8 @@ from secureps.roles.tasks import (
     Aim,
     Contribute,
     Contributed,
+    Count,
+    Counted,
     Evaluate,
     Judged,
     Offer,
@@ -65,7 +70,6 @@ from secureps.roles.tasks import (
     SealedUpdate,
     Sweep,
 )
-from secureps.store.checkpoint import read_state, write_state
 from secureps.store.spool import Spool
 
 Tensors = dict[str, NDArray[Any]]
@@ -79,7 +83,7 @@ class Holdings:
     """What a client brings: its trainer, its identity, its seed and the holders' keys.
 
     `local` is the folder for tensors that never leave (the plan's `local` patterns); `threads`
-    seal its blocks.
+    seal its blocks; `records` is the public number that it counts by, None for the plan's.
     """
 
     name: str
@@ -89,6 +93,7 @@ class Holdings:
     holder_keys: Mapping[str, bytes]
     local: Path
     threads: int = 1
+    records: int | None = None
 
 
 def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
@@ -129,6 +134,8 @@ class MemberHands:
         self._outbox = outbox
         self._cost = cost
         self._cache: dict[str, NDArray[np.float32]] = {}
+        self._early: tuple[Contribute, FitResult, float] | None = None
+        self._notes = Notes(holdings.name)
         self._sealer = OutboxSealer(
             holdings.identity, holdings.holder_keys, outbox, holdings.threads
         )
@@ -158,12 +165,14 @@ class MemberHands:
         """A sealed block from the outbox."""
         return self._outbox.get(key)
 
-    def work(self, task: object) -> Contributed | Judged | None:
+    def work(self, task: object) -> Contributed | Counted | Judged | None:
         match task:
             case Offer(group, sequence):
                 return self._offer(group, sequence)
             case Contribute():
                 return self._contribute(task)
+            case Count():
+                return self._count(task)
             case Evaluate():
                 return self._evaluate(task)
             case Reseal(receipt, headers, content, sequence):
@@ -194,15 +203,14 @@ class MemberHands:
     def _contribute(self, task: Contribute) -> Contributed:
         pinned = self._machine.pinned
         refuse_statistics(pinned.plan, pinned.run.schema, kinds_of(self._holdings.trainer))
-        began = time.perf_counter()
         base = self._assemble(task)
-        result = self._fit(task, base)
+        result, training = self._trained(task, base)
         trained = time.perf_counter()
         made = {aim: self._seal(aim, base, result, task) for aim in task.aims}
         sealed = time.perf_counter()
         self._save_local(task.model, result.parameters)
         figures = (
-            Figure("training_seconds", trained - began),
+            Figure("training_seconds", training),
             Figure("encryption_seconds", sealed - trained),
         )
         aim = task.aims[0]
@@ -210,6 +218,21 @@ class MemberHands:
         updates = tuple(update for update in made.values() if update is not None)
         others = tuple(aim for aim, update in made.items() if update is None)
         return Contributed(updates, (report,), others, _told(result))
+
+    def _count(self, task: Count) -> Counted:
+        """Trains as the first contribution will, which takes what came of it."""
+        whole = Contribute(task.model, task.blocks, ())
+        self._early = (whole, *self._trained(whole, self._assemble(whole)))
+        return Counted(self._early[1].examples)
+
+    def _trained(self, task: Contribute, base: Tensors) -> tuple[FitResult, float]:
+        """The trained model, and for how many seconds it was trained, now or when it counted."""
+        early, self._early = self._early, None
+        if early is not None and self._labels(early[0]) == self._labels(task):
+            return early[1:]
+        began = time.perf_counter()
+        result = self._fit(task, base)
+        return result, time.perf_counter() - began
 
     def _assemble(self, task: Contribute | Evaluate) -> Tensors:
         """The pulled model, in the order of the schema, with this client's local tensors."""
@@ -237,16 +260,13 @@ class MemberHands:
         }
 
     def _fit(self, task: Contribute, base: Tensors) -> FitResult:
-        holdings, section = self._holdings, self._machine.pinned.plan.section
-        labels = [part for at in task.model for part in (at.group, at.version)]
-        labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
-        whole = digest("secureps-base", *task.blocks)
-        stream = self._stream("fit", holdings.name, *labels, whole)
+        holdings, plan = self._holdings, self._machine.pinned.plan
+        stream = self._stream("fit", holdings.name, *self._labels(task))
         config = FitConfig(
             versions={at.group: at.version for at in task.model},
             seed=stream.integer(63),
-            settings=section.training,
-            privacy=record_privacy(self._machine.pinned.plan),
+            settings=plan.section.training,
+            privacy=record_privacy(plan, holdings.records),
             work=task.work,
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
@@ -256,6 +276,13 @@ class MemberHands:
         with blamed("what fit returned"):
             self._check(result)
         return result
+
+    @staticmethod
+    def _labels(task: Contribute) -> tuple[Label, ...]:
+        """What a training follows from, besides the plan and this client."""
+        labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
+        labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
+        return (*labels, digest("secureps-base", *task.blocks))
 
     def _check(self, result: FitResult) -> None:
         """WrongShape unless fit returned a model of the run's schema."""
@@ -275,7 +302,7 @@ class MemberHands:
         with blamed("what fit returned"):
             delta = layout.flatten(result.parameters) - layout.flatten(base)
             clipped = self._clip(aim.group, delta, scale)
-            weight = self._weight(aim.group, layout.size, result.examples)
+            weight = self._weight(aim, result.examples)
         self._check_steps(aim, result)
         return self._contribution(task, aim, model, clipped, weight)
 
@@ -325,6 +352,7 @@ class MemberHands:
             self._magnitude(aim.group, clipped),
             name,
             self._beside(aim.group, task),
+            aim.most_examples,
         )
         sealed = self._sealer.seal(self._machine.pinned, id, sent, weight, origin)
         return dataclasses.replace(sealed, content=content)
@@ -398,7 +426,7 @@ class MemberHands:
             return Judged(dataclasses.replace(message, signature=signature))
         aim = task.aim
         with blamed("what evaluate returned"):
-            weight = self._weight(aim.group, judgement.vector.size, judgement.examples)
+            weight = self._weight(aim, judgement.examples)
         clipped, _ = clip_l2(judgement.vector, pinned.plan.group(aim.group).clip)
         base = evaluated_digest(task.own, task.digests)
         made = self._contribution(task, aim, base, clipped, weight)
@@ -409,11 +437,19 @@ class MemberHands:
         seed, run = self._holdings.seed, self._machine.pinned.run.id
         return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
 
-    def _weight(self, group: str, size: int, examples: int) -> int:
-        section, grid = (plan := self._machine.pinned.plan).group(group), plan.grid(group, size)
+    def _weight(self, aim: Aim, examples: int) -> int:
+        """How much an update counts; says so where that is not what its client would expect."""
+        plan = self._machine.pinned.plan
+        section, code = plan.group(aim.group), plan.weights(aim.group)
         if section.weighting == "uniform":
-            return grid.levels
-        return grid.weigh(min(examples, section.most_examples), section.most_examples)
+            return code.most
+        public = public_number(plan.section, self._holdings.records)
+        number = examples if public is None else public
+        weight = code.weigh(number, section.most_examples or aim.most_examples)
+        share, of = weight / code.most, plan.of(aim.group)
+        for note in remarks(section, of, number, aim.most_examples, share):
+            self._notes.tell(note)
+        return weight
 
     def _on_grid(
         self, aim: Aim, attempt: int, clipped: NDArray[np.float32], weight: int
@@ -434,7 +470,7 @@ class MemberHands:
             hidden = self._stream("noise", *labels, *self._digests(aim.group, rounded))
             return mechanism.noised(rounded, hidden.words)
         grid = plan.grid(aim.group, clipped.size)
-        scaled = clipped.astype(np.float64) * (weight / grid.levels)
+        scaled = clipped.astype(np.float64) * (weight / grid.weights.most)
         tell_range(name, plan.headed(aim.group, ""), scaled, grid.range)
         return grid.encode(scaled, words.words(clipped.size))
 
@@ -452,27 +488,17 @@ class MemberHands:
     # --- tensors that never leave -------------------------------------------------
 
     def _save_local(self, model: tuple[GroupVersion, ...], parameters: Tensors) -> None:
-        names = [spec.name for spec in self._layout().local]
-        if not names:
-            return
-        after = 1 + max(at.version for at in model)
-        tensors = {name: parameters[name] for name in names}
-        write_state(self._local_file(after), tensors, {"version": str(after)})
-        for path in sorted(self._holdings.local.glob("local-*.safetensors"))[:-3]:
-            path.unlink()
+        if names := [spec.name for spec in self._layout().local]:
+            after = 1 + max(at.version for at in model)
+            LocalTensors(self._holdings.local).save(after, {n: parameters[n] for n in names})
 
     def _load_local(self, model: tuple[GroupVersion, ...]) -> Tensors:
         """Those saved after the newest training before this one, or the initial ones."""
-        now = max(at.version for at in model)
-        earlier = sorted(self._holdings.local.glob("local-*.safetensors"))
-        usable = [path for path in earlier if path <= self._local_file(now)]
-        if usable:
-            return dict(read_state(usable[-1], None)[0])
+        saved = LocalTensors(self._holdings.local).before(max(at.version for at in model))
+        if saved is not None:
+            return saved
         initial = initial_parameters(self._holdings.trainer, self._holdings.seed)
         return {spec.name: initial[spec.name] for spec in self._layout().local}
-
-    def _local_file(self, version: int) -> Path:
-        return self._holdings.local / f"local-{version:08d}.safetensors"
 
 
 def _told(result: FitResult) -> str:

@@ -21,6 +21,7 @@ from secureps.client.settings import Asked
 from secureps.client.trainer import Setting, Trainer
 from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
 from secureps.messages.schema import Schema
+from secureps.policy.counting import MOST_EXAMPLES
 from secureps.roles.machine import COORDINATOR, Halt
 from secureps.roles.member import Member
 from secureps.roles.member_kit import NO_TERMS, MemberKit, Terms
@@ -49,10 +50,36 @@ def make_member(
         schema = schema_of(initial)
     with blamed("touches"):
         rows = touched_rows(holdings.trainer, schema)
-    member = MemberKit(holdings.name, kit.roster, kit.holders_digest, schema, terms, rows)
+    with blamed("examples"):
+        examples = counted(holdings.trainer)
+    member = MemberKit(
+        holdings.name,
+        kit.roster,
+        kit.holders_digest,
+        schema,
+        terms,
+        rows,
+        examples,
+        holdings.records,
+    )
     machine = Member(member)
     hands = MemberHands(holdings, machine, stores.spool, cost)
     return Executor(holdings.name, machine, stores.journal, around, hands)
+
+
+def counted(trainer: Trainer) -> int | None:
+    """How many records a trainer trains on; None if training alone can tell.
+
+    Raises:
+        Malformed: it says something else than an integer of 1 or more.
+    """
+    tells = getattr(trainer, "examples", None)
+    if tells is None:
+        return None
+    number = tells()
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+        raise Malformed(f"it is {number!r:.80}, and must be how many records there are, 1 or more")
+    return int(number)
 
 
 def touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
@@ -87,7 +114,8 @@ def touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
 class Joining:
     """How a client joins: which coordinator, with which kit, as whom, with what state.
 
-    `terms` are what it insists on whatever the plan says. `threads` is how many seal its blocks.
+    `terms` are what it insists on whatever the plan says. `threads` is how many seal its blocks,
+    `records` the public number of records by which it counts.
     `ca_fingerprint` is of the CA whose kit alone is taken, if it is known.
     """
 
@@ -99,6 +127,7 @@ class Joining:
     terms: Terms = NO_TERMS
     threads: int = 1
     ca_fingerprint: str | None = None
+    records: int | None = None
 
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
@@ -106,6 +135,10 @@ class Joining:
             raise ConfigError(f"--server {self.server}: expected HOST:PORT, the coordinator's")
         if self.threads < 1:
             raise ConfigError(f"blocks are sealed by 1 thread or more, got {self.threads}")
+        if self.records is not None and not 1 <= self.records <= MOST_EXAMPLES:
+            raise ConfigError(
+                f"--records: a client counts by 1 to {MOST_EXAMPLES} records, got {self.records}"
+            )
 
 
 def join(joining: Joining, trainer: Trainer) -> Halt:
@@ -128,6 +161,7 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
             kit.holder_keys,
             stores.folder / "local",
             joining.threads,
+            joining.records,
         )
         return make_member(kit, holdings, stores, around, terms=joining.terms)
 
@@ -182,6 +216,7 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
                 Terms(given.budget, given.threshold),
                 given.threads,
                 given.ca_fingerprint,
+                given.records,
             )
             halt = join(joining, build(joining, settings))
     except SecurepsError as error:
@@ -227,6 +262,12 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         metavar="T",
         help="refuse a plan by which fewer than T key holders open a sum together",
+    )
+    parser.add_argument(
+        "--records",
+        type=int,
+        metavar="N",
+        help="count as so many records, a public number, however many there are",
     )
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)"

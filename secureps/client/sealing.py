@@ -53,7 +53,7 @@ class Origin:
         version: the base version, and digest: of its model.
         spends: what it costs in privacy, if anything.
         unsafe: its randomness is no secret.
-        step, magnitude, update, beside: as in the receipt.
+        step, magnitude, update, beside, most_examples: as in the receipt.
     """
 
     version: int
@@ -64,6 +64,7 @@ class Origin:
     magnitude: int | None = None
     update: bytes = b""
     beside: bytes = b""
+    most_examples: int = 0
 
 
 class OutboxSealer:
@@ -110,7 +111,7 @@ class OutboxSealer:
         weight: int,
         origin: Origin,
     ) -> SealedUpdate:
-        """An update. Slot 0 of every block carries the weight, so that shards can form the mean.
+        """An update. Every block carries the weight, so that shards can form its mean.
 
         Args:
             values: int64 (values of the group,), on the grid.
@@ -118,11 +119,12 @@ class OutboxSealer:
             KitError: the kit has no key of a holder, or too many.
         """
         layout, sealer = pinned.layout.group(id.group), self._sealer(pinned, id.group)
+        digits = pinned.plan.weights(id.group).digits(weight)
 
         def sealed(block: int) -> bytes:
             slots = np.empty(layout.slots(block), np.int64)
-            slots[0] = weight
-            slots[1:] = values[slice(*layout.span(block))]
+            slots[: layout.weight_slots] = digits
+            slots[layout.weight_slots :] = values[slice(*layout.span(block))]
             return sealer.seal(block, slots)
 
         blocks = in_order(self._threads, sealed, range(layout.blocks))
@@ -165,6 +167,7 @@ class OutboxSealer:
             receipt.magnitude,
             receipt.update,
             receipt.beside,
+            receipt.most_examples,
         )
         id = dataclasses.replace(receipt.id, sequence=sequence)
         return self._put(pinned, id, UPDATE, blocks, origin, getattr(sealer, "key", None))
@@ -226,6 +229,7 @@ class OutboxSealer:
             magnitude=origin.magnitude,
             update=origin.update,
             beside=origin.beside,
+            most_examples=origin.most_examples,
         )
         if key is not None:
             receipt = self._shared(pinned, receipt, key)

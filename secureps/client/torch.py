@@ -216,13 +216,18 @@ class TorchTrainer:
         """What it was made with; see `Trainer`."""
         return {name: rows.copy() for name, rows in self._touches.items()}
 
+    def examples(self) -> int:
+        """How many records it trains on; see `Trainer`."""
+        return len(self._train[0])
+
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Train from `parameters`; see `Trainer.fit` for the contract and the errors.
 
         Plain SGD goes through shuffled passes over the records. With `config.privacy` every
         step draws its own Poisson sample, may find it empty (then it adds noise alone), and
-        divides by the expected batch size, `sample_rate * records`: the true one stays
-        private. The noise is floating-point Gaussian (Mironov 2012 tells what that costs).
+        divides by the expected batch size, a public number (`RecordPrivacy.expected_batch`): the
+        true one stays private. The noise is floating-point Gaussian (Mironov 2012 tells what that
+        costs).
 
         Metrics without privacy: `loss`, the mean over steps. Under privacy: none.
         `PlanRefused` under privacy if rows are left out: which ones, says what the records are.
@@ -361,7 +366,7 @@ def _bound(
     """32 bytes for one fit: BLAKE2b over seed, secret, records and all that the server chose."""
     digest = hashlib.blake2b(digest_size=32, person=b"secureps-fit")
     versions = sorted((name, int(version)) for name, version in config.versions.items())
-    privacy = config.privacy and [float(value) for value in astuple(config.privacy)]
+    privacy = config.privacy and [value and float(value) for value in astuple(config.privacy)]
     tensors = {name: np.ascontiguousarray(parameters[name]) for name in sorted(parameters)}
     schema = [(name, str(array.dtype), array.shape) for name, array in tensors.items()]
     header = repr((config.seed, versions, local, privacy, schema, records)).encode()

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from secureps.client.blame import blamed
 from secureps.config import RecordPrivacySection
 from secureps.errors import ConfigError
+from secureps.policy.counting import by_public_number, public_number
 from secureps.policy.kinds import Kind
 from secureps.policy.plan import Plan
 
@@ -43,10 +44,15 @@ def _require(condition: bool, text: str) -> None:
 class RecordPrivacy:
     """Record-level privacy: DP-SGD with Poisson sampling (Abadi et al. 2016).
 
-    All four are public values of the plan. Each step takes every record with probability
+    All are public values of the plan. Each step takes every record with probability
     `sample_rate`, clips its gradient to `max_grad_norm` (L2), and adds Gaussian noise of
-    standard deviation `noise_multiplier * max_grad_norm` to the sum. `delta` is for the
-    accountant; training does not use it.
+    standard deviation `noise_multiplier * max_grad_norm` to the sum, which it divides by the
+    expected batch, `sample_rate` times `records`. `delta` is for the accountant; training does not
+    use it.
+
+    Args:
+        records: the public number of records that a training is told it has; None under
+            `adjacency = "zero-out"`, where the exact number is public.
 
     Raises:
         ConfigError: a value is not finite or out of range.
@@ -56,6 +62,7 @@ class RecordPrivacy:
     max_grad_norm: float
     sample_rate: float
     delta: float
+    records: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("noise_multiplier", "max_grad_norm"):
@@ -69,15 +76,33 @@ class RecordPrivacy:
             f"record privacy: sample_rate must be in (0, 1], got {self.sample_rate!r}",
         )
         _require(0 < self.delta < 1, f"record privacy: delta must be in (0, 1), got {self.delta!r}")
+        _require(
+            self.records is None or self.records >= 1,
+            f"record privacy: records must be at least 1, got {self.records!r}",
+        )
+
+    def expected_batch(self, held: int) -> float:
+        """Records in a step's batch, on average; of a client that holds so many."""
+        return self.sample_rate * (held if self.records is None else self.records)
 
 
-def record_privacy(plan: Plan) -> RecordPrivacy | None:
-    """What a plan asks of a local training; None where it is not private record by record."""
+def record_privacy(plan: Plan, records: int | None = None) -> RecordPrivacy | None:
+    """What a plan asks of a local training; None where it is not private record by record.
+
+    Args:
+        records: the public number of the client's own settings.
+    Raises:
+        PlanRefused: the plan wants a public number, and there is none.
+    """
     privacy = plan.section.privacy
     if not isinstance(privacy, RecordPrivacySection):
         return None
     return RecordPrivacy(
-        privacy.noise_multiplier, privacy.max_grad_norm, privacy.sample_rate, privacy.delta
+        privacy.noise_multiplier,
+        privacy.max_grad_norm,
+        privacy.sample_rate,
+        privacy.delta,
+        public_number(plan.section, records) if by_public_number(plan.section) else None,
     )
 
 
@@ -130,8 +155,8 @@ class FitResult:
     Args:
         parameters: every tensor by name, in the order of `Trainer.parameters`; the whole new
             model, not the difference. Kept out of `repr`: it is private until encrypted.
-        examples: records held for training (the weight in an average). Not protected by
-            `RecordPrivacy`, which protects what they say.
+        examples: records held for training (the weight in an average). It goes nowhere where a
+            client counts by a public number (`RecordPrivacy.records`).
         metrics: finite numbers about the training; empty under `RecordPrivacy`, because a
             training loss is computed from records without noise.
         steps: optimizer steps taken; what the accountant composes over.
@@ -181,6 +206,9 @@ class Trainer(Evaluator, Protocol):
     `fit` and `evaluate`, and must leave `fit` bit for bit as they came. Of a tensor that
     is not named, and without the method, every row is touched. Whoever runs the coordinator
     sees who touches which row-blocks; no privacy unit covers that.
+
+    Another is `examples() -> int`: how many records it trains on, as `FitResult.examples` will say.
+    Without it a client trains once before the run's first round, to know how much it counts.
 
     Another is `refuse_settings(settings, privacy)`, of a `FitConfig`: it raises ConfigError for
     settings that `fit` does not take, PlanRefused for a model that it cannot train under this

@@ -2,18 +2,18 @@
 
 A grid maps [-range, range] to u in [0, 2Z] by unbiased stochastic rounding; the words that
 decide are an argument. What must not live here: clipping (`privacy.mechanism`), noise,
-packing (`codec.pack`), and any source of randomness.
+packing (`codec.pack`), weights (`codec.weight`), and any source of randomness.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.codec.weight import WeightCode
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 
 LEAST_BITS = 2
@@ -58,6 +58,11 @@ class Grid:
     def step(self) -> float:
         """The distance of two grid points, in the units of the values."""
         return self.range / self.most
+
+    @property
+    def weights(self) -> WeightCode:
+        """How a client's weight travels beside values of this grid."""
+        return WeightCode(self.levels)
 
     def encode(
         self, x: NDArray[np.float32] | NDArray[np.float64], words: NDArray[np.uint32]
@@ -121,31 +126,16 @@ class Grid:
             raise Malformed(f"a cohort of total weight {total_weight} cannot be summed in 62 bits")
         return (total - total_weight * self.most).astype(np.float64) * self.step
 
-    def weigh(self, examples: int, most: int) -> int:
-        """A client's weight on the grid: max(1, round(examples * 2Z / most)), half to even.
-
-        Args:
-            examples: how many the client trained on, 1 to `most`.
-            most: n_max, the public bound on examples.
-        Returns:
-            an integer in [1, 2Z]: what goes into slot 0, and over 2Z multiplies the update.
-        Raises:
-            Malformed: examples is below 1 or above `most`.
-        """
-        if not 1 <= examples <= most:
-            raise Malformed(f"{examples} examples: the plan allows 1 to {most}")
-        return max(1, round(Fraction(examples * self.levels, most)))
-
     def weighted_mean(
         self, sum_u: NDArray[np.int64], sum_weight: int, total_weight: int
     ) -> NDArray[np.float32]:
-        """The mean update, weighted by examples: decode_sum / (sum_weight / 2Z).
+        """The mean update: decode_sum / (sum_weight / most), `most` the heaviest weight.
 
-        Each client sent x_i = (n_i / 2Z) * delta_i on the grid and n_i = `weigh` in slot 0.
+        Each client sent x_i = (n_i / most) * delta_i on the grid, and n_i in slots before it.
 
         Args:
             sum_u: int64 of shape (n,), the sums of w_i u_i over the cohort.
-            sum_weight: the sum of w_i n_i, from slot 0.
+            sum_weight: the sum of w_i n_i, from those slots.
             total_weight: the sum of the cohort's integer weights w_i.
         Returns:
             float32 of shape (n,).
@@ -157,7 +147,7 @@ class Grid:
             raise Malformed(f"the weights of a cohort add up to {sum_weight}: a client's is bad")
         with np.errstate(over="ignore"):
             sums = self.decode_sum(sum_u, total_weight)
-            mean = (sums / (sum_weight / self.levels)).astype(np.float32)
+            mean = (sums / (sum_weight / self.weights.most)).astype(np.float32)
         if not np.isfinite(mean).all():
             raise NotFinite("the mean of a cohort does not fit into float32: a weight is bad")
         return mean

@@ -43,10 +43,19 @@ class ShardLocated:
 
 @dataclass(frozen=True, slots=True)
 class MemberJoined:
-    """A client joined, for the first time or for other groups; `groups` as in `Join`."""
+    """A client joined, for the first time or with something new; the fields as in `Join`."""
 
     client: str
     groups: tuple[str, ...] = ()
+    examples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BoundAgreed:
+    """Up to how many examples a member of a group counts, for good."""
+
+    group: str
+    most_examples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,13 +416,15 @@ class CohortGranted:
     """The holder's ledger: these submissions are bound to this cohort, and it to these sums.
 
     And base versions to the models that members were trained on (`bases`, ascending), and the
-    cohort to the receipts, of which `receipts` is one digest.
+    cohort to the receipts, of which `receipts` is one digest, and the group to `most_examples` of
+    these.
     """
 
     cohort: Cohort
     held: tuple[ShardSums, ...]
     bases: tuple[BaseModel, ...]
     receipts: bytes
+    most_examples: int = 0
 
 
 # --- member -----------------------------------------------------------------------

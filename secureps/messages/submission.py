@@ -98,6 +98,8 @@ class Receipt:
             FOUNDING.
         beside: digest of the models of all groups that move together with its own and were trained
             on with it; empty where none do.
+        most_examples: the bound that its weight goes by, where it was agreed on (`Invite`): who
+            could give one client another bound than the others would see it alone in the mean.
     """
 
     run: bytes
@@ -118,6 +120,7 @@ class Receipt:
     magnitude: int | None = None
     update: bytes = b""
     beside: bytes = b""
+    most_examples: int = 0
     signature: bytes = b""
 
     @property

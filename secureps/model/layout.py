@@ -42,6 +42,7 @@ class GroupLayout:
         size: how many values they have together.
         block_values: values per block; the last block may have fewer.
         rows: of every tensor, which rows [first, last) are the group's; None for all of it.
+        weight_slots: of every block in transit, those before its values: the client's weight.
     """
 
     name: str
@@ -49,6 +50,7 @@ class GroupLayout:
     size: int
     block_values: int
     rows: tuple[int, int] | None = None
+    weight_slots: int = 1
 
     @property
     def blocks(self) -> int:
@@ -65,9 +67,9 @@ class GroupLayout:
         return start, min(start + self.block_values, self.size)
 
     def slots(self, block: int) -> int:
-        """Integers of a block in transit: slot 0 (the client's weight) and its values."""
+        """Integers of a block in transit: the client's weight and the block's values."""
         start, stop = self.span(block)
-        return 1 + stop - start
+        return self.weight_slots + stop - start
 
     @property
     def scaled(self) -> bool:
@@ -153,8 +155,11 @@ class RowBlocks:
         """The groups that a group of this name becomes."""
         return tuple(f"{name}.{k}" for k in range(-(-self.rows // self.block)))
 
-    def cut(self, name: str, specs: tuple[TensorSpec, ...], block_values: int) -> list[GroupLayout]:
+    def cut(
+        self, name: str, specs: tuple[TensorSpec, ...], block_size: int, weight_slots: int
+    ) -> list[GroupLayout]:
         """The row-blocks of these tensors; PlanRefused if one has other rows."""
+        block_values = block_size - weight_slots
         for spec in specs:
             if spec.shape[:1] != (self.rows,):
                 raise PlanRefused(
@@ -165,7 +170,7 @@ class RowBlocks:
         for k, own in enumerate(self.names(name)):
             rows = (k * self.block, min((k + 1) * self.block, self.rows))
             size = sum(math.prod(_shape(spec, rows)) for spec in specs)
-            groups.append(GroupLayout(own, specs, size, block_values, rows))
+            groups.append(GroupLayout(own, specs, size, block_values, rows, weight_slots))
         return groups
 
 
@@ -191,6 +196,7 @@ class Layout:
         scaled: Collection[str] = (),
         metrics: Sequence[str] = (),
         sparse: Mapping[str, RowBlocks] | None = None,
+        weights: Mapping[str, int] | None = None,
     ) -> Layout:
         """Sort the tensors of a schema into groups.
 
@@ -198,11 +204,12 @@ class Layout:
             schema: the model's tensors.
             groups: (group name, pattern) in the order in which they are tried; patterns are
                 those of `fnmatch`, case-sensitive.
-            block_size: slots per block, slot 0 included.
+            block_size: slots per block, those of the weight included.
             local: patterns of tensors that stay out, tried before all groups.
             scaled: groups with an adaptive clip, whose scale is their last value.
             metrics: names of what clients evaluate together, if they do.
             sparse: how the groups are cut that are cut into row-blocks.
+            weights: slots of a weight, by group (`codec.weight`); 1 where a group is not there.
         Raises:
             PlanRefused: a tensor fits no group, a pattern of `local` fits no tensor, a group gets
                 no values, a name occurs twice or is reserved, a dtype cannot be carried, or a
@@ -214,8 +221,12 @@ class Layout:
                 raise PlanRefused(f"tensor {spec.name!r} has an impossible shape {spec.shape}")
             if spec.name == SCALE.name:
                 raise PlanRefused(f"a tensor's name is {spec.name!r}, which is reserved: rename it")
-        if block_size < 2:
-            raise PlanRefused(f"a block of {block_size} slots has no room for a value: at least 2")
+        weights = weights or {}
+        least = 1 + max((1, *weights.values()))
+        if block_size < least:
+            raise PlanRefused(
+                f"a block of {block_size} slots has no room for a value: at least {least}"
+            )
         _refuse_repeats("group", [name for name, _ in groups])
         _refuse_repeats("tensor", [spec.name for spec in schema.tensors])
         members: dict[str, list[TensorSpec]] = {name: [] for name, _ in groups}
@@ -245,13 +256,16 @@ class Layout:
             size = sum(math.prod(spec.shape) for spec in specs)
             if size == 0:
                 raise PlanRefused(f"group {name!r} has no tensors: no value of the model is its")
+            slots = weights.get(name, 1)
             if sparse and name in sparse:
-                built += sparse[name].cut(name, tuple(specs), block_size - 1)
+                built += sparse[name].cut(name, tuple(specs), block_size, slots)
                 continue
             if name in scaled:
                 specs, size = [*specs, SCALE], size + 1
-            built.append(GroupLayout(name, tuple(specs), size, block_size - 1))
-        return cls(tuple(built), tuple(kept), block_size, _metrics(metrics, block_size))
+            own = tuple(specs)
+            built.append(GroupLayout(name, own, size, block_size - slots, None, slots))
+        evaluation = _metrics(metrics, block_size, weights.get(EVALUATION, 1))
+        return cls(tuple(built), tuple(kept), block_size, evaluation)
 
     @property
     def all_groups(self) -> tuple[GroupLayout, ...]:
@@ -292,14 +306,14 @@ def _shape(spec: TensorSpec, rows: tuple[int, int] | None) -> tuple[int, ...]:
     return spec.shape if rows is None else (rows[1] - rows[0], *spec.shape[1:])
 
 
-def _metrics(names: Sequence[str], block_size: int) -> GroupLayout | None:
+def _metrics(names: Sequence[str], block_size: int, slots: int) -> GroupLayout | None:
     """The group of the metrics, one float32 each."""
     if not names:
         return None
-    if len(names) >= block_size:
+    if len(names) > block_size - slots:
         raise PlanRefused(f"{len(names)} metrics do not fit a block of {block_size} slots")
     specs = tuple(TensorSpec(name, (), "float32") for name in names)
-    return GroupLayout(EVALUATION, specs, len(specs), block_size - 1)
+    return GroupLayout(EVALUATION, specs, len(specs), block_size - slots, None, slots)
 
 
 def _refuse_repeats(kind: str, names: Sequence[str]) -> None:

@@ -26,10 +26,6 @@ from secureps.errors import Malformed, NotFinite, PlanRefused
 from secureps.messages.evaluation import EVALUATION, Metric
 from secureps.spelling import meant
 
-MOST_HELD_OUT = 4096
-"""n_max of a mean metric: who has more held-out examples counts as much. The grid rounds a value
-times its weight, so that this keeps the metrics of small held-out sets sharp."""
-
 
 def evaluated_versions(section: PlanSection) -> tuple[int, ...]:
     """The versions that are evaluated: every k-th and the last one."""
@@ -48,7 +44,7 @@ def evaluation_group(section: PlanSection) -> GroupSection:
     assert section.evaluation is not None
     own, first = section.evaluation, section.group[0]
     private = isinstance(section.privacy, ClientPrivacySection)
-    bits, most = own.bits, own.most_examples
+    bits = own.bits
     return GroupSection(
         name=EVALUATION,
         pattern="",
@@ -56,10 +52,16 @@ def evaluation_group(section: PlanSection) -> GroupSection:
         bits=bits if bits is not None else max(group.bits for group in section.group),
         range=None if private else 1.0,
         weighting="uniform" if private else "examples",
-        most_examples=most if most is not None else MOST_HELD_OUT,
+        most_examples=own.most_examples or _stated(section),
         rule=own.rule if own.rule is not None else first.rule,
         optimizer=OptimizerSection(name="replace"),
     )
+
+
+def _stated(section: PlanSection) -> int | None:
+    """The largest bound that the model's groups have, if they state one: else it is agreed on."""
+    counted = [group.most_examples for group in section.group if group.weighting == "examples"]
+    return max((each for each in counted if each), default=None) if all(counted) else None
 
 
 def refuse_unsound_evaluation(section: PlanSection) -> None:
@@ -117,6 +119,29 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
         raise PlanRefused(
             "evaluation: one designated evaluator speaks in the clear and for itself: rule, bits "
             "and most_examples are for clients; remove them or the evaluator"
+        )
+
+
+NOISY_CHOICE = 0.25
+"""Of a metric's magnitude: one standard deviation of the most noise that may pick a version."""
+
+
+def refuse_noisy_choice(own: EvaluationSection | None, metric_noise: Mapping[str, float]) -> None:
+    """PlanRefused where the noise on a metric would choose the best version.
+
+    Args:
+        metric_noise: standard deviation on each metric of the smallest cohort.
+    """
+    if own is None or own.best is None:
+        return
+    name = own.best.metric
+    noise, most = metric_noise.get(name, 0.0), own.metrics[name]
+    if noise > NOISY_CHOICE * most:
+        raise PlanRefused(
+            f"evaluation.best: the noise would choose the version: on {name}, which is within "
+            f"+-{most:g}, it has a standard deviation of {noise:.2g} in the smallest cohort; "
+            "remove best and stop, raise evaluation.rule.minimum, name fewer metrics, or name an "
+            "evaluator"
         )
 
 

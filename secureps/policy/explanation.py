@@ -116,9 +116,8 @@ def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanati
     Raises:
         PlanRefused: its budget allows no version.
     """
-    block_values = plan.section.block_size - 1
     sizes = {**sizes, EVALUATION: plan.metrics_count}
-    layout = tuple(GroupLayout(name, (), sizes[name], block_values) for name in plan.all_groups)
+    layout = tuple(_laid_out(plan, name, sizes[name]) for name in plan.all_groups)
     price = _price(plan, sizes)
     return Explanation(
         name=plan.section.name,
@@ -135,6 +134,11 @@ def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanati
         shard=footprint(plan, layout, service),
         remarks=(*_short(plan, price), *_remarks(plan, layout)),
     )
+
+
+def _laid_out(plan: Plan, name: str, values: int) -> GroupLayout:
+    slots = plan.weights(name).slots
+    return GroupLayout(name, (), values, plan.section.block_size - slots, None, slots)
 
 
 def _cost(plan: Plan, group: GroupLayout) -> GroupCost:
@@ -156,7 +160,7 @@ def _cost(plan: Plan, group: GroupLayout) -> GroupCost:
 
 def _bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
     adder = cipher(parameters).adder()
-    full, last = adder.block_bytes(1 + group.block_values), group.slots(group.blocks - 1)
+    full, last = adder.block_bytes(group.slots(0)), group.slots(group.blocks - 1)
     return (group.blocks - 1) * full + adder.block_bytes(last)
 
 
@@ -274,7 +278,7 @@ def _record_noise(plan: Plan, name: str) -> float:
     steps = int(plan.section.training["local_steps"])
     rate = _rate(plan)
     assert rate is not None
-    batch = privacy.sample_rate * section.most_examples
+    batch = privacy.sample_rate * (privacy.records or section.most_examples or 1)
     one = rate * privacy.noise_multiplier * privacy.max_grad_norm * math.sqrt(steps) / batch
     return one / math.sqrt(plan.bounds(name).minimum)
 
@@ -392,7 +396,7 @@ def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
     """Says where ciphertexts are sent that are far from full."""
     up = _bytes_up(plan.cipher_parameters, group)
     possible = replace(plan.cipher_parameters, slots=POSSIBLE_BLOCK)
-    larger = _bytes_up(possible, replace(group, block_values=POSSIBLE_BLOCK - 1))
+    larger = _bytes_up(possible, replace(group, block_values=POSSIBLE_BLOCK - group.weight_slots))
     best = cipher(possible).adder().block_bytes(POSSIBLE_BLOCK) / POSSIBLE_BLOCK
     if up > 1.2 * larger:
         yield (

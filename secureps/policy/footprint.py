@@ -94,7 +94,8 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Fo
         for block, shard in enumerate(place_group(group.name, group.blocks, nodes)):
             slots = group.slots(block)
             sealed, total = adder.block_bytes(slots), adder.total_bytes(slots)
-            state[shard] += VERSIONS * FLOAT_BYTES * (1 + len(remembered)) * (slots - 1)
+            values = slots - group.weight_slots
+            state[shard] += VERSIONS * FLOAT_BYTES * (1 + len(remembered)) * values
             sent[shard] += sealed
             disk[shard] += most * sealed
             held[shard] += 1

@@ -15,7 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from secureps.codec.grid import Grid
+from secureps.codec.weight import WeightCode
 from secureps.config import ClientPrivacySection, GroupSection, PlanSection, RecordPrivacySection
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.sharing import Committee
@@ -34,6 +38,7 @@ from secureps.policy.coverage import (
 from secureps.policy.evaluation import (
     evaluated_versions,
     evaluation_group,
+    refuse_noisy_choice,
     refuse_unsound_evaluation,
 )
 from secureps.policy.rule import Rule
@@ -234,19 +239,23 @@ class Plan:
             return Grid(section.bits, mechanism.range)
         return Grid(section.bits, section.range if section.range is not None else section.clip)
 
-    def check_weight(self, group: str, members: int, weight: int) -> None:
-        """Judges slot 0 of a cohort's sum, before anything is divided by it.
+    def weights(self, group: str) -> WeightCode:
+        """How the weights of a group's members travel, before the values of every block."""
+        return WeightCode(2 * ((1 << (self.group(group).bits - 1)) - 1))
+
+    def check_weight(self, group: str, members: int, slots: NDArray[np.int64]) -> int:
+        """The weights of a cohort's sum, judged before anything is divided by them.
 
         Args:
             members: total integer weight of the cohort's members.
-            weight: the sum in slot 0.
+            slots: the sums in the weight's slots, int64.
         Raises:
             Malformed: no members can have sent it who keep to the plan.
         """
-        section = self.group(group)
-        most = members * 2 * ((1 << (section.bits - 1)) - 1)
+        section, code = self.group(group), self.weights(group)
+        weight, most = code.total(slots), members * code.most
         if weight == most or (section.weighting == "examples" and 1 <= weight <= most):
-            return
+            return weight
         raise Malformed(f"the weights of {members} members add up to {weight} of {most}")
 
     @property
@@ -376,8 +385,9 @@ class Plan:
         metrics = sorted(evaluation.metrics) if evaluation is not None else ()
         cuts = {group.name: row_blocks(group) for group in section.group}
         sparse = {name: cut for name, cut in cuts.items() if cut is not None}
+        weights = {self.group(name).name: self.weights(name).slots for name in self.all_groups}
         layout = Layout.build(
-            schema, patterns, section.block_size, section.local, scaled, metrics, sparse
+            schema, patterns, section.block_size, section.local, scaled, metrics, sparse, weights
         )
         for group in layout.all_groups:
             self.grid(group.name, group.size)
@@ -387,9 +397,6 @@ class Plan:
                 refuse_small(each, own, self.cipher_parameters, self.unnamed_committee)
         return layout
 
-
-NOISY_CHOICE = 0.25
-"""Of a metric's magnitude: one standard deviation of the most noise that may pick a version."""
 
 _HOLDERS = {Opening.HOLDER: 1, Opening.COMMITTEE: 4}
 """How many key holders a run has if its plan does not say."""
@@ -447,7 +454,7 @@ def _refuse_unsound(plan: Plan) -> None:
         plan.optimizer(name)
         with naming(_part(plan, name)):
             _refuse_uncovered(plan, name)
-    _refuse_noisy_choice(plan)
+    refuse_noisy_choice(section.evaluation, plan.metric_noise)
     refuse_placement(section.privacy, section.cipher.name, plan.opening is not Opening.NOTHING)
     steps = section.training.get("local_steps")
     record = isinstance(section.privacy, RecordPrivacySection)
@@ -482,18 +489,3 @@ def _refuse_holders(plan: Plan) -> None:
         )
     if opening is Opening.COMMITTEE:
         _ = plan.unnamed_committee
-
-
-def _refuse_noisy_choice(plan: Plan) -> None:
-    evaluation = plan.section.evaluation
-    if evaluation is None or evaluation.best is None:
-        return
-    name = evaluation.best.metric
-    noise, most = plan.metric_noise.get(name, 0.0), evaluation.metrics[name]
-    if noise > NOISY_CHOICE * most:
-        raise PlanRefused(
-            f"evaluation.best: the noise would choose the version: on {name}, which is within "
-            f"+-{most:g}, it has a standard deviation of {noise:.2g} in the smallest cohort; "
-            "remove best and stop, raise evaluation.rule.minimum, name fewer metrics, or name an "
-            "evaluator"
-        )

@@ -45,7 +45,7 @@ def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> in
     if purpose == UPDATE:
         return cipher(plan.cipher_parameters).adder().block_bytes(slots)
     if purpose == FOUNDING:
-        return 4 * (slots - 1)
+        return 4 * (slots - layout.weight_slots)
     if purpose == OPENED and cipher(plan.cipher_parameters).opening is Opening.HOLDER:
         return 8 * slots
     raise Malformed(f"no block is for {purpose!r}")

@@ -15,6 +15,8 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.submission import model_digest
 from secureps.policy.plan import Plan
+from secureps.roles.library import Library
+from secureps.roles.tasks import Aim, Evaluate
 
 DECLINES = "this client sends no evaluation"
 """All that the coordinator hears of a refusal: why is the client's own matter."""
@@ -69,6 +71,14 @@ def to_judge(plan: Plan, published: Mapping[str, Published], judged: int) -> int
     versions = {published[g].version if g in published else -1 for g in plan.groups}
     (version, *others) = versions
     return version if not others and version in plan.evaluated and version > judged else 0
+
+
+def task(plan: Plan, library: Library, aim: Aim | None) -> Evaluate:
+    """Judges what is published, for an aim: or as the designated evaluator, without one."""
+    model, blocks = library.take()
+    own = library.published[EVALUATION] if aim is not None else None
+    base = b"" if own is None else model_digest(EVALUATION, own.version, own.blocks)
+    return Evaluate(model, blocks, digests(plan, library.published), aim, base)
 
 
 def model_content(plan: Plan, published: Mapping[str, Published]) -> bytes:

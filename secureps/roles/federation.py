@@ -17,6 +17,7 @@ from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated, evaluated_digest
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import (
+    BoundAgreed,
     CheckpointComplete,
     CheckpointOrdered,
     CheckpointPart,
@@ -124,7 +125,8 @@ class Federation:
     """Everything that survives a restart of the coordinator.
 
     Args:
-        members: clients that joined, in that order; joined: when each last did, and before that.
+        members: clients that joined, in that order, and when first; joined: the last three times
+            that each did; told: what each tells of how many examples it has, 0 for nothing.
         receipts: digest of every receipt that was accepted; next: the sequence after the
             newest, by (client, group).
         fates: what became of submissions; undurable: those of them that are included in a
@@ -144,8 +146,9 @@ class Federation:
     incarnation: int = 0
     pinned: RunPinned | None = None
     shards: dict[str, ShardAddress] = field(default_factory=dict)
-    members: dict[str, None] = field(default_factory=dict)
+    members: dict[str, float] = field(default_factory=dict)
     joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)
     founder: str = ""
     receipts: dict[SubmissionId, bytes] = field(default_factory=dict)
     next: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -252,9 +255,10 @@ class Federation:
                 self.pinned = record
             case ShardLocated(shard):
                 self.shards[shard.name] = shard
-            case MemberJoined(client, groups):
-                self.members[client] = None
-                self.joined[client] = (*self.joined.get(client, ())[-1:], at)
+            case MemberJoined(client, groups, examples):
+                self.members.setdefault(client, at)
+                self.joined[client] = (*self.joined.get(client, ())[-2:], at)
+                self.told[client] = examples or self.told.get(client, 0)
                 self.retired.discard(client)
                 for group in self.groups.values():
                     outside = self.outside.setdefault(group.name, set())
@@ -338,6 +342,8 @@ class Federation:
                 group.suspicion = group.suspicion.opened_for(group.invited)
                 if group.name == EVALUATION:
                     self.evaluations.begin(self.model_groups)
+            case BoundAgreed(_, most):
+                group.most_examples = most
             case MemberDeclined(_, _, client):
                 group.decline(client)
             case RoundExtended(_, _, extensions, reason):

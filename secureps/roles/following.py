@@ -63,7 +63,8 @@ def behind(turn: Turn, group: GroupState) -> frozenset[str]:
 def make_order(turn: Turn, group: GroupState, client: str) -> SealAgain:
     """The same update, under another sequence."""
     place, number = group.places[client], turn.federation.incarnation
-    invite = Invite(number, group.name, group.round, place.version, 0.0, 0, place.step)
+    most = group.most_examples
+    invite = Invite(number, group.name, group.round, place.version, 0.0, 0, place.step, most)
     return suspecting.make_seal_again(turn, group, client, invite)
 
 

@@ -117,6 +117,7 @@ class Grants:
         self._pinned: Pinned | None = None
         self._standings: dict[tuple[str, str], Standing] = {}
         self._bases: dict[tuple[str, int], bytes] = {}
+        self._bounds: dict[str, int] = {}
         self._granted: dict[str, dict[int, Grant]] = {}
 
     def apply(self, record: Any) -> None:
@@ -144,6 +145,7 @@ class Grants:
         for id in (member.id for member in cohort.members):
             standing = self._standings.setdefault((id.client, id.group), Standing(id, -1))
             standing.bound, standing.cohort = id, cohort.number
+        self._bounds[cohort.group] = record.most_examples
         if cohort.group != EVALUATION:
             self._bases |= {(cohort.group, base.version): base.digest for base in record.bases}
 
@@ -346,6 +348,12 @@ class Grants:
         rounds = self.pinned.plan.bounds(cohort.group).rounds
         if rounds and len({receipt.beside for receipt in receipts}) > 1:
             raise Refused("its members trained beside different models of the other groups")
+        first = self._bounds.get(cohort.group, receipts[0].most_examples)
+        if wrong := next((r for r in receipts if r.most_examples != first), None):
+            raise Refused(
+                f"{wrong.id}: it counts up to {wrong.most_examples} examples, and others or those "
+                f"before up to {first}: one with a bound of its own stands out of the sum"
+            )
         models: dict[int, bytes] = {}
         for receipt in receipts:
             if models.setdefault(receipt.version, receipt.base) != receipt.base:
@@ -401,7 +409,8 @@ class Grants:
         models = {receipt.version: receipt.base for receipt in order.receipts}
         bases = tuple(BaseModel(*each) for each in sorted(models.items()))
         receipts = receipts_digest(order.receipts)
-        self.write(step, CohortGranted(cohort, order.held, bases, receipts))
+        most = order.receipts[0].most_examples
+        self.write(step, CohortGranted(cohort, order.held, bases, receipts, most))
 
     def release(self, step: Step, cohort: Cohort) -> None:
         """Into the ledger before it leaves this process; Refused as `check_apart`."""

@@ -68,6 +68,8 @@ class GroupState:
     whose members cannot send the same once more; `invited` are those who are asked to,
     `suspicion.chosen` for whom that round is.
 
+    `most_examples` is up to how many its members count, once that is agreed on; 0 before.
+
     `resigned` is why a row-block stays at its version for good, empty while it may go on.
     """
 
@@ -102,6 +104,7 @@ class GroupState:
     spoilt: tuple[Cohort, ...] = ()
     lost: frozenset[str] = frozenset()
     resigned: str = ""
+    most_examples: int = 0
 
     @property
     def receipts(self) -> Mapping[SubmissionId, Receipt]:

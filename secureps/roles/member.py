@@ -38,13 +38,13 @@ from secureps.messages.requests import (
     Welcome,
     Withdraw,
 )
-from secureps.messages.submission import FOUNDING, SubmissionId, model_digest
+from secureps.messages.submission import FOUNDING, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.policy.rule import Base
 from secureps.policy.spending import Fact
 from secureps.policy.work import portion
 from secureps.privacy.ledger import Ledger
-from secureps.roles import appraisal
+from secureps.roles import appraisal, tasks
 from secureps.roles.agenda import Desk, hurried, unanswered
 from secureps.roles.allowance import Allowance
 from secureps.roles.charter import Pinned, founded
@@ -64,11 +64,13 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.member_kit import STATE_GONE, MemberKit
+from secureps.roles.member_kit import MemberKit
 from secureps.roles.outgoing import Outgoing
+from secureps.roles.pulse import Pulse
 from secureps.roles.releases import FOUNDED, Releases
 from secureps.roles.stopwatch import Stopwatch
-from secureps.roles.tasks import Aim, Contribute, Contributed, Evaluate, Judged, Offer, Prune, Sweep
+from secureps.roles.tasks import Aim, Contribute, Contributed, Judged, Offer, Prune, Sweep
+from secureps.roles.weighing import Weighing
 
 GATHER_SECONDS = 0.05
 """For which a client waits for more invitations to groups without rounds, after the first."""
@@ -80,6 +82,7 @@ class Member:
     def __init__(self, kit: MemberKit) -> None:
         self._kit = kit
         self._pinned: Pinned | None = None
+        self._weighing: Weighing
         self._groups: tuple[str, ...] = ()
         self._out = Outgoing()
         self._ledger = Ledger()
@@ -89,14 +92,13 @@ class Member:
         self._stopwatch = Stopwatch()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
-        self._working = False
+        self._working = self._watching = False
         self._leaving = ""
         self._evaluated = 0
         self._refuses_to_evaluate = False
         self._due_since: float | None = None
         self._gathers_until: float | None = None
-        self._beat: float | None = None
-        self._beating = False
+        self._pulse = Pulse()
 
     # --- Machine ------------------------------------------------------------------
 
@@ -106,6 +108,7 @@ class Member:
                 self._pinned = Pinned.of(record, self._kit.terms.threshold)
                 self._groups = self._pinned.plan.touched(self._kit.rows)
                 self._library = Library.of(self._groups)
+                self._weighing = self._kit.weighing(self._pinned.plan)
             case Sealed(receipt):
                 if receipt.id.client != self._kit.name:
                     raise ConfigError(
@@ -113,6 +116,7 @@ class Member:
                         "--state folder of its own"
                     )
                 self._out.add(record)
+                self._weighing.add(receipt)
                 self._releases.add(record)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
@@ -128,12 +132,17 @@ class Member:
         return Step(effects=[Work(Sweep(self._out.keys)), *self._greet().effects])
 
     def _greet(self) -> Step:
-        own = () if self._pinned is None or self._whole else self._groups  # those it contributes to
-        run = b"" if self._pinned is None else self._pinned.run.id
-        return Step(effects=[Call(COORDINATOR, Join(self._kit.name, self._kit.schema, own, run))])
+        return Step(effects=[Call(COORDINATOR, self._join)])
+
+    @property
+    def _join(self) -> Join:
+        """What it knows of itself: to which groups it contributes, and how many examples it has."""
+        told = 0 if self._pinned is None else self._weighing.told
+        return self._kit.joins(self._pinned, self._groups, told)
 
     def wake(self) -> float | None:
-        return min([t for t in (self._beat, self._gathers_until) if t is not None], default=None)
+        times = (self._pulse.at, self._gathers_until)
+        return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> Subscribe:
         return Subscribe(self._kit.name, tuple(sorted(self._out.sealed)))
@@ -145,8 +154,10 @@ class Member:
         step = Step()
         match event:
             case Tick():
-                self._tick(now, step)
+                if self._gathers_until is None or self._pulse.due(now):
+                    self._pulse.beats(now, self._plan.section.lease, self._kit.name, step)
             case WatchLost():
+                self._watching = False
                 return Step() if self._leaving else self._greet()
             case Answered(Retire()) | Failed(Retire()):
                 step.effects.append(Halt(self._leaving))
@@ -164,6 +175,9 @@ class Member:
             case Judged(message) if sender == HANDS:
                 self._working = False
                 step.effects.append(Call(COORDINATOR, message))
+            case tasks.Counted(examples) if sender == HANDS:
+                self._working, self._weighing.examples = False, examples
+                step.effects += self._greet().effects
             case _ if sender == COORDINATOR:
                 self._obey(now, step, event)
             case _:
@@ -176,18 +190,12 @@ class Member:
         """The run; NotReady before the coordinator said welcome."""
         return founded(self._pinned, self._kit.name)
 
-    def _tick(self, now: float, step: Step) -> None:
-        """One heartbeat at a time: while the coordinator is away they do not pile up."""
-        if self._gathers_until is not None and self._beat is not None and now < self._beat:
-            return
-        self._beat = now + self._plan.section.lease / 3
-        if not self._beating:
-            self._beating = True
-            step.effects.append(Call(COORDINATOR, Heartbeat(self._kit.name)))
-
     # --- orders -------------------------------------------------------------------
 
     def _obey(self, now: float, step: Step, order: Any) -> None:
+        if wrong := self._weighing.wrong(order):
+            step.effects.append(Halt(wrong, Refused))
+            return
         match order:
             case Published(_, group, version):
                 self._library.publish(order)
@@ -249,6 +257,7 @@ class Member:
         desk = self._desk()
         due = desk.due()
         if not due:
+            self._count(step)
             return
         self._due_since = now if due_since is None else due_since
         if desk.more_may_come(due) and now < self._due_since + GATHER_SECONDS:
@@ -262,30 +271,31 @@ class Member:
             return
         for each in due:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
-        model, blocks = self._library.take()
         self._working, self._due_since = True, None
         part = portion(self._plan.section, self._stopwatch.paces)
         self._stopwatch.begins(now, part)
-        step.effects.append(Work(Contribute(model, blocks, aims, part)))
+        step.effects.append(Work(Contribute(*self._library.take(), aims, part)))
+
+    def _count(self, step: Step) -> None:
+        """Begins to train from the first version, if that alone tells how many examples it has."""
+        known = all(group in self._library.published for group in self._groups)
+        if self._weighing.counts and known and self._pulled(step):
+            self._working = True
+            step.effects.append(Work(tasks.Count(*self._library.take())))
 
     def _seal_again(self, step: Step) -> bool:
         """Begins to seal an update of a burnt cohort anew, if asked."""
-        while found := self._out.follow(self._kit.name, self._desk()):
-            match found:
-                case Invite(_, group):
-                    self._invites[group] = found
-                case Decline():
-                    step.effects.append(Call(COORDINATOR, found))
-                case task:
-                    self._working = True
-                    step.effects.append(Work(task))
-                    return True
-        return False
+        task = self._out.follow(self._kit.name, self._desk(), self._invites, step)
+        if task is not None:
+            self._working = True
+            step.effects.append(Work(task))
+        return self._working
 
     def _aim(self, group: str, base: Base) -> Aim:
         known = self._releases.known(group, base.version)
         wanted = self._out.wanted.get(group, b"")
-        return Aim(group, base.version, self._out.next.get(group, 0), known, base.step, wanted)
+        most, sequence = self._weighing.agreed.get(group, 0), self._out.next.get(group, 0)
+        return Aim(group, base.version, sequence, known, base.step, wanted, most)
 
     def _desk(self) -> Desk:
         return Desk(
@@ -342,8 +352,7 @@ class Member:
             return False
         if self._pulled(step):
             self._followed[EVALUATION] = self._invites.pop(EVALUATION)
-            own = self._library.published[EVALUATION]
-            self._begin_evaluation(step, aim, model_digest(EVALUATION, own.version, own.blocks))
+            self._begin_evaluation(step, aim)
         return True
 
     def _judge(self, step: Step) -> bool:
@@ -351,20 +360,17 @@ class Member:
         plan, published = self._plan, self._library.published
         if not (version := appraisal.to_judge(plan, published, self._evaluated)):
             return False
-        objection = self._allowance.evaluation_objection()
-        if objection:
+        if objection := self._allowance.evaluation_objection():
             step.effects.append(Halt(objection, PlanRefused))
         elif self._pulled(step):
             self._evaluated = version
             self._begin_evaluation(step)
         return True
 
-    def _begin_evaluation(self, step: Step, aim: Aim | None = None, own: bytes = b"") -> None:
-        model, blocks = self._library.take()
-        summed = appraisal.digests(self._plan, self._library.published)
+    def _begin_evaluation(self, step: Step, aim: Aim | None = None) -> None:
         self._judging = appraisal.model_content(self._plan, self._library.published)
         self._working = True
-        step.effects.append(Work(Evaluate(model, blocks, summed, aim, own)))
+        step.effects.append(Work(appraisal.task(self._plan, self._library, aim)))
 
     def _decline(self, step: Step, invite: Invite, reason: str) -> None:
         """Says so to the coordinator, and to the person here when it is for good."""
@@ -419,7 +425,7 @@ class Member:
                 if receipt is not None:
                     step.effects.append(Call(COORDINATOR, Submit(receipt)))
             case Heartbeat():
-                self._beating = False
+                self._pulse.beating = False
             case Submit(receipt):
                 arrived = self._out.arrived(now, receipt)
                 self._invites = unanswered(self._plan, self._invites, receipt)
@@ -428,22 +434,19 @@ class Member:
                     step.effects.append(Call(COORDINATOR, arrived[1]))
 
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
-        known = self._pinned
-        try:
-            self._kit.agree(welcome, None if known is None else known.run, self._out)
-        except SecurepsError as error:
-            step.effects.append(Halt(str(error), type(error)))
+        news, said = self._kit.greeted(self._pinned, welcome, self._out)
+        for record in news:
+            self._write(step, record)
+        step.effects += said
+        if said and not news:
             return
-        if known is None:
-            self._write(step, RunPinned(welcome.run, welcome.placement, welcome.shards))
-            if any(at.version for at in welcome.next):
-                self._write(step, SequencesBegun(welcome.next))
-                if self._plan.section.privacy:
-                    step.effects.append(Say(STATE_GONE))
-        if not request.groups and not self._whole:
-            step.effects += self._greet().effects  # the plan is known now, and which part is ours
+        if (request.groups, request.examples) != (self._join.groups, self._join.examples):
+            step.effects += self._greet().effects  # the plan is known now, and what it asks of us
             return
-        self._beat = now + self._plan.section.lease / 3
+        if self._watching:
+            return
+        self._watching = True
+        self._pulse.at = now + self._plan.section.lease / 3
         step.effects += [*self.pinned.located(welcome.run, welcome.shards), Watch()]
 
     def _failed(self, step: Step, request: Any, error: SecurepsError) -> None:
@@ -456,7 +459,7 @@ class Member:
             case Submit(receipt):
                 self._refused(step, receipt.id, error, submitted=True)
             case Heartbeat():
-                self._beating = False
+                self._pulse.beating = False
             case Telemetry() | Decline() | Withdraw() | Missing():
                 pass
             case Evaluated(_, _, version):
@@ -486,10 +489,6 @@ class Member:
     @property
     def _plan(self) -> Plan:
         return self.pinned.plan
-
-    @property
-    def _whole(self) -> bool:
-        return self._groups == self._plan.groups
 
     @property
     def _allowance(self) -> Allowance:

@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secureps.crypto.identity import Roster
-from secureps.errors import ConfigError, DamagedStore, WrongRun, WrongShape
-from secureps.messages.requests import Missing, Welcome, Withdraw
+from secureps.errors import ConfigError, DamagedStore, SecurepsError, WrongRun, WrongShape
+from secureps.messages.records import RunPinned, SequencesBegun
+from secureps.messages.requests import Join, Missing, Welcome, Withdraw
 from secureps.messages.run import RunInfo
 from secureps.messages.schema import Schema
 from secureps.messages.submission import Receipt, SubmissionId
-from secureps.roles.charter import check_run
+from secureps.policy.plan import Plan
+from secureps.roles.charter import Pinned, check_run
+from secureps.roles.machine import Halt, Say
 from secureps.roles.outgoing import Outgoing
+from secureps.roles.weighing import Weighing
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,9 @@ STATE_GONE = (
 class MemberKit:
     """What a client has from its kit and its model: names, roster, holders, schema.
 
-    `terms` are its own. `rows` are those of sparse tensors that its data touches.
+    `terms` are its own. `rows` are those of sparse tensors that its data touches, `examples` how
+    many it trains on, None if training alone can tell; `records` is the public number that it
+    counts by instead, None for the plan's.
     """
 
     name: str
@@ -60,6 +66,8 @@ class MemberKit:
     schema: Schema
     terms: Terms = NO_TERMS
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    examples: int | None = None
+    records: int | None = None
 
     def gone(self, id: SubmissionId) -> Missing:
         """What the coordinator may have accepted, and wait for, never comes."""
@@ -68,6 +76,36 @@ class MemberKit:
     def withdraws(self, receipt: Receipt, why: object) -> Withdraw:
         """What was asked for without rounds was refused on its way."""
         return Withdraw(self.name, receipt.id, receipt.version, receipt.step, str(why))
+
+    def joins(self, pinned: Pinned | None, groups: tuple[str, ...], told: int) -> Join:
+        """What it says of itself: the groups that it contributes to, and of how many examples."""
+        if pinned is None:
+            return Join(self.name, self.schema)
+        some = () if groups == pinned.plan.groups else groups
+        return Join(self.name, self.schema, some, pinned.run.id, told)
+
+    def weighing(self, plan: Plan) -> Weighing:
+        """By which number it counts, before it is told any bound."""
+        return Weighing(plan, self.name, self.records, self.examples)
+
+    def greeted(
+        self, pinned: Pinned | None, welcome: Welcome, out: Outgoing
+    ) -> tuple[list[RunPinned | SequencesBegun], list[Halt | Say]]:
+        """What follows from a welcome: what goes on record of a new run; or why it ends alone."""
+        try:
+            self.agree(welcome, None if pinned is None else pinned.run, out)
+        except SecurepsError as error:
+            return [], [Halt(str(error), type(error))]
+        if pinned is not None:
+            return [], []
+        news: list[RunPinned | SequencesBegun] = []
+        news.append(RunPinned(welcome.run, welcome.placement, welcome.shards))
+        if not any(at.version for at in welcome.next):
+            return news, []
+        news.append(SequencesBegun(welcome.next))
+        if Plan.from_text(welcome.run.plan).section.privacy is None:
+            return news, []
+        return news, [Say(STATE_GONE)]
 
     def agree(self, welcome: Welcome, known: RunInfo | None, out: Outgoing) -> None:
         """Accepts the run that this client takes part in, and its coordinator's account of it.
@@ -79,7 +117,8 @@ class MemberKit:
         Raises:
             WrongRun: it is another run.
             DamagedStore: it has sent more than is on record here.
-            WrongShape: a new run trains another model than its own; and as `check_run`.
+            WrongShape: a new run trains another model than its own.
+            PlanRefused: it counts by public numbers, and there is none; and as `check_run`.
         """
         if known is None:
             self._agree(welcome.run)
@@ -95,6 +134,7 @@ class MemberKit:
         """Accepts a run that is bound to this kit, and trains this client's model."""
         plan = check_run(run, self.roster, self.holders, self.terms.threshold)
         plan.touched(self.rows)
+        _ = self.weighing(plan).told
         if run.schema != self.schema:
             difference = run.schema.difference(self.schema)
             raise WrongShape(f"the run trains another model than this client's: {difference}")

@@ -16,6 +16,7 @@ from secureps.messages.requests import Decline, Telemetry
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 from secureps.policy.rule import Base
 from secureps.roles.agenda import Desk
+from secureps.roles.machine import COORDINATOR, Call, Step
 from secureps.roles.stopwatch import Transfer
 from secureps.roles.tasks import Reseal
 
@@ -86,11 +87,14 @@ class Outgoing:
         self.again.pop(group, None)
         self.wanted.pop(group, None)
 
-    def follow(self, client: str, desk: Desk) -> Reseal | Invite | Decline | None:
-        """What follows from an order to seal anew; None if there is none.
+    def follow(
+        self, client: str, desk: Desk, invites: dict[str, Invite], step: Step
+    ) -> Reseal | None:
+        """What is sealed anew, if orders to do so lead to that; None if none does.
 
         If the update is gone, the same may come of training from its version, if that is the
-        newest: then that alone is wanted.
+        newest: then that alone is wanted, and its invitation comes to the others. Else the client
+        declines.
         """
         while self.again:
             group, order = self.again.popitem()
@@ -101,9 +105,11 @@ class Outgoing:
                 sealed, _ = known
                 return Reseal(sealed.receipt, sealed.headers, sealed.content, self.next[group])
             if newest is None or newest.version != invite.version:
-                return Decline(client, group, invite.round, "what it sent is not here any more")
-            self.wanted[group] = order.update
-            return invite
+                reason = "what it sent is not here any more"
+                declined = Decline(client, group, invite.round, reason)
+                step.effects.append(Call(COORDINATOR, declined))
+                continue
+            self.wanted[group], invites[group] = order.update, invite
         return None
 
     def begin_at(self, sequences: tuple[GroupVersion, ...]) -> None:

@@ -22,6 +22,7 @@ from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
 from secureps.messages.records import FounderChosen, MemberJoined, MemberRetired, Received
 from secureps.messages.requests import Decline, Join, Withdraw
 from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
+from secureps.policy.counting import check_told
 from secureps.policy.evaluation import check_metrics
 from secureps.policy.rule import Base
 from secureps.roles import (
@@ -51,7 +52,7 @@ def join(turn: Turn, charter: Charter, here: Presence, message: Join) -> NotRead
     Raises:
         UnknownParty: it is no client.
         WrongShape: the run trains another model than its own.
-        Malformed: there is no such group.
+        Malformed: there is no such group, or no such number of examples.
         NotReady: the run cannot be founded yet, or it changed its mind too often.
     """
     client, schema, federation = message.client, message.schema, turn.federation
@@ -68,11 +69,13 @@ def join(turn: Turn, charter: Charter, here: Presence, message: Join) -> NotRead
         raise WrongShape(f"{text}; train the run's model")
     if unknown := set(message.groups) - set(turn.plan.groups):
         raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
+    check_told(client, message.examples)
     known = federation.joined_for(client, message.groups)
+    known &= message.examples in (0, federation.told.get(client, 0))
     if client in federation.members and client not in federation.retired and known:
         return None
     _demand_constant(turn, client)
-    turn.write(MemberJoined(client, message.groups))
+    turn.write(MemberJoined(client, message.groups, message.examples))
     trains = client != turn.plan.evaluator
     if trains and not federation.founder and charter.initial is None:
         turn.write(FounderChosen(client))
@@ -80,14 +83,14 @@ def join(turn: Turn, charter: Charter, here: Presence, message: Join) -> NotRead
 
 
 def _demand_constant(turn: Turn, client: str) -> None:
-    """Two records of one client in a lease's time; as many as coming back without its state takes.
+    """Three records of one client in a lease's time: it joins, knows its groups, has counted.
 
     Else a client that says one thing and then another would fill the journal.
     """
     times, lease = turn.federation.joined.get(client, ()), turn.plan.section.lease
-    if len(times) == 2 and (left := times[0] + lease - turn.now) > 0:
+    if len(times) == 3 and (left := times[0] + lease - turn.now) > 0:
         raise NotReady(
-            f"{client} has said twice within {lease:g} s that it takes part, and for which groups: "
+            f"{client} has said three times within {lease:g} s that it takes part, and for what: "
             f"it may say something else in {left:.0f} s",
             retry_after=left,
         )
@@ -126,6 +129,7 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
         _demand_wanted(turn, group, receipt)
     else:
         _demand_asked(turn, group, receipt)
+    _demand_bound(group, receipt)
     turn.write(Received(receipt))
     if receipt.fact is not None:
         turn.write(receipt.fact)
@@ -258,6 +262,14 @@ def _demand_wanted(turn: Turn, group: GroupState, receipt: Receipt) -> None:
     again = quorum.wanted(turn.plan) and id.client in group.places
     if again and not suspecting.anew(group) and (wrong := suspecting.refusal(group, receipt)):
         raise WrongVersion(f"{id}: {wrong}")
+
+
+def _demand_bound(group: GroupState, receipt: Receipt) -> None:
+    if receipt.most_examples != group.most_examples:
+        raise Malformed(
+            f"{receipt.id}: it counts up to {receipt.most_examples} examples, and members of "
+            f"{group.name} count up to {group.most_examples}"
+        )
 
 
 def _demand_asked(turn: Turn, group: GroupState, receipt: Receipt) -> None:

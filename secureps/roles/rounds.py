@@ -26,7 +26,7 @@ from secureps.policy.rule import (
     holds_everybody,
     named,
 )
-from secureps.roles import commit, ending, judging, quorum, suspecting
+from secureps.roles import commit, counting, ending, judging, quorum, suspecting
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
@@ -53,7 +53,7 @@ def open_round(turn: Turn, group: GroupState) -> float | None:
     if lacking := quorum.short(turn):
         group.reason = lacking
         return None
-    held = judging.hold_back(turn, group)
+    held = judging.hold_back(turn, group) or counting.hold_back(turn, group)
     if held is not None:
         group.reason = held.reason
         return held.until
@@ -88,6 +88,9 @@ def open_evaluation(turn: Turn, group: GroupState) -> float | None:
     invited, reason = _admitted(turn, group, live)
     if not invited:
         return judging.await_members(turn, group, at, reason)
+    if (held := counting.hold_back(turn, group)) is not None:
+        group.reason = held.reason
+        return held.until
     _invite(turn, group, invited, f"{len(invited)} members are asked to evaluate version {at}")
     return None
 
@@ -150,7 +153,15 @@ def make_invite(turn: Turn, group: GroupState, member: str) -> Invite | SealAgai
     """
     seconds = turn.plan.group(group.name).rule.deadline
     evaluates, number = judging.asked(turn, group, member), turn.federation.incarnation
-    invite = Invite(number, group.name, group.round, group.version, seconds, evaluates)
+    invite = Invite(
+        number,
+        group.name,
+        group.round,
+        group.version,
+        seconds,
+        evaluates,
+        most_examples=group.most_examples,
+    )
     if quorum.wanted(turn.plan) and member in group.places and not suspecting.anew(group):
         return suspecting.make_seal_again(turn, group, member, invite)
     return invite

@@ -50,7 +50,7 @@ from secureps.policy.rule import (
 )
 from secureps.policy.rules import refuse_close
 from secureps.policy.suspicion import Choice
-from secureps.roles import commit, ending, following, quorum, suspecting
+from secureps.roles import commit, counting, ending, following, quorum, suspecting
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.pool import MOST_REFUSED
 from secureps.roles.turn import Turn
@@ -294,6 +294,8 @@ def _ask(turn: Turn, group: GroupState) -> tuple[str, float | None]:
         return "", None
     if lacking := quorum.short(turn):
         return lacking, None
+    if (counts := counting.hold_back(turn, group)) is not None:
+        return counts.reason, counts.until
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
     idle, held, until = now.live - pool.training.keys() - pool.spent, "", None
@@ -396,4 +398,5 @@ def make_invite(turn: Turn, group: GroupState, client: str) -> Invite:
     """To train from the newest version, or one that is newer when it begins."""
     base = group.pool.training[client]
     seconds, number = turn.plan.group(group.name).rule.deadline, turn.federation.incarnation
-    return Invite(number, group.name, group.round, base.version, seconds, 0, base.step)
+    most = group.most_examples
+    return Invite(number, group.name, group.round, base.version, seconds, 0, base.step, most)

@@ -215,7 +215,7 @@ class Aim:
 
     `known` are the contents (`Sealed.content`) that came of this version before, in order; `step`
     is which of the client's updates of the version this is (`Receipt.step`). Nothing is sealed but
-    the update that is `wanted` by its name, if one is.
+    the update that is `wanted` by its name, if one is. `most_examples` as in `Receipt`.
     """
 
     group: str
@@ -224,6 +224,7 @@ class Aim:
     known: tuple[bytes, ...] = ()
     step: int = 0
     wanted: bytes = b""
+    most_examples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +239,24 @@ class Contribute:
     blocks: tuple[bytes, ...]
     aims: tuple[Aim, ...]
     work: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Trains from a model to find by how many examples; nothing is sealed.
+
+    `model` and `blocks` as in `Contribute`, which takes what came of it if it is for the same.
+    """
+
+    model: tuple[GroupVersion, ...]
+    blocks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What came of `Count`."""
+
+    examples: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,11 @@ class HolderHands:
     def _open(self, task: OpenSum) -> SumOpened:
         began = time.perf_counter()
         total = self._spool.get(task.key)
-        slots = self._machine.pinned.layout.group(task.group).slots(task.block)
-        sums = self._tools(task.group).open(task.block, total, slots)
+        layout = self._machine.pinned.layout.group(task.group)
+        sums = self._tools(task.group).open(task.block, total, layout.slots(task.block))
         self._spool.delete(task.key)
-        self._machine.pinned.plan.check_weight(task.group, task.weight, int(sums[0]))
+        weights = sums[: layout.weight_slots]
+        self._machine.pinned.plan.check_weight(task.group, task.weight, weights)
         payload = sums.astype("<i8").tobytes()
         header = BlockHeader(
             run=self._machine.pinned.run.id,

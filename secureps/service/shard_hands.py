@@ -345,6 +345,7 @@ class ShardHands:
         cohort, group = task.cohort, task.cohort.group
         plan, size = self._shelves.pinned.plan, self._shelves.pinned.layout.group(group).size
         grid, apply = plan.grid(group, size), plan.optimizer(group).apply
+        own_slots = self._shelves.pinned.layout.group(group).weight_slots
         adaptive = plan.adaptive(group)
         terms = cohort.weight + plan.noisy_shards
         opener = None if task.opened is not None else self._opener(task)
@@ -352,8 +353,8 @@ class ShardHands:
         def stepped(at: tuple[int, int]) -> tuple[Values, OptimizerState]:
             place, block = at
             sums = self._opened(task, place, block, opener)
-            plan.check_weight(group, cohort.weight, int(sums[0]))
-            mean = grid.weighted_mean(sums[1:], int(sums[0]), terms)
+            weight = plan.check_weight(group, cohort.weight, sums[:own_slots])
+            mean = grid.weighted_mean(sums[own_slots:], weight, terms)
             measured = float(mean[-1])
             if adaptive is not None:
                 mean *= np.float32(adaptive.check(cohort.scale))

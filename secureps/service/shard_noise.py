@@ -37,7 +37,7 @@ class ShardNoise:
     def sealed(self, plan: Plan, layout: GroupLayout, cohort: Cohort, block: int) -> bytes:
         """A block of noise, as a client of weight 1 would send it.
 
-        Slot 0 is empty: noise is no member that counts.
+        The weight's slots are empty: noise is no member that counts.
 
         Raises:
             KitError: the cipher needs a holder's key, and the kit has none or several.
@@ -48,7 +48,8 @@ class ShardNoise:
         # Bound to the members: a number that is used again, by whatever mistake, is not enough.
         stream = self.seed.derive("aggregator-noise", canonical(cohort), block)
         slots = np.zeros(layout.slots(block), dtype=np.int64)
-        slots[1:] = mechanism.noise(slots.size - 1, stream.words)
+        values = slots[layout.weight_slots :]
+        values[:] = mechanism.noise(values.size, stream.words)
         kind = cipher(plan.cipher_parameters)
         key = None
         if kind.opening is Opening.HOLDER:

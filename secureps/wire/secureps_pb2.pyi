@@ -134,7 +134,7 @@ class BlockHeader(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., author: _Optional[str] = ..., purpose: _Optional[str] = ..., group: _Optional[str] = ..., sequence: _Optional[int] = ..., block: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "root", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "step", "magnitude", "update", "beside", "signature")
+    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "root", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "step", "magnitude", "update", "beside", "most_examples", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +153,7 @@ class Receipt(_message.Message):
     MAGNITUDE_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     BESIDE_FIELD_NUMBER: _ClassVar[int]
+    MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     id: SubmissionId
@@ -172,8 +173,9 @@ class Receipt(_message.Message):
     magnitude: int
     update: bytes
     beside: bytes
+    most_examples: int
     signature: bytes
-    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., step: _Optional[int] = ..., magnitude: _Optional[int] = ..., update: _Optional[bytes] = ..., beside: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., step: _Optional[int] = ..., magnitude: _Optional[int] = ..., update: _Optional[bytes] = ..., beside: _Optional[bytes] = ..., most_examples: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("id", "weight", "version", "step", "update")
@@ -266,16 +268,18 @@ class Register(_message.Message):
     def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ..., run: _Optional[bytes] = ..., reached: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("client", "schema", "groups", "run")
+    __slots__ = ("client", "schema", "groups", "run", "examples")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     client: str
     schema: Schema
     groups: _containers.RepeatedScalarFieldContainer[str]
     run: bytes
-    def __init__(self, client: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., groups: _Optional[_Iterable[str]] = ..., run: _Optional[bytes] = ...) -> None: ...
+    examples: int
+    def __init__(self, client: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., groups: _Optional[_Iterable[str]] = ..., run: _Optional[bytes] = ..., examples: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("party", "unsettled")
@@ -778,7 +782,7 @@ class Discard(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
 
 class Invite(_message.Message):
-    __slots__ = ("incarnation", "group", "round", "version", "seconds", "evaluates", "step")
+    __slots__ = ("incarnation", "group", "round", "version", "seconds", "evaluates", "step", "most_examples")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -786,6 +790,7 @@ class Invite(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     EVALUATES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     group: str
     round: int
@@ -793,7 +798,8 @@ class Invite(_message.Message):
     seconds: float
     evaluates: int
     step: int
-    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., version: _Optional[int] = ..., seconds: _Optional[float] = ..., evaluates: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    most_examples: int
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., version: _Optional[int] = ..., seconds: _Optional[float] = ..., evaluates: _Optional[int] = ..., step: _Optional[int] = ..., most_examples: _Optional[int] = ...) -> None: ...
 
 class Published(_message.Message):
     __slots__ = ("incarnation", "group", "version", "blocks")

@@ -1,0 +1,26 @@
+"""What the person who runs a client should know of it, on its own terminal and nowhere else.
+
+What must not live here: what that is, which whoever finds it says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from secureps.service.logs import tell
+
+EVENT = "Note"
+
+
+@dataclass
+class Notes:
+    """Of one client, in one process: each is told once."""
+
+    party: str
+    told: set[str] = field(default_factory=set)
+
+    def tell(self, note: str) -> None:
+        """A line, if it was not told before."""
+        if note not in self.told:
+            self.told.add(note)
+            tell(self.party, EVENT, note)

@@ -1,0 +1,118 @@
+"""How much a client counts: by which number of examples, up to which bound, how precisely.
+
+A client tells the coordinator the power of two at or above its number, and no more; the largest
+that those tell who are there when a group's first round opens is the group's bound, for good,
+unless the plan states one. What must not live here: when that is (`roles.counting`), and how a
+weight travels (`codec.weight`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from secureps.config import GroupSection, PlanSection, RecordPrivacySection
+from secureps.errors import Malformed, PlanRefused
+
+MOST_EXAMPLES = 1 << 40
+"""Beyond this no number of examples is told, or agreed on: whoever tells more is mistaken."""
+
+FEW_BITS = 8
+"""Of a cohort's mean: fewer are warned of."""
+
+
+def agrees(section: GroupSection) -> bool:
+    """Whether a group's bound is agreed on: clients count by examples, and the plan has none."""
+    return section.weighting == "examples" and section.most_examples is None
+
+
+def told(examples: int) -> int:
+    """What a client of so many examples tells: the power of two at or above.
+
+    Raises:
+        Malformed: no client holds as many, or none.
+    """
+    if not 1 <= examples <= MOST_EXAMPLES:
+        raise Malformed(f"{examples} examples: a client counts 1 to {MOST_EXAMPLES}")
+    return 1 << (examples - 1).bit_length()
+
+
+def check_told(party: str, examples: int) -> None:
+    """Malformed unless it is what `told` gives, or 0 of who does not know yet."""
+    if examples and not (0 < examples <= MOST_EXAMPLES and examples.bit_count() == 1):
+        raise Malformed(
+            f"{party} says it has up to {examples} examples: a power of two is said, at most "
+            f"{MOST_EXAMPLES}"
+        )
+
+
+def by_public_number(section: PlanSection) -> bool:
+    """Whether nothing that a client sends may depend on how many records it has exactly."""
+    privacy = section.privacy
+    return isinstance(privacy, RecordPrivacySection) and privacy.adjacency == "add-or-remove"
+
+
+def public_number(section: PlanSection, own: int | None) -> int | None:
+    """The number of records that a client counts by; None where it counts what it has.
+
+    Args:
+        own: that of the client's own settings, which goes before the plan's.
+    Raises:
+        PlanRefused: its records may not be counted, and neither says a number.
+    """
+    if own is not None or not by_public_number(section):
+        return own
+    privacy = section.privacy
+    assert isinstance(privacy, RecordPrivacySection)
+    if privacy.records is None:
+        raise PlanRefused(
+            "privacy.records: that a record was added or removed must not show in how much a "
+            "client counts, so it counts by a public number: state about how many records a "
+            'client has (or each client its own, by --records), or set adjacency = "zero-out", '
+            "under which exact numbers are public"
+        )
+    return privacy.records
+
+
+def remarks(
+    section: GroupSection, of: str, number: int, agreed: int, share: float
+) -> tuple[str, ...]:
+    """What a client should know of how it counts.
+
+    Args:
+        of: ends a phrase with the group's name, or nothing.
+        number: what it counts by; agreed: the bound, if it was agreed on.
+        share: its weight, in units of the heaviest.
+    """
+    most, members = section.most_examples or agreed, section.rule.minimum
+    found = []
+    if number > most:
+        whose = "the plan's" if section.most_examples else "agreed on before this client was here"
+        found.append(
+            f"this client counts as if it had {most} examples, not {number}: more counts no more, "
+            f"by the bound{of}, {whose}"
+        )
+    shares = share * members
+    if agreed:  # somebody has more than half of it, though perhaps not in every cohort
+        shares = max(shares, 0.5 + share * (members - 1))
+    left = bits_left(section.bits, shares, members)
+    if left < FEW_BITS:
+        found.append(
+            f"about {max(0.0, left):.1f} of {section.bits} bits{of} are left in a mean of "
+            f"{members} clients like this one, whose {number} examples are few of {most}: ask for "
+            "a plan without most_examples, or with more bits"
+        )
+    return tuple(found)
+
+
+def bits_left(bits: int, shares: float, members: int) -> float:
+    """How many bits of a group's integers are left in a cohort's mean.
+
+    Every member's rounding is an independent error of about a step; the mean divides their sum by
+    the sum of weights.
+
+    Args:
+        bits: of one integer.
+        shares: sum of the members' weights, each in units of the heaviest.
+        members: how many they are.
+    """
+    return bits + math.log2(shares) - math.log2(members) / 2
