@@ -79,10 +79,10 @@ ELSEWHERE = {
     ),
     "...: ... found a flaw, not believed: ... finds flaws in what ... clients sent, and too few "
     "others do: ...": ("test_accusing.py", "clients sent, and too few others do"),
-    "... has said twice within ... s that it takes part, and for which groups: it may say "
+    "... has said three times within ... s that it takes part, and for what: it may say "
     "something else in ... s; still trying": (
         "test_stream_reception.py",
-        "has said twice within ",
+        "has said three times within ",
     ),
     "... is open to others: chmod 600 ...": ("test_keyring.py", "chmod 600 "),
     "this folder holds another run: its plan or roster differs from what was given; start a new "

@@ -74,7 +74,7 @@ def test_a_budget_that_ends_the_run_early_is_told() -> None:
 def test_the_noise_is_that_of_dp_sgd_on_the_mean() -> None:
     price = explain(DIGITS, {"all": VALUES}).price
     assert price is not None
-    step = 4.0 * 3.66 * 0.3 / (0.5 * 512)
+    step = 4.0 * 3.66 * 0.3 / (0.5 * 200)
     expected = step * math.sqrt(8) / math.sqrt(5) / (16.0 / math.sqrt(VALUES))
     assert price.noise["all"] == pytest.approx(expected, rel=1e-12)
     assert price.deviation["all"] == pytest.approx(step * math.sqrt(8 / 5), rel=1e-12)
