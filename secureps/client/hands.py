@@ -446,9 +446,8 @@ class MemberHands:
         public = public_number(plan.section, self._holdings.records)
         number = examples if public is None else public
         weight = code.weigh(number, section.most_examples or aim.most_examples)
-        share, of = weight / code.most, plan.of(aim.group)
-        for note in remarks(section, of, number, aim.most_examples, share):
-            self._notes.tell(note)
+        of, share = plan.of(aim.group), weight / code.most
+        self._notes.tell(remarks(section, of, number, aim.most_examples, share))
         return weight
 
     def _on_grid(

@@ -5,6 +5,7 @@ What must not live here: what that is, which whoever finds it says.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from secureps.service.logs import tell
@@ -19,8 +20,9 @@ class Notes:
     party: str
     told: set[str] = field(default_factory=set)
 
-    def tell(self, note: str) -> None:
-        """A line, if it was not told before."""
-        if note not in self.told:
-            self.told.add(note)
-            tell(self.party, EVENT, note)
+    def tell(self, notes: Iterable[str]) -> None:
+        """A line for each that was not told before."""
+        for note in notes:
+            if note not in self.told:
+                self.told.add(note)
+                tell(self.party, EVENT, note)
