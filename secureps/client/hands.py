@@ -26,7 +26,7 @@ from secureps.client.blame import blamed
 from secureps.client.cuts import tell_clip, tell_range
 from secureps.client.judge import judge
 from secureps.client.local import LocalTensors
-from secureps.client.notes import Notes
+from secureps.client.notes import Notes, told
 from secureps.client.sealing import Origin, OutboxSealer
 from secureps.client.trainer import (
     SECRET_BYTES,
@@ -217,7 +217,7 @@ class MemberHands:
         report = Telemetry(self._holdings.name, aim.group, aim.version + 1, figures, aim.step)
         updates = tuple(update for update in made.values() if update is not None)
         others = tuple(aim for aim, update in made.items() if update is None)
-        return Contributed(updates, (report,), others, _told(result))
+        return Contributed(updates, (report,), others, told(result))
 
     def _count(self, task: Count) -> Counted:
         """Trains as the first contribution will, which takes what came of it."""
@@ -498,9 +498,3 @@ class MemberHands:
             return saved
         initial = initial_parameters(self._holdings.trainer, self._holdings.seed)
         return {spec.name: initial[spec.name] for spec in self._layout().local}
-
-
-def _told(result: FitResult) -> str:
-    """Of a training, for its data holder's terminal alone: no noise covers these numbers."""
-    loss = result.metrics.get("loss")
-    return f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
