@@ -103,12 +103,18 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Step 5: a version is committed; states older than version `keep` may go."""
+    """Step 5: a version is committed; states older than version `keep` may go.
+
+    Said again, with the digests of the shard's own blocks and of its state file: from them a shard
+    that lost its journal knows its part of a checkpoint again.
+    """
 
     incarnation: int
     group: str
     version: int
     keep: int
+    blocks: tuple[bytes, ...] = ()
+    state: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -405,7 +405,7 @@ class Federation:
             case MembersReturned():
                 group.apply_stream(at, record)
             case ShardPrepared(_, _, shard, blocks):
-                group.prepared[shard] = blocks
+                group.prepared[shard], group.coming_states[shard] = blocks, record.state
                 if record.scale is not None:
                     group.coming = record.scale
             case VersionCommitted(_, version):
@@ -444,6 +444,7 @@ class Federation:
     def _commit(self, at: float, group: GroupState, version: int) -> None:
         group.blocks = self.by_block(group.name, group.prepared)
         group.version, group.scale = version, group.coming
+        group.states, group.coming_states = group.coming_states, {}
         group.history[version] = group.digest
         group.suspicion = group.suspicion.opens(frozenset(group.weights))
         group.sitting_out = frozenset()

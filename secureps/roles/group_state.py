@@ -69,8 +69,8 @@ class GroupState:
     `suspicion.chosen` for whom that round is.
 
     `most_examples` is up to how many its members count, once that is agreed on; 0 before.
-
-    `resigned` is why a row-block stays at its version for good, empty while it may go on.
+    `states` are the digests of shards' files of the version, `coming_states` of the one in the
+    making. `resigned` is why a row-block stays at its version for good, empty while it may go on.
     """
 
     name: str
@@ -105,6 +105,8 @@ class GroupState:
     lost: frozenset[str] = frozenset()
     resigned: str = ""
     most_examples: int = 0
+    coming_states: dict[str, bytes] = field(default_factory=dict)
+    states: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def receipts(self) -> Mapping[SubmissionId, Receipt]:

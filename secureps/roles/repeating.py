@@ -6,6 +6,8 @@ here: decisions and records (`roles.commit`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from secureps.messages.orders import (
     Discard,
     Finish,
@@ -83,7 +85,9 @@ def _repeat_to_shard(turn: Turn, group: GroupState, shard: str) -> None:
         if turn.plan.given(group.name):
             turn.order(shard, Found(turn.federation.incarnation, group.name, None))
         return
-    turn.order(shard, commit.make_commit(turn, group))
+    own = tuple(group.blocks[block] for block in blocks)
+    known = replace(commit.make_commit(turn, group), blocks=own, state=group.states[shard])
+    turn.order(shard, known)
     if group.phase is Phase.HOLDING and shard not in group.held:
         turn.order(shard, commit.make_hold(turn, group, blocks))
     if group.phase is Phase.PREPARING and shard not in group.prepared:

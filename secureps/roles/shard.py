@@ -88,6 +88,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.shelf import Shelves, block_name, name_under, submission_of
 from secureps.roles.tasks import (
+    AdoptState,
     Damaged,
     MakeState,
     PartWritten,
@@ -282,8 +283,12 @@ class Shard:
                 self._hold(step, order)
             case Prepare(_, cohort, opened, key):
                 self._prepare(step, cohort, opened, key)
-            case Commit(_, group, version, keep):
-                self._commit(step, group, version, keep)
+            case Commit(_, group, version, keep, blocks, state):
+                if state and version not in self.shelves.shelf(group).states:  # it lost its journal
+                    adopt = AdoptState(group, version, keep, blocks, state)
+                    self._begin(step, ("adopt", group, version), adopt)
+                else:
+                    self._commit(step, group, version, keep)
             case WriteCheckpoint(_, number, versions):
                 self._begin(step, ("part", "", number), WritePart(number, versions))
             case Discard(_, ids):
@@ -324,6 +329,8 @@ class Shard:
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
             step.effects.append(self._held(made))
             return
+        if cohort.version - 1 not in self.shelves.shelf(cohort.group).states:
+            return  # nothing may be opened that cannot be stepped from; once adopted, it greets
         keys = [self.shelves.keys(m.id, UPDATE, m.blocks) for m in order.members]
         missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
         if missing:
@@ -407,6 +414,12 @@ class Shard:
             case Unopened(task, reason):
                 self._busy.discard(("state", task.cohort.group, task.cohort.version))
                 step.effects.append(self._spoilt(task, reason, payload_digest(task.key or b"")))
+            case AdoptState(group, version, keep, blocks, digest):
+                self._busy.discard(("adopt", group, version))
+                self._write(step, StatePrepared(group, version, -1, blocks, digest))
+                self._commit(step, group, version, keep)
+                if not any(kind == "adopt" for kind, _, _ in self._busy):
+                    step.effects += self._greet().effects  # orders that had to wait come again
             case PartWritten(number, file, size, digest):
                 self._busy.discard(("part", "", number))
                 part = Checkpointed(self._name, number, file, size, digest)
@@ -469,18 +482,8 @@ class Shard:
         return Call(COORDINATOR, Held(self._name, cohort.group, cohort.number, made.sums))
 
     def _prepared(self, state: StatePrepared) -> Call:
-        return Call(
-            COORDINATOR,
-            Prepared(
-                self._name,
-                state.group,
-                state.version,
-                state.blocks,
-                state.state,
-                state.scale,
-                state.mean,
-            ),
-        )
+        own = (state.group, state.version, state.blocks, state.state, state.scale, state.mean)
+        return Call(COORDINATOR, Prepared(self._name, *own))
 
     def _check_run(self, run: bytes) -> None:
         if not self.shelves.founded:

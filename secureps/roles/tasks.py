@@ -48,6 +48,20 @@ class MakeState:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptState:
+    """Makes a committed version's state file from a part of a checkpoint, and answers itself.
+
+    `blocks` and `state` are the digests that it has, of own blocks and of the file.
+    """
+
+    group: str
+    version: int
+    keep: int
+    blocks: tuple[bytes, ...]
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class SumCohort:
     """Adds up a cohort; keys[m] are the spool keys of member m's blocks, ascending."""
 

@@ -30,6 +30,7 @@ from secureps.privacy.adaptive import FIRST
 from secureps.roles.shard import noise_key, sum_key
 from secureps.roles.shelf import Shelves
 from secureps.roles.tasks import (
+    AdoptState,
     Damaged,
     MakeState,
     Prune,
@@ -148,6 +149,9 @@ class ShardHands:
         match task:
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
+            case AdoptState(group, version, _, _, state):
+                self._states.adopt(group, version, state)
+                return task
             case WritePart(number, versions):
                 return self._states.write_part(number, versions)
             case Prune(keys, group, version, keep):
@@ -213,6 +217,7 @@ class ShardHands:
 
     def _sum(self, task: SumCohort) -> SumsReady:
         began, cohort = time.perf_counter(), task.cohort
+        self._states.values(cohort.group, cohort.version - 1)  # before anything is opened for it
 
         def summed(at: tuple[int, int]) -> bytes:
             place, block = at

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +86,32 @@ class States:
         found = self._found(group, version)
         self._newest.setdefault(group, {})[version] = found
         return found
+
+    def adopt(self, group: str, version: int, digest: bytes) -> None:
+        """Writes the state file of a version that is not on record, from a part of a checkpoint.
+
+        Raises:
+            DamagedStore: no part here is of that version and has that digest; says what to do.
+        """
+        whole = self._from_part(group, version, digest, self._not_here(group, version))
+        self._newest.setdefault(group, {})[version] = _group_values(version, whole)
+
+    def _not_here(self, group: str, version: int) -> DamagedStore:
+        found, whole = [], []
+        for directory in checkpoint_directories(self._folders.checkpoints):
+            part = self._part(directory)
+            with suppress(DamagedStore):
+                held = read_metadata(part).get(f"version.{group}", "nothing")
+                same = held == str(version)
+                found.append(f"{part} {'is damaged' if same else f'holds version {held}'}")
+                whole += [] if same else [f"checkpoint {directory.name}"]
+        parts, anew = "; ".join(found[:3]), (*whole, "an older checkpoint")[0]
+        return DamagedStore(
+            f"{self._name}: its journal is gone or an older copy, and no part of a checkpoint has "
+            f"version {version} of {group}: {parts or f'none is in {self._folders.checkpoints}'}. "
+            "Bring its newest state folder back (secureps restore) or that part, or begin a new "
+            f"run from {anew} (secureps export)"
+        )
 
     def write_part(self, number: int, versions: tuple[GroupVersion, ...]) -> PartWritten:
         """Writes this shard's file of a checkpoint; its metadata say which versions it holds."""

@@ -744,16 +744,20 @@ class Prepare(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., opened: _Optional[_Iterable[bytes]] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("incarnation", "group", "version", "keep")
+    __slots__ = ("incarnation", "group", "version", "keep", "blocks", "state")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     group: str
     version: int
     keep: int
-    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., keep: _Optional[int] = ...) -> None: ...
+    blocks: _containers.RepeatedScalarFieldContainer[bytes]
+    state: bytes
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., keep: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ...) -> None: ...
 
 class GroupVersion(_message.Message):
     __slots__ = ("group", "version")
