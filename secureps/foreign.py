@@ -5,13 +5,16 @@ What must not live here: whose fault it is, and what becomes of it.
 
 from __future__ import annotations
 
+import re
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 TEXT_LIMIT = 300
 """Characters of somebody else's error that are shown."""
 
+_DUMPED = re.compile(r'\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 _OURS = Path(__file__).resolve().parent
 _LIBRARIES = tuple(
     Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")
@@ -24,11 +27,28 @@ def told(error: BaseException) -> str:
 
 
 def where(error: BaseException) -> str:
-    """FILE:LINE of the innermost frame that is neither ours nor a library's, if there is one."""
+    """FILE:LINE and the function of the innermost frame of somebody else's code, if there is one.
+
+    That is neither ours nor a library's; of a SyntaxError, the line that is none.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
     foreign = [frame for frame in frames if _is_foreign(Path(frame.filename))]
     frame = (foreign or frames)[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno}"
+    return _place(frame.filename, frame.lineno, frame.name)
+
+
+def crashed(lines: Iterable[str]) -> str:
+    """The same from what `faulthandler` wrote of a process that ended natively; "" if nothing."""
+    found = [match for match in map(_DUMPED.match, lines) if match]
+    foreign = [match for match in found if _is_foreign(Path(match["file"]))]
+    return _place(*foreign[0].group("file", "line", "name")) if foreign else ""
+
+
+def _place(file: str, line: object, name: str) -> str:
+    function = "" if name.startswith("<") else f" in {name}"
+    return f"{Path(file).name}:{line}{function}"
 
 
 def _is_foreign(file: Path) -> bool:

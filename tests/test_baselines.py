@@ -12,7 +12,8 @@ from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult,
 from secureps.config import PlanSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
-from secureps.run.baselines import Judge, Race, Score, run_baselines, train_alone
+from secureps.run.baselines import Race, run_baselines, train_alone
+from secureps.run.scoring import OF_THEIR_OWN, Judge, Look, Score
 from secureps.sections import parse
 
 PLAN = Plan(
@@ -35,14 +36,18 @@ PLAN = Plan(
         "test",
     )
 )
-START: dict[str, Array] = {"w": np.zeros(2, np.float32)}
+START: dict[str, Array] = {"own": np.zeros(1, np.float32), "w": np.zeros(2, np.float32)}
+PERSONAL = Plan(PLAN.section.model_copy(update={"local": ("own",)}))
 SCRIPT = """
+import numpy as np
 from secureps.client.trainer import EvaluateResult, FitResult
 
 class Holder:
     def __init__(self, step): self.step = step
+    def parameters(self, seed):
+        return {"own": np.zeros(1, np.float32), "w": np.zeros(2, np.float32)}
     def fit(self, parameters, config):
-        return FitResult({"w": parameters["w"] + self.step}, 1, {}, 2)
+        return FitResult({name: each + self.step for name, each in parameters.items()}, 1, {}, 2)
     def evaluate(self, parameters):
         return EvaluateResult(1.0, 4, {"accuracy": float(parameters["w"][0])})
 
@@ -70,14 +75,28 @@ class Recorder:
         return EvaluateResult(0.0, 1, {})
 
 
-def race(tmp_path: Path, code: str, versions: int = 3, start: bool = True) -> tuple[Race, Judge]:
+def race(
+    tmp_path: Path,
+    code: str,
+    versions: int = 3,
+    start: bool = True,
+    plan: Plan = PLAN,
+    **own: Array,
+) -> tuple[Race, Judge]:
+    """`own` are the clients' local tensors, by client."""
     path = tmp_path / "script.py"
     path.write_text(code)
     holders = {"a": {"step": "0.1"}, "b": {"step": "0.2"}}
     script = Script(path)
     pooled = {"best": "0.9"}
-    made = Race(PLAN, script, versions, holders, pooled, START if start else {}, UnsafeSeed(1))
-    return made, Judge(script, pooled, local=False)
+    first = {n: each for n, each in START.items() if n not in plan.section.local} if start else {}
+    made = Race(plan, script, versions, holders, pooled, first, UnsafeSeed(1))
+
+    def newest(name: str) -> dict[str, Array] | None:
+        return {"own": own[name]} if name in own else None
+
+    look = Look.at(script.make(holders["a"]))
+    return made, Judge(plan, script, holders, pooled, look, newest)
 
 
 def test_alone_trains_once_per_version_from_the_same_start() -> None:
@@ -89,7 +108,7 @@ def test_alone_trains_once_per_version_from_the_same_start() -> None:
     assert len({config.seed for config in trainer.configs}) == 4
     for config in trainer.configs:
         assert config.settings == PLAN.section.training
-        assert config.privacy == RecordPrivacy(1.0, 2.0, 0.5, 1e-5)
+        assert config.privacy == RecordPrivacy(1.0, 2.0, 0.5, 1e-5, 10)
 
 
 def test_everybody_is_judged_alike(tmp_path: Path) -> None:
@@ -121,11 +140,72 @@ def test_without_version_0_nobody_trains_alone(tmp_path: Path) -> None:
     assert done.central is not None
 
 
-def test_a_model_with_local_parts_is_not_judged(tmp_path: Path) -> None:
-    made, _ = race(tmp_path, SCRIPT + MORE)
-    judge = Judge(made.script, {}, local=True)
-    assert "stay with the clients" in judge.note
+OWN = SCRIPT.replace('["w"][0]', '["w"][0] + parameters["own"][0]')
+
+
+def test_holders_with_local_tensors_judge_their_own_models(tmp_path: Path) -> None:
+    """Nobody else has such a model: a mean of the holders' scores, alone as together."""
+    made, judge = race(tmp_path, OWN + MORE, plan=PERSONAL, a=np.full(1, 0.5, np.float32))
+    assert judge.notes == (OF_THEIR_OWN,)
+    score = judge.score({"w": np.full(2, 0.25, np.float32)})
+    assert score == Score("accuracy", (0.75 + 0.25) / 2, 1.0, 8)
+    done = run_baselines(made, judge, lambda text: None)
+    alone = {name: score.value for name, score in done.alone.items()}
+    assert alone == pytest.approx({"a": 0.6, "b": 1.2})
+    assert done.central is not None
+    assert done.notes == (OF_THEIR_OWN,)
+
+
+def test_local_tensors_that_nothing_trains_are_filled_in(tmp_path: Path) -> None:
+    """Counters, frozen parameters: the script's evaluator judges, as if they were not local."""
+    kinds = "    def kinds(self): return {'own': 'constant'}\n\ndef make("
+    made, judge = race(tmp_path, OWN.replace("\ndef make(", kinds) + MORE, plan=PERSONAL)
+    assert judge.notes == ()
+    assert judge.score({"w": np.full(2, 0.25, np.float32)}) == Score("accuracy", 0.25, 1.0, 4)
+    assert set(run_baselines(made, judge, lambda text: None).alone) == {"a", "b"}
+
+
+FAILING = """
+def make_evaluator(settings): raise KeyError("no held-out records")
+def central(settings): return 1 / 0
+"""
+
+
+def test_what_a_script_fails_at_is_noted_once_and_ends_nothing(tmp_path: Path) -> None:
+    made, judge = race(tmp_path, SCRIPT + FAILING)
+    (note,) = judge.notes
+    assert "no held-out score: make_evaluator(settings) raised KeyError" in note
+    assert "in make_evaluator)" in note
     assert judge.score(START) is None
+    done = run_baselines(made, judge, lambda text: None)
+    assert done.alone == {}
+    assert done.notes[0] == note
+    assert "central training: left out: central(settings) raised ZeroDivisionError" in done.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("raise RuntimeError('no GPU')", "evaluate raised RuntimeError: no GPU (script.py:"),
+        ("return EvaluateResult(float('nan'), 4, {})", "what evaluate returned: loss is nan"),
+        ("return EvaluateResult(1.0, 4, {'f1': float('nan')})", "f1 is nan"),
+        ("return 0.5", "it is a float, and must be an EvaluateResult"),
+        ("raise SystemExit(2)", "evaluate raised SystemExit: 2"),
+    ],
+)
+def test_an_evaluation_that_fails_is_noted_once(tmp_path: Path, line: str, said: str) -> None:
+    kept = SCRIPT.index("        return EvaluateResult(1.0")
+    code = SCRIPT[:kept] + f"        {line}\n" + SCRIPT[SCRIPT.index("\ndef make(") :]
+    made, judge = race(tmp_path, code + MORE)
+    assert judge.note == ""
+    assert judge.score(START) is None
+    first = judge.failed
+    assert said in first
+    assert judge.score(START) is None
+    assert judge.failed == first
+    done = run_baselines(made, judge, lambda text: None)
+    assert (done.alone, done.central) == ({}, Score("accuracy", 0.9, 0.5, 4))
+    assert done.notes[0] == first
 
 
 def test_the_score_is_accuracy_or_what_there_is() -> None:

@@ -27,7 +27,8 @@ def test_it_says_what_raised_and_where_in_the_holders_code() -> None:
     line = str(failed.value)
     assert line.startswith("fit raised JSONDecodeError: Expecting property name")
     number = test_it_says_what_raised_and_where_in_the_holders_code.__code__.co_firstlineno + 2
-    assert f"(test_blame.py:{number})" in line
+    name = test_it_says_what_raised_and_where_in_the_holders_code.__name__
+    assert f"(test_blame.py:{number} in {name})" in line
     assert "mend the script" in line
     assert failed.value.fault == "the script's"
 

@@ -96,5 +96,5 @@ def test_the_scenario_is_of_a_thousand() -> None:
     scenario = load_scenario(ROOT / "simulations" / "crowd.toml")
     assert len(scenario.clients) == 1000
     assert (scenario.plan.holders, scenario.plan.threshold) == (4, 3)
-    made: Any = scenario.script.make(scenario.settings(0)).parameters(0)
+    made: Any = scenario.script().make(scenario.settings(0)).parameters(0)
     assert sum(array.size for array in made.values()) == 100_060

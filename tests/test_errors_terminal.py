@@ -62,8 +62,8 @@ DETAILS = {
     "nothing": "it is a NoneType",
     "nan": "tensor 'head.bias'",
     "inf": "tensor 'body.weight'",
-    "raise": "fit raised RuntimeError: disk of patients (faulty_client.py:28)",
-    "exit": "fit raised SystemExit: enough (faulty_client.py:30)",
+    "raise": "fit raised RuntimeError: disk of patients (faulty_client.py:28 in fit)",
+    "exit": "fit raised SystemExit: enough (faulty_client.py:30 in fit)",
     "loss": "the loss is nan",
 }
 """What the line must say besides."""

@@ -299,7 +299,7 @@ def test_a_rule_that_fails_ends_the_run_in_order(
     assert federation.finished.startswith(f"the rule failed: {reason}")
     assert federation.failure == "RuleFailed"
     if rule["name"] == "failing:Raises":
-        assert federation.finished.endswith(" full (failing.py:6)")
+        assert federation.finished.endswith(" full (failing.py:6 in decide)")
     if made is not None:
         assert play.versions() == {"all": made}
     assert all(fate.outcome != "burnt" for fate in federation.fates.values())

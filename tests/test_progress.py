@@ -14,8 +14,9 @@ from rich.console import Console
 from secureps.errors import ConfigError
 from secureps.messages.requests import GroupStatus, MemberStatus, Status
 from secureps.run import standing
-from secureps.run.baselines import Baselines, Score
+from secureps.run.baselines import Baselines
 from secureps.run.progress import QUIET, Progress, View, plain
+from secureps.run.scoring import Score
 from secureps.run.summary import Summary, tables
 from secureps.units import size
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,9 +221,6 @@ def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
         if given:
             expected["initial"] = str(initial)
         assert troupe.settings(2) == expected
-        warm = replace(troupe, kernels=tmp_path / "kernels")
-        told = f"--kernels {tmp_path / 'kernels'}"
-        assert (told in " ".join(warm._client("client-02", "here:1", 2).arguments)) != given
 
 
 @pytest.mark.parametrize("flower", [False, True])
@@ -331,14 +328,84 @@ def test_a_script_that_fails_again_and_again_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "broken.py"
-    script.write_text("make = print\nif __name__ == '__main__':\n    raise SystemExit('no data')\n")
+    script.write_text(BROKEN)
     order = Order(write_plan(tmp_path / "plan.toml", script=script), tmp_path / "run", None, ENV)
     told = io.StringIO()
     supervise_children(monkeypatch)
-    with pytest.raises(OperatorError, match=r"client-0\d died twice in .*: no data; see .*\.log"):
-        up(order, Console(file=told))
-    assert "client-00: no data" in told.getvalue()
+    line = r"fit raised ValueError: no data \(broken\.py:6 in fit\)"
+    with pytest.raises(OperatorError, match=rf"client-0\d died twice in .*: error: {line}.*\.log"):
+        up(order, Console(file=told, width=400))
+    assert "error: fit raised ValueError: no data (broken.py:6 in fit)" in told.getvalue()
+    assert "Traceback" not in told.getvalue()
     assert not processes(tmp_path / "run")
+
+
+ABORTING = """
+import os
+from tests.evaluations import Examiner, judged
+
+def make(settings):
+    return Examiner(settings["partition"])
+
+class Aborting(Examiner):
+    def evaluate(self, parameters):
+        os.abort()
+
+def make_evaluator(settings):
+    return Aborting(0)
+"""
+"""It has no run_client at its end, either."""
+
+
+@pytest.mark.timeout(120)
+def test_an_evaluation_that_aborts_natively_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "aborting.py"
+    script.write_text(ABORTING)
+    plan = write_plan(tmp_path / "plan.toml", script=script)
+    monkeypatch.setenv("COLUMNS", "400")
+    supervise_children(monkeypatch)
+    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", "--unsafe-seed", "5") == 0
+    told = capsys.readouterr().out
+    note = "aborting.py: evaluate ended the process it ran in, with signal SIGABRT (aborting.py:10"
+    assert told.count(f"a version has no held-out score: {note}") == 1, told
+    assert "Traceback" not in told
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
+    assert summary["finished"] == "all 3 versions are made"
+    assert summary["score"] is None
+    assert any(note in each for each in summary["baselines"]["notes"])
+
+
+@pytest.mark.timeout(120)
+def test_a_script_that_aborts_when_it_is_looked_at_leaves_nothing_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "aborting.py"
+    script.write_text("import os\ndef make(settings):\n    os.abort()\n")
+    plan = write_plan(tmp_path / "plan.toml", script=script)
+    monkeypatch.setenv("COLUMNS", "400")
+    supervise_children(monkeypatch)
+    for command in (("up", plan, "--out", tmp_path / "run"), ("check", plan)):
+        assert run(monkeypatch, *command) == 1
+        told = "".join(capsys.readouterr())
+        assert re.search(r"make\(settings\) ended the process.* SIGABRT \(aborting\.py:3 in", told)
+        assert "(the script's fault)" in told
+        assert "Traceback" not in told
+    assert not processes(tmp_path / "run")
+
+
+BROKEN = """
+from tests.federations import Walker
+
+class Broken(Walker):
+    def fit(self, parameters, config):
+        raise ValueError("no data")
+
+def make(settings):
+    return Broken(settings["partition"])
+"""
 
 
 ENV = dict(os.environ)

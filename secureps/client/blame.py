@@ -7,13 +7,27 @@ must not live here: what a trainer is asked, and whether its client goes on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from secureps.errors import ClientError, ScriptFailed, SecurepsError
 from secureps.foreign import told, where
 
 log = logging.getLogger("secureps")
+
+
+_listeners: list[Callable[[str], None]] = []
+
+
+def entering(listener: Callable[[str], None]) -> None:
+    """From now on, what is called of the data holder is told before it is: it may not return."""
+    _listeners.append(listener)
+
+
+def told_of(what: str) -> None:
+    """Tells those who listen."""
+    for listener in _listeners:
+        listener(what)
 
 
 @contextmanager
@@ -25,6 +39,7 @@ def blamed(what: str) -> Iterator[None]:
             a thread, not the process), and of a ClientError, whose sender is this script.
         SecurepsError: any other as it is: it says whose fault it is.
     """
+    told_of(what)
     try:
         yield
     except ClientError as error:

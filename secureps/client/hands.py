@@ -43,7 +43,6 @@ from secureps.errors import InternalError, Malformed, WrongShape
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import Evaluated, evaluated_bytes, evaluated_digest
-from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Figure, GetBlock, Telemetry
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import UPDATE_BYTES, SubmissionId, model_digest
@@ -208,7 +207,8 @@ class MemberHands:
         trained = time.perf_counter()
         made = {aim: self._seal(aim, base, result, task) for aim in task.aims}
         sealed = time.perf_counter()
-        self._save_local(task.model, result.parameters)
+        own = {spec.name: result.parameters[spec.name] for spec in self._layout().local}
+        LocalTensors(self._holdings.local).save(task.model, base, own)
         figures = (
             Figure("training_seconds", training),
             Figure("encryption_seconds", sealed - trained),
@@ -248,7 +248,7 @@ class MemberHands:
         wanted = {block_key(digest) for digest in task.blocks}
         self._cache = {key: values for key, values in self._cache.items() if key in wanted}
         if layout.local:
-            tensors |= self._load_local(task.model)
+            tensors |= self._load_local(task)
         return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
 
     def _blocks(self, task: Contribute | Evaluate) -> dict[str, tuple[bytes, ...]]:
@@ -486,14 +486,9 @@ class MemberHands:
 
     # --- tensors that never leave -------------------------------------------------
 
-    def _save_local(self, model: tuple[GroupVersion, ...], parameters: Tensors) -> None:
-        if names := [spec.name for spec in self._layout().local]:
-            after = 1 + max(at.version for at in model)
-            LocalTensors(self._holdings.local).save(after, {n: parameters[n] for n in names})
-
-    def _load_local(self, model: tuple[GroupVersion, ...]) -> Tensors:
+    def _load_local(self, task: Contribute | Evaluate) -> Tensors:
         """Those saved after the newest training before this one, or the initial ones."""
-        saved = LocalTensors(self._holdings.local).before(max(at.version for at in model))
+        saved = LocalTensors(self._holdings.local).load(task.model)
         if saved is not None:
             return saved
         initial = initial_parameters(self._holdings.trainer, self._holdings.seed)

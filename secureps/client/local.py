@@ -1,39 +1,59 @@
-"""Tensors that never leave a client, on its own disk: those of its last few trainings.
+"""The tensors of a model that never leave their client, on its disk, version by version.
 
-What must not live here: which they are (the plan's `local` patterns).
+What must not live here: which tensors those are (`model.layout`), and who trains them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from secureps.messages.orders import GroupVersion
 from secureps.store.checkpoint import read_state, write_state
 
+Tensors = dict[str, NDArray[Any]]
+Model = Sequence[GroupVersion]
+"""The versions of a model's groups, at least one."""
+
 KEPT = 3
-"""Trainings whose tensors are kept: an older version may be trained from again."""
+"""Versions: a client that is started again may have to train from an earlier one once more."""
 
 
-@dataclass(frozen=True)
 class LocalTensors:
-    """In one folder, by the version that they belong to."""
+    """Those of one client, in a folder of its own."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
-    def save(self, version: int, tensors: dict[str, NDArray[Any]]) -> None:
-        """Durable, in place of the oldest."""
-        write_state(self._file(version), tensors, {"version": str(version)})
-        for path in sorted(self.folder.glob("local-*.safetensors"))[:-KEPT]:
+    def save(self, model: Model, before: Tensors, after: Tensors) -> None:
+        """What a training from a model made of them.
+
+        Nothing is written where it left them as they were before: a frozen base never is.
+        """
+        if all(np.array_equal(before[name], each) for name, each in after.items()):
+            return
+        version = 1 + _newest(model)
+        write_state(self._file(version), after, {"version": str(version)})
+        for path in self._files()[:-KEPT]:
             path.unlink()
 
-    def before(self, version: int) -> dict[str, NDArray[Any]] | None:
-        """The newest of this version or an older one; None if there is none."""
-        earlier = sorted(self.folder.glob("local-*.safetensors"))
-        usable = [path for path in earlier if path <= self._file(version)]
-        return dict(read_state(usable[-1], None)[0]) if usable else None
+    def load(self, model: Model | None = None) -> Tensors | None:
+        """Those that the newest training made, or the newest of those before this model, if any."""
+        found = self._files()
+        if model is not None:
+            found = [path for path in found if path <= self._file(_newest(model))]
+        return dict(read_state(found[-1], None)[0]) if found else None
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("local-*.safetensors"))
 
     def _file(self, version: int) -> Path:
-        return self.folder / f"local-{version:08d}.safetensors"
+        return self._folder / f"local-{version:08d}.safetensors"
+
+
+def _newest(model: Model) -> int:
+    return max(at.version for at in model)

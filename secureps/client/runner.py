@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,9 @@ from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, run_process
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.keyring import PublicKit, load_private, load_public, seed_of
+
+LOCAL = "local"
+"""The folder of the tensors that never leave, in a client's state folder."""
 
 
 def make_member(
@@ -159,7 +164,7 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
             identity,
             seed,
             kit.holder_keys,
-            stores.folder / "local",
+            stores.folder / LOCAL,
             joining.threads,
             joining.records,
         )
@@ -167,6 +172,19 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
 
     party = Party(joining.name, identity, kit.roster, joining.state)
     return run_process(party, {COORDINATOR: joining.server}, build)
+
+
+_looked_at: ContextVar[bool] = ContextVar("a script is imported for its functions", default=False)
+
+
+@contextmanager
+def looked_at() -> Iterator[None]:
+    """While a script is imported for its functions: a `run_client` at its end joins nothing."""
+    token = _looked_at.set(True)
+    try:
+        yield
+    finally:
+        _looked_at.reset(token)
 
 
 Build = Callable[[Joining, Mapping[str, Setting]], Trainer]
@@ -178,8 +196,9 @@ def run_client(
 ) -> None:
     """Runs a data holder's script: reads the command line, trains until the run is over.
 
-    Exits with one line on stderr when something is wrong: with status 78 where its plan, kit or
-    settings have to be mended first, else with 1.
+    Where `secureps` imports the script for its functions, it does nothing. Exits with one line on
+    stderr when something is wrong: with status 78 where its plan, kit or settings have to be
+    mended first, else with 1.
 
     Args:
         make: builds the trainer from the `--set key=value` settings.
@@ -198,6 +217,8 @@ def run_client(
 
 def run(build: Build, arguments: Sequence[str] | None = None) -> None:
     """As `run_client`, for trainers that need more than settings."""
+    if _looked_at.get():
+        return
     given = _parser().parse_args(arguments)
     if given.kernels is not None:
         from secureps.crypto.compiled import keep_in

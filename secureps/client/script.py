@@ -10,9 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
+from secureps.client.blame import blamed, told_of
+from secureps.client.runner import looked_at
 from secureps.client.settings import Asked
 from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, record_privacy
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import ConfigError, PlanRefused, SecurepsError
+from secureps.foreign import told, where
 from secureps.policy.plan import Plan
 
 if TYPE_CHECKING:
@@ -75,22 +78,25 @@ class Script:
 
     def make(self, settings: Mapping[str, Setting], state: Path | None = None) -> Trainer:
         """One data holder's trainer; `state` is its client's state folder, None for memory."""
-        if isinstance(self._source, ModuleType):
+        with blamed("make(settings)"):
+            if not isinstance(self._source, ModuleType):
+                return self._source.make(settings, state)
             asked = Asked(settings)
             made = cast(Trainer, self._source.make(asked))
-            asked.refuse_misspelt()
-            return made
-        return self._source.make(settings, state)
+        asked.refuse_misspelt()
+        return made
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> Evaluator | None:
         """Who judges on the federation's held-out records, if the script can tell."""
         build = getattr(self._source, "make_evaluator", None)
-        return None if build is None else cast(Evaluator | None, build(settings))
+        with blamed("make_evaluator(settings)"):
+            return None if build is None else cast(Evaluator | None, build(settings))
 
     def central(self, settings: Mapping[str, Setting]) -> EvaluateResult | None:
         """What one party that held everything would reach, if the script can tell."""
         train = getattr(self._source, "central", None)
-        return None if train is None else cast(EvaluateResult, train(settings))
+        with blamed("central(settings)"):
+            return None if train is None else cast(EvaluateResult, train(settings))
 
 
 def _load(path: Path) -> ModuleType:
@@ -105,9 +111,14 @@ def _load(path: Path) -> ModuleType:
     beside = str(path.parent.resolve())
     if beside not in sys.path:
         sys.path.insert(0, beside)  # as for a script that Python runs
+    told_of("its import")
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with looked_at():
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ConfigError(f"{path}: does not import: {type(error).__name__}: {error}") from error
+        if isinstance(error, SecurepsError):
+            raise
+        text = f"{path}: does not import: {told(error)} ({where(error)})"
+        raise ConfigError(text) from error
     return module

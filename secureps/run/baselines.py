@@ -12,37 +12,21 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from secureps.client.blame import blamed
 from secureps.client.script import Script
 from secureps.client.trainer import (
     SECRET_BYTES,
-    EvaluateResult,
     FitConfig,
     Setting,
     Trainer,
     record_privacy,
 )
 from secureps.crypto.sampling import Seed
+from secureps.errors import SecurepsError
 from secureps.policy.plan import Plan
+from secureps.run.scoring import Judge, Score, Tensors
 
-Tensors = Mapping[str, NDArray[Any]]
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """One judgement on held-out records: `accuracy`, or the script's first metric, or the loss."""
-
-    measure: str
-    value: float
-    loss: float
-    examples: int
-
-    @classmethod
-    def of(cls, result: EvaluateResult) -> Score:
-        for measure in ("accuracy", *sorted(result.metrics)):
-            if measure in result.metrics:
-                return cls(measure, result.metrics[measure], result.loss, result.examples)
-        return cls("loss", result.loss, result.loss, result.examples)
 
 
 @dataclass(frozen=True)
@@ -58,28 +42,6 @@ class Baselines:
         """The best holder alone."""
         scores = list(self.alone.values())
         return max(scores, key=lambda s: -s.value if s.measure == "loss" else s.value, default=None)
-
-
-class Judge:
-    """Judges models on the federation's own held-out records, if script and plan allow it.
-
-    A model of which parts stay with the clients cannot be judged by anybody else.
-    """
-
-    def __init__(self, script: Script, settings: Mapping[str, Setting], local: bool) -> None:
-        self._trainer = None if local else script.make_evaluator(settings)
-        if local:
-            self.note = "no held-out score: parts of the model stay with the clients"
-        elif self._trainer is None:
-            self.note = "no held-out score: the script has no make_evaluator(settings)"
-        else:
-            self.note = ""
-
-    def score(self, tensors: Tensors) -> Score | None:
-        """None if nobody can judge."""
-        if self._trainer is None:
-            return None
-        return Score.of(self._trainer.evaluate(dict(tensors)))
 
 
 def train_alone(
@@ -100,7 +62,8 @@ def train_alone(
             privacy=record_privacy(plan),
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
-        model = trainer.fit(model, config).parameters
+        with blamed("fit"):
+            model = trainer.fit(model, config).parameters
     return model
 
 
@@ -126,23 +89,41 @@ class Race:
 
 
 def run_baselines(race: Race, judge: Judge, say: Say) -> Baselines:
-    """Trains them all, one after another; `say` hears which one. None where nothing was made."""
+    """Trains them all, one after another; `say` hears which one. None where nothing was made.
+
+    What the script fails at is left out, with a note.
+    """
     if not race.versions:
         return Baselines({}, None, ("nothing is compared: no version was made",))
-    notes = [judge.note] if judge.note else []
+    notes = list(judge.notes)
     if not judge.note and not race.start:
         notes.append("holders alone: left out, because version 0 is not in a checkpoint")
     alone: dict[str, Score] = {}
     if not judge.note and race.start:
         for name, settings in race.holders.items():
             say(f"for comparison, trains {name} alone")
-            trainer = race.script.make(settings)
-            model = train_alone(trainer, name, race.start, race.versions, race.plan, race.seed)
-            score = judge.score(model)
-            if score is not None:
-                alone[name] = score
+            try:
+                alone[name] = _alone(race, judge, name, settings)
+            except SecurepsError as error:
+                notes.append(f"{name} alone: left out: {error}")
+                break  # the others have the same script
     say("for comparison, trains centrally, without privacy")
-    central = race.script.central(race.pooled)
-    if central is None:
-        notes.append("central training: left out, the script has no central(settings)")
-    return Baselines(alone, None if central is None else Score.of(central), tuple(notes))
+    central = None
+    try:
+        found = race.script.central(race.pooled)
+        central = None if found is None else Score.of(found)
+        if central is None:
+            notes.append("central training: left out, the script has no central(settings)")
+    except SecurepsError as error:
+        notes.append(f"central training: left out: {error}")
+    return Baselines(alone, central, tuple(notes))
+
+
+def _alone(race: Race, judge: Judge, name: str, settings: Mapping[str, Setting]) -> Score:
+    trainer, start = race.script.make(settings), dict(race.start)
+    if race.plan.section.local:
+        with blamed("parameters"):
+            fresh = trainer.parameters(race.seed.derive("alone", name).integer(63))
+        start = {**fresh, **start}
+    model = train_alone(trainer, name, start, race.versions, race.plan, race.seed)
+    return judge.alone(trainer, model)

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from secureps.client.hands import schema_of
-from secureps.client.script import Script, refuse_privacy
-from secureps.client.trainer import kinds_of, record_privacy
+from secureps.client.script import refuse_privacy, speaks_flower
 from secureps.config import FederationSection
 from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError, naming
@@ -31,6 +30,7 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rule_words import RuleWords
 from secureps.run.names import shard_names
 from secureps.run.progress import headed
+from secureps.run.script_process import Assignment, script_process
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
 from secureps.run.simulate import load_scenario
 from secureps.sections import read_toml
@@ -140,15 +140,18 @@ def _model(plan: Plan, path: Path, cast: _Cast | None) -> tuple[Schema, Mapping[
             f"{path} names neither an initial file nor a script: give the model's size by "
             "--values, or the scenario that plays it in place of the plan"
         )
-    own = {"partition": 0, "partitions": cast.clients}
-    script = Script(cast.script)
-    with naming(f"{path}: settings", ConfigError):
-        trainer = script.make({**cast.settings, **own})
-    refuse = getattr(trainer, "refuse_settings", None)
-    if refuse is not None:
-        with naming(path, ConfigError):
-            refuse(plan.section.training, record_privacy(plan))
-    return initial or schema_of(trainer.parameters(0)), kinds_of(trainer)
+    settings = {**cast.settings, "partitions": cast.clients}
+    if plan.section.initial is not None and speaks_flower(cast.script):
+        settings["initial"] = plan.section.initial
+    first = {"client-00": {**settings, "partition": 0}}
+    assignment = Assignment(cast.script, plan, first, settings, {}, None, None)
+    with (
+        TemporaryDirectory(prefix="secureps-") as logs,
+        script_process(assignment, Path(logs)) as script,
+        naming(path, ConfigError),
+    ):
+        schema, kinds = script.look()
+    return initial or schema, kinds
 
 
 def record(explanation: Explanation) -> dict[str, Any]:

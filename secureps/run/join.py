@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from secureps.client.blame import blamed
 from secureps.client.runner import Joining
 from secureps.client.runner import join as take_part
 from secureps.client.script import Script
@@ -25,6 +24,4 @@ def join(script: Path, joining: Joining, settings: Mapping[str, Setting]) -> str
         SecurepsError: whatever ended it before.
     """
     source = Script(script)
-    with blamed("make(settings)"):
-        trainer = source.make(settings, joining.state)
-    return take_part(joining, trainer).reason
+    return take_part(joining, source.make(settings, joining.state)).reason

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import GroupStatus
-from secureps.run.baselines import Score
 from secureps.run.folding import folded, line, table
+from secureps.run.scoring import Score
 from secureps.units import size
 
 QUIET = 15.0

@@ -16,24 +16,26 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from secureps.client.local import LocalTensors
 from secureps.client.script import Script, refuse_privacy
 from secureps.client.trainer import Setting, Trainer
 from secureps.config import ScenarioSection, StaySection
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError, naming
+from secureps.policy.kinds import refuse_statistics
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import facts_of, spent
-from secureps.run.baselines import Score
 from secureps.run.claim import new_folder
 from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.extras import Extras, Heading, open_sinks
 from secureps.run.folding import folded
 from secureps.run.metrics import Metrics, Tell
 from secureps.run.names import client_names
+from secureps.run.scoring import Judge, Look, Score
 from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.run.sinks import METRICS, Sinks
 from secureps.run.tally import DOWN, UP
@@ -58,7 +60,8 @@ class Scenario:
 
     section: ScenarioSection
     plan: Plan
-    script: Script
+    script: Callable[[], Script]
+    """Imports it, once."""
     delays: Delays
     plans: Mapping[str, Plan]
     """Of the variants of its study."""
@@ -98,14 +101,16 @@ def load_scenario(path: Path) -> Scenario:
     if "plan" not in values and "group" in values:
         raise ConfigError(f"{path} is a plan: name the scenario that plays it (simulations/)")
     section = parse(ScenarioSection, values, str(path))
-    plan, script = load_plan(path.parent / section.plan), Script(path.parent / section.script)
+    plan, script = load_plan(path.parent / section.plan), path.parent / section.script
+    if not script.exists():
+        raise ConfigError(f"{script}: no such script")
     variants = () if section.study is None else section.study.variant
     plans = {
         variant.name: plan if variant.plan is None else load_plan(path.parent / variant.plan)
         for variant in variants
     }
     for each in (plan, *plans.values()):
-        refuse_privacy(path.parent / section.script, each)
+        refuse_privacy(script, each)
     start = max(plan.bounds(name).start for name in plan.all_groups)
     if section.clients < start:
         raise ConfigError(
@@ -114,7 +119,7 @@ def load_scenario(path: Path) -> Scenario:
     _refuse_stays(section, path)
     with naming(path, ConfigError):
         delays = Delays.of(section.delays)
-    return Scenario(section, plan, script, delays, plans)
+    return Scenario(section, plan, cache(lambda: Script(script)), delays, plans)
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:
@@ -182,6 +187,8 @@ def simulate(
             f"epsilon {play.epsilon:.3f} of {privacy.budget:g} (delta {privacy.delta:g}), the most "
             "of all clients, had the noise been secret"
         )
+    for note in summary["notes"]:
+        say(note)
     say(NO_PRIVACY)
     say(f"report: {folder}")
     say(f"curves: {folder / CURVES}")
@@ -205,12 +212,24 @@ class Play:
         self._links = Links(scenario.delays, scenario.section.seed)
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
+        script = scenario.script()
+        holders = {name: scenario.settings(i) for i, name in enumerate(scenario.clients)}
         with naming(f"{scenario.section.name}: settings", ConfigError):
             trainers: dict[str, Trainer] = {
-                name: scenario.script.make(scenario.settings(i))
-                for i, name in enumerate(scenario.clients)
+                name: script.make(settings) for name, settings in holders.items()
             }
-            self.evaluator = scenario.script.make_evaluator(scenario.settings(0))
+        look = Look.at(trainers[scenario.clients[0]])
+        with naming(scenario.section.name):
+            refuse_statistics(scenario.plan, look.schema, look.kinds)
+        self.judge = Judge(
+            scenario.plan,
+            script,
+            holders,
+            holders[scenario.clients[0]],
+            look,
+            lambda name: LocalTensors(self.folder / name).load(),
+            trainers,
+        )
         self._score: Score | None = None
         seed = UnsafeSeed(scenario.section.seed)
         self.simulation = Simulation(
@@ -272,6 +291,7 @@ class Play:
             "virtual_seconds": self.simulation.loop.now(),
             "versions": self.simulation.versions(),
             "score": asdict(self._score) if self._score is not None else None,
+            "notes": list(self.judge.notes),
             "evaluations": [asdict(result) for result in federation.evaluations.newest],
             "bytes_up": tally.total(UP),
             "bytes_down": tally.total(DOWN),
@@ -304,11 +324,12 @@ class Play:
             self.metrics.publish(group, version, now, math.inf, figures)
         wanted = {group: self.scenario.plan.versions(group) for group in versions}
         score = ""
-        if self.evaluator is not None and min(versions.values()) >= 0:
-            result = self.evaluator.evaluate(simulation.model())
-            self._score = Score.of(result)
-            self.metrics.judged(versions, {"loss": result.loss, **result.metrics})
-            score = f", {self._score.measure} {self._score.value:.3f}"
+        if not self.judge.note and min(versions.values()) >= 0:
+            result = self.judge.result(simulation.model())
+            if result is not None:
+                self._score = Score.of(result)
+                self.metrics.judged(versions, {"loss": result.loss, **result.metrics})
+                score = f", {self._score.measure} {self._score.value:.3f}"
         return (
             f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "
             f"{len(self._gone | self._away)} away, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"

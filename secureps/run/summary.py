@@ -14,9 +14,10 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import EvaluationStatus, MemberStatus
-from secureps.run.baselines import Baselines, Score
+from secureps.run.baselines import Baselines
 from secureps.run.folding import folded
 from secureps.run.progress import headed
+from secureps.run.scoring import Score
 from secureps.run.standing import evaluations, spent
 from secureps.run.tally import finite
 from secureps.units import size

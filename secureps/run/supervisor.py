@@ -43,11 +43,14 @@ _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a process runs. One that `may_finish` ends by itself, with exit status 0."""
+    """What a process runs. One that `may_finish` ends by itself, with exit status 0.
+
+    Without an environment it has this process's own.
+    """
 
     name: str
     arguments: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] | None
     may_finish: bool = False
 
 
@@ -139,6 +142,14 @@ class Supervisor:
         with self._gate.closed():  # Popen holds a lock while it looks
             return tuple(self._news())
 
+    def ended(self, name: str) -> str | None:
+        """How a process has ended, which is left as it is; None while it is there."""
+        running = self._running[name]
+        assert running.process is not None
+        with self._gate.closed():
+            code = running.process.poll()
+        return None if code is None else _how(code)
+
     def expect_end(self) -> None:
         """From now on every process may finish."""
         self._ending = True
@@ -201,7 +212,7 @@ class Supervisor:
 
     def _died(self, running: _Running, code: int) -> Died:
         name, tail = running.program.name, self.tail(running.program.name)
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        how = _how(code)
         if code == MISCONFIGURED:
             del self._running[name]
             raise OperatorError(
@@ -244,7 +255,7 @@ class Supervisor:
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env=dict(program.environment),
+                    env=None if program.environment is None else dict(program.environment),
                     start_new_session=True,
                 )
                 self._tell(f"+{process.pid}")
@@ -268,6 +279,10 @@ class Supervisor:
 
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 
 def _start_reaper(grace: float) -> subprocess.Popen[bytes]:

@@ -227,9 +227,9 @@ def _try(scenario: Scenario, trial: Trial) -> Outcome:
 
 def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
     """Plays until the target is held, or until it can no longer be reached before the limit."""
-    simulation, evaluator = played.simulation, played.evaluator
-    if evaluator is None:
-        raise ConfigError("a study needs a script with make_evaluator(settings)")
+    simulation, own = played.simulation, played.judge
+    if own.note:
+        raise ConfigError(f"a study needs a script with make_evaluator(settings): {own.note}")
     loop, points = simulation.loop, list[Point]()
     seen, began = dict[str, int](), list[float]()
     over = [False]
@@ -240,7 +240,7 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
             points.append(replace(points[-1], seconds=now))
         else:
             seen.update(versions)
-            scores = evaluator.evaluate(simulation.model()).metrics
+            scores = own.evaluate(simulation.model()).metrics
             if study.measure not in scores:
                 known = ", ".join(scores)
                 raise ConfigError(f"study.measure: no {study.measure!r}; the script has {known}")

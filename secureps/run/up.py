@@ -10,13 +10,10 @@ the baselines, after the federation is over.
 from __future__ import annotations
 
 import json
-import shlex
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, chdir, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import chdir, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,15 +21,16 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from secureps.client.script import Script, refuse_privacy, speaks_flower
+from secureps.client.runner import LOCAL
+from secureps.client.script import refuse_privacy, speaks_flower
 from secureps.client.trainer import Setting
 from secureps.config import FederationSection
-from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import ConfigError, InternalError, SecurepsError, from_wire, naming
+from secureps.policy.kinds import refuse_statistics, remarks
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
-from secureps.run.baselines import Baselines, Judge, Race, run_baselines
+from secureps.run.baselines import Baselines
 from secureps.run.check import refuse_few
 from secureps.run.claim import claimed
 from secureps.run.curves import CURVES, Sheet, draw
@@ -48,8 +46,11 @@ from secureps.run.folder import (
     write_coordinator,
     write_servers,
 )
+from secureps.run.interruption import noted, terminable, told_how_to_go_on, told_that_it_stops
 from secureps.run.metrics import Metrics
 from secureps.run.progress import Progress
+from secureps.run.script_process import Assignment, ScriptProcess, script_process
+from secureps.run.serve import initial_schema
 from secureps.run.sinks import METRICS, Sinks
 from secureps.run.sofar import SoFar
 from secureps.run.summary import Summary, tables
@@ -107,11 +108,11 @@ def up(order: Order, console: Console) -> Path:
     root = order.out if order.out is not None else default_root(plan)
     heading = _heading(order, plan, root)
     order.extras.require(heading)
-    kernels = _warm(plan, console)
+    _warm(plan, console)
     folder = make_folder(root, order.plan, plan, cast)
     Origin.of(order.plan, order.unsafe_seed).write(folder)
     with claimed(folder.root):
-        _play(Troupe(order, folder, plan, federation, cast, kernels), heading, console)
+        _play(Troupe(order, folder, plan, federation, cast), heading, console)
     return folder.root
 
 
@@ -151,15 +152,15 @@ def resume(
     heading = _heading(order, plan, again)
     order.extras.require(heading)
     cast = Cast.of(plan, federation.clients)
-    kernels = _warm(plan, console)
+    _warm(plan, console)
     with chdir(origin.directory), claimed(folder.root):
-        _play(Troupe(order, folder, plan, federation, cast, kernels), heading, console)
+        _play(Troupe(order, folder, plan, federation, cast), heading, console)
     return folder.root
 
 
-def _warm(plan: Plan, console: Console) -> Path | None:
+def _warm(plan: Plan, console: Console) -> None:
     """Before any clock runs."""
-    return warm_for(plan, lambda text: console.print(Text(text), soft_wrap=True))
+    warm_for(plan, lambda text: console.print(Text(text), soft_wrap=True))
 
 
 def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
@@ -173,9 +174,9 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
 
     opened = open_sinks(heading, folder.report / METRICS, extras)
     with (
-        _terminable(),
-        _told_how_to_go_on(troupe, console),
-        _noted(folder),
+        terminable(),
+        told_how_to_go_on(folder.root, extras.arguments, console),
+        noted(folder),
         Sinks(opened, warn) as sinks,
     ):
         metrics = Metrics(sinks.add, troupe.unsafe, before=before.gathered)
@@ -208,54 +209,54 @@ def _federate(
     """
     began = time.monotonic() - before
     plan, folder, cast, unsafe = troupe.plan, troupe.folder, troupe.cast, troupe.unsafe
-    seed: Seed = (
-        SecretSeed.from_os()
-        if troupe.order.unsafe_seed is None
-        else UnsafeSeed(troupe.order.unsafe_seed)
-    )
-    with Progress(console, plan.section.name, unsafe) as progress:
+    with (
+        Progress(console, plan.section.name, unsafe) as progress,
+        script_process(troupe.assignment, folder.logs) as script,
+    ):
         progress.say(f"the run's folder: {folder.root}")
-        with Supervisor(folder.logs) as supervisor, _told_that_it_stops(progress):
+        with Supervisor(folder.logs) as supervisor, told_that_it_stops(progress):
             address = troupe.start(supervisor, progress)
-            progress.doing(f"loads {troupe.script.name} here too, while they start")
-            script = Script(troupe.script)
-            judge = Judge(script, troupe.pooled, bool(plan.section.local))
+            progress.doing(f"looks at {troupe.script.name}, while they start")
+            _look(troupe, script, progress)
             so_far = (
                 time.monotonic() - began
             )  # a run may be well under way once its script is there
             watched = Watched(plan, folder, address, cast.clients, so_far)
-            with Watch(watched, judge, supervisor, progress, metrics) as watch:
+            with Watch(watched, script, supervisor, progress, metrics) as watch:
                 outcome = watch.until_over()
-        outcome = _judged(outcome, judge, folder, progress)
+        outcome = _judged(outcome, script, folder, progress)
         # baselines may take as long as the run did: who interrupts them has these
         draw(metrics.lines, _sheet(plan, None, unsafe), folder.report)
-        race = Race(
-            plan,
-            script,
-            max(outcome.versions.values(), default=0),
-            {name: troupe.settings(i) for i, name in enumerate(cast.clients)},
-            troupe.pooled,
-            _start(folder),
-            seed,
-        )
-        baselines = run_baselines(race, judge, progress.doing)
+        versions = max(outcome.versions.values(), default=0)
+        baselines = script.baselines(versions, _start(folder), progress.doing)
         notes = outcome.notes + _lost(outcome) + baselines.notes
         return outcome, replace(baselines, notes=notes)
 
 
+def _look(troupe: Troupe, script: ScriptProcess, progress: Progress) -> None:
+    """What the script's model is, and whether this plan may train it.
+
+    Raises:
+        ScriptFailed, ConfigError, PlanRefused: it may not, or the script cannot be used.
+    """
+    with naming(troupe.order.plan), naming(troupe.order.plan, ConfigError):
+        schema, kinds = script.look()
+        schema = initial_schema(troupe.plan) or schema
+        refuse_statistics(troupe.plan, schema, kinds)
+        for remark in remarks(troupe.plan, schema, kinds):
+            progress.say(remark, "yellow")
+    script.prepare()
+
+
 @dataclass(frozen=True)
 class Troupe:
-    """The processes of a run: what each is started with, and in which order.
-
-    `kernels` is where those of rlwe are kept; None under another cipher.
-    """
+    """The processes of a run: what each is started with, and in which order."""
 
     order: Order
     folder: RunFolder
     plan: Plan
     federation: FederationSection
     cast: Cast
-    kernels: Path | None = None
 
     @property
     def unsafe(self) -> bool:
@@ -287,6 +288,20 @@ class Troupe:
     def settings(self, partition: int) -> dict[str, Setting]:
         """What one data holder's script is given."""
         return {**self.pooled, "partition": partition}
+
+    @property
+    def assignment(self) -> Assignment:
+        """What the script's own process is given."""
+        names = self.cast.clients
+        return Assignment(
+            self.script,
+            self.plan,
+            {name: self.settings(i) for i, name in enumerate(names)},
+            self.pooled,
+            {name: self.folder.state(name) / LOCAL for name in names},
+            self.order.unsafe_seed,
+            self._environment({}),
+        )
 
     def start(self, supervisor: Supervisor, progress: Progress) -> str:
         """Starts them all; returns the coordinator's address, which the others need."""
@@ -321,13 +336,10 @@ class Troupe:
         return Program(name, (*SECUREPS, "serve", role, "--config", config), self._environment({}))
 
     def _client(self, name: str, server: str, partition: int) -> Program:
-        join = (*SECUREPS, "join") if self.flower else (sys.executable,)
-        arguments = [*join, str(self.script), "--server", server, "--name", name]
+        arguments = [*SECUREPS, "join", str(self.script), "--server", server, "--name", name]
         arguments += ["--kit", str(self.folder.kit), "--state", str(self.folder.state(name))]
         if self.order.unsafe_seed is not None:
             arguments += ["--unsafe-seed", str(self.order.unsafe_seed)]
-        if self.kernels is not None and not self.flower:  # a script reads no environment
-            arguments += ["--kernels", str(self.kernels)]
         for key, value in self.settings(partition).items():
             arguments += ["--set", f"{key}={toml_text(value)}"]
         # the clients share this machine's cores
@@ -366,7 +378,9 @@ def _start(folder: RunFolder) -> dict[str, Any]:
     return {}
 
 
-def _judged(outcome: Outcome, judge: Judge, folder: RunFolder, progress: Progress) -> Outcome:
+def _judged(
+    outcome: Outcome, judge: ScriptProcess, folder: RunFolder, progress: Progress
+) -> Outcome:
     """Writes model.safetensors, and best.safetensors if there is a best version.
 
     Returns:
@@ -446,51 +460,3 @@ def _lost(outcome: Outcome) -> tuple[str, ...]:
     """A note if figures, which nobody journals, went with a process that ended."""
     lost = sum(_updates(outcome).values()) - outcome.tally.updates().total()
     return (f"costs leave out {lost} updates, whose figures did not arrive",) if lost else ()
-
-
-@contextmanager
-def _told_how_to_go_on(troupe: Troupe, console: Console) -> Iterator[None]:
-    """After Ctrl-C or SIGTERM."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        words = ["secureps", "resume", str(troupe.folder.root), *troupe.order.extras.arguments]
-        text = f"stopped; this goes on with it: {shlex.join(words)}"
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
-        raise
-
-
-@contextmanager
-def _noted(folder: RunFolder) -> Iterator[None]:
-    """What a play fails with, for `secureps runs`."""
-    folder.failed.unlink(missing_ok=True)
-    try:
-        yield
-    except SecurepsError as error:
-        replace_text(folder.failed, " ".join(str(error).split()))
-        raise
-
-
-@contextmanager
-def _told_that_it_stops(progress: Progress) -> Iterator[None]:
-    """At once, since the processes take a while to end."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        progress.say("stopping ...")
-        raise
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM and a lost terminal end the run as an error does: with nothing left over."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    with ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is signal.SIG_DFL:  # nohup means what it says
-                    stack.callback(signal.signal, number, signal.signal(number, end))
-        yield

@@ -16,13 +16,14 @@ from types import TracebackType
 from secureps.errors import PeerError, TooFew
 from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
-from secureps.run.baselines import Judge, Score
 from secureps.run.export import Model
 from secureps.run.folder import RunFolder
 from secureps.run.folding import folded
 from secureps.run.metrics import Metrics
 from secureps.run.observer import Observer
 from secureps.run.progress import Progress, View
+from secureps.run.scoring import Score
+from secureps.run.script_process import ScriptProcess
 from secureps.run.sofar import SoFar
 from secureps.run.supervisor import Died, Finished, Supervisor
 from secureps.run.tally import DOWN, UP, Tally
@@ -91,7 +92,7 @@ class Watch:
     def __init__(
         self,
         watched: Watched,
-        judge: Judge,
+        judge: ScriptProcess,
         supervisor: Supervisor,
         progress: Progress,
         metrics: Metrics,
@@ -206,7 +207,8 @@ class Watch:
         """Clients may go before the end: when their budget is spent."""
         for name in () if status.finished else self._gone.keys() - self._told:
             self._told.add(name)
-            self._progress.say(f"{name} has ended by itself: {self._gone[name]}", "yellow")
+            why = self._gone[name] or "it said nothing; its script ended the process"
+            self._progress.say(f"{name} has ended by itself: {why}", "yellow")
 
     def _judge_newest(self, status: Status) -> None:
         versions = {group.name: group.version for group in status.groups}
@@ -219,7 +221,10 @@ class Watch:
         if model is None:
             return
         versions, tensors = model
+        failed = self._judge.failed
         score = self._judge.score(tensors)
+        if self._judge.failed != failed:
+            self._progress.say(f"{self._judge.failed}; the run goes on", "yellow")
         self._judged = versions
         self._scored = (score, folded(versions))
         if score is not None:
