@@ -332,7 +332,7 @@ def test_status_says_what_is_waited_for() -> None:
     world.pump(1)
     report = requests.Telemetry("c0", "all", 1, (requests.Figure("bytes_up", 5.0),))
     world.give("c0", report)
-    (status,) = answers(world.give(STRANGER, requests.AskStatus()))
+    (status,) = answers(world.give("c1", requests.AskStatus()))
     (group,) = status.groups
     assert (group.version, group.step, group.late) == (0, "collecting", ("c1", "c2"))
     assert group.reason == "1 of 3 have arrived; waits for c1, c2"
@@ -369,7 +369,7 @@ def test_nobody_speaks_for_another() -> None:
         requests.Prepared("shard-a", "all", 1, (), b""),
         requests.Checkpointed("shard-a", 0, "f", 1, bytes(32)),
     ):
-        refused(world, "c1", event, UnknownParty, "c1 speaks as")
+        refused(world, "c1", event, UnknownParty, "c1 (speaks as|is a client, and sends no)")
 
 
 def test_only_those_on_the_roster_and_in_their_role_are_heard() -> None:
@@ -384,11 +384,23 @@ def test_only_those_on_the_roster_and_in_their_role_are_heard() -> None:
     for event in events:
         refused(world, STRANGER, event, UnknownParty, "nobody named 'stranger'")
     roles: tuple[tuple[str, Any, str], ...] = (
-        ("shard-a", requests.Join("shard-a", SCHEMA), "not as a client"),
-        ("c0", requests.Register("c0", "x:1", 1.0, 0), "c0 is a client and need not register"),
-        ("c0", requests.Held("c0", "all", 0, ()), "c0 is not a shard"),
-        ("shard-a", requests.Opened("shard-a", "all", 0, ()), "shard-a is not a holder"),
-        ("c0", requests.OpenRefused("c0", "all", 0, ""), "c0 is not a holder"),
+        (
+            "shard-a",
+            requests.Join("shard-a", SCHEMA),
+            "shard-a is a shard, and sends no",
+        ),
+        ("c0", requests.Register("c0", "x:1", 1.0, 0), "c0 is a client, and sends no Register"),
+        ("c0", requests.Held("c0", "all", 0, ()), "c0 is a client, and sends no Held"),
+        (
+            "shard-a",
+            requests.Opened("shard-a", "all", 0, ()),
+            "shard-a is a shard, and sends no",
+        ),
+        (
+            "c0",
+            requests.OpenRefused("c0", "all", 0, ""),
+            "c0 is a client, and sends no",
+        ),
     )
     for sender, event, text in roles:
         refused(world, sender, event, UnknownParty, text)
@@ -453,7 +465,7 @@ def test_wrong_numbers_of_digests() -> None:
 
 def test_what_is_no_request() -> None:
     world = collecting()
-    refused(world, "c0", requests.Noted(), Malformed, "no answer to a Noted")
+    refused(world, "c0", requests.Noted(), UnknownParty, "c0 is a client, and sends no Noted")
     with pytest.raises(Malformed, match="takes no payloads"):
         world.coordinator.inspect("c0", requests.Noted())
     with pytest.raises(Malformed, match="watches nobody"):

@@ -239,10 +239,10 @@ CASES: dict[str, tuple[Send, str]] = {
         lambda peer: peer.watch(Subscribe(NAME, (SubmissionId("client-00", "all", 0),))),
         "... speaks as ...; everyone speaks for themselves",
     ),
-    "a client as a shard": (ask(Held(NAME, "all", 1, ())), "... is not a ..."),
+    "a client as a shard": (ask(Held(NAME, "all", 1, ())), "... is ..., and sends no ... to ..."),
     "a client registers": (
         ask(Register(NAME, "127.0.0.1:1", 1.0, 0)),
-        "... is a ... and need not register",
+        "... is ..., and sends no ... to ...",
     ),
     # --- receipts -----------------------------------------------------------------
     "another schema": (
@@ -342,7 +342,7 @@ CASES: dict[str, tuple[Send, str]] = {
     ),
     # --- what it would like to have -----------------------------------------------
     "an old block": (get(0), "version ... of ... is gone; pull the newest"),
-    "a sum": (get_sum, "only a key holder may ask for the sum of a cohort"),
+    "a sum": (get_sum, "... is ..., and sends no ... to ..."),
 }
 
 

@@ -123,7 +123,7 @@ BEFORE = {
         "... is missing: ... has private keys of ...; whoever issues keys makes those of ... with "
         "... (the operator's fault)"
     ),
-    "a shard": "... is on the roster, but not as a client (the sender's fault)",
+    "a shard": "... is ..., and sends no ... to ... (the sender's fault)",
     "other run": (
         "the coordinator runs another run than the one this client takes part in; give a new "
         "--state folder, and keep this one while its run goes on (the sender's fault)"

@@ -12,9 +12,11 @@ import pytest
 from secureps.errors import (
     Busy,
     InternalError,
+    KitError,
     Malformed,
     NotFinite,
     Refused,
+    SecurepsError,
     UnknownParty,
     Unreachable,
     WrongVersion,
@@ -243,11 +245,12 @@ def test_a_refused_subscription_ends_the_stream_with_the_reason() -> None:
     assert ("a", Unwatched("a")) in stage.machine.heard
 
 
-def test_who_is_refused_the_stream_of_orders_does_not_ask_again() -> None:
+@pytest.mark.parametrize("kind", [UnknownParty, KitError])
+def test_who_is_refused_the_stream_of_orders_does_not_ask_again(kind: type[SecurepsError]) -> None:
     stage = Stage(lambda s, e: Step([], [Watch()] if s == "a" else []))
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
-    error = UnknownParty("speak for yourself")
+    error = kind("speak for yourself")
     stage.line.lost[0](error)
     stage.play()
     assert stage.machine.heard[-1] == ("coordinator", Failed(Subscribe("me", ()), error))
@@ -294,25 +297,24 @@ def test_a_halt_is_the_end() -> None:
 
 
 def test_who_waits_for_an_answer_hears_of_a_stop() -> None:
-    """At every stage of a request: on the loop, in the hands, and in the machine for ever."""
+    """At every stage of a request: on the loop, and in the hands."""
     stage = Stage(
         lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")] if s == "a" else [])
     )
-    forgotten = stage.executor.request("b", Heartbeat("b"))
     fetching = stage.executor.request("a", Heartbeat("a"))
-    stage.loop.run(lambda: len(stage.machine.heard) == 2)
+    stage.loop.run(lambda: len(stage.machine.heard) == 1)
     keeping = stage.executor.request("b", PutBlock(HEADER, b"abc"))
     fresh = stage.executor.request("b", Heartbeat("b"))
-    assert not any(answer.done() for answer in (forgotten, fetching, keeping, fresh))
+    assert not any(answer.done() for answer in (fetching, keeping, fresh))
     stage.executor.stop()
-    for answer in (forgotten, fetching, keeping, fresh, stage.executor.request("b", Noted())):
+    for answer in (fetching, keeping, fresh, stage.executor.request("b", Noted())):
         error = answer.exception(0)
         assert isinstance(error, Unreachable)
         assert str(error) == "me is stopping"
         assert error.retry_after is not None
     stage.play()
     assert stage.executor.halted.result() == Halt("stopped")
-    assert len(stage.machine.heard) == 2
+    assert len(stage.machine.heard) == 1
     assert "kept" not in stage.hands.kept, "the dead do not write"
     stage.executor.stop()
 
@@ -375,6 +377,14 @@ def test_ticks_come_when_they_were_asked_for() -> None:
     assert stage.machine.heard[-1] == ("me", Tick())
 
 
+def test_a_request_without_an_answer_is_refused() -> None:
+    stage = Stage(lambda s, e: Step())
+    answer = stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    with pytest.raises(Malformed, match="no answer to a Heartbeat"):
+        answer.result(0)
+
+
 def test_orders_reach_the_newest_watcher_alone() -> None:
     stage = Stage(lambda s, e: Step([], [Order("w", "order")] if s == "a" else []))
     old: list[Any] = []
@@ -383,7 +393,10 @@ def test_orders_reach_the_newest_watcher_alone() -> None:
     stage.executor.subscribe("w", Subscribe("w", ()), new.append)
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
-    assert (old, new) == ([], ["order"])
+    (taken,) = old
+    assert new == ["order"]
+    assert isinstance(taken, KitError)
+    assert "another process with w's kit" in str(taken)
     cancel_old()
     stage.play()
     assert ("w", Unwatched("w")) not in stage.machine.heard

@@ -204,7 +204,7 @@ def test_an_observer_looks_and_does_nothing_else() -> None:
         Telemetry(STRANGER, "all", 1, ()),
         Join(STRANGER, JOIN.schema),
     ):
-        with pytest.raises(UnknownParty, match="is an observer: it may look, and sends nothing"):
+        with pytest.raises(UnknownParty, match="is an observer, and sends no "):
             machine.handle(2.0, STRANGER, event)
 
 

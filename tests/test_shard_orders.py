@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import DamagedStore, Fenced, Malformed, Refused, SecurepsError, WrongRun
+from secureps.errors import (
+    DamagedStore,
+    Fenced,
+    Malformed,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+    WrongRun,
+)
 from secureps.messages import orders, records, requests
 from secureps.messages.orders import GroupVersion, MemberBlocks
 from secureps.messages.submission import FOUNDING, SubmissionId
@@ -95,11 +103,12 @@ def test_a_lower_incarnation_is_fenced() -> None:
 def test_only_the_coordinator_gives_orders() -> None:
     desk = Desk().founded()
     for sender in ("c0", "shard-b", HOLDER, STRANGER):
-        refused(desk, sender, desk.hold(make_cohort()), Malformed, "no answer to a Hold")
+        text = "nobody named" if sender == STRANGER else "sends no Hold to shard-a"
+        refused(desk, sender, desk.hold(make_cohort()), UnknownParty, text)
         done = PartWritten(0, "file", 7, STATE)
         refused(desk, sender, done, Malformed, "no answer to a PartWritten")
     order = orders.SendAgain(9, ID)
-    refused(desk, COORDINATOR, order, Malformed, "takes no SendAgain")
+    refused(desk, COORDINATOR, order, UnknownParty, "sends no SendAgain")
 
 
 def test_version_0_from_a_founder() -> None:

@@ -32,7 +32,7 @@ from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, run_process
 from secureps.service.surroundings import Stores, Surroundings
-from secureps.store.keyring import PublicKit, load_private, load_public, seed_of
+from secureps.store.keyring import PublicKit, default_state, load_private, load_public, seed_of
 
 LOCAL = "local"
 """The folder of the tensors that never leave, in a client's state folder."""
@@ -227,7 +227,7 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
     try:
         with logging_as(given.log_format, given.name, given.verbose):
             settings = read_settings(given.set)
-            state = given.state if given.state is not None else Path("state") / given.name
+            state = given.state if given.state is not None else default_state(given.kit, given.name)
             joining = Joining(
                 given.server,
                 given.kit,
@@ -267,7 +267,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kit", required=True, type=Path, metavar="DIR", help="start-up kit")
     parser.add_argument("--name", required=True, help="who you are on the kit's roster")
     parser.add_argument(
-        "--state", type=Path, metavar="DIR", help="outbox and journal (default: state/NAME)"
+        "--state", type=Path, metavar="DIR", help="outbox and journal (default: KIT/state/NAME)"
     )
     parser.add_argument(
         "--unsafe-seed", type=int, metavar="N", help="repeatable runs on loopback: no privacy"

@@ -10,11 +10,10 @@ from secureps.config import PrioritySection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.field import parse_vector
-from secureps.crypto.identity import Roster
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import Malformed, Oversized, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES
-from secureps.messages.requests import AskRun, AskStatus, Prepared
+from secureps.messages.requests import Prepared
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
@@ -177,18 +176,6 @@ def check_prepared(plan: Plan, prepared: Prepared, owner: str) -> None:
         raise Malformed(f"{name}: {owner} has the scale of {prepared.group}")
     if prepared.version == 0 and scale not in (None, FIRST):
         raise Malformed(f"{name}: {prepared.group} begins with a scale of {FIRST:g}, not {scale}")
-
-
-def only_looks(roster: Roster, sender: str, event: object) -> bool:
-    """Whether a request changes nothing, be it of a client: who looks with its key is not it.
-
-    Raises:
-        UnknownParty: an observer asks for anything else.
-    """
-    looks = isinstance(event, AskRun | AskStatus)
-    if not looks and roster.find(sender).role == "observer":
-        raise UnknownParty(f"{sender} is an observer: it may look, and sends nothing")
-    return looks
 
 
 def check_header(plan: Plan, layout: GroupLayout, header: BlockHeader, role: str) -> None:

@@ -65,8 +65,9 @@ from secureps.roles import (
     reception,
     registration,
     repeating,
+    speaking,
 )
-from secureps.roles.admission import check_prepared, only_looks
+from secureps.roles.admission import check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation
 from secureps.roles.group_state import GroupState, Phase
@@ -146,7 +147,10 @@ class Coordinator:
             return Step(effects=[Halt(str(event.error), type(event.error))])
         if sender == HANDS:
             return self._manifest_written(now, event)
-        if not only_looks(self._charter.roster, sender, event):
+        roster = self._charter.roster
+        speaking.check("the coordinator", speaking.TO_COORDINATOR, roster, sender, event)
+        # Whoever holds a client's key and looks does not say that it is there.
+        if not isinstance(event, AskRun | AskStatus):
             self._renew_if_client(now, sender)
         turn = self._turn(now)
         answer = self._answer(turn, sender, event)
@@ -421,16 +425,10 @@ class Coordinator:
     def _same(self, sender: str, claimed: str) -> str:
         if sender != claimed:
             raise UnknownParty(f"{sender} speaks as {claimed}; everyone speaks for themselves")
-        self._charter.roster.find(sender)
-        return sender
-
-    def _role(self, sender: str, claimed: str, role: str) -> str:
-        if self._charter.roster.find(self._same(sender, claimed)).role != role:
-            raise UnknownParty(f"{sender} is not a {role}")
         return sender
 
     def _shard(self, sender: str, claimed: str) -> str:
-        self._role(sender, claimed, "shard")
+        self._same(sender, claimed)
         pinned = self._federation.pinned
         if pinned is None:
             raise WrongRun(f"{sender} speaks of a run, and none is founded here yet")
@@ -439,7 +437,7 @@ class Coordinator:
         return sender
 
     def _holder(self, sender: str, claimed: str, committee: bool = False) -> str:
-        self._role(sender, claimed, "holder")
+        self._same(sender, claimed)
         if committee and not quorum.wanted(self._plan):
             raise Malformed(f"{sender} speaks for a committee, and this run has none")
         return sender

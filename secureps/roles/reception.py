@@ -50,14 +50,11 @@ def join(turn: Turn, charter: Charter, here: Presence, message: Join) -> NotRead
         what it hears if it holds a run, and this coordinator holds none.
 
     Raises:
-        UnknownParty: it is no client.
         WrongShape: the run trains another model than its own.
         Malformed: there is no such group, or no such number of examples.
         NotReady: the run cannot be founded yet, or it changed its mind too often.
     """
     client, schema, federation = message.client, message.schema, turn.federation
-    if charter.roster.find(client).role != "client":
-        raise UnknownParty(f"{client} is on the roster, but not as a client")
     if federation.pinned is None:
         if waits := founding.elsewhere(turn, here, client, message.run):
             return waits

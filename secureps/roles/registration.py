@@ -26,15 +26,13 @@ def register(turn: Turn, charter: Charter, here: Presence, event: Register) -> N
     """Takes a shard or key holder in; NotReady if an operator has to bring something back first.
 
     Raises:
-        UnknownParty: it is neither, or holds no blocks of this run.
+        UnknownParty: it holds no blocks of this run.
         Malformed: a weight that is none.
         WrongRun: it holds another run than this one.
         Refused: its ledger ends before what it opened.
     """
     party, federation, moved = event.party, turn.federation, False
     role = charter.roster.find(party).role
-    if role not in ("shard", "holder"):
-        raise UnknownParty(f"{party} is a {role} and need not register")
     if role == "shard" and not (math.isfinite(event.weight) and event.weight > 0):
         raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
     if objection := _objection(turn, here, event, role):

@@ -69,6 +69,7 @@ from secureps.messages.submission import (
     SubmissionId,
     signing_bytes,
 )
+from secureps.roles import speaking
 from secureps.roles.admission import check_header, check_scale
 from secureps.roles.charter import check_run, other_run
 from secureps.roles.machine import (
@@ -165,6 +166,7 @@ class Shard:
         """
         if not isinstance(message, PutBlock):
             raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
+        speaking.check(self._name, speaking.TO_SHARD, self._roster, sender, message)
         header = message.header
         if header.author != sender:
             raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
@@ -197,6 +199,8 @@ class Shard:
             self._discard(step, (SubmissionId(header.author, header.group, min(kept)),))
 
     def handle(self, now: float, sender: str, event: Any) -> Step:
+        if type(event) in speaking.MESSAGES:
+            speaking.check(self._name, speaking.TO_SHARD, self._roster, sender, event)
         match event:
             case AskBlock(header):
                 wanted = self.inspect(sender, PutBlock(header))
@@ -238,8 +242,6 @@ class Shard:
             raise Malformed(f"block {event.block} of {event.group} is not placed on {self._name}")
         shelf, place = self.shelves.shelf(event.group), own.index(event.block)
         if isinstance(event, GetSum):
-            if self._roster.find(sender).role != "holder":
-                raise UnknownParty("only a key holder may ask for the sum of a cohort")
             if not self.shelves.opened_by_holder:
                 raise UnknownParty("only a key holder that decrypts sums may ask for one")
             made = shelf.sums.get(event.cohort)

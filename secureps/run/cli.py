@@ -217,7 +217,7 @@ def join(
     name: Annotated[str, typer.Option(help="Who you are on the kit's roster.")],
     state: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Outbox, journal, seed. Default: state/NAME."),
+        typer.Option(metavar="DIR", help="Outbox, journal, seed. Default: KIT/state/NAME."),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -266,9 +266,10 @@ def join(
     from secureps.roles.member_kit import Terms
     from secureps.run.join import join as run
     from secureps.service.logs import logging_as
+    from secureps.store.keyring import default_state
 
     with _as_a_party():
-        state = state if state is not None else Path("state") / name
+        state = state if state is not None else default_state(kit, name)
         terms = Terms(budget, threshold)
         joining = Joining(
             server, kit, name, state, unsafe_seed, terms, threads, ca_fingerprint=ca_fingerprint

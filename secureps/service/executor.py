@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from secureps.errors import (
     ClientError,
     InternalError,
+    KitError,
     Malformed,
     PeerError,
     SecurepsError,
@@ -194,10 +195,18 @@ class Executor:
     ) -> Callable[[], None]:
         """Opens a stream of orders to `sender`; returns what closes it.
 
-        A refusal is the last thing that is delivered.
+        A refusal is the last thing that is delivered. So is an error on a stream that another one
+        of the same party takes the place of: the process that had it would wait for ever.
         """
 
         def begin() -> None:
+            if (older := self._watchers.get(sender)) is not None:
+                older(
+                    KitError(
+                        f"another process with {sender}'s kit has taken its orders over: a kit is "
+                        "for one process at a time, end one of them"
+                    )
+                )
             self._watchers[sender] = deliver
             self._post(_Event(sender, message))
 
@@ -310,6 +319,9 @@ class Executor:
         for item, step in handled:
             for effect in step.effects:
                 self._perform(item, effect)
+            if item.answer is not None and not any(isinstance(e, Answer) for e in step.effects):
+                text = f"{self._party} has no answer to a {type(item.event).__name__}"
+                self._settle(item.answer, Malformed(text))  # nobody is left waiting
         self._schedule_tick()
 
     def _schedule_tick(self) -> None:
@@ -407,7 +419,8 @@ class Executor:
         def lost(error: SecurepsError) -> None:
             if live[0]:
                 live[0] = False
-                if isinstance(error, ClientError):  # the same again would be refused again
+                # The same again would be refused again, or taken over again, in turns.
+                if isinstance(error, ClientError | KitError):
                     failed = _Event(COORDINATOR, Failed(subscription, error))
                     self.later(partial(self._post, failed))
                     return

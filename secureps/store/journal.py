@@ -16,9 +16,11 @@ import dataclasses
 import fcntl
 import json
 import os
+import platform
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -383,8 +385,13 @@ def lock(path: Path) -> int:
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
+        who = os.pread(held, 64, 0).decode(errors="replace").strip()
         os.close(held)
-        raise OperatorError(f"{path}: in use by another process") from None
+        named = f" ({who})" if who else ""
+        raise OperatorError(f"{path}: in use by another process{named}") from None
+    with suppress(OSError):  # a full disk: who holds it is told, not needed
+        os.ftruncate(held, 0)
+        os.pwrite(held, f"pid {os.getpid()} on {platform.node()}\n".encode(), 0)
     return held
 
 

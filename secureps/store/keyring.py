@@ -7,6 +7,7 @@
     KIT/public/holders/NAME.KIND.pub  and what clients seal under
     KIT/private/NAME/identity.key 0600  one party's own
     KIT/private/NAME/KIND.key     0600  and, for a holder, its secret key
+    KIT/state/NAME/                     where a client keeps its state, unless it is told otherwise
 
 KIND is one of `store.holder_keys`, the same for all holders of a kit. A party's own kit is
 public/ with private/NAME. Directories of secrets are 0700. Files appear whole or not at all, the
@@ -141,6 +142,16 @@ def _issue_pair(directory: Path, name: str, kind: KeyKind) -> bytes:
     _write(_secret_file(directory, name, kind), secret, 0o600)
     _write(_public_file(directory, name, kind), public, 0o644)
     return payload_digest(public)
+
+
+def default_state(kit: Path, name: str) -> Path:
+    """Where a party keeps its state unless it is told otherwise: one place for each kit.
+
+    In whatever folder a second process is started, it comes to the same lock, and to the same
+    record of what is spent.
+    """
+    check_name(name)
+    return kit.resolve() / "state" / name
 
 
 def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit:

@@ -1,0 +1,104 @@
+"""Who may say what to whom: one table, by the server that hears it and the role that says it.
+
+It is asked before anything is looked up for a message: what a role has no business to say costs
+nothing and can break nothing. What must not live here: whether a message that may be said is
+right, which is for the server's machine to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from secureps.crypto.identity import Role, Roster
+from secureps.errors import UnknownParty
+from secureps.messages.evaluation import Evaluated
+from secureps.messages.orders import (
+    Commit,
+    Configure,
+    Discard,
+    Examine,
+    Finish,
+    Found,
+    Hold,
+    Invite,
+    Open,
+    Prepare,
+    Published,
+    SealAgain,
+    SendAgain,
+    Settled,
+    WriteCheckpoint,
+)
+from secureps.messages.requests import (
+    AskBlock,
+    AskRun,
+    AskStatus,
+    Checkpointed,
+    Decline,
+    Examined,
+    GetBlock,
+    GetSum,
+    Heartbeat,
+    Held,
+    Join,
+    KeyShare,
+    Missing,
+    Opened,
+    OpenRefused,
+    Prepared,
+    PutBlock,
+    Register,
+    Retire,
+    Spoilt,
+    Submit,
+    Subscribe,
+    Telemetry,
+    Withdraw,
+)
+from secureps.roles.machine import COORDINATOR
+
+Allowed = Mapping[Role, frozenset[type]]
+
+_ASKS = frozenset({AskRun, AskStatus})
+"""Anybody on the roster may look: at the run, and at published models."""
+_READS = frozenset({GetBlock})
+
+TO_COORDINATOR: Allowed = {
+    "client": _ASKS
+    | {Join, Subscribe, Heartbeat, Submit, Decline, Withdraw, Missing, Evaluated, Retire}
+    | {Telemetry},
+    "shard": _ASKS
+    | {Register, Subscribe, Held, Missing, Spoilt, Prepared, Checkpointed, Telemetry},
+    "holder": _ASKS | {Register, Subscribe, Opened, Examined, KeyShare, OpenRefused, Telemetry},
+    "observer": _ASKS,
+    "coordinator": _ASKS,
+}
+TO_SHARD: Allowed = {
+    "client": _READS | {AskBlock, PutBlock},
+    "shard": _READS,
+    "holder": _READS | {AskBlock, PutBlock, GetSum},
+    "observer": _READS,
+    "coordinator": _READS
+    | {Configure, Found, Hold, Prepare, Commit, WriteCheckpoint, Discard}
+    | {Finish},
+}
+"""The coordinator's orders come over the stream that the shard has opened."""
+
+MESSAGES: frozenset[type] = frozenset(
+    {Examine, Open, Invite, Published, SealAgain, SendAgain, Settled}
+).union(*TO_COORDINATOR.values(), *TO_SHARD.values())
+"""Everything that a party may say to another, but for answers."""
+
+
+def check(server: str, table: Allowed, roster: Roster, sender: str, message: object) -> None:
+    """UnknownParty if nobody in the sender's role says such a message to this server."""
+    role: Role = "coordinator" if sender == COORDINATOR else roster.find(sender).role
+    kind = type(message)
+    if kind not in table[role]:
+        raise UnknownParty(
+            f"{sender} is {_an(role)} {role}, and sends no {kind.__name__} to {server}"
+        )
+
+
+def _an(role: str) -> str:
+    return "an" if role[0] in "aeiou" else "a"

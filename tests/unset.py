@@ -1,0 +1,24 @@
+"""Messages whose every field is as empty as its type lets it be."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any
+
+from secureps.messages.encoding import field_types
+
+
+def unset(kind: type) -> Any:
+    """A message of this class that says nothing."""
+    return kind(**{name: _empty(hint) for name, hint in field_types(kind).items()})
+
+
+def _empty(hint: Any) -> Any:
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        return ()
+    if origin is not None:  # an optional field
+        return None
+    kind: type = hint
+    return unset(kind) if dataclasses.is_dataclass(kind) else kind()
