@@ -14,6 +14,8 @@ from pathlib import Path
 TEXT_LIMIT = 300
 """Characters of somebody else's error that are shown."""
 
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+"""Folders of libraries, also of an interpreter that this one's environment builds on."""
 _DUMPED = re.compile(r'\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 _OURS = Path(__file__).resolve().parent
 _LIBRARIES = tuple(
@@ -53,4 +55,6 @@ def _place(file: str, line: object, name: str) -> str:
 
 def _is_foreign(file: Path) -> bool:
     file = file.resolve()
-    return file.is_file() and not any(file.is_relative_to(at) for at in (_OURS, *_LIBRARIES))
+    if not file.is_file() or _INSTALLED.intersection(file.parts):
+        return False
+    return not any(file.is_relative_to(at) for at in (_OURS, *_LIBRARIES))
