@@ -12,6 +12,9 @@ import pytest
 from secureps.run import cli
 from tests.nursery import ROOT
 
+INSECURE = "--insecure-for-tests"
+"""What a seed that everybody may know needs."""
+
 
 def run(patch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     """Its exit status; processes that it starts find the tests' own scripts."""

@@ -23,6 +23,7 @@ from secureps.run.names import client_names, holder_names, shard_names
 from secureps.run.observer import Model, Observer
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import create_kit, issue
+from tests.command import INSECURE
 from tests.nursery import ROOT, Child, spawn
 
 PATIENCE = 90.0
@@ -253,7 +254,7 @@ class Processes:
         return [
             *(script, "--server", self.server),
             *("--kit", str(self.folder / "kit"), "--name", name),
-            *("--state", str(self.folder / name), "--unsafe-seed", "3"),
+            *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
             *(word for fault in faults for word in ("--set", f"cheat={fault}")),
         ]

@@ -11,6 +11,7 @@ from secureps.errors import SecurepsError
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.orders import MemberBlocks
+from secureps.messages.run import ShardAddress
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
 from secureps.roles.machine import COORDINATOR, HANDS, Call, Step, Work
 from secureps.roles.shard import Shard
@@ -48,7 +49,7 @@ class Desk:
         self.plan = PLANS[cipher]
         self.run = make_run(self.plan).id
         self.name = name
-        self.shard = Shard(name, ROSTER, HOLDERS, f"{name}:1", 1.0)
+        self.shard = Shard(ShardAddress(name, f"{name}:1", 1.0), ROSTER, HOLDERS)
         self.journal: list[Any] = []
 
     def give(self, sender: str, event: Any) -> Step:

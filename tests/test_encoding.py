@@ -164,8 +164,8 @@ def test_the_class_is_part_of_the_bytes() -> None:
         (SubmissionId, {"client": 1, "group": "b", "sequence": 1}, "client: expected str"),
         (Schema, {"tensors": {}}, "tensors: expected a list"),
         (Schema, {"tensors": ["x"]}, r"tensors\[0\]: expected exactly"),
-        (Register, {"party": "a", "advertise": "", "weight": "1", "seen": 0}, "expected float"),
-        (Register, {"party": "a", "advertise": "", "weight": True, "seen": 0}, "expected float"),
+        (Register, to_plain(Register("a", "", 1.0, 0)) | {"weight": "1"}, "expected float"),
+        (Register, to_plain(Register("a", "", 1.0, 0)) | {"weight": True}, "expected float"),
     ],
 )
 def test_values_of_another_type(kind: type[Any], plain: Any, text: str) -> None:
@@ -182,7 +182,7 @@ def test_bytes_are_hexadecimal_text(wrong: Any) -> None:
 
 
 def test_an_integer_will_do_for_a_float() -> None:
-    plain = {"party": "a", "advertise": "", "weight": 2, "seen": 0}
+    plain = to_plain(Register("a", "", 1.0, 0)) | {"weight": 2}
     assert canonical(from_plain(Register, plain)) == canonical(Register("a", "", 2.0, 0))
 
 

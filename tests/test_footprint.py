@@ -46,6 +46,14 @@ def test_ciphertexts_are_summed_in_memory() -> None:
     assert need(make_plan("bfv"), 60).work == 3 * 65536
 
 
+def test_ciphertexts_of_the_committee_are_summed_in_memory() -> None:
+    """An element of 2,048 words: 53 bits each as it comes, 64 in a sum."""
+    made = need(make_plan("rlwe", group=[{"rule": RULE}]), 60)
+    assert made.work == 2 * 2048 * 8 + 2048 * 53 // 8
+    assert made.disk == 4 * 4 * 2048 * 53 // 8
+    assert made.uploads == 12 * 13_568 + 12 * 13_568
+
+
 def test_the_busiest_of_several_shards_counts() -> None:
     plan = make_plan("plain")
     one, two = need(plan, 60), need(plan, 60, replace(SERVICE, shards=("shard-0", "shard-1")))

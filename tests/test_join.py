@@ -7,6 +7,7 @@ from pathlib import Path
 from secureps.client.script import Script
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.run.simulation import Cast, Simulation
+from tests.command import INSECURE
 from tests.federations import same
 from tests.flower_apps import MESSAGES, project
 from tests.nursery import prepare
@@ -28,7 +29,7 @@ class Joined(Processes):
         return [
             *("-m", "secureps", "join", str(self.script)),
             *("--server", self.server, "--kit", str(self.folder / "kit"), "--name", name),
-            *("--state", str(self.folder / name), "--unsafe-seed", "3"),
+            *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
             *("--set", f"bonus={number}"),
         ]

@@ -25,6 +25,7 @@ from secureps.run.runs import PLAYED, STOPPED, find_runs, listing
 from secureps.run.simulation import Cast, Simulation
 from secureps.run.sofar import SoFar
 from secureps.run.up import resume
+from tests.command import INSECURE
 from tests.federations import Walker, same
 from tests.nursery import ROOT
 from tests.processes import ADAM, plan_text
@@ -90,7 +91,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
     straight = Simulation(load_plan(plan), Cast(trainers, UnsafeSeed(5)), tmp_path / "straight")
     straight.run()
-    seeded = ("--unsafe-seed", "5", "--out")
+    seeded = ("--unsafe-seed", "5", INSECURE, "--out")
     stopped = secureps("up", str(plan), *seeded, str(runs / "stopped"), cwd=work)
     end = time.monotonic() + 90
     while newest(runs / "stopped") < 1:

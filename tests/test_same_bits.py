@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from tests.command import run
+from tests.command import INSECURE, run
 from tests.federations import CIPHERS, Tensors, same
 from tests.nursery import ROOT, supervise_children
 from tests.processes import ADAM, plan_text
@@ -55,7 +55,7 @@ def write_plan(folder: Path, cipher: str) -> Path:
 def played(patch: pytest.MonkeyPatch, folder: Path, cipher: str) -> Tensors:
     """Every party a process of its own."""
     out, plan = folder / f"up-{cipher}", write_plan(folder, cipher)
-    assert run(patch, "up", plan, "--out", out, "--unsafe-seed", str(SEED)) == 0
+    assert run(patch, "up", plan, "--out", out, "--unsafe-seed", str(SEED), INSECURE) == 0
     return model(out, out / "report")
 
 

@@ -27,11 +27,12 @@ from secureps.run.folder import Cast, RunFolder
 from secureps.run.up import Order, Troupe, up
 from secureps.store.checkpoint import read_state, write_state
 from tests import extras_kit
-from tests.command import run
+from tests.command import INSECURE, run
 from tests.federations import same
 from tests.nursery import ROOT, supervise_children
 
 UNSAFE = "unsafe seed: no privacy"
+SEEDED = ("--unsafe-seed", "5", INSECURE)
 SCRIPT = ROOT / "clients" / "digits_torch.py"
 WALKERS = ROOT / "tests" / "walker_client.py"
 """Nothing to import, and no promise kept about privacy."""
@@ -80,7 +81,7 @@ def write_plan(path: Path, cipher: str = "plain", clients: int = 3, script: Path
 
 
 def start(plan: Path, out: Path) -> subprocess.Popen[str]:
-    arguments = ["up", str(plan), "--out", str(out), "--unsafe-seed", "5"]
+    arguments = ["up", str(plan), "--out", str(out), *SEEDED]
     return subprocess.Popen(
         [sys.executable, "-m", "secureps", *arguments],
         stdout=subprocess.PIPE,
@@ -195,7 +196,7 @@ def test_a_flower_app_joins_and_its_holders_judge(
     _, _, after = rest.partition("[federation]")
     plan.write_text(f"{before}[training]\nlr = 2.0\n[federation]{after}")
     supervise_children(monkeypatch, "secureps.client.flower", "sklearn.datasets")
-    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", "--unsafe-seed", "5") == 0
+    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", *SEEDED) == 0
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
     assert summary["versions"] == {"all": 2}
     assert summary["updates"] == dict.fromkeys(("client-00", "client-01", "client-02"), 2)
@@ -272,7 +273,7 @@ def test_spent_budgets_end_the_run_before_its_time(
     plan.write_text(plan.read_text().replace("budget = 50.0", "budget = 2.5"))
     monkeypatch.setenv("COLUMNS", "120")
     supervise_children(monkeypatch)
-    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", "--unsafe-seed", "5") == 0
+    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", *SEEDED) == 0
     told = capsys.readouterr().out
     ending = "the privacy budget is spent: after version 1, another would bring 3 clients"
     assert ending in told

@@ -133,6 +133,7 @@ class Joining:
     threads: int = 1
     ca_fingerprint: str | None = None
     records: int | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
@@ -155,7 +156,7 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
     joining.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     identity = load_private(joining.kit, joining.name)
-    seed = seed_of(joining.state, joining.unsafe_seed, joining.server)
+    seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure)
 
     def build(stores: Stores, around: Surroundings) -> Executor:
         holdings = Holdings(
@@ -238,6 +239,7 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
                 given.threads,
                 given.ca_fingerprint,
                 given.records,
+                given.insecure_for_tests,
             )
             halt = join(joining, build(joining, settings))
     except SecurepsError as error:
@@ -271,6 +273,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--unsafe-seed", type=int, metavar="N", help="repeatable runs on loopback: no privacy"
+    )
+    parser.add_argument(
+        "--insecure-for-tests",
+        action="store_true",
+        help="what --unsafe-seed needs: no real data",
     )
     parser.add_argument(
         "--budget",

@@ -36,9 +36,13 @@ class RunPinned:
 
 @dataclass(frozen=True, slots=True)
 class ShardLocated:
-    """A shard came (back) under this address."""
+    """A shard came (back) under this address.
+
+    `unsafe`: noise of the plan is its to add, from a number that everybody may know.
+    """
 
     shard: ShardAddress
+    unsafe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class Register:
 
     `run` is the one that it takes part in, empty before the first; `reached` is how far it has come
     in it: a shard's committed version of each group, a holder's newest cohort that it opened.
+    `unsafe`: the noise that it adds to sums comes from a number that everybody may know.
     """
 
     party: str
@@ -30,6 +31,7 @@ class Register:
     seen: int
     run: bytes = b""
     reached: tuple[GroupVersion, ...] = ()
+    unsafe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,8 +253,10 @@ class Federation:
                 self.incarnation = number
             case RunPinned():
                 self.pinned = record
-            case ShardLocated(shard):
+            case ShardLocated(shard, unsafe):
                 self.shards[shard.name] = shard
+                if unsafe:
+                    self.unsafe.add(shard.name)
             case MemberJoined(client, groups, examples):
                 self.members.setdefault(client, at)
                 self.joined[client] = (*self.joined.get(client, ())[-2:], at)
@@ -317,6 +319,10 @@ class Federation:
             if state.number == number:
                 return state
         raise InternalError(f"checkpoint {number} was never ordered")
+
+    def unprotected(self, client: str) -> bool:
+        """Whether everybody may know what its noise, or noise that shards added for it, was."""
+        return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
 
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id

@@ -40,8 +40,9 @@ def register(turn: Turn, charter: Charter, here: Presence, event: Register) -> N
     if role == "shard":
         address = ShardAddress(party, event.advertise, event.weight)
         moved = federation.shards.get(party) != address
-        if moved:
-            turn.write(ShardLocated(address))
+        unsafe = event.unsafe and turn.plan.noisy_shards
+        if moved or (unsafe and party not in federation.unsafe):
+            turn.write(ShardLocated(address, unsafe))
     else:
         here.holders.add(party)
     own = federation.incarnation

@@ -171,7 +171,7 @@ def _member(turn: Turn, name: str) -> MemberStatus:
         submissions=federation.included[name],
         charges=federation.ledger.count(name),
         epsilon=_epsilon(turn, name),
-        unsafe=name in federation.unsafe,
+        unsafe=federation.unprotected(name),
     )
 
 
@@ -188,7 +188,7 @@ def most_spent(turn: Turn) -> float | None:
 
 def _epsilon(turn: Turn, name: str) -> float:
     privacy = turn.plan.section.privacy
-    if privacy is None or name in turn.federation.unsafe:
+    if privacy is None or turn.federation.unprotected(name):
         return math.inf  # whatever was charged, it protects nobody
     ledger = turn.federation.ledger
     known = ledger.count(name)

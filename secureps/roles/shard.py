@@ -60,6 +60,7 @@ from secureps.messages.requests import (
     Stored,
     Subscribe,
 )
+from secureps.messages.run import ShardAddress
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
@@ -123,17 +124,16 @@ def model_key(group: str, version: int, block: int) -> str:
 
 
 class Shard:
-    """The machine of one shard. `advertise` is what clients dial, `weight` is for placement."""
+    """The machine of one shard; the seed of its noise may be `unsafe`."""
 
     def __init__(
-        self, name: str, roster: Roster, holders: bytes, advertise: str, weight: float
+        self, address: ShardAddress, roster: Roster, holders: bytes, unsafe: bool = False
     ) -> None:
-        self._name = name
+        self._name, self._address = address.name, address
         self._roster = roster
         self._holders = holders
-        self._advertise = advertise
-        self._weight = weight
-        self.shelves = Shelves(name)
+        self._unsafe = unsafe
+        self.shelves = Shelves(address.name)
         self._busy: set[tuple[str, str, int]] = set()
 
     # --- Machine ------------------------------------------------------------------
@@ -147,8 +147,14 @@ class Shard:
 
     def _greet(self) -> Step:
         here = self.shelves
-        own = (self._advertise, self._weight, here.incarnation, here.run, here.reached)
-        register = Register(self._name, *own)
+        own = (
+            self._address.advertise,
+            self._address.weight,
+            here.incarnation,
+            here.run,
+            here.reached,
+        )
+        register = Register(self._name, *own, self._unsafe)
         return Step(effects=[Call(COORDINATOR, register)])
 
     def wake(self) -> float | None:

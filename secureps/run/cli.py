@@ -40,6 +40,10 @@ UnsafeSeed = Annotated[
         help="Repeat a run bit for bit. On this machine alone: it gives [red]no privacy[/red].",
     ),
 ]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure-for-tests", help="What --unsafe-seed needs: no real data."),
+]
 
 TensorBoard = Annotated[
     Path | None,
@@ -109,6 +113,7 @@ def up(
         typer.Option(metavar="RUN", help="The run's folder. Default: runs/NAME-DATE-TIME."),
     ] = None,
     unsafe_seed: UnsafeSeed = None,
+    insecure: Insecure = False,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
 ) -> None:
@@ -126,7 +131,9 @@ def up(
     from secureps.run.extras import Extras
     from secureps.run.up import Order
     from secureps.run.up import up as play
+    from secureps.store.keyring import refuse_unsafe
 
+    refuse_unsafe(unsafe_seed, insecure)
     extras = Extras(tensorboard, mlflow)
     play(Order(plan, out, unsafe_seed, dict(os.environ), extras), Console())
 
@@ -240,6 +247,7 @@ def join(
         ),
     ] = None,
     unsafe_seed: UnsafeSeed = None,
+    insecure: Insecure = False,
     threads: Annotated[
         int,
         typer.Option(
@@ -272,7 +280,8 @@ def join(
         state = state if state is not None else default_state(kit, name)
         terms = Terms(budget, threshold)
         joining = Joining(
-            server, kit, name, state, unsafe_seed, terms, threads, ca_fingerprint=ca_fingerprint
+            *(server, kit, name, state, unsafe_seed, terms, threads, ca_fingerprint),
+            insecure=insecure,
         )
         with logging_as(log_format, name, verbose):
             reason = run(script, joining, read_settings(settings or []))

@@ -190,6 +190,10 @@ def write_coordinator(folder: RunFolder, base: Path) -> None:
     _write(folder, COORDINATOR, {"listen": LISTEN, **paths, "checkpoints": str(folder.checkpoints)})
 
 
+INSECURE = {"insecure_for_tests": True}
+"""Whoever gave `up` a seed has said so."""
+
+
 def write_servers(
     folder: RunFolder, plan: Plan, cast: Cast, coordinator: str, unsafe_seed: int | None
 ) -> None:
@@ -197,7 +201,8 @@ def write_servers(
     minimum = min(plan.bounds(group).minimum for group in plan.all_groups)
     for shard in cast.shards:
         own = {"listen": LISTEN, "coordinator": coordinator, "checkpoints": str(folder.checkpoints)}
-        _write(folder, shard, own if unsafe_seed is None else {**own, "unsafe_seed": unsafe_seed})
+        repeated = {} if unsafe_seed is None else {"unsafe_seed": unsafe_seed, **INSECURE}
+        _write(folder, shard, {**own, **repeated})
     for holder in cast.holders:
         _write(folder, holder, {"coordinator": coordinator, "minimum": minimum})
 

@@ -76,7 +76,7 @@ def make_shard(
 ) -> Executor:
     """A shard."""
     address = own.address
-    machine = Shard(address.name, kit.roster, kit.holders_digest, address.advertise, address.weight)
+    machine = Shard(address, kit.roster, kit.holders_digest, not own.seed.private)
     folders = ShardFolders(stores.folder / "states", own.checkpoints)
     noise = ShardNoise(own.seed, kit.holder_keys)
     shelves = machine.shelves

@@ -76,7 +76,8 @@ class Serving:
 
     def seed(self) -> Seed:
         """The root of this server's randomness; raises as `seed_of` does."""
-        return seed_of(self.state, self.section.unsafe_seed, self.addresses[COORDINATOR])
+        unsafe, insecure = self.section.unsafe_seed, self.section.insecure_for_tests
+        return seed_of(self.state, unsafe, self.addresses[COORDINATOR], insecure)
 
     @property
     def addresses(self) -> dict[str, str]:

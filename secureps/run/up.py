@@ -339,7 +339,7 @@ class Troupe:
         arguments = [*SECUREPS, "join", str(self.script), "--server", server, "--name", name]
         arguments += ["--kit", str(self.folder.kit), "--state", str(self.folder.state(name))]
         if self.order.unsafe_seed is not None:
-            arguments += ["--unsafe-seed", str(self.order.unsafe_seed)]
+            arguments += ["--unsafe-seed", str(self.order.unsafe_seed), "--insecure-for-tests"]
         for key, value in self.settings(partition).items():
             arguments += ["--set", f"{key}={toml_text(value)}"]
         # the clients share this machine's cores

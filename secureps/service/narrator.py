@@ -40,8 +40,9 @@ class Narrator:
                 return f"incarnation {number}"
             case records.RunPinned(run):
                 return f"the run is {run.id.hex()[:16]}, {len(run.schema.tensors)} tensors"
-            case records.ShardLocated(shard):
-                return f"{shard.name} is at {shard.advertise}"
+            case records.ShardLocated(shard, unsafe):
+                mark = f"; {NO_PRIVACY}" if unsafe else ""
+                return f"{shard.name} is at {shard.advertise}{mark}"
             case records.MemberJoined(client):
                 return f"{client} joined"
             case records.RoundOpened() | records.RoundExtended() | records.RoundGivenUp():

@@ -282,18 +282,34 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 """Where an unsafe seed is allowed."""
 
 
-def seed_of(state: Path, unsafe: int | None, server: str) -> Seed:
+def refuse_unsafe(unsafe: int | None, insecure: bool) -> None:
+    """ConfigError for an unsafe seed without the word that says what it is for.
+
+    An address on loopback may be a tunnel's end, and a shard stands beside its coordinator: where a
+    coordinator is says nothing of whose records are behind a seed that everybody may know.
+    """
+    if unsafe is not None and not insecure:
+        raise ConfigError(
+            "an unsafe seed gives no privacy: whoever knows it computes this party's noise and "
+            "keys. Leave it out, or say that this is a test: --insecure-for-tests, in a server's "
+            "file insecure_for_tests = true"
+        )
+
+
+def seed_of(state: Path, unsafe: int | None, server: str, insecure: bool) -> Seed:
     """The root of a party's randomness: its own secret in `state`, or a number that all may know.
 
     Args:
         server: HOST:PORT of the coordinator that it dials.
+        insecure: it was said that this is a test.
     Raises:
-        ConfigError: an unsafe seed for a coordinator that is not on this machine.
+        ConfigError: an unsafe seed for a coordinator that is not on this machine, or no test.
         KitError: as `own_seed`.
     """
     if unsafe is None:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         return own_seed(state / "seed")
+    refuse_unsafe(unsafe, insecure)
     if server.rpartition(":")[0] not in LOOPBACK:
         raise ConfigError("an unsafe seed gives no privacy: it is for loopback alone")
     logging.getLogger("secureps").warning(NO_PRIVACY)

@@ -252,20 +252,22 @@ class Placement(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("party", "advertise", "weight", "seen", "run", "reached")
+    __slots__ = ("party", "advertise", "weight", "seen", "run", "reached", "unsafe")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     ADVERTISE_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     REACHED_FIELD_NUMBER: _ClassVar[int]
+    UNSAFE_FIELD_NUMBER: _ClassVar[int]
     party: str
     advertise: str
     weight: float
     seen: int
     run: bytes
     reached: _containers.RepeatedCompositeFieldContainer[GroupVersion]
-    def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ..., run: _Optional[bytes] = ..., reached: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ...) -> None: ...
+    unsafe: bool
+    def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ..., run: _Optional[bytes] = ..., reached: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ..., unsafe: _Optional[bool] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("client", "schema", "groups", "run", "examples")
