@@ -12,6 +12,7 @@ from secureps.errors import SecurepsError, UnknownParty
 from secureps.messages import orders, requests
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.requests import PutBlock
+from secureps.messages.run import ShardAddress
 from secureps.roles import speaking
 from secureps.roles.machine import COORDINATOR
 from secureps.roles.shard import Shard
@@ -110,7 +111,7 @@ def test_a_shard_hears_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_is_not_on_the_roster_may_not_even_look() -> None:
-    world, shard = World(make_plan()), Shard("shard-a", ROSTER, HOLDERS, "a:1", 1.0)
+    world, shard = World(make_plan()), Shard(ShardAddress("shard-a", "a:1", 1.0), ROSTER, HOLDERS)
     for message in map(unset, KINDS):
         with pytest.raises(UnknownParty, match="nobody named 'stranger'"):
             world.give(STRANGER, message)
