@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,6 @@ from secureps.errors import (
     Malformed,
     NotFinite,
     PlanRefused,
-    ScriptFailed,
     SecurepsError,
     UnknownParty,
     WrongRun,
@@ -331,15 +331,23 @@ def test_only_evaluations_can_be_declined(tmp_path: Path) -> None:
         (type("Tuple", (Examiner,), {"evaluate": lambda self, p: (1.0, 2)}), "EvaluateResult"),
     ],
 )
-def test_a_script_that_cannot_evaluate_is_told_so(
-    kind: type[Examiner], reason: str, tmp_path: Path
+def test_a_script_that_cannot_evaluate_is_told_so_once_and_trains_on(
+    kind: type[Examiner], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The coordinator hears that it sends none, and not why."""
+    caplog.set_level(logging.INFO, logger="secureps")
     trainers = cast(Examiner) | {"client-03": kind(3)}
-    simulation = examined(evaluated_plan(), tmp_path, trainers=trainers)
-    halted = simulation.parties["client-03"].halted
-    simulation.run(halted.done)
-    assert halted.result().error is ScriptFailed
-    assert reason in halted.result().reason
+    simulation = examined(evaluated_plan(evaluation={"rule": MINIMUM}), tmp_path, trainers=trainers)
+    simulation.run()
+    federation = simulation.coordinator.federation
+    assert simulation.versions() == {"all": 5}
+    assert list(metrics_of(simulation)) == [2, 4, 5]
+    assert sum(id.client == "client-03" for id in federation.fates) == 5
+    lines = [each.getMessage() for each in caplog.records]
+    told = [line for line in lines if reason in line]
+    assert len(told) == 1
+    assert told[0].startswith("client-03: sends no evaluation: ")
+    assert "client-03 takes no part: this client sends no evaluation" in caplog.text
 
 
 # --- the designated evaluator -----------------------------------------------------
@@ -389,6 +397,15 @@ def test_an_evaluator_that_is_gone_holds_nobody_up_for_long(tmp_path: Path) -> N
     assert sorted(state.skipped) == [2, 4, 5]
     assert JUDGE in state.skipped[2]
     assert simulation.loop.now() < 60.0
+
+
+def test_an_evaluator_whose_script_fails_holds_nobody_up(tmp_path: Path) -> None:
+    plan = evaluated_plan(evaluation={"evaluator": JUDGE})
+    trainers = cast(Examiner, 7) | {JUDGE: Silent(6)}
+    simulation = examined(plan, tmp_path, trainers=trainers)
+    simulation.run()
+    assert simulation.versions() == {"all": 5}
+    assert sorted(simulation.coordinator.federation.evaluations.skipped) == [2, 4, 5]
 
 
 def test_an_early_stop_by_a_designated_evaluator(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from secureps.client.trainer import (
 from secureps.config import PrioritySection
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Label, Seed, Stream
-from secureps.errors import InternalError, Malformed, WrongShape
+from secureps.errors import InternalError, Malformed, ScriptFailed, WrongShape
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import Evaluated, evaluated_bytes, evaluated_digest
@@ -412,7 +412,11 @@ class MemberHands:
         holdings, pinned = self._holdings, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
-        judgement = judge(holdings.trainer, self._assemble(task), section)
+        try:
+            judgement = judge(holdings.trainer, self._assemble(task), section)
+        except ScriptFailed as error:  # the run is about training, which goes on
+            self._notes.tell((f"sends no evaluation: {error}",))
+            return Contributed((), (), () if task.aim is None else (task.aim,))
         if task.aim is None:
             message = Evaluated(
                 run=pinned.run.id,

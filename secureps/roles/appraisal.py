@@ -22,6 +22,11 @@ DECLINES = "this client sends no evaluation"
 """All that the coordinator hears of a refusal: why is the client's own matter."""
 
 
+def unsent(group: str) -> str:
+    """Why nothing comes of an invitation to a group that a client followed."""
+    return DECLINES if group == EVALUATION else "what it trained to is another update"
+
+
 class Readiness(Enum):
     """How a client stands to an invitation to evaluate."""
 

@@ -399,7 +399,7 @@ class Member:
         if event.told and (sent := [update.receipt for update in event.updates]):
             step.effects.append(Say(self._allowance.tells(self._ledger, event.told, sent)))
         for aim in event.others:
-            self._decline(step, self._followed[aim.group], "what it trained to is another update")
+            self._decline(step, self._followed[aim.group], appraisal.unsent(aim.group))
         for report in event.telemetry:
             figures = (*report.figures, Figure("bytes_down", float(self._library.take_account())))
             step.effects.append(Call(COORDINATOR, replace(report, figures=figures)))
