@@ -15,6 +15,7 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -219,15 +220,15 @@ class SparseSection(Section):
 class GroupSection(Section):
     """Parameters that share one rule, grid and clip.
 
-    `pattern` is a shell pattern over tensor names; `range` is the grid's (default: the
-    clip); `most_examples` is the most that a client counts by in the weighted mean (default: the
-    largest number, as a power of two, that clients tell when the run begins); `versions` is how
-    many are made of it (default: the plan's).
+    `pattern` is a shell pattern over tensor names; `range` is the grid's (default: the clip, or 1
+    where that is not stated either); `most_examples` is the most that a client counts by in the
+    weighted mean (default: the largest number, as a power of two, that clients tell when the run
+    begins); `versions` is how many are made of it (default: the plan's).
     """
 
     name: str = Field(default="all", pattern=NAME)
     pattern: str = "*"
-    clip: float = Field(default=1.0, gt=0)
+    clip: float = Field(default=16.0, gt=0)
     adaptive: AdaptiveSection | None = None
     bits: int = Field(default=16, ge=2, le=24)
     range: float | None = Field(default=None, gt=0)
@@ -363,6 +364,20 @@ class PlanSection(Section):
     group: tuple[GroupSection, ...] = Field(min_length=1)
     evaluation: EvaluationSection | None = None
     federation: FederationSection | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _room(cls, values: Any) -> Any:
+        """Where a group states neither clip nor range, ordinary updates have room.
+
+        Under client-level privacy noise is in proportion to the clip, which is small then.
+        """
+        groups = values.get("group") if isinstance(values, dict) else None
+        if not isinstance(groups, list | tuple):
+            return values
+        room = {"clip": 1.0} if _unit(values.get("privacy")) == "client" else {"range": 1.0}
+        free = [isinstance(g, dict) and not {"clip", "range"} & g.keys() for g in groups]
+        return values | {"group": [room | g if f else g for g, f in zip(groups, free, strict=True)]}
 
 
 class VariantSection(Section):

@@ -196,7 +196,7 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
         for name in (plan.groups if client or _rate(plan) else ())
     }
     return Price(
-        unit=UNITS[privacy.unit],
+        unit=unit(plan),
         against=_against(plan),
         epsilon_version=spends(1),
         epsilon_run=spends(last),
@@ -223,10 +223,16 @@ def _metrics(plan: Plan) -> dict[str, tuple[float, float]]:
     return {name: (noise, most[name]) for name, noise in plan.metric_noise.items()}
 
 
-UNITS = {
-    "record": "one record of a client, added or removed",
-    "client": "a client's whole update, replaced by zero",
-}
+def unit(plan: Plan) -> str:
+    """What a plan's epsilon is about, in words; empty where nothing is private."""
+    privacy = plan.section.privacy
+    if privacy is None:
+        return ""
+    if isinstance(privacy, ClientPrivacySection):
+        return "a client's whole update, replaced by zero"
+    if privacy.adjacency == "zero-out":
+        return "one record of a client, replaced by nothing (how many it has is public)"
+    return "one record of a client, added or removed (it counts by a public number)"
 
 
 def _against(plan: Plan) -> str:

@@ -162,7 +162,7 @@ class ClientMechanism:
     def range(self) -> float:
         """step * Z, exactly: the range of the `codec.grid.Grid` that decodes the sums.
 
-        A cohort's mean is its `weighted_mean` with sum_weight = 2 Z times its members, and
+        A cohort's mean is its `weighted_mean` with sum_weight = the heaviest times its members, and
         total_weight = its members (and one more for the aggregator's noise).
         """
         return self.calibration.step * self.most
