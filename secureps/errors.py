@@ -17,6 +17,7 @@
     |   |-- RuleFailed         a rule of the user's that raises, or answers what it must not
     |   |-- KitError           a start-up kit that is missing, damaged or for someone else
     |   |-- ScriptFailed       a data holder's script that raises, or returns what it must not
+    |   |-- DiskFailed         a disk that is full or refuses; it may work again
     |   `-- DamagedStore       a journal, spool or checkpoint that fails its own digests
     |-- PeerError          somebody else's process or the network; trying again may help
     |   |-- Unreachable        no connection, or it broke
@@ -123,6 +124,10 @@ class KitError(OperatorError):
 
 class ScriptFailed(OperatorError):
     fault = "the script's"
+
+
+class DiskFailed(OperatorError):
+    status = "UNAVAILABLE"
 
 
 class DamagedStore(OperatorError):

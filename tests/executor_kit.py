@@ -49,6 +49,8 @@ class Puppet:
         self.heard: list[tuple[str, Any]] = []
         self.applied: list[Any] = []
         self.wants = True
+        self.waits = True
+        self.troubles: list[str] = []
         self.alarm: float | None = None
 
     def apply(self, at: float, record: Any) -> None:
@@ -67,6 +69,10 @@ class Puppet:
         if not isinstance(message, PutBlock):
             raise Malformed("no")
         return self.wants
+
+    def troubled(self, reason: str) -> list[Any] | None:
+        self.troubles.append(reason)
+        return [] if self.waits else None
 
     def wake(self) -> float | None:
         return self.alarm

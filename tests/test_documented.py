@@ -125,6 +125,10 @@ ELSEWHERE = {
         "test_moving.py",
         "every address of this machine",
     ),
+    "...; shard-0 waits for its own disk: ...: cannot write: No space left on device": (
+        "test_own_disk.py",
+        "shard-0 waits for its own disk: ",
+    ),
     "...: advertise: ... is not HOST:PORT (the operator's fault)": (
         "test_moving.py",
         "is not HOST:PORT",

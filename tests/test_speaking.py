@@ -58,7 +58,7 @@ def test_what_each_role_may_say() -> None:
                 assert heard == everybody
             case requests.Subscribe | requests.Telemetry:
                 assert heard == {"client", "shard", "holder"}
-            case requests.Register:
+            case requests.Register | requests.Trouble:
                 assert heard == {"shard", "holder"}
             case requests.Missing:
                 assert heard == {"client", "shard"}

@@ -148,6 +148,7 @@ def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
         "registered": True,
         "live": False,
         "accuses": 0,
+        "trouble": "",
         "state": "away",
     }
     screen, told = console()

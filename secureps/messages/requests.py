@@ -52,6 +52,14 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class Trouble:
+    """A server's own disk refuses, and why; without a reason: it works again."""
+
+    party: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Subscribe:
     """Opens the stream of orders.
 
@@ -341,6 +349,7 @@ class ServerStatus:
         registered: it has said that it is up, ever (a holder: since the coordinator started).
         live: it watches the coordinator now.
         accuses: clients in whose envelopes it finds flaws and too few other holders do.
+        trouble: what its own disk refuses; the coordinator is listed where it has any.
     """
 
     name: str
@@ -348,6 +357,7 @@ class ServerStatus:
     registered: bool
     live: bool
     accuses: int = 0
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)

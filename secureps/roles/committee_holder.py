@@ -40,6 +40,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
+from secureps.roles.own_disk import OwnDisk
 from secureps.roles.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope, ShareDerived
 
 
@@ -48,6 +49,7 @@ class CommitteeHolder:
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
         self._grants = Grants(name, roster, rules, blind=True)
+        self._disk = OwnDisk(name)
         self._busy: set[tuple[str, int]] = set()
 
     # --- Machine ------------------------------------------------------------------
@@ -57,6 +59,9 @@ class CommitteeHolder:
 
     def resume(self, now: float) -> Step:
         return self._grants.greeting()
+
+    def troubled(self, reason: str) -> list[Any]:
+        return self._disk.troubled(reason)
 
     def wake(self) -> float | None:
         return None
@@ -69,8 +74,10 @@ class CommitteeHolder:
 
     def handle(self, now: float, sender: str, event: Any) -> Step:
         match event:
-            case Answered(request):
-                return Step(effects=[Watch()] if isinstance(request, Register) else [])
+            case Answered(Register()):
+                return Step(effects=[Watch()])
+            case Answered():
+                return self._disk.heard(event)
             case Failed(request, error):
                 greeting = isinstance(request, Register | Subscribe)
                 return self._grants.turned_away(error) if greeting else Step()

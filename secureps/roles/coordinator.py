@@ -48,6 +48,7 @@ from secureps.messages.requests import (
     Submit,
     Subscribe,
     Telemetry,
+    Trouble,
     Welcome,
     Withdraw,
 )
@@ -72,7 +73,16 @@ from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.inbox import Inbox
-from secureps.roles.machine import HANDS, Answer, Halt, Step, Tick, Unwatched, WorkFailed
+from secureps.roles.machine import (
+    COORDINATOR,
+    HANDS,
+    Answer,
+    Halt,
+    Step,
+    Tick,
+    Unwatched,
+    WorkFailed,
+)
 from secureps.roles.memo import Memo
 from secureps.roles.presence import Presence
 from secureps.roles.report import servers, status
@@ -130,6 +140,10 @@ class Coordinator:
     def inspect(self, sender: str, message: Any) -> bool:
         raise Malformed("the coordinator takes no payloads: blocks go to their shards")
 
+    def troubled(self, reason: str) -> list[Any]:
+        self._presence.trouble(COORDINATOR, reason)
+        return []
+
     def wake(self) -> float | None:
         times = (self._until, self._presence.next_look)
         return min([t for t in times if t is not None], default=None)
@@ -179,10 +193,8 @@ class Coordinator:
 
     @property
     def servers(self) -> tuple[ServerStatus, ...]:
-        """Shards and holders, and which of them watch now."""
-        here = self._presence
-        roster, threshold = self._charter.roster, self._plan.threshold
-        return servers(self._federation, roster, here.holders, here.watchers, threshold)
+        """Shards and holders, and which of them watch now; itself, if its disk refuses."""
+        return servers(self._federation, self._charter.roster, self._presence, self._plan.threshold)
 
     def _answer(self, turn: Turn, sender: str, event: Any) -> Any:
         match event:
@@ -214,6 +226,9 @@ class Coordinator:
             case Submit(receipt):
                 self._same(sender, receipt.id.client)
                 reception.submit(turn, self._charter.roster, receipt)
+            case Trouble(party, reason):
+                self._same(sender, party)
+                self._presence.trouble(party, reception.said(reason))
             case Retire(party):
                 self._same(sender, party)
                 self._presence.leave(party)

@@ -21,6 +21,7 @@ from secureps.messages.requests import (
     Register,
     Subscribe,
     Telemetry,
+    Trouble,
 )
 from secureps.messages.submission import BlockHeader, Cohort
 from secureps.roles.charter import Pinned
@@ -39,6 +40,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
+from secureps.roles.own_disk import OwnDisk
 from secureps.roles.tasks import OpenSum, Prune, SumOpened
 
 
@@ -59,6 +61,7 @@ class KeyHolder:
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
         self._grants = Grants(name, roster, rules)
+        self._disk = OwnDisk(name)
         self._openings: dict[tuple[str, int], Opening] = {}
 
     # --- Machine ------------------------------------------------------------------
@@ -68,6 +71,9 @@ class KeyHolder:
 
     def resume(self, now: float) -> Step:
         return self._grants.greeting()
+
+    def troubled(self, reason: str) -> list[Any]:
+        return self._disk.troubled(reason)
 
     def wake(self) -> float | None:
         return None
@@ -80,6 +86,8 @@ class KeyHolder:
 
     def handle(self, now: float, sender: str, event: Any) -> Step:
         match event:
+            case Answered(Trouble()):
+                return self._disk.heard(event)
             case Answered(request, reply):
                 return self._answered(request, reply)
             case Failed(request, error):

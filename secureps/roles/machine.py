@@ -152,6 +152,12 @@ class Machine(Protocol):
     def inspect(self, sender: str, message: Any) -> bool:
         """Before a payload is taken in: is it wanted? False if it is already held."""
 
+    def troubled(self, reason: str) -> list[Any] | None:
+        """The party's own disk refuses, or works again (no reason): effects that say so.
+
+        None: this role does not wait for it to work, and ends with the work that failed.
+        """
+
     def wake(self) -> float | None:
         """When to send the next `Tick`; None for never."""
 

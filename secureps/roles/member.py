@@ -66,6 +66,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.member_kit import MemberKit
 from secureps.roles.outgoing import Outgoing
+from secureps.roles.own_disk import Unwaiting
 from secureps.roles.pulse import Pulse
 from secureps.roles.releases import FOUNDED, Releases
 from secureps.roles.stopwatch import Stopwatch
@@ -76,7 +77,7 @@ GATHER_SECONDS = 0.05
 """For which a client waits for more invitations to groups without rounds, after the first."""
 
 
-class Member:
+class Member(Unwaiting):
     """The machine of one client."""
 
     def __init__(self, kit: MemberKit) -> None:
@@ -478,8 +479,7 @@ class Member:
         if not submitted:
             step.effects.append(Call(COORDINATOR, self._kit.gone(id)))  # it may be asked for
         if isinstance(error, Conflict) and not submitted:
-            # a shard knows this sequence, from before this client lost its state: the next is tried
-            if id.group in self._followed:
+            if id.group in self._followed:  # known from before its state was lost: try the next
                 self._invites.setdefault(id.group, self._followed[id.group])
         elif sealed.receipt.purpose != FOUNDING and not self._plan.bounds(id.group).rounds:
             step.effects.append(Call(COORDINATOR, self._kit.withdraws(sealed.receipt, error)))

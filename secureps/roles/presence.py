@@ -28,10 +28,18 @@ class Presence:
     asked: set[SubmissionId] = field(default_factory=set)
     gone: set[SubmissionId] = field(default_factory=set)
     located: dict[str, tuple[ShardAddress, ...]] = field(default_factory=dict)
+    troubles: dict[str, str] = field(default_factory=dict)
+    """What servers say that their own disk refuses."""
     _leases: dict[str, float] = field(default_factory=dict)
     _live: frozenset[str] = frozenset()
     _first: float = math.inf
     """No lease runs out before it: until then nobody need look at all of them."""
+
+    def trouble(self, party: str, reason: str) -> None:
+        """A server's disk refuses something, or works again (no reason)."""
+        self.troubles.pop(party, None)
+        if reason:
+            self.troubles[party] = reason
 
     def renew(self, client: str, until: float) -> None:
         """A client's lease runs until then."""

@@ -149,7 +149,7 @@ def decline(turn: Turn, message: Decline) -> None:
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     here = message.party in group.inbox.clients
     if open_now and message.party in group.invited and not here:
-        rounds.declined(turn, group, message.party, _said(message.reason))
+        rounds.declined(turn, group, message.party, said(message.reason))
 
 
 def withdraw(turn: Turn, message: Withdraw) -> None:
@@ -165,7 +165,7 @@ def withdraw(turn: Turn, message: Withdraw) -> None:
         raise Malformed(f"{id} is no submission of {message.party} to a group without rounds")
     news = id.sequence >= turn.federation.next.get((id.client, id.group), 0)
     if group.streaming and (news or id in group.pool.returning):
-        streaming.withdrawn(turn, group, message, _said(message.reason))
+        streaming.withdrawn(turn, group, message, said(message.reason))
 
 
 def retire(turn: Turn, client: str) -> None:
@@ -218,7 +218,7 @@ def evaluated(turn: Turn, roster: Roster, message: Evaluated) -> None:
     ending.judged(turn, result)
 
 
-def _said(reason: str) -> str:
+def said(reason: str) -> str:
     """Another party's own words, as they are kept."""
     return "".join(c if c.isprintable() else "?" for c in reason[: commit.REASON_LIMIT])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from secureps.crypto.identity import Roster
 from secureps.messages.evaluation import EVALUATION, Metric
@@ -24,9 +24,14 @@ from secureps.policy.spending import facts_of, spent
 from secureps.roles import judging
 from secureps.roles.federation import Federation
 from secureps.roles.group_state import GroupState, Phase
+from secureps.roles.machine import COORDINATOR
+from secureps.roles.presence import Presence
 from secureps.roles.turn import Turn
 
 Servers = tuple[ServerStatus, ...]
+
+NO_DISK = "waits for its own disk"
+"""What is said of a server whose disk refuses."""
 
 SHOWN = 3
 """Names of those who are away that a group's reason has; a table has all."""
@@ -89,14 +94,14 @@ def clip_of(turn: Turn, group: GroupState) -> float | None:
 def servers(
     federation: Federation,
     roster: Roster,
-    holders: Collection[str],
-    watchers: Collection[str],
+    here: Presence,
     threshold: int,
 ) -> Servers:
     """Shards and holders of the roster, without shards that the founded run has no blocks for.
 
+    The coordinator is one of them where its own disk refuses.
+
     Args:
-        holders: those that registered since this incarnation began; watchers: who can be told.
         threshold: how many holders must agree.
     """
     accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
@@ -105,13 +110,16 @@ def servers(
         ServerStatus(
             each.name,
             each.role,
-            each.name in (federation.shards if each.role == "shard" else holders),
-            each.name in watchers,
+            each.name in (federation.shards if each.role == "shard" else here.holders),
+            each.name in here.watchers,
             accuse[each.name],
+            here.troubles.get(each.name, ""),
         )
         for each in roster.certificates
         if each.role == "holder" or (each.role == "shard" and each.name in (placed or (each.name,)))
     ]
+    if own := here.troubles.get(COORDINATOR):
+        found.append(ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
     return tuple(sorted(found, key=lambda each: each.name))
 
 
@@ -126,6 +134,8 @@ def why(
     reason = group.reason
     if group.phase is Phase.FOUNDING:
         reason = f"not founded: waits for {_lacking(plan, federation, group, servers)}"
+    ill = (f"{each.name} {NO_DISK}: {each.trouble}" for each in servers if each.trouble)
+    reason = "; ".join([reason, *ill])
     if group.phase is Phase.DONE or federation.pinned is None:
         return reason
     many = (server for server in servers if server.accuses > BELIEVED)

@@ -88,6 +88,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
+from secureps.roles.own_disk import OwnDisk
 from secureps.roles.shelf import Shelves, block_name, name_under, submission_of
 from secureps.roles.tasks import (
     AdoptState,
@@ -134,6 +135,8 @@ class Shard:
         self._holders = holders
         self._unsafe = unsafe
         self.shelves = Shelves(address.name)
+        self._disk = OwnDisk(address.name)
+        self.troubled = self._disk.troubled
         self._busy: set[tuple[str, str, int]] = set()
 
     # --- Machine ------------------------------------------------------------------
@@ -147,14 +150,8 @@ class Shard:
 
     def _greet(self) -> Step:
         here = self.shelves
-        own = (
-            self._address.advertise,
-            self._address.weight,
-            here.incarnation,
-            here.run,
-            here.reached,
-        )
-        register = Register(self._name, *own, self._unsafe)
+        where = (self._name, self._address.advertise, self._address.weight)
+        register = Register(*where, here.incarnation, here.run, here.reached, self._unsafe)
         return Step(effects=[Call(COORDINATOR, register)])
 
     def wake(self) -> float | None:
@@ -215,8 +212,10 @@ class Shard:
                 return self._put(header)
             case GetBlock() | GetSum():
                 return self._get(sender, event)
-            case Answered(request):
-                return Step(effects=[Watch()] if isinstance(request, Register) else [])
+            case Answered(Register()):
+                return Step(effects=[Watch()])
+            case Answered():
+                return self._disk.heard(event)
             case Failed(request, error):
                 return Step(effects=[Halt(f"{type(request).__name__}: {error}", type(error))])
             case WatchLost():

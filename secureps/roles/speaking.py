@@ -53,6 +53,7 @@ from secureps.messages.requests import (
     Submit,
     Subscribe,
     Telemetry,
+    Trouble,
     Withdraw,
 )
 from secureps.roles.machine import COORDINATOR
@@ -68,8 +69,9 @@ TO_COORDINATOR: Allowed = {
     | {Join, Subscribe, Heartbeat, Submit, Decline, Withdraw, Missing, Evaluated, Retire}
     | {Telemetry},
     "shard": _ASKS
-    | {Register, Subscribe, Held, Missing, Spoilt, Prepared, Checkpointed, Telemetry},
-    "holder": _ASKS | {Register, Subscribe, Opened, Examined, KeyShare, OpenRefused, Telemetry},
+    | {Register, Subscribe, Trouble, Held, Missing, Spoilt, Prepared, Checkpointed, Telemetry},
+    "holder": _ASKS
+    | {Register, Subscribe, Trouble, Opened, Examined, KeyShare, OpenRefused, Telemetry},
     "observer": _ASKS,
     "coordinator": _ASKS,
 }

@@ -27,6 +27,7 @@ from secureps.messages.requests import (
     Status,
 )
 from secureps.policy.accusations import told
+from secureps.roles.report import NO_DISK
 from secureps.run.folding import line, table
 from secureps.run.progress import headed
 from secureps.run.tally import finite
@@ -153,7 +154,8 @@ def _servers(status: Status) -> Iterable[Table]:
 
 def _state(server: ServerStatus) -> str:
     state = "live" if server.live else "away" if server.registered else "awaited"
-    return f"{state}; {told(server.accuses)}" if server.accuses else state
+    state += f"; {told(server.accuses)}" if server.accuses else ""
+    return f"{state}; {NO_DISK}: {server.trouble}" if server.trouble else state
 
 
 def evaluations(own: EvaluationStatus) -> Table:

@@ -15,12 +15,20 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
-from secureps.errors import DamagedStore, Malformed, PeerError, SecurepsError, Unreachable
+from secureps.errors import (
+    DamagedStore,
+    DiskFailed,
+    Malformed,
+    PeerError,
+    SecurepsError,
+    Unreachable,
+)
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload
 from secureps.roles.machine import Answered, Failed
 from secureps.service.logs import tell
 from secureps.service.surroundings import Surroundings
+from secureps.service.troubles import AGAIN_SECONDS
 
 PAYLOADS_IN_FLIGHT = 4
 """Calls with a payload that a party has open at a time."""
@@ -146,7 +154,10 @@ class Calls:
 
         def finish() -> None:
             error = kept.exception()
-            if isinstance(error, SecurepsError):
+            if isinstance(error, DiskFailed):  # our own: it is kept when the disk works again
+                again = partial(self._take_in, to, request, reply)
+                self._caller.later(again, AGAIN_SECONDS)
+            elif isinstance(error, SecurepsError):
                 self._caller.heard(to, Failed(request, error))
             elif error is not None:
                 raise error

@@ -19,9 +19,11 @@ from typing import Any, Protocol, TypeVar
 
 from secureps.errors import (
     ClientError,
+    DiskFailed,
     InternalError,
     KitError,
     Malformed,
+    NotReady,
     PeerError,
     SecurepsError,
     Unreachable,
@@ -50,6 +52,7 @@ from secureps.service.calls import Calls
 from secureps.service.logs import tell
 from secureps.service.narrator import Narrator, facts
 from secureps.service.surroundings import Surroundings
+from secureps.service.troubles import AGAIN_SECONDS, Troubles, refused
 from secureps.store.journal import Journal
 from secureps.wire.transport import settle
 
@@ -110,6 +113,7 @@ class Executor:
         self._stopped = False
         self._waiting: set[Future[Any]] = set()
         self._watchers: dict[str, Callable[[Any], None]] = {}
+        self._troubles = Troubles(party)
         self._calls = Calls(party, around, self)
         self._tick: float | None = None
         self._cancel_watch: Callable[[], None] | None = None
@@ -238,13 +242,31 @@ class Executor:
 
     def _kept(self, event: _Event, done: Future[None]) -> None:
         error = done.exception()
+        self._disk("payloads", error)
         if error is None:
             self._post(event)
+            return
+        assert event.answer is not None
+        if refused(error):  # not the sender's fault, and not the end of what it sends
+            self._settle(event.answer, self._waits(error))
         elif isinstance(error, SecurepsError):
-            assert event.answer is not None
             self._settle(event.answer, error)
         else:
             raise error
+
+    # --- the party's own disk -----------------------------------------------------
+
+    def _waits(self, error: BaseException | None) -> NotReady:
+        return NotReady(f"{self._party} waits for its own disk: {error}", AGAIN_SECONDS)
+
+    def _disk(self, what: str, error: BaseException | None) -> None:
+        """The disk has refused to do something, or done it."""
+        if self._troubles.note(what, error):
+            self._say_troubles()
+
+    def _say_troubles(self) -> None:
+        for effect in self.machine.troubled(self._troubles.text) or ():
+            self._perform(_Event(self._party, None), effect)
 
     # --- Caller -------------------------------------------------------------------
 
@@ -309,7 +331,16 @@ class Executor:
     def _commit(self, handled: list[tuple[_Event, Step]]) -> None:
         records = [record for _, step in handled for record in step.records]
         if records:
-            self._journal.append(self._loop.now(), records)
+            try:
+                self._journal.append(self._loop.now(), records)
+            except DiskFailed as error:
+                if self.machine.troubled(str(error)) is None:
+                    raise
+                self._draining = True  # nothing else is handled before, and nobody hears of these
+                self._disk("journal", error)
+                self.later(partial(self._commit_again, handled), AGAIN_SECONDS)
+                return
+            self._disk("journal", None)
             self._meter.journalled(records)
             for record in records:
                 self._narrator.hear(record)
@@ -323,6 +354,12 @@ class Executor:
                 text = f"{self._party} has no answer to a {type(item.event).__name__}"
                 self._settle(item.answer, Malformed(text))  # nobody is left waiting
         self._schedule_tick()
+
+    def _commit_again(self, handled: list[tuple[_Event, Step]]) -> None:
+        self._draining = False
+        self._commit(handled)
+        if self._inbox and not self._draining:
+            self._drain()
 
     def _schedule_tick(self) -> None:
         wake = self.machine.wake()
@@ -377,6 +414,9 @@ class Executor:
             elif isinstance(error, PeerError):
                 self._warn(item, error)
                 self._settle(answer, error)
+            elif refused(error):
+                self._settle(answer, self._waits(error))
+                self.later(partial(self._disk, "payloads", error))
             else:
                 self._settle(answer, InternalError("a stored payload cannot be read"))
                 self.later(partial(self._fail, error))
@@ -402,7 +442,10 @@ class Executor:
 
     def _worked(self, task: Any, done: Future[Any]) -> None:
         error = done.exception()
-        if isinstance(error, SecurepsError):
+        self._disk(type(task).__name__, error)
+        if refused(error) and self.machine.troubled(self._troubles.text) is not None:
+            self.later(partial(self._perform, _Event(self._party, None), Work(task)), AGAIN_SECONDS)
+        elif isinstance(error, SecurepsError):
             self._post(_Event(HANDS, WorkFailed(task, error)))
         elif error is not None:
             raise error
@@ -438,6 +481,8 @@ class Executor:
             cancel()
 
         self._cancel_watch = end
+        if self._troubles.text:  # whoever is watched now may not have heard
+            self._say_troubles()
 
 
 def no_payload(request: Any, payload: bytes) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from secureps.errors import DamagedStore, Malformed, OperatorError
+from secureps.errors import DamagedStore, DiskFailed, Malformed, OperatorError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import DIGEST_BYTES, canonical, digest, from_plain, to_plain
 from secureps.messages.evaluation import VersionEvaluated
@@ -126,7 +126,7 @@ def write_state(path: str | Path, tensors: Tensors, metadata: Mapping[str, str])
 
     Raises:
         Malformed: an array's type has no place in the file.
-        OperatorError: the disk refuses.
+        DiskFailed: the disk refuses.
     """
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
     arrays: list[NDArray[Any]] = []
@@ -190,7 +190,7 @@ def write_manifest(directory: str | Path, manifest: Manifest) -> None:
 
     Raises:
         Malformed: a file's name is no plain name.
-        OperatorError: the disk refuses.
+        DiskFailed: the disk refuses.
     """
     for part in manifest.files:
         if _NAME.fullmatch(part.file) is None:
@@ -336,7 +336,7 @@ def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> bytes:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise OperatorError(f"{path}: cannot write: {error.strerror}") from None
+        raise DiskFailed(f"{path}: cannot write: {error.strerror}") from None
     return hasher.digest()
 
 

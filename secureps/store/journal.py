@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from secureps.errors import DamagedStore, InternalError, Malformed, OperatorError
+from secureps.errors import DamagedStore, DiskFailed, InternalError, Malformed, OperatorError
 from secureps.messages import charge, records, stream_records
 from secureps.messages.encoding import digest, from_plain, to_plain
 from secureps.messages.evaluation import VersionEvaluated
@@ -75,8 +75,8 @@ class Journal(Protocol):
         Raises:
             InternalError: one of them is no record, or the journal is closed.
             Malformed: a field that has no plain form, such as NaN.
-            OperatorError: the disk refuses. After any error nothing was added, as far as anybody
-            may know of it.
+            OperatorError: the disk refuses; DiskFailed: it is full. After any error nothing was
+                added, as far as anybody may know of it.
         """
 
     def replay(self) -> Iterator[tuple[float, Record]]:
@@ -177,7 +177,9 @@ class SqliteJournal:
                     self._base.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise OperatorError(f"{self._path}: cannot write: {error}") from None
+            full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+            refusal = DiskFailed if full else OperatorError
+            raise refusal(f"{self._path}: cannot write: {error}") from None
         self._seq, self._chain = seq, chain
         try:
             self._height.advance(self.mark)

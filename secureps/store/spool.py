@@ -8,13 +8,14 @@ here: what payloads are, and whether other bytes may come under a known key.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 from pathlib import Path
 from typing import Protocol
 
-from secureps.errors import Malformed, OperatorError
+from secureps.errors import DiskFailed, Malformed, OperatorError
 
 KEY_LIMIT = 250
 """Longest key, in characters: file systems allow 255."""
@@ -32,7 +33,7 @@ class Spool(Protocol):
     def put(self, key: str, payload: bytes) -> None:
         """Keeps a payload, durably when it returns; again is harmless, the last one counts.
 
-        Raises OperatorError when the disk refuses; the key is then as it was before.
+        Raises DiskFailed when the disk refuses; the key is then as it was before.
         """
 
     def get(self, key: str) -> bytes:
@@ -115,8 +116,9 @@ class DiskSpool:
             os.replace(temporary, path)
             self._sync()
         except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise OperatorError(f"{path}: cannot write: {error.strerror}") from None
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise DiskFailed(f"{path}: cannot write: {error.strerror}") from None
 
     def get(self, key: str) -> bytes:
         try:

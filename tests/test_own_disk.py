@@ -1,0 +1,308 @@
+"""A server whose own disk refuses says so, makes senders wait, drops nothing, and goes on."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.errors import DiskFailed, NotReady, UnknownParty
+from secureps.messages.encoding import payload_digest
+from secureps.messages.records import Incarnated
+from secureps.messages.requests import Heartbeat, Noted, Payload, PutBlock, Trouble
+from secureps.roles.machine import (
+    COORDINATOR,
+    HANDS,
+    Answer,
+    Answered,
+    Call,
+    Step,
+    Work,
+    WorkFailed,
+)
+from secureps.roles.own_disk import OwnDisk
+from secureps.run.simulation import Conditions, Simulation
+from secureps.service.troubles import AGAIN_SECONDS
+from secureps.store import checkpoint
+from secureps.store.journal import MemoryJournal, SqliteJournal
+from secureps.store.spool import DiskSpool, MemorySpool
+from tests.executor_kit import Stage
+from tests.federations import same, small_federation, small_plan, unharmed
+from tests.roles_kit import World, make_plan, refused
+from tests.test_executor import HEADER
+from tests.test_standing import asked
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+class Disk:
+    """A disk that is full for as long as it is told."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.refusals = 0
+
+    def guard(self, error: Exception = FULL) -> None:
+        if self.full:
+            self.refusals += 1
+            raise error
+
+
+def troubled(simulation: Simulation) -> dict[str, str]:
+    """What status says of servers' disks."""
+    return {each.name: each.trouble for each in asked(simulation).servers if each.trouble}
+
+
+def dropped(simulation: Simulation) -> list[Any]:
+    fates = simulation.coordinator.federation.fates
+    return [id for id, fate in fates.items() if fate.outcome == "dropped"]
+
+
+class GuardedSpool(MemorySpool):
+    """Payloads on a disk that may be full."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    def put(self, key: str, payload: bytes) -> None:
+        self._disk.guard()
+        super().put(key, payload)
+
+
+class GuardedJournal(MemoryJournal):
+    """Records on a disk that may be full."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    def append(self, at: float, records: Sequence[Any]) -> None:
+        self._disk.guard(DiskFailed("journal.db: cannot write: database or disk is full"))
+        super().append(at, records)
+
+
+def play(simulation: Simulation, disk: Disk, version: int, shown: Callable[[], bool]) -> None:
+    """The disk is full from a version on, until it was met and is `shown`; then to the end."""
+    simulation.run(lambda: simulation.versions()["all"] >= version)
+    disk.full = True
+    simulation.run(lambda: disk.refusals > 2 and shown())
+    disk.full = False
+    simulation.run()
+    assert troubled(simulation) == {}
+    assert dropped(simulation) == []
+    assert same(simulation.model(), unharmed()[0])
+
+
+@pytest.mark.parametrize("version", [-1, 1], ids=["founding", "later"])
+def test_a_shard_with_a_full_disk_makes_clients_wait(version: int, tmp_path: Path) -> None:
+    disk = Disk()
+    spool = {"shard-0": GuardedSpool(disk)}
+    conditions = Conditions(spool=lambda name: spool.get(name) or MemorySpool())
+    simulation = small_federation(small_plan(), tmp_path, conditions)
+
+    def shown() -> bool:
+        said = "shard-0 waits for its own disk: [Errno 28] No space left on device"
+        return list(troubled(simulation)) == ["shard-0"] and all(
+            said in group.reason for group in asked(simulation).groups
+        )
+
+    play(simulation, disk, version, shown)
+
+
+@pytest.mark.parametrize("party", ["shard-0", "coordinator", "holder-0"])
+def test_records_wait_for_space_and_so_does_all_that_follows_from_them(
+    party: str, tmp_path: Path
+) -> None:
+    disk, cipher = Disk(), "bfv" if party == "holder-0" else "plain"
+    journal = {party: GuardedJournal(disk)}
+    conditions = Conditions(journal=lambda name: journal.get(name) or MemoryJournal())
+    simulation = small_federation(small_plan(cipher), tmp_path, conditions)
+    play(simulation, disk, 1, lambda: list(troubled(simulation)) == [party])
+
+
+@pytest.mark.parametrize("party", ["shard-1", "coordinator"])
+def test_checkpoints_that_cannot_be_written_are_told_whatever_else_waits(
+    party: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation, disk = small_federation(small_plan(), tmp_path), Disk()
+    write, own = checkpoint._write, "manifest.json" if party == "coordinator" else "shard-1"
+
+    def guarded(path: Path, pieces: Any) -> bytes:
+        if "checkpoints" in path.parts and path.name.startswith(own):
+            disk.guard(DiskFailed(f"{path}: cannot write: No space left on device"))
+        return write(path, pieces)
+
+    monkeypatch.setattr(checkpoint, "_write", guarded)
+
+    def shown() -> bool:
+        status = asked(simulation)
+        said = f"{party} waits for its own disk: "
+        return all(said in each.reason for each in status.groups)
+
+    play(simulation, disk, 1, shown)
+
+
+# --- the executor -----------------------------------------------------------------
+
+
+def test_a_sender_is_asked_to_wait_whatever_the_disk_says(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    for error in (FULL, DiskFailed("spool: cannot write: Input/output error")):
+        stage = Stage(lambda s, e: Step([], [Answer(Noted())]))
+        disk = Disk()
+        keep = stage.hands.keep
+
+        def guarded(request: Any, payload: bytes) -> None:
+            disk.guard(error)  # noqa: B023
+            keep(request, payload)  # noqa: B023
+
+        stage.hands.keep = guarded  # type: ignore[method-assign]
+        disk.full = True
+        answers = [stage.executor.request("a", PutBlock(HEADER, b"abc")) for _ in range(2)]
+        stage.play()
+        for answer in answers:
+            refusal = answer.exception()
+            assert isinstance(refusal, NotReady)
+            assert refusal.retry_after == AGAIN_SECONDS
+            assert str(refusal) == f"me waits for its own disk: {error}"
+        disk.full = False
+        good = stage.executor.request("a", PutBlock(HEADER, b"abc"))
+        stage.play()
+        assert good.result() == Noted()
+        assert stage.machine.troubles == [str(error), ""], "said once each"
+        assert not stage.executor.halted.done()
+    said = [record.message for record in caplog.records]
+    assert len([line for line in said if "the disk of this process refuses" in line]) == 2
+    assert len([line for line in said if "the disk works again" in line]) == 2
+
+
+def test_what_cannot_be_read_now_is_asked_for_again() -> None:
+    stage = Stage(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
+
+    def fetch(key: str) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    stage.hands.fetch = fetch  # type: ignore[method-assign]
+    answer = stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert isinstance(answer.exception(), NotReady)
+    assert not stage.executor.halted.done()
+
+
+def test_a_work_is_done_again_until_the_disk_does_it() -> None:
+    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    works: list[str] = []
+
+    def work(task: Any) -> Any:
+        works.append(task)
+        if len(works) < 3:
+            raise FULL
+        return "done"
+
+    stage.hands.work = work  # type: ignore[method-assign]
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert works == ["task"] * 3
+    assert stage.machine.heard[-1] == (HANDS, "done")
+
+
+def test_a_role_that_does_not_wait_hears_of_the_work_that_failed() -> None:
+    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    stage.machine.waits = False
+    stage.hands.result = error = DiskFailed("outbox: cannot write: No space left on device")
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert stage.machine.heard[-1] == (HANDS, WorkFailed("task", error))
+
+
+def test_an_answer_that_cannot_be_kept_is_kept_later() -> None:
+    payload = b"abc"
+    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    disk, keep = Disk(), stage.hands.keep
+    failures = iter([DiskFailed("full"), DiskFailed("full")])
+
+    def guarded(request: Any, payload: bytes) -> None:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        keep(request, payload)
+
+    stage.hands.keep = guarded  # type: ignore[method-assign]
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    stage.line.calls[0][2].set_result(Payload(payload_digest(payload), payload))
+    stage.play()
+    assert stage.hands.kept["kept"] == payload
+    assert stage.machine.heard[-1] == ("there", Answered(Noted(), Payload(payload_digest(payload))))
+    assert not disk.full
+
+
+# --- who says it, and who hears it ------------------------------------------------
+
+
+def test_the_newest_word_is_the_last_that_is_heard() -> None:
+    own = OwnDisk("shard-a")
+    assert own.troubled("full") == [Call(COORDINATOR, Trouble("shard-a", "full"))]
+    own.troubled("")
+    assert own.heard(Answered(Trouble("shard-a", ""), Noted())).effects == []
+    again = own.heard(Answered(Trouble("shard-a", "full"), Noted())).effects
+    assert again == [Call(COORDINATOR, Trouble("shard-a", ""))], "it overtook the newer one"
+
+
+def test_servers_alone_have_a_disk_that_matters() -> None:
+    world = World(make_plan())
+    world.servers()
+    world.enter("c0")
+    refused(world, "c0", Trouble("c0", "full"), UnknownParty, "sends no Trouble to")
+    refused(world, "shard-b", Trouble("shard-a", "full"), UnknownParty, "speaks as shard-a")
+    assert not any(each.trouble for each in world.coordinator.servers)
+    world.give("shard-a", Trouble("shard-a", "fu\x1b[31mll" + "x" * 9999))
+    (trouble,) = [each.trouble for each in world.coordinator.servers if each.trouble]
+    assert trouble.startswith("fu?[31mll")
+    assert len(trouble) < 1000
+    world.give("shard-a", Trouble("shard-a", ""))
+    assert not any(each.trouble for each in world.coordinator.servers)
+
+
+# --- the stores -------------------------------------------------------------------
+
+
+def test_a_spool_whose_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool, disk = DiskSpool(tmp_path), Disk()
+    spool.put("a", b"1")
+
+    def fsync(handle: int) -> None:
+        disk.guard()
+
+    monkeypatch.setattr("os.fsync", fsync)
+    disk.full = True
+    for key in ("a", "b"):
+        with pytest.raises(DiskFailed, match="No space left on device"):
+            spool.put(key, b"2")
+    disk.full = False
+    assert (spool.get("a"), spool.keys()) == (b"1", ["a"])
+    spool.put("b", b"2")
+    assert spool.get("b") == b"2"
+
+
+def test_a_journal_whose_disk_is_full_goes_on_when_there_is_space(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    journal.append(0.0, [Incarnated(1)])
+    journal._base.execute("PRAGMA max_page_count = 1")  # as many as there are
+    many = [Incarnated(number) for number in range(2, 2000)]
+    with pytest.raises(DiskFailed, match="full"):
+        journal.append(1.0, many)
+    assert [record for _, record in journal.replay()] == [Incarnated(1)]
+    journal._base.execute("PRAGMA max_page_count = 100000")
+    journal.append(2.0, many)
+    journal.close()
+    again = SqliteJournal(path)
+    assert [record for _, record in again.replay()] == [Incarnated(1), *many]
+    again.close()
