@@ -27,6 +27,10 @@ from secureps.spelling import nearest
 MOST_VALUES = 1 << 36
 """Values of the largest tensor."""
 
+MOST_BLOCKS = 1 << 14
+"""Blocks of a group: a receipt names each, and is one message. Counted before anything is made of
+them: a schema of a few bytes can speak of billions."""
+
 SCALE = TensorSpec("secureps:scale", (), "float32")
 """The last value of a group under adaptive clipping: the scale of its clip
 (`privacy.adaptive`). It is no tensor of the model, and no model may have one of this name."""
@@ -264,6 +268,12 @@ class Layout:
                 specs, size = [*specs, SCALE], size + 1
             own = tuple(specs)
             built.append(GroupLayout(name, own, size, block_size - slots, None, slots))
+        for group in built:
+            if group.blocks > MOST_BLOCKS:
+                raise PlanRefused(
+                    f"group {group.name!r} would have {group.blocks} blocks, and may have "
+                    f"{MOST_BLOCKS}: choose a larger block_size"
+                )
         evaluation = _metrics(metrics, block_size, weights.get(EVALUATION, 1))
         return cls(tuple(built), tuple(kept), block_size, evaluation)
 

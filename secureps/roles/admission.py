@@ -6,6 +6,8 @@ already are checked by the machines. What must not live here: state, payloads, d
 
 from __future__ import annotations
 
+import re
+
 from secureps.config import PrioritySection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import OVERHEAD
@@ -13,7 +15,7 @@ from secureps.crypto.field import parse_vector
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import Malformed, Oversized, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES
-from secureps.messages.requests import Prepared
+from secureps.messages.requests import Checkpointed, Prepared
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
@@ -35,6 +37,7 @@ PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}
 """What a role may send blocks for."""
 
 LAST_SEQUENCE = (1 << 62) - 1
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 """Of a submission; the one after it still has room on the wire."""
 
 
@@ -176,6 +179,16 @@ def check_prepared(plan: Plan, prepared: Prepared, owner: str) -> None:
         raise Malformed(f"{name}: {owner} has the scale of {prepared.group}")
     if prepared.version == 0 and scale not in (None, FIRST):
         raise Malformed(f"{name}: {prepared.group} begins with a scale of {FIRST:g}, not {scale}")
+
+
+def check_part(part: Checkpointed) -> None:
+    """A shard's file lies in the checkpoint's own folder, whoever goes by its name.
+
+    Raises:
+        Malformed: a name that leads elsewhere, or no size.
+    """
+    if _FILE.fullmatch(part.file) is None or part.size < 0:
+        raise Malformed(f"{part.shard}: no file of a checkpoint: {part.file!r:.80}")
 
 
 def check_header(plan: Plan, layout: GroupLayout, header: BlockHeader, role: str) -> None:

@@ -68,7 +68,7 @@ from secureps.roles import (
     repeating,
     speaking,
 )
-from secureps.roles.admission import check_prepared
+from secureps.roles.admission import check_part, check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation
 from secureps.roles.group_state import GroupState, Phase
@@ -384,6 +384,7 @@ class Coordinator:
         number, checkpoints = event.number, turn.federation.checkpoints
         if not checkpoints or checkpoints[-1].number != number:
             return
+        check_part(event)
         if shard not in checkpoints[-1].parts:
             turn.write(CheckpointPart(number, shard, event.file, event.size, event.digest))
             checkpointing.manifest_again(turn)

@@ -21,18 +21,31 @@ from secureps.roles.machine import Halt
 from secureps.roles.presence import Presence
 from secureps.roles.turn import Turn
 
+MOST_AHEAD = 1 << 20
+"""Starts of a coordinator that its journal may have lost. What is journalled of one party's word
+must leave room for all starts to come: an order carries 63 bits of incarnation."""
+LONGEST_ADDRESS = 300
+"""Letters of HOST:PORT; a host's name has 253 at most."""
+
 
 def register(turn: Turn, charter: Charter, here: Presence, event: Register) -> Noted | NotReady:
     """Takes a shard or key holder in; NotReady if an operator has to bring something back first.
 
     Raises:
         UnknownParty: it holds no blocks of this run.
-        Malformed: a weight that is none.
+        Malformed: a weight or an address that is none, or an incarnation that cannot have been.
         WrongRun: it holds another run than this one.
         Refused: its ledger ends before what it opened.
     """
     party, federation, moved = event.party, turn.federation, False
     role = charter.roster.find(party).role
+    if not 0 <= event.seen <= federation.incarnation + MOST_AHEAD:
+        raise Malformed(
+            f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
+            f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
+        )
+    if len(event.advertise) > LONGEST_ADDRESS:
+        raise Malformed(f"{party}: an address has {LONGEST_ADDRESS} letters, no more")
     if role == "shard" and not (math.isfinite(event.weight) and event.weight > 0):
         raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
     if objection := _objection(turn, here, event, role):
