@@ -188,6 +188,56 @@ def test_what_would_fail_at_the_clients_fails_here(
         assert "nan" not in "".join(map(str, explained.remarks))
 
 
+BATCH_NORM = """
+import numpy as np
+from torch import nn
+from secureps.client.torch import TorchTrainer
+
+def model():
+    first = nn.Linear(6, 60)
+    first.requires_grad_(False)
+    return nn.Sequential(first, nn.BatchNorm1d(60), nn.Linear(60, 2))
+
+def make(settings):
+    x = np.zeros((4, 6), np.float32)
+    y = np.zeros(4, np.int64)
+    return TorchTrainer(model, (x, y), (x, y), device="cpu")
+"""
+BUDGET = "noise_multiplier = 3.0\ndelta = 1e-5\nbudget = 1000.0\n"
+RECORDS = f"[privacy]\n{BUDGET}max_grad_norm = 1.0\nsample_rate = 0.5\nrecords = 200\n"
+CLIENTS = f'[privacy]\n{BUDGET}unit = "client"\nplacement = "local"\n'
+
+
+@pytest.mark.parametrize(
+    ("privacy", "reason"),
+    [
+        (RECORDS, r"layer '1' \(BatchNorm1d\) cannot be trained under DP-SGD.*GroupNorm"),
+        (
+            CLIENTS,
+            r"'1\.running_mean' and 1 more: .* local = \[\"\*running_mean\", \"\*running_var\"\]",
+        ),
+        ("", ""),
+    ],
+)
+def test_batch_norm_under_privacy_is_refused_before_anything_trains(
+    tmp_path: Path, privacy: str, reason: str
+) -> None:
+    (tmp_path / "script.py").write_text(BATCH_NORM)
+    rule = "rule = { quorum = 6 }\n"
+    uniform = 'weighting = "uniform"\n' if privacy == CLIENTS else ""
+    federation = '[federation]\nscript = "script.py"\nclients = 6\n'
+    training = "[training]\nlr = 0.1\nlocal_steps = 2\n"
+    text = PLAN.replace(rule, f"{uniform}{rule}{privacy}{training}{federation}")
+    path = write(tmp_path, text)
+    if reason:
+        with pytest.raises(PlanRefused, match=reason):
+            check(path)
+        return
+    (told,) = [each for each in check(path).remarks if "train together" in each]
+    assert "only 362 of the model's 783 values train together" in told
+    assert "'0.bias' for one" in told
+
+
 NOISY = """
 [evaluation]
 every = 1

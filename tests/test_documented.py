@@ -9,6 +9,17 @@ from tests.documented import documented, says
 from tests.nursery import ROOT
 
 ELSEWHERE = {
+    "...: ... ended the process it ran in, with ...; see ... (the script's fault)": (
+        "test_script_process.py",
+        "ended the process it ran in, with ",
+    ),
+    "a version has no held-out score: ...": ("test_up.py", "a version has no held-out score: "),
+    "sends no evaluation: ...": ("test_evaluating.py", "sends no evaluation: "),
+    "update norm ..., clip ...: cut to ... %": ("test_batch_norm.py", "update norm"),
+    "... of the update's ... values are beyond range ...: cut to it": (
+        "test_batch_norm.py",
+        "values are beyond range ",
+    ),
     "not founded: waits for ...": ("test_standing.py", "not founded: waits for "),
     "waits for members: ... of ... are live": ("test_sync.py", "waits for members: "),
     "another version would bring epsilon to ..., the budget is ...: this client stops": (
