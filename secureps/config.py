@@ -19,24 +19,22 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from secureps.sections import Section
+from secureps.sections import CLASS, NAME, Table, shown
 from secureps.spelling import meant
-
-NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
 
 def _scalar(value: Any) -> Any:
     """One complaint for what is none of the four, instead of one for each."""
     huge = isinstance(value, float) and not math.isfinite(value)
     if huge or not isinstance(value, bool | int | float | str):
-        raise PydanticCustomError("scalar", "Input should be a finite number, text, true or false")
+        raise PydanticCustomError("scalar", "no scalar")
     return value
 
 
 Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
 
 
-class CipherSection(Section):
+class CipherSection(Table):
     """How updates are sealed. `capacity` is W, the largest total weight of a cohort.
 
     `holders` are the key holders of the run (default: 4 under rlwe, 1 under bfv), of whom
@@ -49,7 +47,7 @@ class CipherSection(Section):
     threshold: int | None = Field(default=None, ge=1, le=64)
 
 
-class SyncSection(Section):
+class SyncSection(Table):
     """Rounds: who is invited together is summed together (`policy.sync`).
 
     Of every rule: `minimum` is the fewest members that are ever opened; times are seconds of the
@@ -68,7 +66,7 @@ class SyncSection(Section):
     extensions: int = Field(default=2, ge=0)
 
 
-class SspSection(Section):
+class SspSection(Table):
     """Stale synchronous parallel (`policy.ssp`); `slack` is s, `deadline` D."""
 
     name: Literal["ssp"]
@@ -78,7 +76,7 @@ class SspSection(Section):
     deadline: float = Field(default=600.0, gt=0)
 
 
-class BufferedSection(Section):
+class BufferedSection(Table):
     """FedBuff (`policy.buffered`); `buffer` is K, `power` is p."""
 
     name: Literal["buffered"]
@@ -90,7 +88,7 @@ class BufferedSection(Section):
     deadline: float = Field(default=60.0, gt=0)
 
 
-class AsyncSection(Section):
+class AsyncSection(Table):
     """The classical parameter server: every update is a version (`policy.buffered`, K = 1)."""
 
     name: Literal["async"]
@@ -104,7 +102,7 @@ class AsyncSection(Section):
         return 1
 
 
-class PrioritySection(Section):
+class PrioritySection(Table):
     """The best `buffer` of `pool` updates (`policy.priority`).
 
     `score` is "freshness", "magnitude", or "package.module:function"; `pool` is how many must wait
@@ -123,14 +121,14 @@ class PrioritySection(Section):
     deadline: float = Field(default=60.0, gt=0)
 
 
-class OwnRuleSection(Section):
+class OwnRuleSection(Table):
     """A rule of the user's, `name` = "package.module:Class" (`policy.rules`).
 
     `most` members of at most `most_weight` make a cohort (default: as many as the capacity holds);
     `settings` is what the class is made from.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    name: str = Field(pattern=CLASS)
     minimum: int = Field(default=5, ge=1)
     most: int | None = Field(default=None, ge=1)
     most_weight: Literal[1, 2, 4] = 1
@@ -163,13 +161,13 @@ def _spelled(rule: Any) -> Any:
     table = {"name": rule} if isinstance(rule, str) else rule
     if _rule(table) not in (*RULES, "own"):
         given = table.get("name") if isinstance(table, dict) else table
-        text = f"no such rule, {given!r:.80}; {meant(given, RULES)}"
+        text = f"no such rule, {shown(given)}; {meant(given, RULES)}"
         own = 'or your own as "package.module:Class"'
         raise PydanticCustomError("rule", "{text}", {"text": f"{text}, {own}"})
     return table
 
 
-class ScheduleSection(Section):
+class ScheduleSection(Table):
     """The learning rate over the server's steps; names as in `model.optimizer`."""
 
     name: str = "constant"
@@ -179,7 +177,7 @@ class ScheduleSection(Section):
     warmup_steps: int = Field(default=10, ge=1)
 
 
-class OptimizerSection(Section):
+class OptimizerSection(Table):
     """The server's step on the averaged update; names as in `model.optimizer`."""
 
     name: str = "sgd"
@@ -190,7 +188,7 @@ class OptimizerSection(Section):
     tau: float = Field(default=1e-3, gt=0)
 
 
-class AdaptiveSection(Section):
+class AdaptiveSection(Table):
     """A clip that follows the updates' norms (`privacy.adaptive`); the group's `clip` is the first.
 
     `quantile` is the share of updates that shall be shorter than the clip; `rate` how fast the
@@ -206,7 +204,7 @@ class AdaptiveSection(Section):
     most: float = Field(default=2.0**10, ge=1, le=2.0**40)
 
 
-class SparseSection(Section):
+class SparseSection(Table):
     """A table of which each client touches few rows, cut into row-blocks of `block` rows.
 
     Every tensor of the group has `rows` rows. Each row-block is a group of its own, named
@@ -217,7 +215,7 @@ class SparseSection(Section):
     block: int = Field(ge=1)
 
 
-class GroupSection(Section):
+class GroupSection(Table):
     """Parameters that share one rule, grid and clip.
 
     `pattern` is a shell pattern over tensor names; `range` is the grid's (default: the clip, or 1
@@ -240,7 +238,7 @@ class GroupSection(Section):
     optimizer: OptimizerSection = OptimizerSection()
 
 
-class RecordPrivacySection(Section):
+class RecordPrivacySection(Table):
     """Record-level DP-SGD inside the clients; `budget` is the epsilon at which each stops.
 
     `adjacency` is what epsilon is about: a record added or removed, where a client counts by the
@@ -258,7 +256,7 @@ class RecordPrivacySection(Section):
     budget: float = Field(gt=0)
 
 
-class ClientPrivacySection(Section):
+class ClientPrivacySection(Table):
     """Client-level privacy: noise on whole updates, clipped to each group's `clip`.
 
     `placement` is where the noise is added (see `privacy.client_level`); `honest` is how many
@@ -273,14 +271,14 @@ class ClientPrivacySection(Section):
     budget: float = Field(gt=0)
 
 
-class BestSection(Section):
+class BestSection(Table):
     """Which evaluated version is the best one: the most or the least of a metric."""
 
     metric: str
     goal: Literal["max", "min"]
 
 
-class StopSection(Section):
+class StopSection(Table):
     """When evaluations end a run early; `best` says by which metric.
 
     `patience` is how many evaluations in a row may fail to improve on the best one before
@@ -292,7 +290,7 @@ class StopSection(Section):
     target: float | None = None
 
 
-class EvaluationSection(Section):
+class EvaluationSection(Table):
     """Clients, or one named `evaluator`, judge published versions on held-out records.
 
     `metrics` has the largest magnitude of each: values are clipped to it, and travel as
@@ -327,7 +325,7 @@ PrivacySection = Annotated[
 ]
 
 
-class WorkSection(Section):
+class WorkSection(Table):
     """Slow clients do less local work, so that they arrive in time (`policy.work`).
 
     `target_seconds` is for pulling, training and pushing (default: the shortest deadline of the
@@ -338,7 +336,7 @@ class WorkSection(Section):
     least: float = Field(default=0.125, gt=0, le=1)
 
 
-class FederationSection(Section):
+class FederationSection(Table):
     """Who takes part when one machine plays all parties (`up`): script, count and settings."""
 
     script: str
@@ -346,7 +344,7 @@ class FederationSection(Section):
     settings: dict[str, Scalar] = Field(default={})
 
 
-class PlanSection(Section):
+class PlanSection(Table):
     """A whole plan file."""
 
     name: str = Field(pattern=NAME)
@@ -380,7 +378,7 @@ class PlanSection(Section):
         return values | {"group": [room | g if f else g for g, f in zip(groups, free, strict=True)]}
 
 
-class VariantSection(Section):
+class VariantSection(Table):
     """A plan in a study (default: the scenario's), with what tuning chooses for all its groups.
 
     Each of `rules`, with each of `deadlines`, at each of the server's `rates`: where there is
@@ -394,7 +392,7 @@ class VariantSection(Section):
     rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
 
 
-class StudySection(Section):
+class StudySection(Table):
     """Rules compared by the virtual time after which the model is good enough (`run.study`).
 
     That is the first time from which `hold` judgements in a row, `every` seconds apart, have a
@@ -416,7 +414,7 @@ class StudySection(Section):
     variant: tuple[VariantSection, ...] = Field(min_length=1)
 
 
-class StaySection(Section):
+class StaySection(Table):
     """Clients that do not stay from beginning to end.
 
     `count` of them, from number `first` on, come at `comes` seconds and are gone for good, without
@@ -429,7 +427,7 @@ class StaySection(Section):
     leaves: float | None = Field(default=None, gt=0)
 
 
-class ScenarioSection(Section):
+class ScenarioSection(Table):
     """A simulation: a plan, a script, how many clients, and what goes wrong.
 
     `delays` is read by `scenario.delays`; a client that drops out of a version is gone
@@ -449,7 +447,7 @@ class ScenarioSection(Section):
     study: StudySection | None = None
 
 
-class ServeSection(Section):
+class ServeSection(Table):
     """One server process; which keys it needs depends on its role (`run.serve`).
 
     Paths are relative to the file. `listen` is where it binds, `advertise` what others

@@ -11,21 +11,36 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path as File
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from secureps.errors import ConfigError
+from secureps.positions import Path, positions
 from secureps.spelling import meant
 
 
 class Section(BaseModel):
-    """A table of a TOML file; its numbers are finite."""
+    """A table of settings; its numbers are finite, and a text that is a number is one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Table(Section):
+    """A table of a TOML file, where every value has the type that its key wants."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Tables(dict[str, Any]):
+    """The tables of a TOML file, and the lines of its keys."""
+
+    def __init__(self, values: Mapping[str, Any], lines: Mapping[Path, int]) -> None:
+        super().__init__(values)
+        self.lines = lines
 
 
 S = TypeVar("S", bound=Section)
@@ -34,14 +49,22 @@ _LITERAL = re.compile("'([^']*)'")
 """A name in pydantic's "'local', 'distributed' or 'aggregator'"."""
 
 
-def parse(kind: type[S], data: dict[str, Any], where: str) -> S:
+def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
     """The section of class `kind` in `data`; ConfigError names every key that is wrong."""
+    lines = data.lines if isinstance(data, Tables) else {}
     try:
-        return kind.model_validate(data)
+        return kind.model_validate(_tupled(data))
     except ValidationError as error:
         errors = error.errors()
-        wrong = "; ".join(_told(kind, each) for each in errors if not _follows(each, errors))
-        raise ConfigError(f"{where}: {wrong}") from None
+        wrong = [_told(kind, each, lines) for each in errors if not _follows(each, errors)]
+        raise ConfigError(f"{where}: {'; '.join(wrong)}") from None
+
+
+def _tupled(value: Any) -> Any:
+    """With lists as tuples, which they are in frozen sections."""
+    if isinstance(value, Mapping):
+        return {key: _tupled(each) for key, each in value.items()}
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
 def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
@@ -52,31 +75,102 @@ def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
     )
 
 
-def _told(kind: type[Section], error: ErrorDetails) -> str:
-    """A key, as the file spells it, and what is wrong; of an unknown name, which are known."""
-    key, section = _place(kind, error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f"{key}: unknown key; {meant(error['loc'][-1], section.model_fields)}"
-    if error["type"] == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
-        return f"{key}: unknown value {error['input']!r:.80}; {meant(error['input'], names)}"
-    return f"{key or 'top level'}: {error['msg']}"
+def _told(kind: type[Section], error: ErrorDetails, lines: Mapping[Path, int]) -> str:
+    """A key, as the file spells it, its line, and what is wrong; which are known, if it is not."""
+    key, section, path = _place(kind, error["loc"])
+    known = [end for end in range(len(path), 0, -1) if path[:end] in lines]
+    line = f" (line {lines[path[: known[0]]]})" if known else ""
+    return f"{key or 'top level'}: {_wrong(section, error)}{line}"
 
 
-def _place(kind: type[Section], location: tuple[int | str, ...]) -> tuple[str, type[Section]]:
-    """The key at a pydantic location, tables counted from 1, and the section that it is in."""
+def _wrong(section: type[Section], error: ErrorDetails) -> str:
+    kind, given = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        return f"unknown key; {meant(error['loc'][-1], section.model_fields)}"
+    if kind == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
+        return f"unknown value {shown(given)}; {meant(given, names)}"
+    if kind == "missing":
+        return "is missing"
+    known = {
+        key: f"{value:g}" if isinstance(value, float) else shown(value)
+        for key, value in error.get("ctx", {}).items()
+    }
+    wanted = PATTERNS.get(error["ctx"]["pattern"]) if kind == MISMATCH else WANTED.get(kind)
+    if wanted is None:
+        return error["msg"]
+    return f"must be {wanted.format(**known)}, and is {shown(given)}"
+
+
+WANTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text in quotes",
+    "model_type": "a table",
+    "dict_type": "a table",
+    "tuple_type": "a list in brackets",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "below {lt}",
+    "less_than_equal": "{le} or less",
+    "scalar": "a finite number, text, true or false",
+    "literal_error": "{expected}",
+    "too_short": "a list or table of {min_length} or more",
+    "too_long": "a list or table of {max_length} or fewer",
+}
+"""What a value must be, by the kind of pydantic's complaint; whatever else is said in its words."""
+
+MISMATCH = "string_pattern_mismatch"
+NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+CLASS = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+PATTERNS = {
+    NAME: "1 to 63 of a-z 0-9 . _ -, the first a letter or digit",
+    CLASS: 'a class of yours as "package.module:Class"',
+}
+"""What texts are wanted that have to fit one of these."""
+
+
+def shown(value: Any) -> str:
+    """A value as a TOML file has it, cut short."""
+    match value:
+        case bool() | int() | float() | str():
+            text = toml_text(value)
+        case Mapping():
+            text = "a table"
+        case list() | tuple():
+            text = "a list"
+        case _:
+            text = str(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+SHOWN = 80
+"""Characters of a value in an error."""
+
+
+def _place(kind: type[Section], location: tuple[int | str, ...]) -> tuple[str, type[Section], Path]:
+    """The key at a pydantic location, tables counted from 1, its section, and its path."""
     key, section, inside = "", kind, [kind]
+    path: Path = ()
     for part in location:
         if isinstance(part, int):
             key += f" {part + 1}"
+            path = (*path, part)
         elif len(inside) > 1:  # the tag of one of several sections, which no file spells
             section = next(each for each in inside if _tag(each) == part)
             inside = [section]
         else:
             section = inside[0] if inside else section
             key += f".{part}" if key else part
+            path = (*path, part)
             field = section.model_fields.get(part)
             inside = [] if field is None else list(_sections(field.annotation))
-    return key, section
+    return key, section, path
 
 
 def _sections(annotation: Any) -> Iterator[type[Section]]:
@@ -113,11 +207,11 @@ def toml_text(value: bool | int | float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: File) -> Tables:
     """The tables of a TOML file; ConfigError when it is missing or does not parse."""
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        text = path.read_bytes().decode()
+        return Tables(tomllib.loads(text), positions(text))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except IsADirectoryError:

@@ -165,9 +165,9 @@ def test_all_of_the_synchronous_plan_moves_together() -> None:
         ({"partitoin": "1"}, "partitoin: unknown key; did you mean partition"),
         ({"partition": "40"}, "partition must be 0 to 39"),
         ({"partition": "-1"}, "partition must be 0 to 39"),
-        ({"rows": "many"}, "--set: rows: Input should be a valid integer"),
+        ({"rows": "many"}, "--set: rows: must be a whole number"),
         ({"rows": "100"}, "the table needs at least 286 rows"),
-        ({"records": "10"}, "records: Input should be greater than or equal to 100"),
+        ({"records": "10"}, "records: must be 100 or more"),
         ({"device": "abacus"}, "no usable device 'abacus'"),
     ],
 )

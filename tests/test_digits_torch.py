@@ -77,7 +77,7 @@ def test_central_training_is_the_upper_mark(script: ModuleType) -> None:
         ({"partitoin": "1"}, "partitoin: unknown key; did you mean partition"),
         ({"partition": "6"}, "partition must be 0 to 5"),
         ({"partition": "-1"}, "partition must be 0 to 5"),
-        ({"alpha": "much"}, "--set: alpha: Input should be a valid number"),
+        ({"alpha": "much"}, "--set: alpha: must be a number"),
         ({"device": "abacus"}, "no usable device 'abacus'"),
     ],
 )

@@ -17,6 +17,7 @@ FLOORS = {
     "sections": 0,
     "spelling": 0,
     "units": 0,
+    "positions": 0,
     "messages": 0,
     "model": 1,
     "codec": 1,

@@ -73,7 +73,7 @@ def test_no_number_is_infinite_or_none(
     with pytest.raises(ConfigError) as caught:
         parse(kind, of(number), "demo.toml")
     (complaint,) = str(caught.value).split("; ")
-    assert complaint.startswith(f"demo.toml: {key}: Input should be a finite number")
+    assert complaint.startswith(f"demo.toml: {key}: must be a finite number")
 
 
 @pytest.mark.parametrize("number", [math.inf, math.nan, 10**400])
