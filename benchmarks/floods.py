@@ -1,0 +1,135 @@
+"""Does a run go on while somebody floods its servers? Versions a second before, during and after.
+
+Against real servers, with clients that train nothing; one flood after another. A flood without a
+key opens calls to every server, in every way that an outsider can leave one undone; a flood with
+a client's key leaves its own undone, as many as it likes. Beside the speeds stands the largest
+memory that a server had until then.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.crowd import Crowd, memory, million_plan, start_servers
+from benchmarks.deployed import Deployed
+from benchmarks.report import Row, report
+from secureps.crypto.identity import Identity
+from secureps.store.keyring import load_private
+from secureps.wire import framing
+from tests.half_open import HalfOpen
+from tests.processes import Processes
+
+CLIENTS, SHAPE, VERSIONS = 5, (1000, 100), 100_000
+SECONDS = 8.0
+"""Of each measurement."""
+CALLS = 60
+"""Left undone on each server at a time."""
+
+Metadata = tuple[tuple[str, Any], ...]
+
+
+def nobody(method: str) -> Metadata:
+    return ()
+
+
+def signing(identity: Identity, name: str) -> Callable[[str], Metadata]:
+    def sign(method: str) -> Metadata:
+        return framing.credentials(
+            name, lambda request: identity.sign(framing.REQUEST_DOMAIN, request), method, b""
+        )
+
+    return sign
+
+
+class Flood:
+    """Calls that are begun and never ended, anew every second; a context, and over at its end."""
+
+    def __init__(self, processes: Processes, metadata: Callable[[str], Metadata]) -> None:
+        self._targets = {
+            name: int((processes.folder / name / "address").read_text().rpartition(":")[2])
+            for name in ("coordinator", *processes.shards)
+        }
+        self._metadata = metadata
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Flood:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            lines: list[HalfOpen] = []
+            for name, port in self._targets.items():
+                coordinator = name == "coordinator"
+                method = framing.COORDINATOR_TELL if coordinator else framing.PUT
+                with suppress(OSError):
+                    lines.append(line := HalfOpen(port))
+                    for _ in range(CALLS):
+                        line.begin(method, self._metadata(method), framing.REQUEST_LIMIT)
+                    line.push()
+            self._over.wait(1.0)
+            for line in lines:
+                line.close()
+
+
+def speed(processes: Processes) -> float:
+    """Versions a second, from one version's end to another's."""
+
+    def version() -> int:
+        status = processes.status()
+        return status.groups[0].version if status is not None else -1
+
+    first = version()
+    processes.wait(lambda: version() > first, "a version")
+    begun, first = time.monotonic(), version()
+    time.sleep(SECONDS)
+    return (version() - first) / (time.monotonic() - begun)
+
+
+def main() -> None:
+    rows: list[Row] = []
+    plan = million_plan(CLIENTS)
+    with (
+        tempfile.TemporaryDirectory(prefix="secureps-floods-") as folder,
+        Deployed(Path(folder), "plain", CLIENTS + 1, VERSIONS, plan=plan) as processes,
+    ):
+        *processes.clients, own = processes.clients  # who floods is not waited for
+        start_servers(processes)
+        with Crowd(processes, SHAPE):
+            processes.wait(lambda: processes.reached(2), "version 2")
+            key = signing(load_private(processes.folder / "kit", own), own)
+            for name, metadata in (("without a key", nobody), ("with a client's key", key)):
+                before = speed(processes)
+                with Flood(processes, metadata):
+                    during = speed(processes)
+                rows.append(
+                    {
+                        "flood": name,
+                        "before": before,
+                        "during": during,
+                        "after": speed(processes),
+                        "largest MB": max(
+                            memory(processes.pid(server), "VmHWM")
+                            for server in ("coordinator", *processes.shards)
+                        )
+                        / 1e6,
+                    }
+                )
+    report(
+        "floods", "Versions a second before, during and after a flood of calls left undone", rows
+    )
+
+
+if __name__ == "__main__":
+    main()
