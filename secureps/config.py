@@ -375,7 +375,8 @@ class PlanSection(Table):
             return values
         room = {"clip": 1.0} if _unit(values.get("privacy")) == "client" else {"range": 1.0}
         free = [isinstance(g, dict) and not {"clip", "range"} & g.keys() for g in groups]
-        return values | {"group": [room | g if f else g for g, f in zip(groups, free, strict=True)]}
+        made = tuple(room | g if f else g for g, f in zip(groups, free, strict=True))
+        return values | {"group": made}
 
 
 class VariantSection(Table):
