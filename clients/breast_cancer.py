@@ -33,6 +33,9 @@ class Hospital:
     def parameters(self, seed: int) -> dict[str, Array]:
         return {"coef": np.zeros((1, 30), np.float32), "intercept": np.zeros(1, np.float32)}
 
+    def examples(self) -> int:
+        return len(self._train[1])
+
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         if config.privacy is not None:
             raise PlanRefused("scikit-learn has no DP-SGD: use a plan without [privacy]")

@@ -9,6 +9,7 @@ weight travels (`codec.weight`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from secureps.config import GroupSection, PlanSection, RecordPrivacySection
 from secureps.errors import Malformed, PlanRefused
@@ -49,6 +50,13 @@ def by_public_number(section: PlanSection) -> bool:
     """Whether nothing that a client sends may depend on how many records it has exactly."""
     privacy = section.privacy
     return isinstance(privacy, RecordPrivacySection) and privacy.adjacency == "add-or-remove"
+
+
+def counts(section: PlanSection) -> bool:
+    """Whether clients count by how many examples they have exactly, in any group."""
+    return not by_public_number(section) and any(
+        group.weighting == "examples" for group in section.group
+    )
 
 
 def public_number(section: PlanSection, own: int | None) -> int | None:
@@ -102,6 +110,18 @@ def remarks(
             "a plan without most_examples, or with more bits"
         )
     return tuple(found)
+
+
+def shares_of(section: GroupSection, numbers: Sequence[int]) -> list[float]:
+    """The weights of these clients, in units of the heaviest, where all of them are there at first.
+
+    Args:
+        numbers: by which they count.
+    """
+    if section.weighting == "uniform":
+        return [1.0] * len(numbers)
+    most = section.most_examples or told(max(numbers))
+    return [min(number, most) / most for number in numbers]
 
 
 def bits_left(bits: int, shares: float, members: int) -> float:

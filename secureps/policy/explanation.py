@@ -16,6 +16,7 @@ from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
 from secureps.policy.committee_cost import CommitteeCost, advice, committee_cost
+from secureps.policy.counting import FEW_BITS, bits_left, by_public_number, shares_of
 from secureps.policy.footprint import FLOAT_BYTES, Footprint, Service, footprint
 from secureps.policy.plan import Plan
 from secureps.policy.rule_words import RuleWords, rule_words
@@ -37,6 +38,8 @@ class GroupCost:
         cohort: members of the smallest and of the largest cohort that is opened.
         bytes_up: of one client's update; ratio: to the same values as plain fp32.
         bytes_down: of a version that a client pulls, at most.
+        bits_left: of `bits`, in the mean of a cohort of the smallest clients; None if it is not
+            known how many examples they have.
     """
 
     name: str
@@ -49,6 +52,7 @@ class GroupCost:
     bytes_up: int
     ratio: float
     bytes_down: int
+    bits_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +114,20 @@ class Explanation:
     remarks: tuple[str, ...]
 
 
-def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanation:
+def explain(
+    plan: Plan, sizes: Mapping[str, int], service: Service, examples: Sequence[int] = ()
+) -> Explanation:
     """Explains a plan for a model with `sizes` values in each group (see `Layout`).
 
+    Args:
+        examples: how many each client has; empty if it is not known.
     Raises:
         PlanRefused: its budget allows no version.
     """
     sizes = {**sizes, EVALUATION: plan.metrics_count}
     layout = tuple(_laid_out(plan, name, sizes[name]) for name in plan.all_groups)
-    price = _price(plan, sizes)
+    numbers = _numbers(plan, examples)
+    price = _price(plan, sizes, numbers)
     return Explanation(
         name=plan.section.name,
         versions=plan.section.versions,
@@ -129,11 +138,57 @@ def explain(plan: Plan, sizes: Mapping[str, int], service: Service) -> Explanati
         opened=_opened(plan),
         rules=rule_words(plan),
         price=price,
-        groups=tuple(_cost(plan, group) for group in layout),
+        groups=tuple(_cost(plan, group, numbers) for group in layout),
         committee=committee_cost(plan, layout),
         shard=footprint(plan, layout, service),
-        remarks=(*_short(plan, price), *_remarks(plan, layout)),
+        remarks=(*_short(plan, price), *_remarks(plan, layout), *_counting(plan, numbers)),
     )
+
+
+def _numbers(plan: Plan, examples: Sequence[int]) -> tuple[int, ...]:
+    """By which number each client counts, ascending; empty if it is not known."""
+    privacy = plan.section.privacy
+    if isinstance(privacy, RecordPrivacySection) and by_public_number(plan.section):
+        most = max(plan.bounds(name).minimum for name in plan.all_groups)
+        return (privacy.records,) * most if privacy.records else ()
+    return tuple(sorted(examples))
+
+
+def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:
+    """Bits that are left in the mean of a group's smallest cohort, of the smallest clients."""
+    section, members = plan.group(name), plan.bounds(name).minimum
+    if section.weighting == "uniform":
+        return min(section.bits, bits_left(section.bits, members, members))
+    if name == EVALUATION or len(numbers) < members:
+        return None
+    shares = sum(shares_of(section, numbers)[:members])
+    return min(section.bits, bits_left(section.bits, shares, members))
+
+
+def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
+    """What small clients should know before they are beside large ones."""
+    for name in plan.groups:
+        left, section = _left(plan, name, numbers), plan.group(name)
+        if left is not None and left < FEW_BITS:
+            yield (
+                f"{_head(plan, name)}about {max(0.0, left):.1f} of {section.bits} bits are left in "
+                "a mean of the smallest clients: leave most_examples out, or take more bits"
+            )
+    privacy = plan.section.privacy
+    if not isinstance(privacy, RecordPrivacySection) or _rate(plan) is None:
+        return
+    if not numbers:
+        yield (
+            "how much noise an update has depends on how many records clients have, or count by: "
+            "it cannot be said without their script, or privacy.records"
+        )
+    elif numbers[0] != numbers[-1]:
+        for name in plan.groups:
+            least, most = (_record_noise(plan, name, way) for way in (numbers[::-1], numbers))
+            yield (
+                f"{_head(plan, name)}the noise above is that of a cohort of the smallest clients; "
+                f"it has a standard deviation of {least:.3g} to {most:.3g}, as the cohort is"
+            )
 
 
 def _laid_out(plan: Plan, name: str, values: int) -> GroupLayout:
@@ -141,7 +196,7 @@ def _laid_out(plan: Plan, name: str, values: int) -> GroupLayout:
     return GroupLayout(name, (), values, plan.section.block_size - slots, None, slots)
 
 
-def _cost(plan: Plan, group: GroupLayout) -> GroupCost:
+def _cost(plan: Plan, group: GroupLayout, numbers: Sequence[int]) -> GroupCost:
     section, rule = plan.group(group.name), plan.bounds(group.name)
     up = _bytes_up(plan.cipher_parameters, group)
     return GroupCost(
@@ -155,6 +210,7 @@ def _cost(plan: Plan, group: GroupLayout) -> GroupCost:
         bytes_up=up,
         ratio=up / (FLOAT_BYTES * group.size),
         bytes_down=FLOAT_BYTES * group.size,
+        bits_left=_left(plan, group.name, numbers),
     )
 
 
@@ -178,7 +234,7 @@ def _opened(plan: Plan) -> str:
     return f"an update with 1/{shares} of the noise's variance: hardly protected by itself"
 
 
-def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
+def _price(plan: Plan, sizes: Mapping[str, int], numbers: Sequence[int]) -> Price | None:
     sizes = {**sizes, EVALUATION: plan.metrics_count}
     privacy = plan.section.privacy
     if privacy is None:
@@ -192,8 +248,8 @@ def _price(plan: Plan, sizes: Mapping[str, int]) -> Price | None:
     allowed = next(v for v in range(last, 0, -1) if spends(v) <= privacy.budget)
     client = isinstance(privacy, ClientPrivacySection)
     deviation = {
-        name: plan.deviation(name, sizes[name]) if client else _record_noise(plan, name)
-        for name in (plan.groups if client or _rate(plan) else ())
+        name: plan.deviation(name, sizes[name]) if client else _record_noise(plan, name, numbers)
+        for name in (plan.groups if client or (_rate(plan) and numbers) else ())
     }
     return Price(
         unit=unit(plan),
@@ -272,21 +328,26 @@ def _rate(plan: Plan) -> float | None:
     return float(rate) if sound and rate is not None else None
 
 
-def _record_noise(plan: Plan, name: str) -> float:
+def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
     """Standard deviation of DP-SGD's noise on a coordinate of the smallest cohort's mean.
 
-    Each step moves a value by lr sigma C N(0, 1) / (q n) (Abadi et al. 2016, Algorithm 1), n
-    records at each client: `most_examples`, since more count no more. Steps and clients are
-    independent. Without momentum, which would add to it.
+    Each step moves a value by lr sigma C N(0, 1) / (q n) (Abadi et al. 2016, Algorithm 1), of a
+    client that counts by n records. Steps and clients are independent. Without momentum, which
+    would add to it.
+
+    Args:
+        numbers: by which clients count, at least one: the cohort is of the first of them.
     """
     section, privacy = plan.group(name), plan.section.privacy
     assert isinstance(privacy, RecordPrivacySection)
     steps = int(plan.section.training["local_steps"])
     rate = _rate(plan)
     assert rate is not None
-    batch = privacy.sample_rate * (privacy.records or section.most_examples or 1)
-    one = rate * privacy.noise_multiplier * privacy.max_grad_norm * math.sqrt(steps) / batch
-    return one / math.sqrt(plan.bounds(name).minimum)
+    step = rate * privacy.noise_multiplier * privacy.max_grad_norm / privacy.sample_rate
+    cohort = (*numbers, *[numbers[-1]] * plan.bounds(name).minimum)[: plan.bounds(name).minimum]
+    shares = shares_of(section, cohort)
+    parts = [share / number for share, number in zip(shares, cohort, strict=True)]
+    return step * math.sqrt(steps) * math.hypot(*parts) / sum(shares)
 
 
 def _evaluation_remarks(plan: Plan) -> list[str]:

@@ -23,6 +23,7 @@ from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError, naming
 from secureps.messages.schema import Schema
 from secureps.policy.committee_cost import CommitteeCost
+from secureps.policy.counting import counts
 from secureps.policy.explanation import Explanation, GroupCost, Price, explain
 from secureps.policy.footprint import Footprint, Service
 from secureps.policy.kinds import Kind, refuse_statistics, remarks
@@ -59,8 +60,9 @@ def check(path: Path, values: int | None = None) -> Explanation:
     """
     plan, cast = _read(path)
     with naming(path):
-        sizes, notes = _sizes(plan, path, cast, values)
-        explanation = explain(plan, sizes, service(plan, cast.clients if cast else None))
+        sizes, notes, examples = _sizes(plan, path, cast, values)
+        around = service(plan, cast.clients if cast else None)
+        explanation = explain(plan, sizes, around, examples)
         return replace(explanation, remarks=(*explanation.remarks, *notes))
 
 
@@ -118,24 +120,31 @@ def _read(path: Path) -> tuple[Plan, _Cast | None]:
 
 def _sizes(
     plan: Plan, path: Path, cast: _Cast | None, values: int | None
-) -> tuple[dict[str, int], tuple[str, ...]]:
-    """The values of every group, and what is to be said of the model that was looked at."""
+) -> tuple[dict[str, int], tuple[str, ...], tuple[int, ...]]:
+    """The values of every group, what is to be said of the model that was looked at, and how many
+    examples holders have, if the script tells."""
     if values is not None:
         if len(plan.groups) != 1:
             raise ConfigError(f"--values: {path} has {len(plan.groups)} groups; name a script")
         (group,) = plan.groups
-        return {group: values + (plan.adaptive(group) is not None)}, ()
-    schema, kinds = _model(plan, path, cast)
+        return {group: values + (plan.adaptive(group) is not None)}, (), ()
+    schema, kinds, examples = _model(plan, path, cast)
     refuse_statistics(plan, schema, kinds)
     sizes = {group.name: group.size for group in plan.layout(schema).groups}
-    return sizes, remarks(plan, schema, kinds)
+    return sizes, remarks(plan, schema, kinds), examples
 
 
-def _model(plan: Plan, path: Path, cast: _Cast | None) -> tuple[Schema, Mapping[str, Kind]]:
+MOST_ASKED = 64
+"""Data holders that are made to ask how many examples they have."""
+
+
+def _model(
+    plan: Plan, path: Path, cast: _Cast | None
+) -> tuple[Schema, Mapping[str, Kind], tuple[int, ...]]:
     initial = initial_schema(plan)
     if cast is None:
         if initial is not None:
-            return initial, {}
+            return initial, {}, ()
         raise ConfigError(
             f"{path} names neither an initial file nor a script: give the model's size by "
             "--values, or the scenario that plays it in place of the plan"
@@ -143,15 +152,18 @@ def _model(plan: Plan, path: Path, cast: _Cast | None) -> tuple[Schema, Mapping[
     settings = {**cast.settings, "partitions": cast.clients}
     if plan.section.initial is not None and speaks_flower(cast.script):
         settings["initial"] = plan.section.initial
-    first = {"client-00": {**settings, "partition": 0}}
-    assignment = Assignment(cast.script, plan, first, settings, {}, None, None)
+    exact = counts(plan.section) and cast.clients <= MOST_ASKED
+    numbers = range(cast.clients if exact else 1)
+    holders = {f"client-{number:02d}": {**settings, "partition": number} for number in numbers}
+    assignment = Assignment(cast.script, plan, holders, settings, {}, None, None)
     with (
         TemporaryDirectory(prefix="secureps-") as logs,
         script_process(assignment, Path(logs)) as script,
         naming(path, ConfigError),
     ):
         schema, kinds = script.look()
-    return initial or schema, kinds
+        examples = script.count() if exact else ()
+    return initial or schema, kinds, examples
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
@@ -278,6 +290,7 @@ def _costs(groups: tuple[GroupCost, ...]) -> Table:
         "values": lambda g: f"{g.values:,}",
         "blocks": lambda g: str(g.blocks),
         "bits": lambda g: str(g.bits),
+        "bits left in a mean": lambda g: "-" if g.bits_left is None else f"{g.bits_left:.1f}",
         "step": lambda g: f"{g.step:.2g}",
         "cohort": lambda g: f"{g.cohort[0]} to {g.cohort[1]}",
         "up per update": lambda g: size(g.bytes_up),

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from secureps.client.blame import blamed, entering
 from secureps.client.local import LocalTensors
+from secureps.client.runner import counted
 from secureps.client.script import Script
 from secureps.client.trainer import Setting, Trainer, record_privacy
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
@@ -52,6 +53,8 @@ class ScriptHost:
         match record["do"]:
             case "look":
                 return self._answer_look()
+            case "count":
+                return {"examples": self._count()}, {}
             case "judge":
                 return {"note": self._judge.note}, {}
             case "score":
@@ -89,6 +92,12 @@ class ScriptHost:
                 refuse(self._plan.section.training, record_privacy(self._plan))
         schema = [[s.name, list(s.shape), s.dtype] for s in self._look.schema.tensors]
         return {"schema": schema, "kinds": dict(self._look.kinds)}, {}
+
+    def _count(self) -> list[int | None]:
+        """How many records each holder trains on; None of one that only training can tell of."""
+        made = (self._script.make(settings) for settings in self._holders.values())
+        with blamed("examples"):
+            return [counted(trainer) for trainer in made]
 
     def _baselines(self, versions: int, start: Tensors) -> Record:
         unsafe = self._unsafe_seed

@@ -122,6 +122,15 @@ class ScriptProcess:
         specs = (TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in answer["schema"])
         return Schema(tuple(specs)), answer["kinds"]
 
+    def count(self) -> tuple[int, ...]:
+        """How many records each holder trains on; empty if any of them cannot tell.
+
+        Raises:
+            ScriptFailed: as `look`.
+        """
+        found = self._ask({"do": "count"})["examples"]
+        return () if None in found else tuple(found)
+
     def prepare(self) -> None:
         """Has the script's evaluator made; what fails is noted."""
         try:
