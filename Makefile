@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test check bench study proto clean
+.PHONY: demo test check bench numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in about a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -25,6 +25,9 @@ bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
 	@for name in ciphers threads streaming committee holder version memory virtual; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
+
+numbers: $(STAMP)  ## figures of the README, measured again: what differs by more than its spread
+	$(BIN)/python -m benchmarks.figures
 
 study: $(STAMP)  ## rules by virtual time to a target; about twenty minutes of two quiet cores
 	$(BIN)/secureps study simulations/stragglers.toml

@@ -38,13 +38,15 @@ class CipherSection(Table):
     """How updates are sealed. `capacity` is W, the largest total weight of a cohort.
 
     `holders` are the key holders of the run (default: 4 under rlwe, 1 under bfv), of whom
-    `threshold` must agree (rlwe alone; default: more than half of them, 3 of 4).
+    `threshold` must agree (rlwe alone; default: more than half of them, 3 of 4). `security` is of
+    the ring (rlwe alone): "conservative" withstands 128 bits of core-SVP too.
     """
 
     name: str = "rlwe"
     capacity: int = Field(default=32, ge=1, le=4096)
     holders: int | None = Field(default=None, ge=1, le=64)
     threshold: int | None = Field(default=None, ge=1, le=64)
+    security: Literal["standard", "conservative"] = "standard"
 
 
 class SyncSection(Table):

@@ -22,6 +22,7 @@ from secureps.crypto.ring import (
     choose,
     error_bound,
 )
+from secureps.crypto.suite import cipher
 from secureps.errors import PlanRefused
 from tests.cipher_kit import STANDARD_LOG_Q
 
@@ -94,7 +95,7 @@ def bits_a_value(ring: Ring, digits: int, capacity: int, most_weight: int) -> fl
 def test_bits_a_value_are_those_of_the_design(
     capacity: int, narrow: float, narrow_4: float, wide: float
 ) -> None:
-    small, large = RINGS
+    small, large, _ = RINGS
     assert bits_a_value(small, 2, capacity, 1) == pytest.approx(narrow, abs=0.1)
     assert bits_a_value(small, 2, capacity, 4) == pytest.approx(narrow_4, abs=0.1)
     assert bits_a_value(large, 4, capacity, 1) == pytest.approx(wide, abs=0.1)
@@ -157,10 +158,27 @@ def test_no_other_encoding_makes_a_smaller_block(
 ) -> None:
     chosen = choose(CipherParameters("rlwe", capacity, (1 << bits) - 2, most_weight, slots))
     bound = error_bound(capacity, most_weight)
-    for ring in RINGS:
+    for ring in RINGS[:2]:
         others = [Encoding(ring, chosen.base, d) for d in range(1, 60)]
         fits = [e for e in others if ring.modulus // chosen.base**e.digits >= 2 * bound]
         assert all(chosen.block_bytes(slots) <= e.block_bytes(slots) for e in fits)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "digits", "bytes_value"), [(32, 2, 3.3125), (64, 1, 6.625), (100, 1, 6.625)]
+)
+def test_the_conservative_ring_takes_the_bytes_that_are_documented(
+    capacity: int, digits: int, bytes_value: float
+) -> None:
+    chosen = choose(CipherParameters("rlwe", capacity, 65_534, security="conservative"))
+    assert (chosen.ring.name, chosen.digits) == ("n4096-q53", digits)
+    assert chosen.block_bytes(1 << 18) / (1 << 18) == bytes_value
+
+
+@pytest.mark.parametrize("name", ["plain", "bfv"])
+def test_other_ciphers_have_no_conservative_parameters(name: str) -> None:
+    with pytest.raises(PlanRefused, match=f"cipher.security: {name} has one set"):
+        cipher(CipherParameters(name, 4, 100, security="conservative"))
 
 
 def test_16_bits_of_32_members_take_at_most_3_4_bytes() -> None:

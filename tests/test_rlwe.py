@@ -34,6 +34,7 @@ PARAMETERS = [
     CipherParameters("rlwe", 2_000, 16_382),
     CipherParameters("rlwe", 5, (1 << 32) - 1),
     CipherParameters("rlwe", (1 << 21) - 1, 1),
+    CipherParameters("rlwe", 32, 65_534, 4, security="conservative"),
 ]
 
 

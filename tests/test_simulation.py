@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from secureps.client.hands import MemberHands
+from secureps.config import PlanSection
 from secureps.crypto.bfv_seal import generate
 from secureps.crypto.ring import RINGS, choose
 from secureps.crypto.suite import cipher
@@ -17,6 +18,7 @@ from secureps.messages.encoding import digest
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.serve import initial_schema
 from secureps.run.simulation import Cast, Conditions, Simulation
+from secureps.sections import parse
 from secureps.store.checkpoint import latest_good
 from secureps.store.spool import DiskSpool
 from secureps.wire.transport import Fault, Faults
@@ -56,6 +58,14 @@ def test_every_cipher_gives_the_same_model_bit_for_bit(cipher: str, tmp_path: Pa
     assert "body.count" not in model
 
 
+def test_the_conservative_ring_gives_the_same_model(tmp_path: Path) -> None:
+    section = small_plan("rlwe").section.model_dump()
+    section["cipher"] |= {"security": "conservative"}
+    plan = Plan(parse(PlanSection, section, "test"))
+    assert choose(plan.cipher_parameters).ring == RINGS[2]
+    assert same(play(plan, tmp_path), unharmed("plain")[0])
+
+
 def test_the_large_ring_gives_the_same_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +73,7 @@ def test_the_large_ring_gives_the_same_model(
     plan = small_plan("rlwe")
     assert choose(plan.cipher_parameters).ring == RINGS[0]
     choose.cache_clear()
-    monkeypatch.setattr("secureps.crypto.ring.RINGS", RINGS[1:])
+    monkeypatch.setattr("secureps.crypto.ring.RINGS", RINGS[1:2])
     try:
         assert choose(plan.cipher_parameters).ring == RINGS[1]
         assert same(play(plan, tmp_path), unharmed("plain")[0])

@@ -46,6 +46,7 @@ class CipherParameters:
         levels: 2Z, the greatest value in a slot of one block.
         most_weight: w_max, the greatest weight of one member.
         slots: integers of a full block, for which the fewest bytes are sought.
+        security: "standard", or "conservative" (`crypto.ring`).
 
     Raises:
         PlanRefused: capacity, levels or slots below 1, or sums that do not fit 62 bits.
@@ -56,6 +57,7 @@ class CipherParameters:
     levels: int
     most_weight: int = 1
     slots: int = 1 << 18
+    security: str = "standard"
 
     def __post_init__(self) -> None:
         if min(self.capacity, self.levels, self.slots) < 1:

@@ -11,6 +11,8 @@ secrets: log2 q <= 53 at N = 2048 and <= 106 at N = 4096. The standard of
 HomomorphicEncryption.org (2018), table 1, allows 54 and 109. Keys and errors are centred
 binomial, eta = 41 (sigma 4.53, above the 3.19 of both tables), because the sum of a cohort's
 keys is published: with a hint of that size the rest stays as hard (Kim et al. 2023, Hint-MLWE).
+By the core-SVP of the primal attack these are 104 to 110 bits, 101 at least with hints
+(`crypto.hardness`); whoever wants 128 of that too takes the conservative ring.
 
 What must not live here: arithmetic on polynomials (`crypto.ntt`, `crypto.rlwe`).
 """
@@ -28,6 +30,8 @@ from secureps.errors import PlanRefused
 ETA = 41
 """Of the centred binomial law: the difference of two sums of 41 bits."""
 SIGMA = math.sqrt(ETA / 2)
+HINTED_SIGMA = SIGMA / 2
+"""What is left of it by the theorem on hints: the docs' threat model."""
 MARGIN_SIGMAS = 10
 """How many standard deviations of a cohort's error fit below the bound of decoding."""
 MOST_CAPACITY = 1 << 21
@@ -50,6 +54,8 @@ class Ring:
         name: what binds public polynomials to it.
         degree: N.
         words: the primes of every word modulus, smaller first.
+        security: of which plans it is: "standard", or "conservative", of 128 bits of core-SVP,
+            quantum and with hints, or more.
     Raises:
         ValueError: q is too large for 128 bits of security at this degree.
     """
@@ -57,6 +63,7 @@ class Ring:
     name: str
     degree: int
     words: tuple[tuple[int, int], ...]
+    security: str = "standard"
 
     def __post_init__(self) -> None:
         if math.log2(self.modulus) > GUIDELINES_LOG_Q[self.degree]:
@@ -83,8 +90,9 @@ class Ring:
 RINGS = (
     Ring("n2048-q53", 2048, ((94887937, 94904321),)),
     Ring("n4096-q106", 4096, ((94887937, 94904321), (94789633, 94863361))),
+    Ring("n4096-q53", 4096, ((94887937, 94904321),), "conservative"),
 )
-"""Every set, the smallest degree first."""
+"""Every set, the smallest degree first of those of one security."""
 
 
 @dataclass(frozen=True)
@@ -163,11 +171,12 @@ def choose(parameters: CipherParameters) -> Encoding:
             f"rlwe sums weights below {MOST_CAPACITY} and values below {MOST_LEVELS}, with a "
             f"product below {MOST_BASE}; {capacity} and {levels} are beyond that"
         )
-    found = [Encoding(r, base, d) for r in RINGS if (d := most_digits(r, base, bound)) > 0]
+    rings = [ring for ring in RINGS if ring.security == parameters.security]
+    found = [Encoding(r, base, d) for r in rings if (d := most_digits(r, base, bound)) > 0]
     if not found:
         raise PlanRefused(
             f"rlwe cannot sum weight {capacity} of values up to {levels}: a coefficient has room "
-            f"for {RINGS[-1].modulus.bit_length()} bits with the noise; fewer bits or a smaller "
+            f"for {rings[-1].modulus.bit_length()} bits with the noise; fewer bits or a smaller "
             "capacity would do"
         )
     return min(found, key=lambda e: (e.block_bytes(parameters.slots), e.ring.degree))

@@ -136,4 +136,8 @@ def cipher(parameters: CipherParameters) -> Cipher:
     if build is None:
         hint = meant(parameters.name, sorted(CIPHERS))
         raise PlanRefused(f"there is no cipher {parameters.name!r}; {hint}")
+    if parameters.security != "standard" and build is not RlweCipher:
+        raise PlanRefused(
+            f"cipher.security: {parameters.name} has one set of parameters; remove it, or take rlwe"
+        )
     return build(parameters)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from secureps.crypto.cipher import CipherParameters, Opening
-from secureps.crypto.ring import GUIDELINES_LOG_Q, choose
+from secureps.crypto.hardness import core_svp
+from secureps.crypto.ring import GUIDELINES_LOG_Q, HINTED_SIGMA, choose
 from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
 from secureps.policy.envelopes import COEFFICIENT_BYTES, envelope_bytes, value_bytes
@@ -36,7 +37,8 @@ class CommitteeCost:
         holders: n; threshold: t, who must agree.
         withstood: corrupt holders that a malicious aggregator gains nothing by.
         degree: N; modulus_bits: of q, and most_modulus_bits: what `source` allows for
-            `security_bits` against classical attacks.
+            `security_bits` against classical attacks. core_svp: bits of the primal attack on a key
+            of which a sum was opened, classical and quantum (`crypto.hardness`).
         digits: values in a coefficient.
         bits: the most that values could have, and capacity: the largest, at the same bytes a
             value as the plan's.
@@ -52,6 +54,7 @@ class CommitteeCost:
     most_modulus_bits: int
     security_bits: int
     source: str
+    core_svp: tuple[float, float]
     digits: int
     bits: int
     capacity: int
@@ -77,6 +80,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
         most_modulus_bits=GUIDELINES_LOG_Q[ring.degree],
         security_bits=SECURITY_BITS,
         source=SOURCE,
+        core_svp=core_svp(ring.degree, ring.modulus, HINTED_SIGMA),
         digits=own.digits,
         bits=_most_bits(plan),
         capacity=_most_capacity(plan),

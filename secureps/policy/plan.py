@@ -269,9 +269,9 @@ class Plan:
         """One set for all groups: the most bits decide."""
         bits = max(self.group(name).bits for name in self.all_groups)
         levels = 2 * ((1 << (bits - 1)) - 1)
-        section, slots = self.section.cipher, self.section.block_size
+        own, slots = self.section.cipher, self.section.block_size
         heaviest = max(self.bounds(name).most_weight for name in self.all_groups)
-        return CipherParameters(section.name, section.capacity, levels, heaviest, slots)
+        return CipherParameters(own.name, own.capacity, levels, heaviest, slots, own.security)
 
     @cached_property
     def holders(self) -> int:

@@ -273,6 +273,10 @@ def _committee(cost: CommitteeCost) -> Table:
                 f"{cost.security_bits} bits, classical: q of at most {cost.most_modulus_bits} "
                 f"bits at this N ({cost.source})",
             ),
+            (
+                "core-SVP",
+                "{:.0f} bits classical, {:.0f} quantum, after hints".format(*cost.core_svp),
+            ),
             ("for the same bytes a value", f"bits up to {cost.bits}, or capacity {cost.capacity}"),
             ("of each submission", f"{size(cost.submission)}: envelopes, commitments, correction"),
             (

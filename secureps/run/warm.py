@@ -16,7 +16,11 @@ from secureps.crypto.cipher import CipherParameters, Opening, Place
 from secureps.errors import InternalError
 from secureps.policy.plan import Plan
 
-EVERY_RING = (CipherParameters("rlwe", 32, (1 << 16) - 2), CipherParameters("rlwe", 32, 1 << 18))
+EVERY_RING = (
+    CipherParameters("rlwe", 32, (1 << 16) - 2),
+    CipherParameters("rlwe", 32, 1 << 18),
+    CipherParameters("rlwe", 32, (1 << 16) - 2, security="conservative"),
+)
 """Plans that take one ring each, and together all."""
 
 
