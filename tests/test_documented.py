@@ -14,7 +14,7 @@ ELSEWHERE = {
         "ended the process it ran in, with ",
     ),
     "a version has no held-out score: ...": ("test_up.py", "a version has no held-out score: "),
-    "sends no evaluation: ...": ("test_evaluating.py", "sends no evaluation: "),
+    "sends no evaluation: ...": ("test_evaluating_fails.py", "sends no evaluation: "),
     "update norm ..., clip ...: cut to ... %": ("test_batch_norm.py", "update norm"),
     "... of the update's ... values are beyond range ...: cut to it": (
         "test_batch_norm.py",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -48,20 +47,6 @@ class Scripted(Examiner):
     def evaluate(self, parameters: Tensors) -> EvaluateResult:
         super().evaluate(parameters)
         return EvaluateResult(1.0, 10, {"accuracy": SCORES[len(self.shown)]})
-
-
-class Silent(Examiner):
-    """Has no accuracy."""
-
-    def evaluate(self, parameters: Tensors) -> EvaluateResult:
-        return EvaluateResult(1.0, 10, {"speed": 1.0})
-
-
-class Undefined(Examiner):
-    """Divides by zero."""
-
-    def evaluate(self, parameters: Tensors) -> EvaluateResult:
-        return EvaluateResult(math.nan, 10, {"accuracy": 1.0})
 
 
 def cast(kind: type[Examiner] = Scripted, count: int = 6) -> dict[str, Examiner]:
@@ -322,34 +307,6 @@ def test_only_evaluations_can_be_declined(tmp_path: Path) -> None:
         simulation.coordinator.handle(0.0, "client-00", Decline("client-01", EVALUATION, 1, "no"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        (Silent, "what evaluate returned: there is no metric 'accuracy'"),
-        (Undefined, "metric 'loss' is nan"),
-        (type("Raises", (Examiner,), {"evaluate": lambda self, p: 1 / 0}), "ZeroDivisionError"),
-        (type("Tuple", (Examiner,), {"evaluate": lambda self, p: (1.0, 2)}), "EvaluateResult"),
-    ],
-)
-def test_a_script_that_cannot_evaluate_is_told_so_once_and_trains_on(
-    kind: type[Examiner], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The coordinator hears that it sends none, and not why."""
-    caplog.set_level(logging.INFO, logger="secureps")
-    trainers = cast(Examiner) | {"client-03": kind(3)}
-    simulation = examined(evaluated_plan(evaluation={"rule": MINIMUM}), tmp_path, trainers=trainers)
-    simulation.run()
-    federation = simulation.coordinator.federation
-    assert simulation.versions() == {"all": 5}
-    assert list(metrics_of(simulation)) == [2, 4, 5]
-    assert sum(id.client == "client-03" for id in federation.fates) == 5
-    lines = [each.getMessage() for each in caplog.records]
-    told = [line for line in lines if reason in line]
-    assert len(told) == 1
-    assert told[0].startswith("client-03: sends no evaluation: ")
-    assert "client-03 takes no part: this client sends no evaluation" in caplog.text
-
-
 # --- the designated evaluator -----------------------------------------------------
 
 JUDGE = "client-06"
@@ -397,15 +354,6 @@ def test_an_evaluator_that_is_gone_holds_nobody_up_for_long(tmp_path: Path) -> N
     assert sorted(state.skipped) == [2, 4, 5]
     assert JUDGE in state.skipped[2]
     assert simulation.loop.now() < 60.0
-
-
-def test_an_evaluator_whose_script_fails_holds_nobody_up(tmp_path: Path) -> None:
-    plan = evaluated_plan(evaluation={"evaluator": JUDGE})
-    trainers = cast(Examiner, 7) | {JUDGE: Silent(6)}
-    simulation = examined(plan, tmp_path, trainers=trainers)
-    simulation.run()
-    assert simulation.versions() == {"all": 5}
-    assert sorted(simulation.coordinator.federation.evaluations.skipped) == [2, 4, 5]
 
 
 def test_an_early_stop_by_a_designated_evaluator(tmp_path: Path) -> None:

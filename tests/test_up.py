@@ -367,7 +367,7 @@ def test_an_evaluation_that_aborts_natively_ends_no_run(
     plan = write_plan(tmp_path / "plan.toml", script=script)
     monkeypatch.setenv("COLUMNS", "400")
     supervise_children(monkeypatch)
-    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", "--unsafe-seed", "5") == 0
+    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run") == 0
     told = capsys.readouterr().out
     note = "aborting.py: evaluate ended the process it ran in, with signal SIGABRT (aborting.py:10"
     assert told.count(f"a version has no held-out score: {note}") == 1, told
