@@ -33,6 +33,7 @@ from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, run_process
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.keyring import PublicKit, default_state, load_private, load_public, seed_of
+from secureps.store.ownership import own
 
 LOCAL = "local"
 """The folder of the tensors that never leave, in a client's state folder."""
@@ -153,7 +154,7 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
     Raises:
         SecurepsError: whatever ended it before, with whose fault it is.
     """
-    joining.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     identity = load_private(joining.kit, joining.name)
     seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure)

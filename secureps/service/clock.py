@@ -62,6 +62,8 @@ class RealLoop:
         try:
             return self._workers.submit(action)
         except RuntimeError:
+            if not self._stopped:
+                raise  # no thread could be started: a future that never ends would hide it
             return Future()
 
     def run(self) -> None:

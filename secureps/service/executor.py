@@ -152,7 +152,8 @@ class Executor:
         with suppress(InvalidStateError):  # the first end counts
             self.halted.set_result(end)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Something went wrong that must not go on; may be called from any thread."""
         with suppress(InvalidStateError):
             self.halted.set_exception(error)
 
@@ -165,7 +166,7 @@ class Executor:
             try:
                 action()
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
 
         return guarded
 
@@ -419,7 +420,7 @@ class Executor:
                 self.later(partial(self._disk, "payloads", error))
             else:
                 self._settle(answer, InternalError("a stored payload cannot be read"))
-                self.later(partial(self._fail, error))
+                self.later(partial(self.fail, error))
 
         self.fetched(attach).add_done_callback(finish)
 

@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import Protocol
 
 from secureps.crypto.identity import Identity, Roster
-from secureps.errors import ConfigError, Unsigned
+from secureps.errors import ConfigError, OperatorError, Unsigned
 from secureps.roles.machine import Halt
 from secureps.service.clock import RealLoop
 from secureps.service.doorbell import Doorbell
 from secureps.service.executor import Executor
 from secureps.service.heap import give_back_payloads
+from secureps.service.limits import demand_descriptors, exhaustion
 from secureps.service.logs import tell
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.journal import SqliteJournal
+from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
 from secureps.wire.framing import REQUEST_DOMAIN
 from secureps.wire.rpc import GrpcTransport
@@ -104,8 +106,16 @@ def run_process(
     Raises:
         SecurepsError: what the machine halted for, or whatever else ended it.
     """
-    with Doorbell() as bell:
-        halt = _run(party, addresses, build, serve, listen, bell)
+    own(party.state)
+    if serve is not None:
+        demand_descriptors(len(party.roster.certificates))
+    try:
+        with Doorbell() as bell:
+            halt = _run(party, addresses, build, serve, listen, bell)
+    except Exception as error:
+        if refused := exhaustion(error):
+            raise OperatorError(refused) from error
+        raise
     if halt.error is not None:
         raise halt.error(halt.reason)
     return halt
@@ -119,7 +129,6 @@ def _run(
     listen: str,
     bell: Doorbell,
 ) -> Halt:
-    party.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     journal = SqliteJournal(party.state / "journal.db")
     last = max((at for at, _ in journal.replay()), default=0.0)
     loop = RealLoop(last)
@@ -129,7 +138,14 @@ def _run(
     executor = build(stores, Surroundings(transport, loop, lambda: jitter.uniform(0.5, 1.5)))
     executor.halted.add_done_callback(lambda _: bell.ring())
     server: Server | None = None
-    thread = threading.Thread(target=loop.run, name="loop", daemon=True)
+
+    def turn() -> None:
+        try:
+            loop.run()
+        except BaseException as error:  # nothing would be done any more, and all look alive
+            executor.fail(error)
+
+    thread = threading.Thread(target=turn, name="loop", daemon=True)
     try:
         executor.start()
         thread.start()

@@ -252,8 +252,9 @@ class SqliteJournal:
 
     def _open(self) -> sqlite3.Connection:
         try:
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # its log is like it
             base = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise OperatorError(f"{self._path}: cannot open: {error}") from None
         try:
             base.execute("PRAGMA journal_mode = WAL")

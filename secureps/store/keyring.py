@@ -45,6 +45,7 @@ from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES, digest, from_plain, payload_digest, to_plain
 from secureps.store.holder_keys import KINDS, HolderSecret, KeyKind
+from secureps.store.ownership import own
 
 _MAX_FILE = 32 << 20
 
@@ -307,7 +308,7 @@ def seed_of(state: Path, unsafe: int | None, server: str, insecure: bool) -> See
         KitError: as `own_seed`.
     """
     if unsafe is None:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own(state)
         return own_seed(state / "seed")
     refuse_unsafe(unsafe, insecure)
     if server.rpartition(":")[0] not in LOOPBACK:

@@ -97,7 +97,7 @@ class DiskSpool:
         self._root = Path(root)
         self._count = itertools.count()
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for stale in self._root.glob("~*.tmp"):
                 stale.unlink()
             self._sync()
@@ -109,7 +109,7 @@ class DiskSpool:
         # No key begins with "~", so a temporary file never looks like a payload.
         temporary = self._root / f"~{next(self._count)}.tmp"
         try:
-            with open(temporary, "wb") as file:
+            with open(temporary, "wb", opener=_private) as file:
                 file.write(payload)
                 file.flush()
                 os.fsync(file.fileno())
@@ -147,3 +147,8 @@ class DiskSpool:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that nobody else may read."""
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,58 @@
+"""What the operating system allows a process: looked at before it begins, named when it ends.
+
+A process that can start no thread and open no file cannot do its work, and must not look alive:
+it ends, says which limit it met, and is started again. What must not live here: who runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+
+from secureps.errors import ConfigError
+
+OWN_DESCRIPTORS = 128
+"""Of a process that serves nobody: its files, its threads' pipes, its own calls."""
+
+PER_PARTY = 2
+"""Descriptors for everybody who may dial in: a connection, and the one that follows it."""
+
+
+def demand_descriptors(parties: int) -> None:
+    """Makes room for so many parties, as far as the hard limit goes.
+
+    Raises:
+        ConfigError: it does not go as far.
+    """
+    wanted = OWN_DESCRIPTORS + PER_PARTY * parties
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise ConfigError(
+            f"{parties} parties take {wanted} file descriptors, and this process may have {hard}: "
+            f"raise its limit (ulimit -n {wanted}, LimitNOFILE={wanted})"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def exhaustion(error: BaseException | None) -> str:
+    """What the operating system refused, and its limits, if that is why; empty if not."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return _told("memory is used up", "-v", resource.RLIMIT_AS)
+        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+            return _told("no new thread can be started", "-u", resource.RLIMIT_NPROC)
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return _told("file descriptors are used up", "-n", resource.RLIMIT_NOFILE)
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _told(what: str, option: str, kind: int) -> str:
+    soft, _ = resource.getrlimit(kind)
+    limit = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+    return (
+        f"{what} (ulimit {option}: {limit}, or the container's own limit): this process ends; give "
+        "it more and start it again, it goes on where it was"
+    )

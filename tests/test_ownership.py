@@ -1,0 +1,116 @@
+"""State folders are their party's alone, whoever made them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from secureps.errors import ConfigError
+from secureps.messages.records import Incarnated
+from secureps.store import ownership
+from secureps.store.journal import SqliteJournal
+from secureps.store.spool import DiskSpool
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_a_new_one_is_closed_and_all_that_is_written_in_it(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        state = tmp_path / "a" / "state"
+        ownership.own(state)
+        journal = SqliteJournal(state / "journal.db")
+        journal.append(0.0, [Incarnated(1)])
+        DiskSpool(state / "spool").put("payload", b"x")
+        found = {path.name: mode(path) for path in state.rglob("*")}
+        journal.close()
+    finally:
+        os.umask(before)
+    assert mode(state) == 0o700
+    assert found.pop("spool") == 0o700
+    assert {"journal.db", "journal.db-wal", "journal.db.height", "payload"} < found.keys()
+    assert set(found.values()) == {0o600}
+
+
+def test_one_that_others_could_read_is_closed(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "spool").mkdir(parents=True)
+    (state / "spool" / "payload").write_bytes(b"x")
+    for path, open_to in (
+        (state, 0o755),
+        (state / "spool", 0o755),
+        (state / "spool/payload", 0o644),
+    ):
+        path.chmod(open_to)
+    ownership.own(state)
+    assert [mode(p) for p in (state, state / "spool", state / "spool/payload")] == [
+        0o700,
+        0o700,
+        0o600,
+    ]
+    ownership.own(state)
+
+
+@pytest.mark.parametrize("what", ["", "spool", "spool/payload"])
+def test_one_that_others_could_change_is_refused(what: str, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "spool").mkdir(parents=True, mode=0o700)
+    (state / "spool" / "payload").write_bytes(b"x")
+    for path in (state, state / "spool"):
+        path.chmod(0o700)
+    (state / what).chmod(0o722)
+    with pytest.raises(ConfigError, match=f"can be written to by others.*chmod -R go-rwx {state}"):
+        ownership.own(state)
+    assert mode(state / what) == 0o722
+
+
+def test_one_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ownership.own(tmp_path / "state")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1000)
+    with pytest.raises(ConfigError, match=rf"chown -R {os.getuid() + 1000} {tmp_path}/state"):
+        ownership.own(tmp_path / "state")
+
+
+def test_root_takes_a_volume_of_its_maker_and_nothing_of_third_parties(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    ownership.own(state)
+    (state / "file").write_bytes(b"")
+    found = list(ownership._all(state))
+
+    def owned(folder: int, file: int) -> None:
+        def known(path: Path) -> list[tuple[Path, os.stat_result]]:
+            return [
+                (p, os.stat_result((*s[:4], folder if p == state else file, *s[5:])))
+                for p, s in found
+            ]
+
+        with monkeypatch.context() as other:
+            other.setattr(os, "geteuid", lambda: 0)
+            other.setattr(ownership, "_all", known)
+            real = Path.stat
+            status = os.stat_result((*real(state)[:4], folder, *real(state)[5:]))
+            other.setattr(Path, "stat", lambda self, **kw: status if self == state else real(self))
+            other.setattr(Path, "mkdir", lambda *args, **kw: None)
+            ownership.own(state)
+
+    owned(folder=1000, file=1000)
+    owned(folder=1000, file=0)
+    with pytest.raises(ConfigError, match="belongs to user 1001, and this process runs as 0"):
+        owned(folder=1000, file=1001)
+
+
+def test_links_are_let_be(tmp_path: Path) -> None:
+    state, other = tmp_path / "state", tmp_path / "other"
+    ownership.own(state)
+    other.write_bytes(b"")
+    other.chmod(0o644)
+    (state / "link").symlink_to(other)
+    ownership.own(state)
+    assert mode(other) == 0o644
