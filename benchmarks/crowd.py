@@ -12,7 +12,7 @@ import re
 import threading
 from pathlib import Path
 
-from secureps.client.hands import Holdings
+from secureps.client.holdings import Holdings
 from secureps.client.runner import make_member
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed

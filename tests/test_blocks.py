@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.hands import Holdings
+from secureps.client.holdings import Holdings
 from secureps.client.runner import Joining
 from secureps.client.sealing import Origin, OutboxSealer
 from secureps.config import ServeSection

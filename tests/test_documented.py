@@ -104,6 +104,32 @@ ELSEWHERE = {
     ),
     "...: its journal is gone or an older copy, and no part of a checkpoint has version ... of "
     "...: ...": ("test_adopting.py", "no part of a checkpoint has version "),
+    "... belongs to user ..., and this process runs as ...: chown -R ... ..., or run as the user "
+    "whose it is (the operator's fault)": ("test_ownership.py", "and this process runs as "),
+    "... can be written to by others, who may have changed what this party relies on: if they have "
+    "not, chmod -R go-rwx ..., or give it a folder of its own (the operator's fault)": (
+        "test_ownership.py",
+        "chmod -R go-rwx ",
+    ),
+    "... parties take ... file descriptors, and this process may have ...: raise its limit (ulimit "
+    "-n ..., LimitNOFILE=...) (the operator's fault)": ("test_limits.py", "parties take "),
+    "... (ulimit ...: ..., or the container's own limit): this process ends; give it more and "
+    "start it again, it goes on where it was (the operator's fault)": (
+        "test_limits.py",
+        "start it again",
+    ),
+    "another update would bring epsilon to ... over all runs that ... counts, and the budget is "
+    "...: nothing more is sealed (the operator's fault)": (
+        "test_budget.py",
+        "nothing more is sealed",
+    ),
+    "the ledger counts single records in some runs and whole clients in others, and no epsilon is "
+    "the sum of both: name another file by --ledger for this plan (the operator's fault)": (
+        "test_budget.py",
+        "no epsilon is the sum of both",
+    ),
+    "...: what is spent must be kept over all runs; name another file by --ledger (the operator's "
+    "fault)": ("test_budget.py", "name another file by --ledger"),
     "this copy ends at row ..., and this ... has come to row ...: ...": (
         "test_copies.py",
         "ends at row ",

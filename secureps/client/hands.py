@@ -14,8 +14,6 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -24,6 +22,7 @@ from numpy.typing import NDArray
 
 from secureps.client.blame import blamed
 from secureps.client.cuts import tell_clip, tell_range
+from secureps.client.holdings import Holdings
 from secureps.client.judge import judge
 from secureps.client.local import LocalTensors
 from secureps.client.notes import Notes, told
@@ -37,7 +36,6 @@ from secureps.client.trainer import (
     record_privacy,
 )
 from secureps.config import PrioritySection
-from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Label, Seed, Stream
 from secureps.errors import InternalError, Malformed, ScriptFailed, WrongShape
 from secureps.messages.charge import Charge
@@ -75,24 +73,6 @@ Tensors = dict[str, NDArray[Any]]
 
 _PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
 """Published blocks that a client of this process has: many clients share one copy, read-only."""
-
-
-@dataclass(frozen=True)
-class Holdings:
-    """What a client brings: its trainer, its identity, its seed and the holders' keys.
-
-    `local` is the folder for tensors that never leave (the plan's `local` patterns); `threads`
-    seal its blocks; `records` is the public number that it counts by, None for the plan's.
-    """
-
-    name: str
-    trainer: Trainer
-    identity: Identity
-    seed: Seed
-    holder_keys: Mapping[str, bytes]
-    local: Path
-    threads: int = 1
-    records: int | None = None
 
 
 def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
@@ -136,7 +116,7 @@ class MemberHands:
         self._early: tuple[Contribute, FitResult, float] | None = None
         self._notes = Notes(holdings.name)
         self._sealer = OutboxSealer(
-            holdings.identity, holdings.holder_keys, outbox, holdings.threads
+            holdings.identity, holdings.holder_keys, outbox, holdings.threads, holdings.ledger
         )
 
     def seconds(self, task: object) -> float:
@@ -183,9 +163,8 @@ class MemberHands:
                 self._sealer.forget(keys)
                 return None
             case Sweep(kept):
-                for key in self._outbox.keys(""):
-                    if key not in kept:
-                        self._outbox.delete(key)
+                for key in set(self._outbox.keys("")) - kept:
+                    self._outbox.delete(key)
                 return None
         raise InternalError(f"a member has no hands for a {type(task).__name__}")
 
@@ -332,8 +311,10 @@ class MemberHands:
         """
         holdings, plan = self._holdings, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
-        values = (weight.to_bytes(8, "little"), clipped.tobytes())
-        step = aim.step.to_bytes(8, "little")
+        values, step = (
+            (weight.to_bytes(8, "little"), clipped.tobytes()),
+            aim.step.to_bytes(8, "little"),
+        )
         content = digest("secureps-update", *values, step, *task.blocks)
         known = aim.known
         attempt = known.index(content) if content in known else len(known)

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from secureps.client.blame import blamed
-from secureps.client.hands import Holdings, MemberHands, initial_parameters, schema_of
+from secureps.client.hands import MemberHands, initial_parameters, schema_of
+from secureps.client.holdings import Holdings
 from secureps.client.settings import Asked
 from secureps.client.trainer import Setting, Trainer
 from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
@@ -32,6 +33,7 @@ from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, run_process
 from secureps.service.surroundings import Stores, Surroundings
+from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import PublicKit, default_state, load_private, load_public, seed_of
 from secureps.store.ownership import own
 
@@ -121,6 +123,7 @@ class Joining:
     """How a client joins: which coordinator, with which kit, as whom, with what state.
 
     `terms` are what it insists on whatever the plan says. `threads` is how many seal its blocks,
+    `ledger` counts what its records spend over all runs (default: beside the kit).
     `records` the public number of records by which it counts.
     `ca_fingerprint` is of the CA whose kit alone is taken, if it is known.
     """
@@ -135,6 +138,7 @@ class Joining:
     ca_fingerprint: str | None = None
     records: int | None = None
     insecure: bool = False
+    ledger: Path | None = None
 
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
@@ -169,6 +173,9 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
             stores.folder / LOCAL,
             joining.threads,
             joining.records,
+            BudgetLedger(
+                joining.ledger or default_ledger(joining.kit, joining.name), joining.terms.budget
+            ),
         )
         return make_member(kit, holdings, stores, around, terms=joining.terms)
 
@@ -241,6 +248,7 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
                 given.ca_fingerprint,
                 given.records,
                 given.insecure_for_tests,
+                given.ledger,
             )
             halt = join(joining, build(joining, settings))
     except SecurepsError as error:
@@ -285,6 +293,12 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         metavar="EPSILON",
         help="stop before more is spent, whatever the plan says; refuse a plan without privacy",
+    )
+    parser.add_argument(
+        "--ledger",
+        type=Path,
+        metavar="FILE",
+        help="what your records spend over all runs (default: ledgers/NAME.db beside the kit)",
     )
     parser.add_argument(
         "--threshold",

@@ -39,6 +39,7 @@ from secureps.policy.spending import Fact
 from secureps.roles.charter import Pinned
 from secureps.roles.tasks import SealedUpdate
 from secureps.service.blocks import in_order
+from secureps.store.budget import BudgetLedger
 from secureps.store.spool import Spool
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class OutboxSealer:
         holder_keys: the holders' public cipher keys, from the kit.
         outbox: where payloads lie until they are durable elsewhere.
         threads: that seal blocks; what they seal does not depend on how many there are.
+        ledger: charged with what an update spends, before a key of its own is made.
     """
 
     def __init__(
@@ -83,7 +85,9 @@ class OutboxSealer:
         holder_keys: Mapping[str, bytes],
         outbox: Spool,
         threads: int = 1,
+        ledger: BudgetLedger | None = None,
     ) -> None:
+        self._ledger = ledger
         self._identity = identity
         self._holder_keys = holder_keys
         self._outbox = outbox
@@ -117,7 +121,9 @@ class OutboxSealer:
             values: int64 (values of the group,), on the grid.
         Raises:
             KitError: the kit has no key of a holder, or too many.
+            PlanRefused: over all runs more would be spent than this client allows.
         """
+        self._charge(pinned, origin.spends)
         layout, sealer = pinned.layout.group(id.group), self._sealer(pinned, id.group)
         digits = pinned.plan.weights(id.group).digits(weight)
 
@@ -129,6 +135,12 @@ class OutboxSealer:
 
         blocks = in_order(self._threads, sealed, range(layout.blocks))
         return self._put(pinned, id, UPDATE, blocks, origin, getattr(sealer, "key", None))
+
+    def _charge(self, pinned: Pinned, spends: Fact | None) -> None:
+        """Killed after it, the same update is sealed again and costs nothing more."""
+        privacy = pinned.plan.section.privacy
+        if self._ledger is not None and spends is not None and privacy is not None:
+            self._ledger.charge(pinned.run.id, spends, privacy.delta)
 
     def seal_again(
         self, pinned: Pinned, receipt: Receipt, headers: Sequence[BlockHeader], sequence: int

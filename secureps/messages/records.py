@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.charge import Charge, Release
 from secureps.messages.orders import GroupVersion, ShardSums
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
@@ -432,6 +433,15 @@ class CohortGranted:
 
 
 # --- member -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetCharged:
+    """In a data holder's ledger over all runs: one of the two facts was spent in this run."""
+
+    run: bytes
+    charge: Charge | None
+    release: Release | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import typer
 
 from secureps import __version__
 from secureps.errors import SecurepsError, exit_status
-from secureps.run.keeping import backup, restore
+from secureps.run.keeping import backup, budget, restore
 
 app = typer.Typer(
     name="secureps",
@@ -230,9 +230,10 @@ def join(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the script; repeat it."),
     ] = None,
-    budget: Annotated[
+    own_budget: Annotated[
         float | None,
         typer.Option(
+            "--budget",
             show_envvar=False,
             metavar="EPSILON",
             help="Your own limit, whatever the plan says; a plan without privacy is refused.",
@@ -260,6 +261,13 @@ def join(
             show_envvar=False, metavar="HEX", help="Refuse a kit that another CA has signed."
         ),
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What your records spend, over all runs. Default: ledgers/NAME.db beside the kit.",
+        ),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
     ] = False,
@@ -278,10 +286,11 @@ def join(
 
     with _as_a_party():
         state = state if state is not None else default_state(kit, name)
-        terms = Terms(budget, threshold)
+        terms = Terms(own_budget, threshold)
         joining = Joining(
             *(server, kit, name, state, unsafe_seed, terms, threads, ca_fingerprint),
             insecure=insecure,
+            ledger=ledger,
         )
         with logging_as(log_format, name, verbose):
             reason = run(script, joining, read_settings(settings or []))
@@ -414,6 +423,7 @@ def export(
 
 app.command()(backup)
 app.command()(restore)
+app.add_typer(budget, name="budget")
 
 
 @app.command()

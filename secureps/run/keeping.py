@@ -1,6 +1,7 @@
-"""`secureps backup` and `restore`: whole copies of a party's state folder, and back.
+"""`secureps backup`, `restore` and `budget`: what a party keeps, and what it must not forget.
 
-What must not live here: what may come back (`store.copies`). Errors go up to `run.cli`.
+What must not live here: what may come back (`store.copies`), and what is counted
+(`store.budget`). Errors go up to `run.cli`.
 """
 
 from __future__ import annotations
@@ -44,3 +45,32 @@ def restore(
     role = load_public(kit).roster.find(name).role
     rows = bring_back(copy, state, role, kit / "private" / name)
     typer.echo(f"restored {state}: {rows} rows of its journal")
+
+
+budget = typer.Typer(
+    help="What a data holder's records have spent, over all runs.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+@budget.callback()
+def ledgers() -> None:
+    """What a data holder's records have spent, over all runs."""
+
+
+@budget.command()
+def show(
+    ledger: Annotated[Path, typer.Argument(metavar="LEDGER", help="ledgers/NAME.db by default.")],
+) -> None:
+    """List what every run spent, and what they come to together."""
+    from secureps.errors import ConfigError
+    from secureps.store.budget import OWN_DELTA, BudgetLedger, epsilon_of
+
+    if not ledger.is_file():
+        raise ConfigError(f"{ledger}: no ledger; a client makes it when it first spends")
+    own = BudgetLedger(ledger)
+    for run in own.spent():
+        typer.echo(f"run {run.run.hex()[:16]}  {run.facts} updates  epsilon {run.epsilon:.3f}")
+    total = epsilon_of([fact for _, fact in own.facts()], OWN_DELTA)
+    typer.echo(f"together  epsilon {total:.3f} at delta {OWN_DELTA:g}")

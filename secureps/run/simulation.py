@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.hands import Holdings
+from secureps.client.holdings import Holdings
 from secureps.client.runner import make_member
 from secureps.client.trainer import Trainer
 from secureps.crypto.cipher import Opening

@@ -1,0 +1,154 @@
+"""What a data holder's records have spent, over all runs: one ledger, charged before sealing.
+
+A run's own journal knows nothing of the run before it, and the records are the same. Every fact is
+written here first, under a lock that the clients of other runs take too: two at once spend no more
+than one after the other. It is a journal with a height (`store.journal`), and never goes back. What
+was charged and then not sealed stays charged: it is counted once, however often it is tried again.
+What must not live here: what a fact costs (`privacy.accountant`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.errors import OperatorError, PlanRefused
+from secureps.messages.charge import Charge, Release
+from secureps.messages.records import BudgetCharged
+from secureps.store.journal import SqliteJournal
+
+Fact = Charge | Release
+
+OWN_DELTA = 1e-5
+"""The delta at which the ledger is shown, and the largest at which a budget is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpent:
+    """What one run spent: its id, how many facts, and their epsilon alone."""
+
+    run: bytes
+    facts: int
+    epsilon: float
+
+
+def default_ledger(kit: Path, name: str) -> Path:
+    """Beside the kit: another kit in the same place is charged to the same ledger."""
+    return kit.absolute().parent / "ledgers" / f"{name}.db"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLedger:
+    """The ledger of one data set; nothing is made before something is charged.
+
+    Args:
+        path: of the file.
+        budget: the epsilon that all runs together may come to; None: it is only counted.
+    """
+
+    path: Path
+    budget: float | None = None
+
+    def charge(self, run: bytes, fact: Fact, delta: float = OWN_DELTA) -> None:
+        """Writes a fact, durably when it returns; what is on record costs nothing more.
+
+        Raises:
+            PlanRefused: all runs together would come to more than the budget, or the facts on
+                record are of the other unit.
+            DamagedStore: the ledger is damaged, or an older copy.
+            OperatorError: it cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._refused(error) from None
+        with self._turn():
+            known = self._read()
+            if (run, fact) in known:
+                return
+            facts = [other for _, other in known]
+            if self.budget is not None:
+                total = epsilon_of((*facts, fact), min(delta, OWN_DELTA))
+                if total > self.budget:
+                    raise PlanRefused(
+                        f"another update would bring epsilon to {total:.2f} over all runs that "
+                        f"{self.path} counts, and the budget is {self.budget:g}: nothing more is "
+                        "sealed"
+                    )
+            record = BudgetCharged(run, *_by_unit(fact))
+            journal = SqliteJournal(self.path)
+            try:
+                journal.append(time.time(), [record])
+            finally:
+                journal.close()
+
+    def others(self, run: bytes) -> tuple[Fact, ...]:
+        """What other runs spent."""
+        return tuple(fact for other, fact in self.facts() if other != run)
+
+    def facts(self) -> list[tuple[bytes, Fact]]:
+        """All facts with their runs, in order; raises as `charge` does."""
+        if not self.path.parent.is_dir():
+            return []
+        with self._turn():
+            return self._read()
+
+    def spent(self) -> tuple[RunSpent, ...]:
+        """What each run spent, in the order in which they began."""
+        runs: dict[bytes, list[Fact]] = {}
+        for run, fact in self.facts():
+            runs.setdefault(run, []).append(fact)
+        return tuple(
+            RunSpent(run, len(own), epsilon_of(own, OWN_DELTA)) for run, own in runs.items()
+        )
+
+    def _read(self) -> list[tuple[bytes, Fact]]:
+        journal = SqliteJournal(self.path)
+        try:
+            rows = [record for _, record in journal.replay()]
+        finally:
+            journal.close()
+        return [(row.run, fact) for row in rows for fact in (row.charge, row.release) if fact]
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Waits until no other client is at it."""
+        beside = self.path.with_name(self.path.name + ".turn")
+        try:
+            held = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise self._refused(error) from None
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(held)
+
+    def _refused(self, error: OSError) -> OperatorError:
+        return OperatorError(
+            f"{self.path}: {error.strerror}: what is spent must be kept over all runs; name "
+            "another file by --ledger"
+        )
+
+
+def epsilon_of(facts: Sequence[Fact], delta: float) -> float:
+    """The epsilon of facts of one unit together; PlanRefused for facts of both."""
+    from secureps.privacy.accountant import client_epsilon, epsilon  # slow to import
+
+    charges = [fact for fact in facts if isinstance(fact, Charge)]
+    releases = [fact for fact in facts if isinstance(fact, Release)]
+    if charges and releases:
+        raise PlanRefused(
+            "the ledger counts single records in some runs and whole clients in others, and no "
+            "epsilon is the sum of both: name another file by --ledger for this plan"
+        )
+    return client_epsilon(releases, delta) if releases else epsilon(charges, delta)
+
+
+def _by_unit(fact: Fact) -> tuple[Charge | None, Release | None]:
+    return (fact, None) if isinstance(fact, Charge) else (None, fact)
