@@ -45,8 +45,8 @@ class Terms:
 NO_TERMS = Terms()
 
 STATE_GONE = (
-    "this client took part in this run before, and its state is gone: its budget does not count "
-    "what it spent then"
+    "this client took part in this run before, and its state is gone: what it spent then counts "
+    "in its ledger over all runs alone (--ledger)"
 )
 """What its data holder has to know."""
 
