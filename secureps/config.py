@@ -339,11 +339,17 @@ class WorkSection(Table):
 
 
 class FederationSection(Table):
-    """Who takes part when one machine plays all parties (`up`): script, count and settings."""
+    """Who takes part when one machine plays all parties (`up`): script, count and settings.
+
+    `baselines` says whether the run is compared with training alone and centrally. `drop` names
+    what a Flower app's ServerApp asks for and cannot have here, and is given up.
+    """
 
     script: str
     clients: int = Field(ge=1)
     settings: dict[str, Scalar] = Field(default={})
+    baselines: bool = True
+    drop: tuple[str, ...] = ()
 
 
 class PlanSection(Table):

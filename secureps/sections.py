@@ -207,6 +207,42 @@ def toml_text(value: bool | int | float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
+def toml_tables(tables: Mapping[str, Any]) -> str:
+    """A TOML file of plain values, lists and tables; what is None is left out."""
+    plain = {key: value for key, value in tables.items() if not _is_table(value)}
+    lines = [f"{key} = {_inline(value)}\n" for key, value in plain.items() if value is not None]
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            lines += _table(f"[{key}]", value)
+        elif _is_table(value):
+            lines += [line for each in value for line in _table(f"[[{key}]]", each)]
+    return "".join(lines)
+
+
+def _is_table(value: Any) -> bool:
+    """Whether it is a table, or a list of tables."""
+    listed = isinstance(value, list | tuple) and bool(value) and isinstance(value[0], Mapping)
+    return listed or isinstance(value, Mapping)
+
+
+def _table(head: str, values: Mapping[str, Any]) -> list[str]:
+    lines = [f"{_key(key)} = {_inline(each)}\n" for key, each in values.items() if each is not None]
+    return [f"\n{head}\n", *lines]
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{_key(k)} = {_inline(v)}" for k, v in value.items() if v is not None)
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_inline, value))}]"
+    return toml_text(value)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch("[A-Za-z0-9_-]+", key) else toml_text(key)
+
+
 def read_toml(path: File) -> Tables:
     """The tables of a TOML file; ConfigError when it is missing or does not parse."""
     try:

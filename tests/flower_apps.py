@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from secureps.client.flower_served import Founded, FoundingOrder, write_served
+from secureps.client.script import Script
+from secureps.client.trainer import Setting
+
 CLIENT = """
 import numpy as np
 from flwr.client import NumPyClient
@@ -125,3 +129,20 @@ def project(folder: Path, package: str, client: str = MESSAGES, server: str = SE
     write(folder / package, server, "server_app.py")
     write(folder, PYPROJECT.format(package=package), "pyproject.toml")
     return folder
+
+
+def founded(
+    path: Path, drop: tuple[str, ...] = (), versions: int = 4, seed: int = 7, **settings: Setting
+) -> Founded:
+    """What the ServerApp of an app decides."""
+    given = {name.replace("_", "-"): value for name, value in settings.items()}
+    found = Script(path).found(given, FoundingOrder(versions, seed, drop))
+    assert found is not None
+    return found
+
+
+def initial_of(path: Path, out: Path, bonus: int = 0) -> str:
+    """The file that holders are given."""
+    found = founded(path, bonus=bonus)
+    write_served(out, found.model, found.served)
+    return str(out)

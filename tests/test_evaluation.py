@@ -94,6 +94,7 @@ def test_a_metric_is_the_weighted_mean_of_integers_computed_here(tmp_path: Path)
         sums, weights = [0] * len(names), 0
         for number, (name, examiner) in enumerate(cast.items()):
             result = judged(number, examiner.shown[version])
+            assert result.loss is not None
             values = {"loss": result.loss, **result.metrics}
             weight = round(result.examples * 2 * most / MOST_HELD_OUT)
             words = UnsafeSeed(3).derive("round", name, EVALUATION, base, 0).words(len(names))

@@ -52,6 +52,7 @@ ONLY_IMPORTERS = {
         "client/flower_mods.py",
         "client/flower_records.py",
         "client/flower_server.py",
+        "client/flower_strategy.py",
         "client/flower_trainer.py",
     },
 }

@@ -75,7 +75,6 @@ def test_a_file_finds_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.Mo
         (CLIENT + "def client_fn(): return Holder()\n", "client_fn must take one argument"),
         (CLIENT + "client_fn = 5\nclass Other(NumPyClient): pass\n", "has 2 clients"),
         (MESSAGES.replace("@app.train()", ""), "has no train function: give it a client_fn"),
-        (MESSAGES.replace("train()", "train('fast')"), "has no train function"),
         (MESSAGES + CLIENT_FN, "a client_fn, and a ClientApp that does not use it"),
         (CLIENT_APP + "@app.train()\ndef train(message, context): pass\n", "mixes Flower's two A"),
     ],

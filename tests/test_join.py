@@ -9,7 +9,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.run.simulation import Cast, Simulation
 from tests.command import INSECURE
 from tests.federations import same
-from tests.flower_apps import MESSAGES, project
+from tests.flower_apps import MESSAGES, initial_of, project
 from tests.nursery import prepare
 from tests.processes import PLAN, Processes
 
@@ -23,6 +23,7 @@ class Joined(Processes):
     """Clients that were never written for secureps."""
 
     script: Path
+    initial: str
 
     def _client(self, name: str) -> list[str]:
         number = self.clients.index(name)
@@ -31,7 +32,7 @@ class Joined(Processes):
             *("--server", self.server, "--kit", str(self.folder / "kit"), "--name", name),
             *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
-            *("--set", f"bonus={number}"),
+            *("--set", f"bonus={number}", "--set", f"initial={self.initial}"),
         ]
 
 
@@ -41,6 +42,7 @@ def test_flower_clients_killed_and_restarted_make_the_simulated_model(tmp_path: 
     prepare("secureps.client.flower")
     joined = Joined(tmp_path / "run", versions=3, plan=plan)
     joined.script, joined.pace = path, 0.3
+    joined.initial = initial_of(path, tmp_path / "given" / "initial.safetensors")
     with joined as processes:
         processes.start_all()
         processes.kill_in_turn("client-01", "client-04")
@@ -49,7 +51,7 @@ def test_flower_clients_killed_and_restarted_make_the_simulated_model(tmp_path: 
         assert versions == {"all": 3}
         assert "all 3 versions are made" in _ended(processes, "client-00")
         trainers = {
-            name: script.make({"partition": str(i), "bonus": str(i)})
+            name: script.make({"partition": i, "bonus": i, "initial": joined.initial})
             for i, name in enumerate(processes.clients)
         }
         simulation = Simulation(processes.plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "alone")

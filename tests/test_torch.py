@@ -102,6 +102,8 @@ def test_plain_training_learns() -> None:
     assert fitted.steps == 10 * 13
     before, after = holder.evaluate(start), holder.evaluate(fitted.parameters)
     assert after.examples == 20
+    assert after.loss is not None
+    assert before.loss is not None
     assert after.loss < before.loss
     assert after.metrics["accuracy"] > 0.7
     assert after == holder.evaluate(fitted.parameters)

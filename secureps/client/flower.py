@@ -14,10 +14,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from secureps.client.flower_served import Fate, Founded, FoundingOrder, Served, Told
+from secureps.client.flower_settings import Settings
+from secureps.client.generators import seeded
 from secureps.client.panel import Panel
 from secureps.client.runner import run
 from secureps.client.trainer import Setting
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, naming
 
 # flwr is kept quiet before it is imported (alembic, which it imports, tells of every plugin) and
 # before any app is loaded: nothing here reports to Flower, but what an app calls might.
@@ -27,7 +30,10 @@ try:
     from flwr.supercore import telemetry
 
     from secureps.client.flower_app import FlowerApp, in_module, in_project, loading, of_object
-    from secureps.client.flower_trainer import NO_RECORD_PRIVACY, FlowerTrainer
+    from secureps.client.flower_records import FlowerModel
+    from secureps.client.flower_server import Heard, Round, rehearse
+    from secureps.client.flower_strategy import examine
+    from secureps.client.flower_trainer import NO_RECORD_PRIVACY, FlowerTrainer, told
 except ImportError as missing:
     raise ConfigError(
         f"Flower apps need flwr 1.41: pip install 'secureps[flower]' ({missing})"
@@ -39,6 +45,10 @@ __all__ = ["NO_RECORD_PRIVACY", "FlowerScript", "FlowerTrainer", "run_flower"]
 
 STATE = "flower"
 """The folder of `context.state` in a client's state folder."""
+
+
+ROUNDS = "num-server-rounds"
+"""Of run_config: how Flower's templates call the number of rounds, which the plan says here."""
 
 
 class FlowerScript:
@@ -60,9 +70,80 @@ class FlowerScript:
             module = load(path)
         return cls(in_module(module, started, str(path)))
 
-    def make(self, settings: Mapping[str, Setting], state: Path | None) -> FlowerTrainer:
+    def make(
+        self, settings: Mapping[str, Setting], state: Path | None, name: str = ""
+    ) -> FlowerTrainer:
         """One data holder's trainer; `state` is its client's state folder, None for memory."""
-        return FlowerTrainer(self._app, settings, None if state is None else state / STATE)
+        folder = None if state is None else state / STATE
+        return FlowerTrainer(self._app, settings, folder, name)
+
+    @property
+    def own_code(self) -> str:
+        """Why nobody else should run the app beside its clients; empty if anybody may."""
+        return "the app has mods, which run in its clients alone" if self._app.has_mods else ""
+
+    def found(self, settings: Mapping[str, Setting], order: FoundingOrder) -> Founded | None:
+        """What the app's ServerApp decides, which is run here and nowhere else.
+
+        Args:
+            settings: as a client's; the data of `partition` 0 are asked for a model if the
+                ServerApp has none.
+
+        Returns:
+            None if there is no ServerApp.
+
+        Raises:
+            ConfigError: it fails, has no model, or asks for what cannot be had here.
+        """
+        where = self._app.where
+        try:
+            with seeded(order.seed):
+                server = self._app.server()
+            if server is None:
+                return None
+            given = Settings.of(self._app.config, settings)
+            run = {**given.run}
+            rounds = {ROUNDS: order.versions} if ROUNDS in self._app.config else {}
+            with seeded(order.seed):  # again: torch, if it was imported only now
+                heard = rehearse(server, {**run, **rounds}, order.versions)
+        except Exception as error:
+            raise ConfigError(f"{where}: its ServerApp failed: {told(error)}") from error
+        with naming(where, ConfigError):
+            examined = examine(heard, order.drop)
+        model = self._model(settings, heard, order)
+        for rehearsed in (*heard.fits, *heard.evaluations):
+            if not self._app.legacy and not self._app.has(rehearsed.type):
+                raise ConfigError(
+                    f"{where}: its ServerApp asks for {rehearsed.type}, which its ClientApp lacks"
+                )
+        first = heard.fits[0] if heard.fits else None
+        evaluation = heard.evaluations[0] if heard.evaluations else None
+        served = Served(
+            names=tuple(model.tensors),
+            train="" if first is None else first.type,
+            evaluate="" if evaluation is None else evaluation.type,
+            arrays=(first.arrays if first is not None else "") or "arrays",
+            config=(first.config if first is not None else "") or "config",
+            weighted_by=examined.weighted_by,
+            run=rounds,
+            fits=_changes(heard.fits),
+            evaluations=_changes(heard.evaluations),
+        )
+        return Founded(
+            model.tensors, served, examined.name, examined.wishes, _told(heard, examined.fates)
+        )
+
+    def _model(
+        self, settings: Mapping[str, Setting], heard: Heard, order: FoundingOrder
+    ) -> FlowerModel:
+        """The initial one: the plan's own, the ServerApp's, or a client's."""
+        if "initial" not in settings and heard.arrays is not None:
+            model = FlowerModel.of_record(heard.arrays)
+            model.refuse_unsummable(self._app.where)
+            return model
+        trainer = self.make({"partition": 0, **settings}, None)
+        trainer.parameters(order.seed)
+        return trainer.model
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> Panel | None:
         """All holders' own evaluations, if the app has one: there is no other held-out set."""
@@ -70,10 +151,36 @@ class FlowerScript:
         def holder(partition: int) -> FlowerTrainer:
             return self.make({**settings, "partition": partition}, None)
 
+        if self.own_code:
+            return None
         first = holder(0)
         if not first.evaluates():
             return None
         return Panel([first, *map(holder, range(1, int(settings.get("partitions", "1"))))])
+
+
+def _changes(rounds: Sequence[Round]) -> tuple[Told, ...]:
+    """What is told, from each round on at which it is something else."""
+    found = list[Told]()
+    for number, each in enumerate(rounds, 1):
+        if not found or found[-1].records != each.records:
+            found.append(Told(number, each.records))
+    return tuple(found)
+
+
+def _told(heard: Heard, lost: tuple[Fate, ...]) -> tuple[Fate, ...]:
+    """What became of what clients are told, and of what only a server has."""
+    changes = len(_changes(heard.fits))
+    each = "the same in every round" if changes < 2 else f"{changes} different ones, by the round"
+    fates = [Fate("what clients are told to train", each, "each version's, from this founding")]
+    if heard.evaluations:
+        changes = len(_changes(heard.evaluations))
+        each = "the same in every round" if changes < 2 else f"{changes} different ones"
+        fates.append(Fate("what they are told to evaluate", each, "as above"))
+    if heard.judges:
+        text = "not called: holders judge; `secureps export` gives the model"
+        fates.append(Fate("evaluate_fn", "records of Flower's server", text, True))
+    return (*fates, *lost)
 
 
 def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:
@@ -88,7 +195,7 @@ def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:
     """
     run(
         lambda joining, settings: FlowerScript(of_object(app, "this script")).make(
-            settings, joining.state
+            settings, joining.state, joining.name
         ),
         arguments,
     )

@@ -22,7 +22,7 @@ from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from secureps.client.flower_mods import check_mods
+from secureps.client.flower_mods import check_mods, has_mods
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
 from secureps.sections import read_toml
@@ -53,7 +53,7 @@ class FlowerApp:
     config: Mapping[str, Setting] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.legacy and not self.has("train"):
+        if not self.legacy and not self._actions("train"):
             raise ConfigError(
                 f"{self.where}: the ClientApp has no train function: give it a client_fn, or "
                 "register one with @app.train()"
@@ -71,6 +71,30 @@ class FlowerApp:
         """Whether a Message-API app has a function for that type of message."""
         name = message_type if "." in message_type else f"{message_type}.default"
         return name in self.client._registered_funcs
+
+    def action(self, kind: str) -> str | None:
+        """The one type of messages that a Message-API app has a function for: "train.mine".
+
+        Raises:
+            ConfigError: it has several, and no ServerApp said which.
+        """
+        found = self._actions(kind)
+        if self.legacy or f"{kind}.default" in found:
+            return kind
+        if len(found) > 1:
+            raise ConfigError(
+                f"{self.where}: the ClientApp has {len(found)} functions to {kind} "
+                f"({', '.join(found)}): its ServerApp says which is meant, see `secureps flower`"
+            )
+        return found[0] if found else None
+
+    def _actions(self, kind: str) -> list[str]:
+        return [name for name in self.client._registered_funcs if name.startswith(f"{kind}.")]
+
+    @property
+    def has_mods(self) -> bool:
+        """Whether something of the user's stands around the app."""
+        return has_mods(self.client)
 
 
 # --- where it may be --------------------------------------------------------------
@@ -119,7 +143,9 @@ def in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
         if not clients and not classes:
             raise ConfigError(f"{where}: {NOTHING}")
         found = _only(clients or classes, "clients", where)
-    server = servers[0] if len(servers) == 1 else None
+    if len(servers) > 1:
+        raise ConfigError(f"{where}: has {len(servers)} ServerApps: leave one")
+    server = servers[0] if servers else None
     return FlowerApp(where, _client_app(found, where), lambda: server)
 
 

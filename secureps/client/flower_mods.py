@@ -30,6 +30,11 @@ def check_mods(app: ClientApp, where: str, legacy: bool) -> None:
         _refuse(where, mod, legacy)
 
 
+def has_mods(app: ClientApp) -> bool:
+    """Whether an app has any mods, of its functions too."""
+    return next(_mods(app), None) is not None
+
+
 def _mods(app: ClientApp) -> Iterator[Any]:
     """All mods of an app, those of single functions too, from outside in."""
     yield from app._mods

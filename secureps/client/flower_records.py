@@ -6,7 +6,7 @@ What must not live here: apps and messages (`client.flower`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from secureps.client.trainer import Array as NumpyArray
 from secureps.client.trainer import check_like
-from secureps.errors import DamagedStore, NotFinite, WrongShape
+from secureps.errors import ConfigError, DamagedStore, NotFinite, WrongShape
 from secureps.store.checkpoint import read_state, write_state
 
 Tensors = dict[str, NumpyArray]
 
 KEPT = 3
-"""Files of `States`: the state before this version, and two for a run that had to go back."""
+"""Versions in `States`: the one before this one, and two for a run that had to go back."""
 
 KINDS = {"arrays": ArrayRecord, "metrics": MetricRecord, "config": ConfigRecord}
 """Flower's records, and what they are called in the files of `States`."""
@@ -51,8 +51,11 @@ class FlowerModel:
         return cls({_ours(n, nameless): _numpy(n, a) for n, a in arrays.items()}, nameless)
 
     @classmethod
-    def of_file(cls, tensors: Mapping[str, NumpyArray]) -> FlowerModel:
-        """As a safetensors file has it; the order of names is the file's, but for arr_0, ..."""
+    def of_file(cls, tensors: Mapping[str, NumpyArray], names: Sequence[str] = ()) -> FlowerModel:
+        """As a safetensors file has it; without `names` in the file's order, but for arr_0, ..."""
+        if names:
+            nameless = list(names) == [_ours(str(i), True) for i in range(len(names))]
+            return cls({name: tensors[name] for name in names}, nameless)
         expected = [_ours(str(i), True) for i in range(len(tensors))]
         nameless = set(tensors) == set(expected)
         return cls({name: tensors[name] for name in (expected if nameless else tensors)}, nameless)
@@ -84,6 +87,22 @@ class FlowerModel:
         if reason is not None:
             raise WrongShape(f"the app's fit returned another model: {reason}")
         return {name: _like(self.tensors[name], found[name], name) for name in self.tensors}
+
+    def refuse_unsummable(self, where: str) -> None:
+        """Raises ConfigError: nothing in it is a number that an average means anything for."""
+        if any(
+            a.size and a.dtype.kind in "fiu" and a.dtype != np.uint8 for a in self.tensors.values()
+        ):
+            return
+        listed = ", ".join(
+            f"{name} ({array.dtype}, {array.size} values)"
+            for name, array in list(self.tensors.items())[:3]
+        )
+        raise ConfigError(
+            f"{where}: its model has no numbers to average: {listed}. What is "
+            "serialized into bytes, as XGBoost's trees or a pickle, cannot be added up under "
+            "encryption: send the model's numbers as arrays, or train such models with Flower alone"
+        )
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -118,68 +137,96 @@ def _like(wanted: NumpyArray, found: NumpyArray, name: str) -> NumpyArray:
     return cast
 
 
+EVALUATED = "-evaluated"
+"""Ends the name of a file that an evaluation left."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Place:
+    """After which version a state is, and whether that was evaluated meanwhile."""
+
+    version: int
+    evaluated: bool
+
+    @classmethod
+    def of(cls, path: Path) -> _Place:
+        number = path.stem.removeprefix("state-").removesuffix(EVALUATED)
+        return cls(int(number), path.stem.endswith(EVALUATED))
+
+    @property
+    def name(self) -> str:
+        return f"state-{self.version:012d}{EVALUATED * self.evaluated}.safetensors"
+
+
 class States:
     """`context.state` by the version it came after; in memory if there is no folder.
 
     A fit at version n starts from the newest state of n or before, and leaves n + 1: a fit that
-    a killed client repeats finds what it found the first time.
+    a killed client repeats finds what it found the first time. The evaluation of version n comes
+    before the fit: it starts from what the last fit left, and its own state is found by this one.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._memory: dict[int, tuple[Tensors, str]] = {}
+        self._memory: dict[_Place, tuple[Tensors, str]] = {}
 
-    def before(self, version: int) -> RecordDict:
-        """What the fit at `version` starts from; DamagedStore if its file is torn."""
-        return self._load([known for known in self._versions() if known <= version])
+    def before(self, version: int, evaluates: bool = False) -> RecordDict:
+        """What the fit or evaluation at `version` starts from; DamagedStore if its file is torn."""
+        newest = _Place(version, not evaluates)
+        return self._load([known for known in self._places() if known <= newest])
 
     def newest(self) -> RecordDict:
-        """What the last fit left."""
-        return self._load(self._versions())
+        """What the last fit or evaluation left."""
+        return self._load(self._places())
 
-    def keep(self, version: int, state: RecordDict) -> None:
-        """What the fit at `version` left; whatever came later is of a run that went back."""
-        if not state and not self._versions():
+    def keep(self, version: int, state: RecordDict, evaluated: bool = False) -> None:
+        """What the fit at `version` left; whatever came later is of a run that went back.
+
+        Or, with `evaluated`, what the evaluation of `version` left.
+        """
+        if not state and not self._places():
             return
-        arrays, text = _plain(state)
+        place = _Place(version, True) if evaluated else _Place(version + 1, False)
+        arrays, text = to_plain(state)
         if self._folder is None:
-            self._memory[version + 1] = arrays, text
+            self._memory[place] = arrays, text
         else:
-            write_state(self._file(version + 1), arrays, {"state": text})
-        known = self._versions()
-        earlier = [other for other in known if other <= version + 1]
-        for other in set(known) - set(earlier[-KEPT:]):
-            self._drop(other)
+            write_state(self._file(place), arrays, {"state": text})
+        known = self._places()
+        later = {other for other in known if other > place and not evaluated}
+        versions = sorted({other.version for other in known if other not in later})[-KEPT:]
+        for other in known:
+            if other in later or other.version < versions[0]:
+                self._drop(other)
 
-    def _versions(self) -> list[int]:
+    def _places(self) -> list[_Place]:
         if self._folder is None:
             return sorted(self._memory)
-        paths = self._folder.glob("state-*.safetensors")
-        return sorted(int(path.stem.partition("-")[2]) for path in paths)
+        return sorted(_Place.of(path) for path in self._folder.glob("state-*.safetensors"))
 
-    def _load(self, versions: list[int]) -> RecordDict:
-        if not versions:
+    def _load(self, places: list[_Place]) -> RecordDict:
+        if not places:
             return RecordDict()
         if self._folder is None:
-            return _state(*self._memory[versions[-1]])
-        arrays, metadata = read_state(self._file(versions[-1]), None)
+            return from_plain(*self._memory[places[-1]])
+        arrays, metadata = read_state(self._file(places[-1]), None)
         try:
-            return _state(arrays, metadata["state"])
+            return from_plain(arrays, metadata["state"])
         except (KeyError, ValueError, TypeError) as error:
-            raise DamagedStore(f"{self._file(versions[-1])}: not a state: {error}") from None
+            raise DamagedStore(f"{self._file(places[-1])}: not a state: {error}") from None
 
-    def _drop(self, version: int) -> None:
+    def _drop(self, place: _Place) -> None:
         if self._folder is None:
-            del self._memory[version]
+            del self._memory[place]
         else:
-            self._file(version).unlink()
+            self._file(place).unlink()
 
-    def _file(self, version: int) -> Path:
+    def _file(self, place: _Place) -> Path:
         assert self._folder is not None
-        return self._folder / f"state-{version:012d}.safetensors"
+        return self._folder / place.name
 
 
-def _plain(state: RecordDict) -> tuple[Tensors, str]:
+def to_plain(state: RecordDict) -> tuple[Tensors, str]:
     """Every array's own bytes as a tensor, and everything else as JSON."""
     arrays: Tensors = {}
     records: list[tuple[str, str, dict[str, Any]]] = []
@@ -197,7 +244,7 @@ def _plain(state: RecordDict) -> tuple[Tensors, str]:
     return arrays, json.dumps(records)
 
 
-def _state(arrays: Mapping[str, NumpyArray], text: str) -> RecordDict:
+def from_plain(arrays: Mapping[str, NumpyArray], text: str) -> RecordDict:
     state = RecordDict()
     for name, kind, items in json.loads(text):
         if kind == "arrays":

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.client.settings import refuse_misspelt
-from secureps.client.trainer import Array, Setting
-from secureps.errors import ConfigError, DamagedStore
+from secureps.client.trainer import Setting
+from secureps.errors import ConfigError
 from secureps.sections import toml_value
-from secureps.store.checkpoint import read_state
 
 NODE = {"partition": "partition-id", "partitions": "num-partitions"}
 """Settings of `up` and `simulate`, and what Flower's simulations call them in node_config."""
@@ -52,17 +51,6 @@ class Settings:
                     run[name] = node[name]
         refuse_misspelt(node.keys() - NODE.values(), declared.keys() - given.keys())
         return cls(node, run, initial)
-
-    def model(self) -> dict[str, Array]:
-        """The tensors of `initial`; ConfigError if there are none."""
-        assert self.initial is not None
-        try:
-            tensors = read_state(self.initial, None)[0]
-        except DamagedStore as error:
-            raise ConfigError(f"initial: {error}") from None
-        if not tensors:
-            raise ConfigError(f"initial: {self.initial} has no tensors")
-        return tensors
 
 
 def _typed(name: str, value: Setting, kind: type) -> Setting:

@@ -394,7 +394,7 @@ class MemberHands:
         section = pinned.plan.section.evaluation
         assert section is not None
         try:
-            judgement = judge(holdings.trainer, self._assemble(task), section)
+            judgement = judge(holdings.trainer, self._assemble(task), section, task.model)
         except ScriptFailed as error:  # the run is about training, which goes on
             self._notes.tell((f"sends no evaluation: {error}",))
             return Contributed((), (), () if task.aim is None else (task.aim,))

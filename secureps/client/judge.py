@@ -16,10 +16,11 @@ from secureps.client.trainer import Array, EvaluateResult, Evaluator
 from secureps.config import EvaluationSection
 from secureps.errors import Malformed, WrongShape
 from secureps.messages.evaluation import Metric
+from secureps.messages.orders import GroupVersion
 from secureps.policy.evaluation import check_metrics, to_vector
 
 LOSS = "loss"
-"""The metric that every result has."""
+"""The name of the loss among the metrics."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,21 +39,28 @@ class Judgement:
 
 
 def judge(
-    evaluator: Evaluator, parameters: dict[str, Array], section: EvaluationSection
+    evaluator: Evaluator,
+    parameters: dict[str, Array],
+    section: EvaluationSection,
+    model: tuple[GroupVersion, ...],
 ) -> Judgement:
-    """Has a model judged; the evaluator gets it for itself.
+    """Has a model judged, of these versions; the evaluator gets it for itself.
 
     Raises:
         ScriptFailed: the holder's code raised; or a metric of the plan is missing or no number.
     """
     with blamed("evaluate"):
-        result = evaluator.evaluate(parameters)
+        evaluate_at = getattr(evaluator, "evaluate_at", None)
+        if evaluate_at is None:
+            result = evaluator.evaluate(parameters)
+        else:
+            result = evaluate_at(parameters, {at.group: at.version for at in model})
     with blamed("what evaluate returned"):
         if not isinstance(result, EvaluateResult):
             raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
         if result.examples < 1:
             raise Malformed(f"{result.examples} held-out examples: at least 1 is needed")
-        values = {LOSS: result.loss, **result.metrics}
+        values = ({} if result.loss is None else {LOSS: result.loss}) | result.metrics
         vector = to_vector(section, values)
         metrics = tuple(Metric(name, float(values[name])) for name in sorted(section.metrics))
         check_metrics(section, metrics)

@@ -30,4 +30,6 @@ class Panel:
 
         common = set.intersection(*(set(result.metrics) for result in results))
         metrics = {name: mean([r.metrics[name] for r in results]) for name in sorted(common)}
-        return EvaluateResult(mean([result.loss for result in results]), total, metrics)
+        losses = [result.loss for result in results if result.loss is not None]
+        loss = mean(losses) if len(losses) == len(results) else None
+        return EvaluateResult(loss, total, metrics)

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from secureps.client.blame import blamed, told_of
+from secureps.client.flower_served import Founded, FoundingOrder
 from secureps.client.runner import looked_at
 from secureps.client.settings import Asked
 from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, record_privacy
@@ -76,15 +77,37 @@ class Script:
                 "Flower app"
             )
 
-    def make(self, settings: Mapping[str, Setting], state: Path | None = None) -> Trainer:
+    def make(
+        self, settings: Mapping[str, Setting], state: Path | None = None, name: str = ""
+    ) -> Trainer:
         """One data holder's trainer; `state` is its client's state folder, None for memory."""
         with blamed("make(settings)"):
             if not isinstance(self._source, ModuleType):
-                return self._source.make(settings, state)
+                return self._source.make(settings, state, name)
             asked = Asked(settings)
             made = cast(Trainer, self._source.make(asked))
         asked.refuse_misspelt()
         return made
+
+    def found(self, settings: Mapping[str, Setting], order: FoundingOrder) -> Founded | None:
+        """What a Flower app's ServerApp decides, run here; None of what has none.
+
+        Raises:
+            ConfigError: it fails, or asks for what cannot be had here; says what.
+        """
+        if isinstance(self._source, ModuleType):
+            return None
+        return self._source.found(settings, order)
+
+    @property
+    def takes_initial(self) -> bool:
+        """Whether version 0's file is one of its settings: `initial`."""
+        return not isinstance(self._source, ModuleType)
+
+    @property
+    def own_code(self) -> str:
+        """Why the script runs in its clients alone; empty if others may train and judge with it."""
+        return "" if isinstance(self._source, ModuleType) else self._source.own_code
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> Evaluator | None:
         """Who judges on the federation's held-out records, if the script can tell."""

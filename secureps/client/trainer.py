@@ -175,10 +175,10 @@ class EvaluateResult:
     `RecordPrivacy` does not cover them: they are the exact values. Where a plan evaluates, they
     leave this client as encrypted integers, and what everybody sees is their mean over at
     least the minimum cohort; no epsilon covers the held-out records. A designated evaluator's
-    are told as they are.
+    are told as they are. Who knows no loss says None.
     """
 
-    loss: float
+    loss: float | None
     examples: int
     metrics: dict[str, float]
 
@@ -209,6 +209,9 @@ class Trainer(Evaluator, Protocol):
 
     Another is `examples() -> int`: how many records it trains on, as `FitResult.examples` will say.
     Without it a client trains once before the run's first round, to know how much it counts.
+
+    Another is `evaluate_at(parameters, versions)`, `evaluate` of a published model whose base
+    version of every group is told; without it `evaluate` is asked.
 
     Another is `refuse_settings(settings, privacy)`, of a `FitConfig`: it raises ConfigError for
     settings that `fit` does not take, PlanRefused for a model that it cannot train under this

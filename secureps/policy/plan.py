@@ -29,6 +29,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.model.optimizer import Optimizer, OptimizerSettings, ScheduleSettings, build_optimizer
+from secureps.policy.canonical import canonical
 from secureps.policy.coverage import (
     refuse_adaptive,
     refuse_client_privacy,
@@ -63,22 +64,7 @@ class Plan:
     @property
     def text(self) -> str:
         """Canonical JSON: what the run id binds. Leaves out who takes part on this machine."""
-        body = self.section.model_dump(mode="json", exclude={"federation"})
-        if body["work"] is None:
-            del body["work"]
-        for group in body["group"]:  # without them, the text is that of before they were known
-            for key in ("adaptive", "sparse", "versions"):
-                if group[key] is None:
-                    del group[key]
-        evaluation = body["evaluation"] or {}
-        for rule in (*(group["rule"] for group in body["group"]), evaluation.get("rule")):
-            if rule is not None and rule.get("fraction") == 1:
-                del rule["fraction"]
-        return json.dumps(
-            {"plan": body, "initial_digest": self.initial_digest},
-            sort_keys=True,
-            separators=(",", ":"),
-        )
+        return canonical(self.section, self.initial_digest)
 
     @staticmethod
     @lru_cache(maxsize=8)

@@ -41,7 +41,11 @@ class Baselines:
     def best(self) -> Score | None:
         """The best holder alone."""
         scores = list(self.alone.values())
-        return max(scores, key=lambda s: -s.value if s.measure == "loss" else s.value, default=None)
+
+        def merit(score: Score) -> float:
+            return -score.value if "loss" in score.measure.lower() else score.value
+
+        return max(scores, key=merit, default=None)
 
 
 def train_alone(
@@ -99,7 +103,9 @@ def run_baselines(race: Race, judge: Judge, say: Say) -> Baselines:
     if not judge.note and not race.start:
         notes.append("holders alone: left out, because version 0 is not in a checkpoint")
     alone: dict[str, Score] = {}
-    if not judge.note and race.start:
+    if race.script.own_code:
+        notes.append(f"holders alone: left out, {race.script.own_code}")
+    elif not judge.note and race.start:
         for name, settings in race.holders.items():
             say(f"for comparison, trains {name} alone")
             try:

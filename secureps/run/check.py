@@ -17,9 +17,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from secureps.client.hands import schema_of
 from secureps.client.script import refuse_privacy, speaks_flower
 from secureps.config import FederationSection
 from secureps.crypto.cipher import Opening
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.messages.schema import Schema
 from secureps.policy.committee_cost import CommitteeCost
@@ -29,6 +31,7 @@ from secureps.policy.footprint import Footprint, Service
 from secureps.policy.kinds import Kind, refuse_statistics, remarks
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rule_words import RuleWords
+from secureps.run.founding import Founding, found
 from secureps.run.names import shard_names
 from secureps.run.progress import headed
 from secureps.run.script_process import Assignment, script_process
@@ -60,7 +63,13 @@ def check(path: Path, values: int | None = None) -> Explanation:
     """
     plan, cast = _read(path)
     with naming(path):
-        sizes, notes, examples = _sizes(plan, path, cast, values)
+        founding = None
+        if cast is not None and values is None:
+            seed = UnsafeSeed(0)
+            founding = found(plan, cast.script, cast.settings, cast.clients, seed)
+        if founding is not None:
+            plan = Plan(founding.section, plan.initial_digest)
+        sizes, notes, examples = _sizes(plan, path, cast, values, founding)
         around = service(plan, cast.clients if cast else None)
         explanation = explain(plan, sizes, around, examples)
         return replace(explanation, remarks=(*explanation.remarks, *notes))
@@ -119,7 +128,7 @@ def _read(path: Path) -> tuple[Plan, _Cast | None]:
 
 
 def _sizes(
-    plan: Plan, path: Path, cast: _Cast | None, values: int | None
+    plan: Plan, path: Path, cast: _Cast | None, values: int | None, founding: Founding | None
 ) -> tuple[dict[str, int], tuple[str, ...], tuple[int, ...]]:
     """The values of every group, what is to be said of the model that was looked at, and how many
     examples holders have, if the script tells."""
@@ -128,6 +137,9 @@ def _sizes(
             raise ConfigError(f"--values: {path} has {len(plan.groups)} groups; name a script")
         (group,) = plan.groups
         return {group: values + (plan.adaptive(group) is not None)}, (), ()
+    if founding is not None:
+        layout = plan.layout(schema_of(founding.founded.model))
+        return {group.name: group.size for group in layout.groups}, founding.notes, ()
     schema, kinds, examples = _model(plan, path, cast)
     refuse_statistics(plan, schema, kinds)
     sizes = {group.name: group.size for group in plan.layout(schema).groups}

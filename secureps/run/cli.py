@@ -18,6 +18,7 @@ import typer
 from secureps import __version__
 from secureps.errors import SecurepsError, exit_status
 from secureps.run.keeping import backup, budget, restore
+from secureps.run.options import Insecure, LogFormat, MLflow, TensorBoard, UnsafeSeed
 
 app = typer.Typer(
     name="secureps",
@@ -30,37 +31,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-UnsafeSeed = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        show_envvar=False,
-        metavar="N",
-        help="Repeat a run bit for bit. On this machine alone: it gives [red]no privacy[/red].",
-    ),
-]
-Insecure = Annotated[
-    bool,
-    typer.Option("--insecure-for-tests", help="What --unsafe-seed needs: no real data."),
-]
-
-TensorBoard = Annotated[
-    Path | None,
-    typer.Option("--tensorboard", metavar="DIR", help="Write event files too, in a folder of DIR."),
-]
-
-MLflow = Annotated[
-    str | None,
-    typer.Option(
-        "--mlflow", metavar="DIR_OR_URI", help="Write to MLflow too: a folder or a tracking URI."
-    ),
-]
-
-LogFormat = Annotated[
-    Literal["text", "json"],
-    typer.Option("--log-format", help="Of stderr: lines for people, or a JSON object a line."),
-]
 
 
 def _version(wanted: bool) -> None:
@@ -208,6 +178,29 @@ def check(
     console = Console()
     for part in tables(explanation):
         console.print(part)
+
+
+@app.command()
+def flower(
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="A plan whose federation names a Flower app.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.")],
+) -> None:
+    """Run a Flower app's ServerApp once, where the plan is made, and nowhere else.
+
+    Writes DIR/plan.toml, with what the strategy asks for, and
+    DIR/initial.safetensors: version 0 and what clients are told in every
+    version. Says what became of each setting; what cannot be had is refused by
+    name. `up`, `simulate` and `check` do it by themselves.
+    """
+    _one_thread()
+    from rich.console import Console
+
+    from secureps.crypto.sampling import SecretSeed
+    from secureps.run.founding import prepare
+
+    prepare(plan, out, SecretSeed.from_os(), Console())
 
 
 @app.command()

@@ -24,4 +24,4 @@ def join(script: Path, joining: Joining, settings: Mapping[str, Setting]) -> str
         SecurepsError: whatever ended it before.
     """
     source = Script(script)
-    return take_part(joining, source.make(settings, joining.state)).reason
+    return take_part(joining, source.make(settings, joining.state, joining.name)).reason

@@ -37,16 +37,22 @@ class Score:
 
     measure: str
     value: float
-    loss: float
+    loss: float | None
     examples: int
 
     @classmethod
     def of(cls, result: EvaluateResult) -> Score:
         """Of what `evaluate` returned."""
-        for measure in ("accuracy", *sorted(result.metrics)):
+        scores = sorted(name for name in result.metrics if "loss" not in name.lower())
+        for measure in ("accuracy", *scores):
             if measure in result.metrics:
                 return cls(measure, result.metrics[measure], result.loss, result.examples)
-        return cls("loss", result.loss, result.loss, result.examples)
+        if result.loss is not None:
+            return cls("loss", result.loss, result.loss, result.examples)
+        if not result.metrics:
+            raise WrongShape("the evaluation has neither a loss nor a metric")
+        measure = min(result.metrics)
+        return cls(measure, result.metrics[measure], None, result.examples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +203,10 @@ def _evaluated(evaluator: Evaluator, model: dict[str, NDArray[Any]]) -> Evaluate
         if not isinstance(result, EvaluateResult):
             raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
         score = Score.of(result)
-        for name, value in (("loss", score.loss), (score.measure, score.value)):
+        values = {score.measure: score.value}
+        for name, value in (
+            values if score.loss is None else {"loss": score.loss, **values}
+        ).items():
             if not math.isfinite(value):
                 raise NotFinite(f"{name} is {value}")
     return result

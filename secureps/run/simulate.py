@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from secureps.run.claim import new_folder
 from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.extras import Extras, Heading, open_sinks
 from secureps.run.folding import folded
+from secureps.run.founding import found
 from secureps.run.metrics import Metrics, Tell
 from secureps.run.names import client_names
 from secureps.run.scoring import Judge, Look, Score
@@ -78,7 +79,10 @@ class Scenario:
 
     def settings(self, partition: int) -> dict[str, Setting]:
         """What a client's script is given."""
-        own = {"partition": partition, "partitions": self.section.clients}
+        own: dict[str, Setting] = {"partition": partition, "partitions": self.section.clients}
+        initial = self.plan.section.initial
+        if initial is not None and self.script().takes_initial:
+            own["initial"] = initial
         return {**self.section.settings, **own}
 
     def heading(self, folder: Path) -> Heading:
@@ -166,6 +170,14 @@ def simulate(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
         f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
     )
+    seed = UnsafeSeed(scenario.section.seed)
+    script = path.parent / scenario.section.script
+    settings, clients = scenario.section.settings, scenario.section.clients
+    founding = found(scenario.plan, script, settings, clients, seed)
+    if founding is not None:
+        for note in founding.notes:
+            say(note)
+        scenario = replace(scenario, plan=founding.write(folder))
     warm_for(scenario.plan, say)
     with Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
         play = Play(scenario, folder, sinks.add)
@@ -328,7 +340,8 @@ class Play:
             result = self.judge.result(simulation.model())
             if result is not None:
                 self._score = Score.of(result)
-                self.metrics.judged(versions, {"loss": result.loss, **result.metrics})
+                loss = {} if result.loss is None else {"loss": result.loss}
+                self.metrics.judged(versions, {**loss, **result.metrics})
                 score = f", {self._score.measure} {self._score.value:.3f}"
         return (
             f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "

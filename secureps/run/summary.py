@@ -95,8 +95,9 @@ def _models(summary: Summary) -> Table:
     if best is not None:
         mean = sum(s.value for s in alone) / len(alone)
         table.add_row("one holder alone, the best", *_score(best))
-        loss = sum(s.loss for s in alone) / len(alone)
-        table.add_row("one holder alone, on average", f"{mean:.4f}", f"{loss:.4f}")
+        losses = [s.loss for s in alone if s.loss is not None]
+        loss = f"{sum(losses) / len(losses):.4f}" if losses else "-"
+        table.add_row("one holder alone, on average", f"{mean:.4f}", loss)
     if summary.baselines.central is not None:
         table.add_row("all data at one party, no privacy", *_score(summary.baselines.central))
     return table
@@ -144,4 +145,6 @@ def _costs(summary: Summary) -> Table:
 
 
 def _score(score: Score | None) -> tuple[str, str]:
-    return ("-", "-") if score is None else (f"{score.value:.4f}", f"{score.loss:.4f}")
+    if score is None:
+        return "-", "-"
+    return f"{score.value:.4f}", "-" if score.loss is None else f"{score.loss:.4f}"

@@ -25,6 +25,7 @@ from secureps.client.runner import LOCAL
 from secureps.client.script import refuse_privacy, speaks_flower
 from secureps.client.trainer import Setting
 from secureps.config import FederationSection
+from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import ConfigError, InternalError, SecurepsError, from_wire, naming
 from secureps.policy.kinds import refuse_statistics, remarks
 from secureps.policy.plan import Plan, load_plan
@@ -46,6 +47,7 @@ from secureps.run.folder import (
     write_coordinator,
     write_servers,
 )
+from secureps.run.founding import found
 from secureps.run.interruption import noted, terminable, told_how_to_go_on, told_that_it_stops
 from secureps.run.metrics import Metrics
 from secureps.run.progress import Progress
@@ -108,8 +110,16 @@ def up(order: Order, console: Console) -> Path:
     root = order.out if order.out is not None else default_root(plan)
     heading = _heading(order, plan, root)
     order.extras.require(heading)
+    script, settings = (order.plan.parent / federation.script).resolve(), federation.settings
+    unsafe = order.unsafe_seed
+    seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
+    founding = found(plan, script, settings, federation.clients, seed)
     _warm(plan, console)
     folder = make_folder(root, order.plan, plan, cast)
+    if founding is not None:
+        for part in founding.tables():
+            console.print(part)
+        plan = founding.write(folder.root)
     Origin.of(order.plan, order.unsafe_seed).write(folder)
     with claimed(folder.root):
         _play(Troupe(order, folder, plan, federation, cast), heading, console)
@@ -228,7 +238,9 @@ def _federate(
         # baselines may take as long as the run did: who interrupts them has these
         draw(metrics.lines, _sheet(plan, None, unsafe), folder.report)
         versions = max(outcome.versions.values(), default=0)
-        baselines = script.baselines(versions, _start(folder), progress.doing)
+        baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
+        if troupe.federation.baselines:
+            baselines = script.baselines(versions, _start(folder), progress.doing)
         notes = outcome.notes + _lost(outcome) + baselines.notes
         return outcome, replace(baselines, notes=notes)
 

@@ -228,7 +228,8 @@ class Watch:
         self._judged = versions
         self._scored = (score, folded(versions))
         if score is not None:
-            self._metrics.judged(versions, {score.measure: score.value, "loss": score.loss})
+            loss = {} if score.loss is None else {"loss": score.loss}
+            self._metrics.judged(versions, {score.measure: score.value, **loss})
 
     def _view(self, status: Status) -> View:
         plan = self._watched.plan

@@ -1,0 +1,33 @@
+"""A plan as text: the same bytes for the same plan, whatever the file looked like.
+
+What must not live here: what a plan means (`policy.plan`).
+"""
+
+from __future__ import annotations
+
+import json
+
+from secureps.config import PlanSection
+
+LATER = ("adaptive", "sparse", "versions")
+"""Keys of a group that are left out where they say nothing."""
+
+
+def canonical(section: PlanSection, initial_digest: str) -> str:
+    """JSON that the run id binds, without who takes part on this machine.
+
+    Without keys that say nothing the text is that of before they were known, and so are run ids.
+    """
+    body = section.model_dump(mode="json", exclude={"federation"})
+    if body["work"] is None:
+        del body["work"]
+    for group in body["group"]:
+        for key in LATER:
+            if group[key] is None:
+                del group[key]
+    evaluation = body["evaluation"] or {}
+    for rule in (*(group["rule"] for group in body["group"]), evaluation.get("rule")):
+        if rule is not None and rule.get("fraction") == 1:
+            del rule["fraction"]
+    text = {"plan": body, "initial_digest": initial_digest}
+    return json.dumps(text, sort_keys=True, separators=(",", ":"))
