@@ -135,7 +135,8 @@ class Judge:
             self.note = f"no held-out score: {error}"
             return
         if self._evaluator is None:
-            self.note = "no held-out score: the script has no make_evaluator(settings)"
+            why = script.own_code or "the script has no make_evaluator(settings)"
+            self.note = f"no held-out score: {why}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -203,10 +204,7 @@ def _evaluated(evaluator: Evaluator, model: dict[str, NDArray[Any]]) -> Evaluate
         if not isinstance(result, EvaluateResult):
             raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
         score = Score.of(result)
-        values = {score.measure: score.value}
-        for name, value in (
-            values if score.loss is None else {"loss": score.loss, **values}
-        ).items():
-            if not math.isfinite(value):
+        for name, value in (("loss", score.loss), (score.measure, score.value)):
+            if value is not None and not math.isfinite(value):
                 raise NotFinite(f"{name} is {value}")
     return result
