@@ -1,0 +1,216 @@
+"""The worked example of docs/operations.md, command by command, on three machines."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests.nursery import ROOT
+
+PAGE = ROOT / "docs" / "operations.md"
+MACHINES = {"ps": "10.77.0.1", "north": "10.77.0.2", "south": "10.77.0.3"}
+PATIENCE = 120.0
+
+SCRIPT = """
+import numpy as np
+from secureps.client.trainer import EvaluateResult, FitResult
+
+class Steps:
+    def __init__(self, number):
+        self.number = number
+    def parameters(self, seed):
+        return {"weight": np.zeros((30, 7), np.float32)}
+    def fit(self, parameters, config):
+        return FitResult({"weight": parameters["weight"] + np.float32(0.25)}, 10, {}, 1)
+    def evaluate(self, parameters):
+        return EvaluateResult(0.0, 10, {})
+
+def make(settings):
+    return Steps(int(settings["partition"]))
+"""
+
+SCP = """#!/bin/sh
+# Copies to another machine's folder: SOURCES... NAME.example:FOLDER
+for last; do :; done
+machine=${last%%.example:*} folder=${last#*:}
+mkdir -p "$MACHINES/$machine/$folder"
+while [ $# -gt 1 ]; do
+  case $1 in -*) ;; *) cp -r "$1" "$MACHINES/$machine/$folder/" ;; esac
+  shift
+done
+"""
+SSH = """#!/bin/sh
+machine=${1%%.example}; shift
+cd "$MACHINES/$machine" && exec "$@"
+"""
+
+
+def possible() -> str:
+    """Why there can be no machines here; empty if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "network namespaces need ip (iproute2)"
+    name = f"sps-{uuid.uuid4().hex[:6]}"
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
+        return "no network namespaces can be made here"
+    tried = ip("link", "add", "br0", "type", "bridge", at=name, check=False)
+    subprocess.run(["ip", "netns", "del", name], check=True)
+    return "no bridge can be made here" if tried else ""
+
+
+def ip(*words: str, at: str = "", check: bool = True) -> int:
+    where = ["-n", at] if at else []
+    return subprocess.run(["ip", *where, *words], capture_output=True, check=check).returncode
+
+
+class Machines:
+    """Three network namespaces on one bridge in a fourth; `with` removes them, and all in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._own = uuid.uuid4().hex[:6]
+        self._made: list[str] = []
+        for tool, text in (("scp", SCP), ("ssh", SSH)):
+            (folder / "bin").mkdir(exist_ok=True)
+            (folder / "bin" / tool).write_text(text)
+            (folder / "bin" / tool).chmod(0o755)
+
+    def __enter__(self) -> Machines:
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._made:
+            for _try in range(50):
+                found = subprocess.run(
+                    ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
+                ).stdout.split()
+                for pid in found:
+                    with suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+                if not found:
+                    break
+                time.sleep(0.05)
+            ip("netns", "del", name, check=False)
+            shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
+
+    def _name(self, machine: str) -> str:
+        return f"sps-{self._own}-{machine}"
+
+    def _make(self, machine: str) -> str:
+        name = self._name(machine)
+        ip("netns", "add", name)
+        self._made.append(name)
+        ip("link", "set", "lo", "up", at=name)
+        return name
+
+    def _build(self) -> None:
+        hub = self._make("hub")
+        ip("link", "add", "br0", "type", "bridge", at=hub)
+        ip("link", "set", "br0", "up", at=hub)
+        for machine, address in MACHINES.items():
+            name = self._make(machine)
+            ip(
+                "link",
+                "add",
+                "eth0",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                machine,
+                "netns",
+                hub,
+                at=name,
+            )
+            ip("link", "set", machine, "master", "br0", "up", at=hub)
+            ip("addr", "add", f"{address}/24", "dev", "eth0", at=name)
+            ip("link", "set", "eth0", "up", at=name)
+            own = Path("/etc/netns") / name
+            own.mkdir(parents=True)
+            names = [f"{where} {each}.example" for each, where in MACHINES.items()]
+            (own / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
+            (self.folder / machine).mkdir(exist_ok=True)
+
+    def run(self, machine: str, commands: str, **variables: str) -> str:
+        """Commands as they stand on the page, in the machine's own folder; what they printed."""
+        log = self.folder / f"{machine}-{len(list(self.folder.glob('*.log')))}.log"
+        path = f"{self.folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        around = {**os.environ, "PATH": path, "MACHINES": str(self.folder), "PYTHONPATH": str(ROOT)}
+        with log.open("w") as out:
+            ended = subprocess.run(
+                ["ip", "netns", "exec", self._name(machine), "bash", "-ec", commands],
+                cwd=self.folder / machine,
+                env={**around, "OMP_NUM_THREADS": "1", **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                timeout=PATIENCE,
+                check=False,
+            )
+        assert ended.returncode == 0, log.read_text()
+        return log.read_text()
+
+    def logs(self) -> str:
+        return "\n".join(f"{p.name}: {p.read_text()[-1500:]}" for p in self.folder.glob("*.log"))
+
+
+def blocks() -> Iterator[tuple[list[str], str]]:
+    """(machines, commands) of the page's blocks, in their order."""
+    _, _, section = PAGE.read_text().partition("\n## Three machines, ")
+    section = section.partition("\n## ")[0]
+    for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL):
+        where = re.match(r"# on ([a-z ]+):", block)
+        assert where is not None, block
+        yield where.group(1).split(" and "), block
+
+
+def test_every_block_of_the_page_says_where_it_runs() -> None:
+    assert [where for where, _ in blocks()] == [
+        ["north"],
+        ["north"],
+        ["ps"],
+        ["north", "south"],
+        ["ps"],
+    ]
+
+
+def test_three_machines_from_empty_hosts_to_a_model(tmp_path: Path) -> None:
+    if reason := possible():
+        pytest.skip(reason)
+    *starting, (_, export) = blocks()
+    fingerprint = ""
+    with Machines(tmp_path) as machines:
+        for site in ("north", "south"):
+            (tmp_path / site / "digits.py").write_text(SCRIPT)
+        for where, commands in starting:
+            for machine in where:
+                said = machines.run(machine, commands, SITE=machine, FINGERPRINT=fingerprint)
+                fingerprint = fingerprint or re.findall(r"^CA ([0-9a-f]{64})$", said, re.M)[0]
+        end = time.monotonic() + PATIENCE
+        while machines.logs().count("all 3 versions are made") < 4:
+            assert time.monotonic() < end, machines.logs()
+            assert "error:" not in machines.logs(), machines.logs()
+            time.sleep(0.2)
+        machines.run("ps", export)
+        model = load_file(tmp_path / "ps" / "model.safetensors")
+    assert model["weight"].shape == (30, 7)
+    assert abs(model["weight"] - 0.75).max() < 0.01, "three steps of a quarter"
+    assert not (tmp_path / "ps" / "kit" / "private" / "holder-north").exists()
