@@ -13,7 +13,7 @@ import pytest
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages import orders, requests
 from secureps.messages.encoding import payload_digest
-from secureps.messages.schema import Schema
+from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import FOUNDING
 from secureps.model.layout import SCALE
 from secureps.policy.plan import Plan
@@ -193,7 +193,8 @@ def test_a_plan_without_it_has_the_text_and_layout_it_always_had() -> None:
     assert "adaptive" in adaptive_plan("local").text
     for each in (plan, adaptive_plan("local")):
         assert Plan.from_text(each.text).text == each.text
-    assert not plan.layout(SCHEMA).group("all").scaled
+    whole = Schema((*SCHEMA.tensors, TensorSpec("batches.count", (), "int64")))
+    assert not plan.layout(whole).group("all").scaled
 
 
 def test_check_explains_what_it_does_and_costs() -> None:
