@@ -112,10 +112,12 @@ def events_of(simulation: Simulation) -> int:
 
 
 @cache
-def unharmed(cipher: str = "plain", versions: int = 4) -> tuple[Tensors, int]:
+def unharmed(
+    cipher: str = "plain", versions: int = 4, plan: Callable[..., Plan] = small_plan
+) -> tuple[Tensors, int]:
     """The model of a run in which nothing goes wrong, and how many events it had."""
     with TemporaryDirectory() as folder:
-        simulation = small_federation(small_plan(cipher, versions=versions), Path(folder))
+        simulation = small_federation(plan(cipher, versions=versions), Path(folder))
         events = events_of(simulation)
         return simulation.model(), events
 

@@ -18,7 +18,6 @@ from tests.roles_kit import (
     JOIN,
     SHARDS,
     SPARE,
-    STRANGER,
     World,
     answers,
     block_digest,
@@ -117,7 +116,7 @@ def test_charges_are_on_the_ledger_once_even_if_blocks_are_sent_again() -> None:
     world.pump()
     assert world.federation.finished
     assert [c.version for c in world.federation.ledger.of("c1")] == [0, 1]
-    (status,) = answers(world.give(STRANGER, requests.AskStatus()))
+    (status,) = answers(world.give(HOLDER, requests.AskStatus()))
     assert all(m.epsilon > 0 and m.charges == 2 for m in status.members)
 
 
@@ -321,7 +320,7 @@ def test_a_lease_that_ran_out_takes_a_member_from_the_next_round() -> None:
     world.pump()
     assert world.group().version == 1
     assert world.group().reason == "waits for members: 2 of 3 are live"
-    (status,) = answers(world.give(STRANGER, requests.AskStatus()))
+    (status,) = answers(world.give(HOLDER, requests.AskStatus()))
     assert {m.name: m.state for m in status.members}["c2"] == "gone"
     step = world.give("c2", requests.Heartbeat("c2"))
     assert [type(r) for r in step.records] == [records.RoundOpened]

@@ -146,7 +146,7 @@ def test_a_client_that_lost_its_state_goes_on_where_the_coordinator_says(
     party: str, cipher: str, tmp_path: Path
 ) -> None:
     """At whatever event; its trainer is deterministic, so the model is the same."""
-    model, events = unharmed(cipher, versions=3)
+    model, events = unharmed(cipher, versions=3, plan=private_plan)
     for moment in range(1, events, events // 6):
         simulation = lose_state(party, cipher, moment, tmp_path / str(moment))
         assert same(simulation.model(), model), f"{party} at event {moment}"

@@ -316,8 +316,8 @@ def test_a_client_that_lost_its_state_is_told_that_its_budget_is_blind() -> None
             Client(private_plan()),
             3,
             [
-                "this client took part in this run before, and its state is gone: its budget "
-                "does not count what it spent then"
+                "this client took part in this run before, and its state is gone: what it spent "
+                "then counts in its ledger over all runs alone (--ledger)"
             ],
         ),
     ):
