@@ -191,7 +191,7 @@ def test_whatever_is_said_to_the_coordinator_can_be_written_and_sent(cipher: str
 def test_every_message_of_a_run_is_among_them() -> None:
     said = {type(event) for _, event, _ in played("bfv")}
     rare = {requests.Decline, requests.Withdraw, requests.Missing, requests.Spoilt}
-    rare |= {requests.OpenRefused, requests.Retire, requests.Telemetry, Evaluated}
+    rare |= {requests.OpenRefused, requests.Retire, requests.Telemetry, requests.Trouble, Evaluated}
     committee = {requests.Examined, requests.KeyShare}
     asked = {requests.AskRun, requests.AskStatus}
     heard = frozenset().union(*speaking.TO_COORDINATOR.values())
@@ -204,6 +204,7 @@ RARE: tuple[tuple[str, Any], ...] = (
     ("c0", requests.Missing("c0", "all", -1, (SubmissionId("c0", "all", 1),))),
     ("shard-a", requests.Missing("shard-a", "all", 0, (SubmissionId("c0", "all", 1),))),
     ("shard-a", requests.Spoilt("shard-a", "all", 0, "no")),
+    ("shard-a", requests.Trouble("shard-a", "no space left")),
     (HOLDER, requests.OpenRefused(HOLDER, "all", 0, "no")),
     ("c0", requests.Retire("c0")),
     ("c0", requests.Telemetry("c0", "all", 1, (requests.Figure("seconds", 1.0),))),

@@ -24,7 +24,6 @@ from tests.roles_kit import (
     HOLDER,
     SCHEMA,
     SHARDS,
-    STRANGER,
     World,
     answers,
     collecting,
@@ -264,7 +263,7 @@ def test_whoever_ever_submitted_what_an_unsafe_seed_made_is_remembered() -> None
     again = World(world.plan, journal=tuple(world.journal))
     for made in (world, again):
         assert made.federation.unsafe == {"c1"}
-        (status,) = answers(made.give(STRANGER, requests.AskStatus()))
+        (status,) = answers(made.give(HOLDER, requests.AskStatus()))
         marks = {m.name: (m.unsafe, math.isinf(m.epsilon), m.charges) for m in status.members}
         assert marks == {"c0": (False, False, 2), "c1": (True, True, 2), "c2": (False, False, 2)}
 
@@ -279,7 +278,7 @@ def test_a_founding_model_of_an_unsafe_seed_marks_its_founder() -> None:
 
 
 def test_without_privacy_in_the_plan_no_epsilon_is_finite() -> None:
-    (status,) = answers(finished("bfv").give(STRANGER, requests.AskStatus()))
+    (status,) = answers(finished("bfv").give(HOLDER, requests.AskStatus()))
     assert {(m.epsilon, m.unsafe) for m in status.members} == {(math.inf, False)}
 
 

@@ -19,7 +19,7 @@ from tests.streams import seconds
 
 POLICIES = Path(__file__).parent.parent / "policies"
 PRESETS = ("ssp", "buffered", "priority", "async")
-VERSIONS = {"async": 24}
+VERSIONS = {"async": 24, "buffered": 6}
 """Played here; the others are played for four."""
 
 
