@@ -7,6 +7,7 @@ import math
 import re
 import shlex
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ PAGES = (
     "docs/protocol.md",
     "docs/rules.md",
     "docs/threat-model.md",
+    "docs/trainers.md",
+    "docs/tuning.md",
 )
 FOLDERS = ("aggregator", "clients", "policies", "simulations")
 PLACES = (*FOLDERS, "secureps", "docs", "tests", "benchmarks")
@@ -310,6 +313,15 @@ def test_the_plans_reference_has_every_key_and_its_default() -> None:
         rows = re.findall(r"^\| `(\w+)` \| .+? \| (.+?) \| .+ \|$", parts[title], re.MULTILINE)
         wanted = [(name, default(field)) for name, field in section.model_fields.items()]
         assert rows == wanted, title
+
+
+def test_the_plans_reference_has_all_training_options_of_torch() -> None:
+    from secureps.client.torch import LocalSgd
+
+    page = (ROOT / "docs" / "plan.md").read_text()
+    _, _, part = page.partition("\n## `[training]`, of a `TorchTrainer`\n")
+    rows = re.findall(r"^\| `(\w+)` \| \w+ \| `(.+?)` \|", part.partition("\n## ")[0], re.MULTILINE)
+    assert rows == [(each.name, json.dumps(each.default)) for each in fields(LocalSgd)]
 
 
 def test_the_plans_reference_is_linked() -> None:
