@@ -344,7 +344,8 @@ def test_whatever_is_wrong_is_told_in_plain_words_with_its_line(
     path.write_text("\n".join(tables(values)))
     assert parse(kind, read_toml(path), str(path)), "what the wrong values are put into is right"
     refused = 0
-    for place in paths(values):
+    places = [place for place in paths(values) if not told_elsewhere(place, values)]
+    for place in places:
         for wrong in WRONG:
             text = "\n".join(tables(replaced(values, place, wrong)))
             path.write_text(text)
@@ -353,7 +354,14 @@ def test_whatever_is_wrong_is_told_in_plain_words_with_its_line(
             except ConfigError as error:
                 check(str(error), place, positions(text))
                 refused += 1
-    assert refused > 5 * len(list(paths(values)))
+    assert refused > 5 * len(places)
+
+
+def told_elsewhere(place: tuple[str | int, ...], values: dict[str, Any]) -> bool:
+    """Groups differ in their rules, the second plan in its privacy: the rest is tried once."""
+    if values.get("privacy") is CLIENT:
+        return place[0] != "privacy"
+    return place[0] == "group" and len(place) > 2 and place[1] != 0 and place[2] != "rule"
 
 
 def check(told: str, place: tuple[str | int, ...], lines: Mapping[Any, int]) -> None:

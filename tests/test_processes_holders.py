@@ -193,7 +193,8 @@ def test_a_holder_that_lies_is_named_when_all_answer_and_changes_nothing(tmp_pat
         assert processes.journal("coordinator", RoundGivenUp, CohortBurnt) == []
         log = processes.log("coordinator")
     assert [record.holders for record in named] == [("holder-1",), ("holder-1",)]
-    assert [record.number for record in failed] == [named[1].number]
+    # Tried once more where an answer came again meanwhile.
+    assert {record.number for record in failed} == {named[1].number}
     assert failed[0].holders == ("holder-0", "holder-1", "holder-2")
     for record in named:
         assert "but not those of holder-1" in record.reason

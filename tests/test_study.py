@@ -273,7 +273,8 @@ def test_a_rule_that_fails_is_no_trial_and_no_report_of_success(
     (tmp_path / "raising.py").write_text(RULE)
     monkeypatch.syspath_prepend(tmp_path)  # of the workers, too
     path = scenario(tmp_path, '{ name = "async" }', '{ name = "raising:Raises", minimum = 4 }')
-    failed = r"the rule failed: raising:Raises: decide raised KeyError: 'oops' \(raising.py:7\)$"
+    raised = r"decide raised KeyError: 'oops' \(raising.py:7 in decide\)$"
+    failed = f"the rule failed: raising:Raises: {raised}"
     out, text = tmp_path / "out", path.read_text()
     path.write_text(text[: text.index("[[study.variant]]")].replace('"rounds"', '"alone"'))
     path.write_text(path.read_text() + text[text.rindex("[[study.variant]]") :])
