@@ -193,7 +193,7 @@ def test_a_holder_that_lies_is_named_when_all_answer_and_changes_nothing(tmp_pat
         assert processes.journal("coordinator", RoundGivenUp, CohortBurnt) == []
         log = processes.log("coordinator")
     assert [record.holders for record in named] == [("holder-1",), ("holder-1",)]
-    # Tried once more where an answer came again meanwhile.
+    # Another subset with its answer may be tried before the fourth is there.
     assert {record.number for record in failed} == {named[1].number}
     assert failed[0].holders == ("holder-0", "holder-1", "holder-2")
     for record in named:
