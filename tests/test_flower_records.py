@@ -119,9 +119,17 @@ def test_what_is_no_model_is_refused(record: ArrayRecord, reason: str) -> None:
 def test_widths_of_floats_are_cast_and_other_types_are_not() -> None:
     model = FlowerModel.of_file({"w": np.zeros(2, np.float32), "n": np.zeros(2, np.int64)})
     given = {"w": Array(np.array([0.1, 2.0])), "n": Array(np.array([1, 2]))}
-    read = model.read(ArrayRecord(given))
+    before = {name: array + 4 for name, array in model.tensors.items()}
+    read = model.read(ArrayRecord(given), before)
+    assert read["n"].tolist() == [4, 4], "counters stay as they came"
     assert read["w"].dtype == np.float32
     assert read["w"].tolist() == np.array([0.1, 2.0], np.float32).tolist()
     for dtype in (np.int32, np.float64):
         with pytest.raises(WrongShape, match=rf"'n' is {np.dtype(dtype)}, the model's is int64"):
-            model.read(ArrayRecord({**given, "n": Array(np.zeros(2, dtype))}))
+            model.read(ArrayRecord({**given, "n": Array(np.zeros(2, dtype))}), before)
+
+
+def test_a_model_of_integers_alone_is_averaged() -> None:
+    model = FlowerModel.of_file({"counts": np.zeros(2, np.int64)})
+    read = model.read(ArrayRecord({"counts": Array(np.array([1, 2]))}), model.tensors)
+    assert read["counts"].tolist() == [1, 2]

@@ -72,11 +72,13 @@ class FlowerModel:
         names = {name: str(i) if self.nameless else name for i, name in enumerate(self.tensors)}
         return ArrayRecord({theirs: Array(np.asarray(tensors[n])) for n, theirs in names.items()})
 
-    def read(self, record: ArrayRecord) -> Tensors:
-        """What the app made of this model, in its order.
+    def read(self, record: ArrayRecord, given: Mapping[str, NumpyArray]) -> Tensors:
+        """What the app made of the state `given` of this model, in its order.
 
         Floating-point numbers may come in another width than they were given in, because
-        many apps compute in float64: they are cast back.
+        many apps compute in float64: they are cast back. Integers and booleans beside them stay
+        as they were given: they count steps, as BatchNorm does, and in an update's length a
+        hundred steps would leave what trains no room under the clip.
 
         Raises:
             WrongShape: other names, shapes or kinds of numbers; says which.
@@ -86,7 +88,10 @@ class FlowerModel:
         reason = check_like(found, self.shapes)
         if reason is not None:
             raise WrongShape(f"the app's fit returned another model: {reason}")
-        return {name: _like(self.tensors[name], found[name], name) for name in self.tensors}
+        trained = {name: _like(self.tensors[name], found[name], name) for name in self.tensors}
+        if not any(_real(array) for array in trained.values()):
+            return trained
+        return {n: each if _real(each) else given[n].copy() for n, each in trained.items()}
 
     def refuse_unsummable(self, where: str) -> None:
         """Raises ConfigError: nothing in it is a number that an average means anything for."""
@@ -107,6 +112,10 @@ class FlowerModel:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: array.shape for name, array in self.tensors.items()}
+
+
+def _real(array: NumpyArray) -> bool:
+    return array.dtype.kind == "f"
 
 
 def _ours(name: str, nameless: bool) -> str:

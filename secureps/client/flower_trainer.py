@@ -118,7 +118,7 @@ class FlowerTrainer:
             context,
             _bound(config.seed, parameters),
         )
-        result = self._fitted(reply, start)
+        result = self._fitted(reply, start, parameters)
         self._keep(at, context.state, result.metrics)
         return result
 
@@ -250,7 +250,7 @@ class FlowerTrainer:
         except (KeyError, ValueError):
             raise ConfigError(f"{self._app.where}: an answer without a status") from None
 
-    def _fitted(self, reply: RecordDict, start: Start) -> FitResult:
+    def _fitted(self, reply: RecordDict, start: Start, given: Mapping[str, Array]) -> FitResult:
         where = f"{self._app.where}: fit"
         if self._app.legacy:
             status = self._status(reply, "fitres")
@@ -268,7 +268,7 @@ class FlowerTrainer:
             (arrays,) = reply.array_records.values()
             said, key = _said(reply), start.served.weighted_by
             count = said.pop(key, None)
-        tensors = start.model.read(arrays)
+        tensors = start.model.read(arrays, given)
         examples = _examples(count, key, where)
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
 
