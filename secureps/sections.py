@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -58,6 +59,33 @@ def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
         errors = error.errors()
         wrong = [_told(kind, each, lines) for each in errors if not _follows(each, errors)]
         raise ConfigError(f"{where}: {'; '.join(wrong)}") from None
+
+
+def placed(settings: Mapping[str, Any], folder: File) -> dict[str, Any]:
+    """A script's settings: texts that begin with ./ or ../ as absolute paths from the folder."""
+    return {
+        key: os.path.normpath(folder.absolute() / value)
+        if isinstance(value, str) and value.startswith(("./", "../"))
+        else value
+        for key, value in settings.items()
+    }
+
+
+def refuse_misplaced(settings: Mapping[str, Any], file: File) -> None:
+    """Raises ConfigError for a text that names something beside the settings' file, not here.
+
+    As it stands a script takes it from wherever the command is typed, and finds it in one folder
+    alone. Whether a text is a path is not guessed at: a model may be called like a folder.
+    """
+    for key, value in settings.items():
+        if not isinstance(value, str) or not value or File(value).exists():
+            continue
+        there = file.parent.absolute() / value
+        if there.is_file() or ("/" in value and there.exists()):
+            raise ConfigError(
+                f"{file}: settings.{key}: nothing is called {value!r} in this folder, but beside "
+                f"{file.name}: write './{value}', which is {os.path.normpath(there)}"
+            )
 
 
 def _tupled(value: Any) -> Any:

@@ -212,3 +212,37 @@ def test_the_score_is_accuracy_or_what_there_is() -> None:
     assert Score.of(EvaluateResult(1.0, 2, {"a": 5.0, "accuracy": 0.5})).measure == "accuracy"
     assert Score.of(EvaluateResult(1.0, 2, {"b": 3.0, "a": 5.0})) == Score("a", 5.0, 1.0, 2)
     assert Score.of(EvaluateResult(1.5, 2, {})) == Score("loss", 1.5, 1.5, 2)
+
+
+CLIENT_LEVEL = {
+    "unit": "client",
+    "placement": "local",
+    "noise_multiplier": 1.0,
+    "delta": 1e-5,
+    "budget": 99.0,
+}
+
+
+def test_nothing_trains_centrally_where_the_script_cannot(tmp_path: Path) -> None:
+    made, judge = race(tmp_path, SCRIPT + MORE.splitlines()[1])
+    said: list[str] = []
+    done = run_baselines(made, judge, said.append)
+    assert said == ["for comparison, trains a alone", "for comparison, trains b alone"]
+    assert done.notes == ("central training: left out, the script has no central(settings)",)
+
+
+def test_holders_alone_have_no_noise_under_client_level_privacy_and_their_lines_say_so(
+    tmp_path: Path,
+) -> None:
+    group = [{"rule": {"quorum": 5}, "weighting": "uniform"}]
+    body = {"name": "p", "versions": 9, "group": group, "privacy": CLIENT_LEVEL}
+    made, judge = race(tmp_path, SCRIPT + MORE, plan=Plan(parse(PlanSection, body, "test")))
+    said: list[str] = []
+    done = run_baselines(made, judge, said.append)
+    assert said[0] == "for comparison, trains a alone, without noise"
+    assert done.noiseless
+
+
+def test_under_record_level_privacy_holders_alone_have_its_noise(tmp_path: Path) -> None:
+    made, judge = race(tmp_path, SCRIPT + MORE)
+    assert not run_baselines(made, judge, lambda text: None).noiseless

@@ -137,6 +137,16 @@ def client_plan(placement: str, minimum: int = 5, **privacy: Any) -> Plan:
     )
 
 
+def test_momentum_adds_to_the_noise_of_records_alone() -> None:
+    def told(plan: Plan) -> bool:
+        training = plan.section.training | {"momentum": 0.9}
+        plan = Plan(plan.section.model_copy(update={"training": training}))
+        return any("momentum adds to the noise" in r for r in explain(plan, {"all": 60}).remarks)
+
+    assert told(private_plan())
+    assert not told(client_plan("local")), "its noise comes after training"
+
+
 @pytest.mark.parametrize(
     ("plan", "against", "opened"),
     [

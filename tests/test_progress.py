@@ -190,6 +190,14 @@ def test_the_tables_at_the_end() -> None:
     assert "note: something was left out" in shown
 
 
+def test_holders_alone_without_the_plans_noise_say_so_in_their_lines() -> None:
+    quiet = dataclasses.replace(SUMMARY.baselines, noiseless=True)
+    told = "\n".join(lines(dataclasses.replace(SUMMARY, baselines=quiet)))
+    assert "one holder alone, without noise, the best " in told
+    assert "one holder alone, without noise, on average " in told
+    assert "without noise" not in "\n".join(lines(SUMMARY))
+
+
 def test_what_was_not_measured_is_not_shown() -> None:
     bare = dataclasses.replace(
         SUMMARY,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from secureps.config import PlanSection, ScenarioSection, ServeSection, StudySection
 from secureps.errors import ConfigError
+from secureps.policy.plan import load_plan
+from secureps.run.simulate import load_scenario
 from secureps.scenario.delays import Delays
-from secureps.sections import Section, parse
+from secureps.sections import Section, parse, placed, refuse_misplaced
 
 RULE = {"name": "ssp", "slack": 0}
 PLAN = {"name": "demo", "versions": 1, "group": [{"rule": RULE}]}
@@ -82,3 +85,51 @@ def test_neither_are_those_of_delays(number: float) -> None:
         ConfigError, match=r"^delays\.train must be finite and from 0 to 1e\+15, got"
     ):
         Delays.of({"train": number})
+
+
+def test_settings_that_begin_with_a_dot_are_paths_from_their_file(tmp_path: Path) -> None:
+    settings = {"data": "./a.npz", "up": "../b", "name": "c", "lr": 0.5, "dots": ".hidden"}
+    assert placed(settings, tmp_path / "plans") == {
+        "data": str(tmp_path / "plans" / "a.npz"),
+        "up": str(tmp_path / "b"),
+        "name": "c",
+        "lr": 0.5,
+        "dots": ".hidden",
+    }
+
+
+def test_a_plan_and_a_scenario_place_their_settings(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    (tmp_path / "plan.toml").write_text(
+        'name = "p"\nversions = 1\n[[group]]\nrule = { quorum = 5 }\n'
+        '[federation]\nscript = "script.py"\nclients = 5\nsettings = { data = "./mine" }\n'
+    )
+    federation = load_plan(tmp_path / "plan.toml").section.federation
+    assert federation is not None
+    assert federation.settings == {"data": str(tmp_path / "mine")}
+    moved = load_plan(tmp_path / "plan.toml", tmp_path / "elsewhere").section.federation
+    assert moved is not None
+    assert moved.settings == {"data": str(tmp_path / "elsewhere" / "mine")}
+    scenario = 'name = "s"\nplan = "plan.toml"\nscript = "script.py"\nclients = 5\n'
+    (tmp_path / "s.toml").write_text(scenario + 'settings = { data = "./mine" }\n')
+    assert load_scenario(tmp_path / "s.toml").settings(0)["data"] == str(tmp_path / "mine")
+    (tmp_path / "mine.npz").touch()
+    (tmp_path / "s.toml").write_text(scenario + 'settings = { data = "mine.npz" }\n')
+    with pytest.raises(ConfigError, match=f"write './mine.npz', which is {tmp_path}/mine.npz"):
+        load_scenario(tmp_path / "s.toml")
+
+
+def test_a_file_of_another_folder_is_refused_with_what_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans, here = tmp_path / "plans", tmp_path / "here"
+    (plans / "data").mkdir(parents=True)
+    (plans / "data" / "a.npz").touch()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for fine in ("./data/a.npz", "data", "cuda", 3, "", "data/b.npz", str(plans / "data")):
+        refuse_misplaced(placed({"x": fine}, plans), plans / "plan.toml")
+    with pytest.raises(ConfigError, match=r"settings\.x: .* write '\./data/a\.npz', which is /"):
+        refuse_misplaced({"x": "data/a.npz"}, plans / "plan.toml")
+    monkeypatch.chdir(plans)
+    refuse_misplaced({"x": "data/a.npz"}, plans / "plan.toml")

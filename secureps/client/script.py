@@ -109,6 +109,11 @@ class Script:
         """Why the script runs in its clients alone; empty if others may train and judge with it."""
         return "" if isinstance(self._source, ModuleType) else self._source.own_code
 
+    @property
+    def trains_centrally(self) -> bool:
+        """Whether it can tell what one party that held everything would reach."""
+        return getattr(self._source, "central", None) is not None
+
     def make_evaluator(self, settings: Mapping[str, Setting]) -> Evaluator | None:
         """Who judges on the federation's held-out records, if the script can tell."""
         build = getattr(self._source, "make_evaluator", None)

@@ -426,7 +426,8 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
             "training.lr is no number above 0: how much noise an update has cannot be said before "
             "the script is run, which takes its own default, or refuses"
         )
-    if section.privacy is not None and section.training.get("momentum"):
+    if isinstance(section.privacy, RecordPrivacySection) and section.training.get("momentum"):
+        # under client-level privacy noise comes after training, which it does not go through
         remarks.append("momentum adds to the noise, which is stated without it")
     remarks += advice(plan)
     if plan.opening is Opening.COMMITTEE and withstood(plan.threshold, plan.holders) == 0:

@@ -48,7 +48,7 @@ from secureps.policy.sparse import refuse_small, row_blocks, touched
 from secureps.policy.work import refuse_unsound_work
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
-from secureps.sections import parse, read_toml
+from secureps.sections import parse, placed, read_toml
 
 
 @dataclass(frozen=True)
@@ -399,7 +399,8 @@ def _mechanism(
 def load_plan(path: Path, base: Path | None = None) -> Plan:
     """Reads and validates a plan file.
 
-    `initial` is taken relative to `base` (default: the file's folder), and pinned by its digest.
+    `initial` is taken relative to `base` (default: the file's folder), and pinned by its digest;
+    so are the federation's settings that are paths (`sections.placed`).
 
     Raises:
         ConfigError: the file does not parse, or a key has a bad value.
@@ -409,6 +410,10 @@ def load_plan(path: Path, base: Path | None = None) -> Plan:
     if "plan" in values and "group" not in values:
         raise ConfigError(f"{path} is a scenario: `secureps simulate` plays it; name its plan here")
     section = parse(PlanSection, values, str(path))
+    if section.federation is not None:
+        settings = placed(section.federation.settings, base or path.parent)
+        federation = section.federation.model_copy(update={"settings": settings})
+        section = section.model_copy(update={"federation": federation})
     if section.initial is None:
         with naming(path):
             return Plan(section)

@@ -21,6 +21,7 @@ from secureps.client.trainer import (
     Trainer,
     record_privacy,
 )
+from secureps.config import ClientPrivacySection
 from secureps.crypto.sampling import Seed
 from secureps.errors import SecurepsError
 from secureps.policy.plan import Plan
@@ -31,11 +32,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Baselines:
-    """What holders reach alone (by name), what central training reaches, what is missing."""
+    """What holders reach alone (by name), what central training reaches, what is missing.
+
+    `noiseless`: holders alone trained without the noise that the plan adds to their updates.
+    """
 
     alone: Mapping[str, Score]
     central: Score | None
     notes: tuple[str, ...]
+    noiseless: bool = False
 
     @property
     def best(self) -> Score | None:
@@ -53,8 +58,9 @@ def train_alone(
 ) -> dict[str, NDArray[Any]]:
     """A holder's model after as many local trainings as the federation had versions.
 
-    Each begins where the last ended, with the plan's settings and privacy: the same number
-    of steps and the same epsilon as in the federation, and nobody else's data.
+    Each begins where the last ended, with the plan's settings and record-level privacy: the same
+    number of steps and the same epsilon as in the federation, and nobody else's data. Client-level
+    privacy is of what is sent: who trains alone sends nothing, and has no noise.
     """
     model = {tensor: array.copy() for tensor, array in start.items()}
     for version in range(versions):
@@ -103,26 +109,30 @@ def run_baselines(race: Race, judge: Judge, say: Say) -> Baselines:
     if not judge.note and not race.start:
         notes.append("holders alone: left out, because version 0 is not in a checkpoint")
     alone: dict[str, Score] = {}
+    noiseless = isinstance(race.plan.section.privacy, ClientPrivacySection)
     if race.script.own_code:
         notes.append(f"holders alone: left out, {race.script.own_code}")
     elif not judge.note and race.start:
         for name, settings in race.holders.items():
-            say(f"for comparison, trains {name} alone")
+            say(f"for comparison, trains {name} alone{', without noise' if noiseless else ''}")
             try:
                 alone[name] = _alone(race, judge, name, settings)
             except SecurepsError as error:
                 notes.append(f"{name} alone: left out: {error}")
                 break  # the others have the same script
-    say("for comparison, trains centrally, without privacy")
     central = None
+    if not race.script.trains_centrally:
+        notes.append("central training: left out, the script has no central(settings)")
+        return Baselines(alone, central, tuple(notes), noiseless)
+    say("for comparison, trains centrally, without privacy")
     try:
         found = race.script.central(race.pooled)
         central = None if found is None else Score.of(found)
         if central is None:
-            notes.append("central training: left out, the script has no central(settings)")
+            notes.append("central training: left out, central(settings) returned None")
     except SecurepsError as error:
         notes.append(f"central training: left out: {error}")
-    return Baselines(alone, central, tuple(notes))
+    return Baselines(alone, central, tuple(notes), noiseless)
 
 
 def _alone(race: Race, judge: Judge, name: str, settings: Mapping[str, Setting]) -> Score:

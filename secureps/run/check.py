@@ -37,7 +37,7 @@ from secureps.run.progress import headed
 from secureps.run.script_process import Assignment, script_process
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
 from secureps.run.simulate import load_scenario
-from secureps.sections import read_toml
+from secureps.sections import read_toml, refuse_misplaced
 from secureps.units import size
 from secureps.wire import servers
 from secureps.wire.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
@@ -122,6 +122,7 @@ def _read(path: Path) -> tuple[Plan, _Cast | None]:
     if federation is None:
         return plan, None
     refuse_few(path, plan, federation)
+    refuse_misplaced(federation.settings, path)
     script = path.parent / federation.script
     refuse_privacy(script, plan)
     return plan, _Cast(script, federation.clients, federation.settings)

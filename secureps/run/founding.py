@@ -32,7 +32,7 @@ from secureps.errors import ConfigError, DamagedStore, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.folder import replace_text
 from secureps.run.progress import headed
-from secureps.sections import toml_tables
+from secureps.sections import refuse_misplaced, toml_tables
 from secureps.store.checkpoint import read_metadata
 
 MODEL = "initial.safetensors"
@@ -136,6 +136,7 @@ def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
     federation = read.section.federation
     if federation is None:
         raise ConfigError(f"{plan}: federation: this section says which Flower app it is: script")
+    refuse_misplaced(federation.settings, plan)
     script = (plan.parent / federation.script).resolve()
     founding = found(read, script, federation.settings, federation.clients, seed)
     if founding is None:

@@ -159,7 +159,7 @@ class ScriptProcess:
             return Baselines({}, None, (f"nothing is compared: {error}",))
         alone = {name: Score(**score) for name, score in answer["alone"].items()}
         central = answer["central"] and Score(**answer["central"])
-        return Baselines(alone, central, tuple(answer["notes"]))
+        return Baselines(alone, central, tuple(answer["notes"]), answer["noiseless"])
 
     def close(self) -> None:
         """Hangs up: then the process ends by itself, if it is not in the script's code."""

@@ -43,7 +43,7 @@ from secureps.run.tally import DOWN, UP
 from secureps.run.warm import warm_for
 from secureps.scenario.delays import Delays
 from secureps.scenario.links import Links
-from secureps.sections import parse, read_toml
+from secureps.sections import parse, placed, read_toml, refuse_misplaced
 from secureps.store.checkpoint import write_state
 
 Say = Callable[[str], None]
@@ -105,6 +105,9 @@ def load_scenario(path: Path) -> Scenario:
     if "plan" not in values and "group" in values:
         raise ConfigError(f"{path} is a plan: name the scenario that plays it (simulations/)")
     section = parse(ScenarioSection, values, str(path))
+    refuse_misplaced(section.settings, path)
+    settings = placed(section.settings, path.parent)
+    section = section.model_copy(update={"settings": settings})
     plan, script = load_plan(path.parent / section.plan), path.parent / section.script
     if not script.exists():
         raise ConfigError(f"{script}: no such script")

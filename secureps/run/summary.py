@@ -92,12 +92,13 @@ def _models(summary: Summary) -> Table:
     table.add_column("held-out loss", justify="right")
     table.add_row(f"federation (version {folded(summary.versions)})", *_score(summary.score))
     alone, best = list(summary.baselines.alone.values()), summary.baselines.best
+    how = ", without noise" if summary.baselines.noiseless else ""
     if best is not None:
         mean = sum(s.value for s in alone) / len(alone)
-        table.add_row("one holder alone, the best", *_score(best))
+        table.add_row(f"one holder alone{how}, the best", *_score(best))
         losses = [s.loss for s in alone if s.loss is not None]
         loss = f"{sum(losses) / len(losses):.4f}" if losses else "-"
-        table.add_row("one holder alone, on average", f"{mean:.4f}", loss)
+        table.add_row(f"one holder alone{how}, on average", f"{mean:.4f}", loss)
     if summary.baselines.central is not None:
         table.add_row("all data at one party, no privacy", *_score(summary.baselines.central))
     return table

@@ -60,7 +60,7 @@ from secureps.run.supervisor import Program, Supervisor
 from secureps.run.tally import DOWN, SECONDS, UP
 from secureps.run.warm import warm_for
 from secureps.run.watch import Outcome, Watch, Watched
-from secureps.sections import toml_text
+from secureps.sections import refuse_misplaced, toml_text
 from secureps.store.checkpoint import checkpoint_path
 
 START_SECONDS = 60.0
@@ -106,6 +106,7 @@ def up(order: Order, console: Console) -> Path:
         SecurepsError: whatever else ended the run; no process is left in any case.
     """
     plan, federation = _read(order.plan, order.plan.parent)
+    refuse_misplaced(federation.settings, order.plan)
     cast = Cast.of(plan, federation.clients)
     root = order.out if order.out is not None else default_root(plan)
     heading = _heading(order, plan, root)
