@@ -209,6 +209,27 @@ def test_state_survives_and_a_repeated_version_finds_what_was_before_it(tmp_path
     assert fits(10) == 6, "what evaluate did to the state is forgotten"
 
 
+def test_what_an_evaluation_leaves_is_there_for_the_next_fit(tmp_path: Path) -> None:
+    """Of a client that is started anew before each call, and repeats what it was killed in."""
+
+    def fits(version: int) -> float:
+        app = messages(tmp_path, tmp_path / "state")
+        return app.fit(app.parameters(1), FitConfig({"all": version}, 1, {"lr": 1.0})).metrics[
+            "fits"
+        ]
+
+    def evaluated(version: int) -> float:
+        app = messages(tmp_path, tmp_path / "state")
+        return app.evaluate_at(app.parameters(1), {"all": version}).metrics["fits"]
+
+    assert fits(0) == 1
+    assert [evaluated(1), evaluated(1)] == [1, 1], "it finds what the fit left, twice"
+    assert [fits(1), fits(1)] == [1001, 1001], "and the fit what it left"
+    assert evaluated(2) == 1001
+    assert fits(1) == 1001, "a run that went back"
+    assert fits(2) == 1002, "what was evaluated later is of the run that went back"
+
+
 def test_groups_of_their_own_versions_count_together(tmp_path: Path) -> None:
     app = messages(tmp_path, tmp_path / "state")
     start = app.parameters(1)

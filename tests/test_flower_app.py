@@ -6,13 +6,15 @@ import logging
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from secureps.client.flower import FlowerTrainer, run_flower
 from secureps.client.flower_app import FlowerApp, of_object
 from secureps.client.script import Script, refuse_privacy, speaks_flower
-from secureps.client.trainer import FitConfig
+from secureps.client.trainer import FitConfig, Setting
 from secureps.errors import MISCONFIGURED, ConfigError, PlanRefused
+from secureps.store.checkpoint import write_state
 from tests.flower_apps import CLIENT, CLIENT_APP, CLIENT_FN, MESSAGES, PYPROJECT, project, write
 from tests.roles_kit import make_plan, private_plan
 
@@ -226,3 +228,19 @@ def test_run_flower_tells_in_one_line_what_is_wrong(
     assert line.startswith("error: this script: neither ours, ")
     assert "(the operator's" in line
     assert isinstance(of_object(lambda context: None, "here"), FlowerApp)
+
+
+def test_functions_under_names_of_their_own_are_found(tmp_path: Path) -> None:
+    initial = tmp_path / "initial.safetensors"
+    write_state(initial, {"w": np.zeros((2, 3), np.float32)}, {})
+    given: dict[str, Setting] = {"initial": str(initial), "bonus": 0}
+    named = MESSAGES.replace("app.train()", 'app.train("mine")')
+    named = named.replace("app.evaluate()", 'app.evaluate("ours")')
+    app = Script(write(tmp_path, named)).make(given)
+    start = app.parameters(1)
+    assert app.fit(start, CONFIG).metrics["fits"] == 1
+    assert app.evaluate(start).loss == 2.0
+    two = named + '\n@app.train("other")\ndef other(message, context): ...\n'
+    app = Script(write(tmp_path, two)).make(given)
+    with pytest.raises(ConfigError, match=r"2 functions to train \(train.mine, train.other\)"):
+        app.fit(start, CONFIG)
