@@ -169,7 +169,7 @@ def evaluate(message, context):
 def main(grid, context):
     torch.manual_seed(5)
     initial = ArrayRecord(travels(made()))
-    FedAvg().start(grid, initial, train_config=ConfigRecord({"lr": 0.01}), num_rounds=6)
+    FedAvg().start(grid, initial, train_config=ConfigRecord({"lr": 0.005}), num_rounds=6)
 """
 
 MESSAGE_API = (

@@ -79,7 +79,7 @@ def answer(app: Any, model: Tensors, number: int, context: Context) -> tuple[lis
     """What a client makes of a model, in its order, and of how many examples."""
     if app._call is None:
         arrays = ArrayRecord({name: Array(each) for name, each in model.items()})
-        config = ConfigRecord({"lr": 0.01, "server-round": number})
+        config = ConfigRecord({"lr": 0.005, "server-round": number})
         content = RecordDict({"arrays": arrays, "config": config})
         reply = app(message(content, "train"), context).content
         trained, metrics = reply["arrays"], reply["metrics"]
