@@ -190,3 +190,18 @@ def test_usage_errors_end_with_2(
     told = capsys.readouterr().err
     assert "king" in told
     assert "env var" not in told
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(None, "NONE"), ("DEBUG", "DEBUG")])
+def test_grpc_writes_no_lines_of_its_own_unless_it_is_asked_to(
+    wanted: str | None, found: str
+) -> None:
+    """Of a process of its own: what counts is what is set before grpc is imported."""
+    code = (
+        "import os, sys; from secureps.run import cli; assert 'grpc' not in sys.modules; "
+        "cli.root(); print(os.environ['GRPC_VERBOSITY'])"
+    )
+    own = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
+    own |= {} if wanted is None else {"GRPC_VERBOSITY": wanted}
+    done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True)
+    assert done.stdout.strip() == found, done.stderr

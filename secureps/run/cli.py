@@ -53,6 +53,14 @@ def _discreet() -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
+def _quiet_transport() -> None:
+    """gRPC writes its own lines to stderr, unless the user wants them; before it is imported.
+
+    Whatever matters of them is an error of ours, which says what to do.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 @app.callback()
 def root(
     version: Annotated[
@@ -68,6 +76,7 @@ def root(
     ] = None,
 ) -> None:
     """Before every command."""
+    _quiet_transport()
     if kernels is not None:
         from secureps.crypto.compiled import keep_in
 

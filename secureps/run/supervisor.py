@@ -78,6 +78,8 @@ class _Running:
     process: subprocess.Popen[bytes] | None
     restarts: int = 0
     due: float = 0.0
+    written: int = 0
+    """Bytes of its log before it was started last: what it said then has been told."""
     failure: tuple[int, str] | None = None
 
 
@@ -159,10 +161,11 @@ class Supervisor:
         return tuple(self._running)
 
     def tail(self, name: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
-        """The last lines of a log that are not empty."""
+        """The last lines of a log that are not empty, since its process was started last."""
+        before = self._running[name].written if name in self._running else 0
         try:
             with self._log(name).open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                file.seek(max(before, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
                 text = file.read().decode(errors="replace")
         except OSError:
             return ()
@@ -204,22 +207,21 @@ class Supervisor:
             _kill(running.process)
             self._tell(f"-{running.process.pid}")
             if code == 0 and (running.program.may_finish or self._ending):
-                del self._running[name]
                 news.append(Finished(name, (self.tail(name, 1) or ("",))[0]))
+                del self._running[name]
                 continue
             news.append(self._died(running, code))
         return news
 
     def _died(self, running: _Running, code: int) -> Died:
         name, tail = running.program.name, self.tail(running.program.name)
-        how = _how(code)
+        how, last = _how(code), (tail or ("",))[-1].removeprefix("error: ")  # of another error
         if code == MISCONFIGURED:
             del self._running[name]
             raise OperatorError(
-                f"{name} cannot take part, and no restart mends that: {(tail or ('',))[-1]}; "
-                f"see {self._log(name)}"
+                f"{name} cannot take part, and no restart mends that: {last}; see {self._log(name)}"
             )
-        failure = (code, (tail or ("",))[-1])
+        failure = (code, last)
         if failure == running.failure and code != 0 and -code not in _FROM_OUTSIDE:
             del self._running[name]
             raise OperatorError(
@@ -230,9 +232,9 @@ class Supervisor:
         if running.restarts >= self._restarts:
             running.process = None
             del self._running[name]
-            last = f": {tail[-1]}" if tail else ""
+            why = f": {last}" if last else ""
             raise OperatorError(
-                f"{name} died {running.restarts + 1} times, at last with {how}{last}; "
+                f"{name} died {running.restarts + 1} times, at last with {how}{why}; "
                 f"see {self._log(name)}"
             )
         running.restarts += 1
@@ -250,6 +252,7 @@ class Supervisor:
             with self._log(program.name).open("ab") as log, self._gate.closed():
                 if self._reaper is None:
                     self._reaper = _start_reaper(self._grace)
+                running.written = log.tell()
                 running.process = process = subprocess.Popen(
                     (*ONCE_KNOWN, *program.arguments),
                     stdin=subprocess.PIPE,
