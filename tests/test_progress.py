@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from secureps.errors import ConfigError
-from secureps.messages.requests import GroupStatus, MemberStatus, Status
+from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
 from secureps.run import standing
 from secureps.run.baselines import Baselines
 from secureps.run.progress import QUIET, Progress, View, plain
@@ -250,3 +250,9 @@ def test_a_status_as_tables() -> None:
     text = told.getvalue()
     for word in ("0101010101010101: started 2 times", "collecting", "ada", "1.250"):
         assert word in text
+
+
+def test_a_summary_tells_that_every_evaluation_was_skipped() -> None:
+    own = EvaluationStatus("done", "", (), (), 0, (2, 3))
+    shown = " ".join(lines(dataclasses.replace(SUMMARY, evaluation=own)))
+    assert "own evaluation, 0 versions; skipped: 2, 3; a client's log says why" in shown

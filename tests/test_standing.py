@@ -233,3 +233,11 @@ def test_a_metric_has_no_more_digits_than_its_noise_leaves() -> None:
     screen.print(evaluations(noisy))
     assert "3.341 +- 0.034" in told.getvalue()
     assert "-24 +- 19" in told.getvalue()
+
+
+def test_evaluations_that_were_all_skipped_are_told() -> None:
+    own = EvaluationStatus("done", "all 4 versions are made", (), (), 0, (2, 4))
+    screen, told = console()
+    show(dataclasses.replace(STATUS, evaluation=own), screen)
+    says = "the federation's own evaluation, 0 versions; skipped: 2, 4; a client's log says why"
+    assert says in told.getvalue()

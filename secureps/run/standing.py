@@ -109,7 +109,7 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
     if status.evaluation is not None:
         own = status.evaluation
         yield Text(f"evaluation {own.step}: {own.reason}")
-        if own.results:
+        if own.results or own.skipped:
             yield evaluations(own)
     yield _table(
         "clients",
@@ -158,14 +158,22 @@ def _state(server: ServerStatus) -> str:
     return f"{state}; {NO_DISK}: {server.trouble}" if server.trouble else state
 
 
-def evaluations(own: EvaluationStatus) -> Table:
-    """The newest evaluation, and the best if the plan names a metric; +- where there is noise."""
+def evaluations(own: EvaluationStatus) -> Table | Text:
+    """The newest evaluation, and the best if the plan names a metric; +- where there is noise.
+
+    Where every one was skipped, that, and where to look: in a run that ends in order, nothing else
+    says so to whoever started it.
+    """
+    skipped = f"skipped: {', '.join(map(str, own.skipped))}"
+    if not own.results:
+        text = f"the federation's own evaluation, 0 versions; {skipped}; a client's log says why"
+        return Text(f"{text} it sent none", "yellow")
     newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
     judged = [("newest", newest)]
     judged += [("best", result) for result in own.results if result.version == own.best]
     title = f"the federation's own evaluation, {len(own.results)} versions"
     if own.skipped:
-        title += f"; skipped: {', '.join(map(str, own.skipped))}"
+        title += f"; {skipped}"
     return _table(
         title,
         ("", "version", *(metric.name for metric in newest.metrics)),

@@ -73,8 +73,9 @@ def tables(summary: Summary) -> Iterable[Table | Text]:
     if summary.unsafe:
         yield Text(NO_PRIVACY, "bold red")
     yield _models(summary)
-    if summary.evaluation is not None and summary.evaluation.results:
-        yield evaluations(summary.evaluation)
+    own = summary.evaluation
+    if own is not None and (own.results or own.skipped):
+        yield evaluations(own)
     yield _holders(summary)
     yield _costs(summary)
     for note in summary.baselines.notes:
