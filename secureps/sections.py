@@ -119,6 +119,8 @@ def _wrong(section: type[Section], error: ErrorDetails) -> str:
         return f"unknown value {shown(given)}; {meant(given, names)}"
     if kind == "missing":
         return "is missing"
+    if kind == "tuple_type" and isinstance(given, Mapping):  # [group] where [[group]] is meant
+        return f"must be a list in brackets (of tables: [[{error['loc'][-1]}]]), and is a table"
     known = {
         key: f"{value:g}" if isinstance(value, float) else shown(value)
         for key, value in error.get("ctx", {}).items()

@@ -133,3 +133,9 @@ def test_a_file_of_another_folder_is_refused_with_what_to_write(
         refuse_misplaced({"x": "data/a.npz"}, plans / "plan.toml")
     monkeypatch.chdir(plans)
     refuse_misplaced({"x": "data/a.npz"}, plans / "plan.toml")
+
+
+def test_one_table_where_a_list_of_them_is_wanted_shows_its_double_brackets() -> None:
+    plan = {"name": "a", "versions": 1, "group": {"rule": {"quorum": 5}}}
+    with pytest.raises(ConfigError, match=r"\(of tables: \[\[group\]\]\), and is a table"):
+        parse(PlanSection, plan, "plan.toml")
