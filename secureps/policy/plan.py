@@ -410,7 +410,7 @@ def load_plan(path: Path, base: Path | None = None) -> Plan:
     if "plan" in values and "group" not in values:
         raise ConfigError(f"{path} is a scenario: `secureps simulate` plays it; name its plan here")
     section = parse(PlanSection, values, str(path))
-    if section.federation is not None:
+    if section.federation is not None and section.federation.settings:
         settings = placed(section.federation.settings, base or path.parent)
         federation = section.federation.model_copy(update={"settings": settings})
         section = section.model_copy(update={"federation": federation})

@@ -54,10 +54,7 @@ def _discreet() -> None:
 
 
 def _quiet_transport() -> None:
-    """gRPC writes its own lines to stderr, unless the user wants them; before it is imported.
-
-    Whatever matters of them is an error of ours, which says what to do.
-    """
+    """Before gRPC is imported: what matters of its own lines on stderr is an error of ours."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
