@@ -179,3 +179,60 @@ def test_a_frozen_layer_of_another_kind_does_not_stand_in_the_way() -> None:
     for each in module[0].parameters():
         each.requires_grad_(False)
     assert ghost_fits(module, functional.cross_entropy)
+
+
+def one_step(
+    records: int, privacy: RecordPrivacy, seed: int, make: Callable[[], nn.Module]
+) -> Tensor:
+    """How far one step moves a model of doubles, of the first so many of twelve records."""
+    module = make().double().train()
+    data = torch.Generator().manual_seed(2)
+    x = torch.randn(12, 6, generator=data, dtype=torch.float64)
+    y = torch.randint(0, 3, (12,), generator=data)
+    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    task = Task(x[:records], y[:records], functional.cross_entropy, torch.device("cpu"))
+    sgd = torch.optim.SGD(module.parameters(), lr=LR)
+    generators = (np.random.default_rng(seed), torch.Generator().manual_seed(4))
+    descend_privately(module, sgd, privacy, task, 1, generators)
+    return nn.utils.parameters_to_vector(module.parameters()).detach() - before
+
+
+def gradient(record: int, bound: float, make: Callable[[], nn.Module]) -> Tensor:
+    """One record's gradient by plain autograd, clipped by hand."""
+    module = make().double().train()
+    data = torch.Generator().manual_seed(2)
+    x = torch.randn(12, 6, generator=data, dtype=torch.float64)
+    y = torch.randint(0, 3, (12,), generator=data)
+    torch.autograd.backward(functional.cross_entropy(module(x[[record]]), y[[record]]))
+    flat = torch.cat([each.grad.flatten() for each in module.parameters() if each.grad is not None])
+    return flat * min(1.0, bound / float(flat.norm()))
+
+
+LR = 0.25
+
+
+@pytest.mark.parametrize("way", ["ghost", "per record"])
+@pytest.mark.parametrize("bound", [0.3, 50.0], ids=["clipped", "whole"])
+@pytest.mark.parametrize("held", [1, 5, 11])
+def test_a_record_more_moves_a_step_by_its_clipped_gradient_and_nothing_else(
+    held: int, bound: float, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By lr over the public batch: what divides may depend neither on who holds how many records,
+    nor on how many were drawn, or a record would show in the others' gradients too."""
+    assert ghost_fits(mlp(), functional.cross_entropy)
+    if way == "per record":
+        monkeypatch.setattr(descent, "ghost_fits", lambda module, loss: False)
+    privacy = RecordPrivacy(1e-3, bound, 0.5, 1e-5, records=100)  # the noise is the same in both
+    shown = 0
+    for seed in range(6):
+        draws = np.random.default_rng(seed).random(held + 1) < privacy.sample_rate
+        moved = one_step(held + 1, privacy, seed, mlp) - one_step(held, privacy, seed, mlp)
+        if not draws[held]:
+            assert torch.equal(moved, torch.zeros_like(moved)), "a record that was not drawn shows"
+            continue
+        public = privacy.sample_rate * 100
+        wanted = -LR / public * gradient(held, bound, mlp)
+        assert torch.allclose(moved, wanted, rtol=1e-4, atol=1e-10)
+        assert float(wanted.norm()) > 1e-4
+        shown += 1
+    assert shown >= 2
