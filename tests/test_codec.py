@@ -46,6 +46,7 @@ NESTED = {
     "EvaluationStatus",
     "ServerStatus",
     "Metric",
+    "EvaluationSkipped",
     "VersionEvaluated",
 }
 """Classes of requests.py and orders.py that are only ever parts of another message."""

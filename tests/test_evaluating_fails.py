@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from secureps.client.trainer import EvaluateResult
+from secureps.errors import Malformed
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.requests import Decline
 from tests.evaluations import Examiner, evaluated_plan, examined, metrics_of
 from tests.federations import Tensors
-from tests.test_evaluating import JUDGE, MINIMUM, cast
+from tests.test_evaluating import JUDGE, MINIMUM, cast, designated
 
 
 class Silent(Examiner):
@@ -62,4 +65,22 @@ def test_an_evaluator_whose_script_fails_holds_nobody_up(tmp_path: Path) -> None
     simulation = examined(plan, tmp_path, trainers=trainers)
     simulation.run()
     assert simulation.versions() == {"all": 5}
-    assert sorted(simulation.coordinator.federation.evaluations.skipped) == [2, 4, 5]
+    skipped = simulation.coordinator.federation.evaluations.skipped
+    why = f"{JUDGE}: this client sends no evaluation; its own log says why"
+    assert skipped == dict.fromkeys((2, 4, 5), why)
+    assert simulation.loop.now() < 5.0, "a round waited for who had declined"
+
+
+def test_an_evaluator_declines_what_it_is_to_judge_now_and_nothing_else(tmp_path: Path) -> None:
+    simulation = designated(tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    simulation.kill(JUDGE)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    coordinator = simulation.coordinator
+    for version in (1, 3, 4):
+        coordinator.handle(0.0, JUDGE, Decline(JUDGE, EVALUATION, version, "no"))
+    assert coordinator.federation.evaluations.skipped == {}
+    with pytest.raises(Malformed, match="only evaluations can be declined"):
+        coordinator.handle(0.0, "client-00", Decline("client-00", EVALUATION, 2, "no"))
+    coordinator.handle(0.0, JUDGE, Decline(JUDGE, EVALUATION, 2, "no"))
+    assert coordinator.federation.evaluations.skipped == {2: f"{JUDGE}: no"}

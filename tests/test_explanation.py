@@ -50,7 +50,7 @@ def test_epsilon_is_the_ledgers() -> None:
     assert price.epsilon_run == epsilon(charges, 1e-5) <= price.budget == 8.0
     assert price.epsilon_version == epsilon(charges[:1], 1e-5)
     assert price.versions == 15
-    assert price.unit.startswith("one record of a client, added or removed (")
+    assert price.unit.startswith("one record added or removed (")
 
 
 def test_a_budget_that_ends_the_run_early_is_told() -> None:

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from secureps.errors import ConfigError
+from secureps.messages.evaluation import EvaluationSkipped
 from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
 from secureps.run import standing
 from secureps.run.baselines import Baselines
@@ -253,6 +254,7 @@ def test_a_status_as_tables() -> None:
 
 
 def test_a_summary_tells_that_every_evaluation_was_skipped() -> None:
-    own = EvaluationStatus("done", "", (), (), 0, (2, 3))
+    skipped = tuple(EvaluationSkipped(version, "client-06 is not there") for version in (2, 3))
+    own = EvaluationStatus("done", "", (), (), 0, skipped)
     shown = " ".join(lines(dataclasses.replace(SUMMARY, evaluation=own)))
-    assert "own evaluation, 0 versions; skipped: 2, 3; a client's log says why" in shown
+    assert "own evaluation, 0 versions skipped: version 2, 3: client-06 is not there" in shown

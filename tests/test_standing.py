@@ -7,10 +7,12 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
 
-from secureps.messages.evaluation import Metric, VersionEvaluated
+from secureps.messages.evaluation import EvaluationSkipped, Metric, VersionEvaluated
 from secureps.messages.requests import (
     AskStatus,
     EvaluationStatus,
@@ -226,18 +228,107 @@ def test_a_metric_has_no_more_digits_than_its_noise_leaves() -> None:
     result = VersionEvaluated(2, (Metric("accuracy", 3.3412), Metric("loss", -24.31)))
     own = EvaluationStatus("waiting", "", (), (result,), 0, ())
     screen, told = console()
-    screen.print(evaluations(own))
+    screen.print(*evaluations(own))
     assert "3.3412" in told.getvalue()
     noisy = dataclasses.replace(own, noise=(Metric("accuracy", 0.034), Metric("loss", 19.0)))
     screen, told = console()
-    screen.print(evaluations(noisy))
+    screen.print(*evaluations(noisy))
     assert "3.341 +- 0.034" in told.getvalue()
     assert "-24 +- 19" in told.getvalue()
 
 
-def test_evaluations_that_were_all_skipped_are_told() -> None:
-    own = EvaluationStatus("done", "all 4 versions are made", (), (), 0, (2, 4))
+def skips(*reasons: str) -> EvaluationStatus:
+    """Of versions 2, 4, ..."""
+    found = tuple(EvaluationSkipped(2 * i + 2, reason) for i, reason in enumerate(reasons))
+    return EvaluationStatus("done", "all versions are made", (), (), 0, found)
+
+
+def test_evaluations_that_were_all_skipped_are_told_with_the_reasons() -> None:
+    own = skips("client-06 is not there", "client-06 is not there", "given up: too few")
     screen, told = console()
     show(dataclasses.replace(STATUS, evaluation=own), screen)
-    says = "the federation's own evaluation, 0 versions; skipped: 2, 4; a client's log says why"
-    assert says in told.getvalue()
+    lines = told.getvalue().splitlines()
+    assert "the federation's own evaluation, 0 versions" in lines
+    assert "skipped: version 2, 4: client-06 is not there" in lines
+    assert "skipped: version 6: given up: too few" in lines
+    told_record = record(dataclasses.replace(STATUS, evaluation=own))
+    assert told_record["evaluation"]["skipped"][2] == {"version": 6, "reason": "given up: too few"}
+
+
+def test_reasons_of_skipped_evaluations_take_little_room() -> None:
+    screen, told = console()
+    for part in evaluations(skips(*["away"] * 40, *(f"reason {i}" for i in range(10)))):
+        screen.print(part)
+    lines = told.getvalue().splitlines()
+    assert lines[1:3] == ["skipped: 44 versions before these", "skipped: version 90: reason 4"]
+    assert len(lines) == 8
+    screen, told = console()
+    for part in evaluations(skips(*["away"] * 40)):
+        screen.print(part)
+    assert "skipped: version 2, 4, 6, 8, 10, 12 and 34 more: away" in told.getvalue()
+
+
+def test_a_status_tells_the_newest_reasons_and_not_the_whole_of_a_long_one() -> None:
+    world = World(make_plan(evaluation={"every": 1, "metrics": {"loss": 4.0}}))
+    world.servers()
+    for version in range(1, 60):
+        world.coordinator.apply(0.0, EvaluationSkipped(version, f"{version} " + "x" * 1000))
+    own = report.status(world.coordinator._turn(0.0), ()).evaluation
+    assert own is not None
+    assert [each.version for each in own.skipped] == list(range(1, 60))
+    told = [each for each in own.skipped if each.reason]
+    assert [each.version for each in told] == list(range(40, 60))
+    assert max(len(each.reason) for each in told) == 200
+
+
+# --- what an epsilon is of ------------------------------------------------------------
+
+RECORD = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "sample_rate": 0.5,
+    "delta": 1e-5,
+    "budget": 9.0,
+}
+CLIENT_UNIT = {
+    "unit": "client",
+    "placement": "local",
+    "noise_multiplier": 1.0,
+    "delta": 1e-5,
+    "budget": 9.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("privacy", "says"),
+    [
+        ({**RECORD, "records": 9}, "one record added or removed"),
+        ({**RECORD, "adjacency": "zero-out"}, "one record replaced by nothing"),
+        (
+            CLIENT_UNIT,
+            "one client's updates replaced by zeros",
+        ),
+        (None, ""),
+    ],
+)
+def test_a_status_says_what_its_epsilons_are_of(privacy: dict[str, Any] | None, says: str) -> None:
+    own: dict[str, Any] = (
+        {} if privacy is None else {"privacy": privacy, "training": {"local_steps": 1}}
+    )
+    if privacy is not None and privacy.get("unit") == "client":
+        rule = {"quorum": 2, "minimum": 2, "deadline": 10.0, "extensions": 0}
+        own["group"] = [{"clip": 1.0, "bits": 16, "weighting": "uniform", "rule": rule}]
+    world = World(make_plan(**own))
+    world.servers()
+    for client in CLIENTS:
+        world.give(client, Join(client, SCHEMA))
+    status = report.status(world.coordinator._turn(0.0), ())
+    assert (status.adjacency, status.delta) == (says, 1e-5 if says else 0.0)
+    assert record(status)["adjacency"] == says
+    assert record(status)["delta"] == (1e-5 if says else None)
+    for printed in (show, show_fitting):
+        told = io.StringIO()
+        printed(status, Console(file=told, width=200, height=60))
+        heading = f"clients; epsilon (delta 1e-05) is of {says}"
+        assert (heading in told.getvalue()) is bool(says)
+        assert ("epsilon (delta" in told.getvalue()) is bool(says)

@@ -40,8 +40,8 @@ from secureps.crypto.sampling import Label, Seed, Stream
 from secureps.errors import InternalError, Malformed, ScriptFailed, WrongShape
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
-from secureps.messages.evaluation import Evaluated, evaluated_bytes, evaluated_digest
-from secureps.messages.requests import Figure, GetBlock, Telemetry
+from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
+from secureps.messages.requests import Decline, Figure, GetBlock, Telemetry
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
@@ -51,6 +51,7 @@ from secureps.policy.priority import declared
 from secureps.policy.spending import fact
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.agenda import together
+from secureps.roles.appraisal import DECLINES
 from secureps.roles.library import block_key
 from secureps.roles.member import Member
 from secureps.roles.tasks import (
@@ -397,7 +398,10 @@ class MemberHands:
             judgement = judge(holdings.trainer, self._assemble(task), section, task.model)
         except ScriptFailed as error:  # the run is about training, which goes on
             self._notes.tell((f"sends no evaluation: {error}",))
-            return Contributed((), (), () if task.aim is None else (task.aim,))
+            if task.aim is not None:
+                return Contributed((), (), (task.aim,))
+            at = task.model[0].version
+            return Judged(Decline(holdings.name, EVALUATION, at, DECLINES))
         if task.aim is None:
             message = Evaluated(
                 run=pinned.run.id,

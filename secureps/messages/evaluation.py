@@ -47,6 +47,14 @@ class VersionEvaluated:
         raise KeyError(name)
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationSkipped:
+    """A version of the model that was to be evaluated never will be."""
+
+    version: int
+    reason: str
+
+
 def evaluated_digest(base: bytes, model: tuple[bytes, ...]) -> bytes:
     """What the receipt of an evaluation is bound to.
 

@@ -118,14 +118,6 @@ class MemberDeclined:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationSkipped:
-    """A version of the model that was to be evaluated never will be."""
-
-    version: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Received:
     """A receipt was accepted."""
 

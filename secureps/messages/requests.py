@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.messages.evaluation import Metric, VersionEvaluated
+from secureps.messages.evaluation import EvaluationSkipped, Metric, VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
@@ -87,7 +87,10 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """An invited client takes no part in a round of the metrics' group, and says why."""
+    """An invited client takes no part in a round of the metrics' group, and says why.
+
+    A designated evaluator, who has no rounds, says which version it does not evaluate.
+    """
 
     party: str
     group: str
@@ -327,7 +330,8 @@ class EvaluationStatus:
     Args:
         step, reason, late: as of a group: of the evaluation under way.
         results: in the order of versions; best: the best version of them, 0 for none.
-        skipped: versions that were to be evaluated and never will be.
+        skipped: versions that were to be evaluated and never will be, in their order; why, of the
+            newest.
         noise: standard deviation of the noise on each metric, at most; empty if there is none.
     """
 
@@ -336,7 +340,7 @@ class EvaluationStatus:
     late: tuple[str, ...]
     results: tuple[VersionEvaluated, ...]
     best: int
-    skipped: tuple[int, ...]
+    skipped: tuple[EvaluationSkipped, ...]
     noise: tuple[Metric, ...] = ()
 
 
@@ -366,7 +370,8 @@ class Status:
 
     `groups` are the model's; `evaluation` is None where the plan has none; `servers` are all
     shards and holders of the roster, by name. `failure` names the error that a run ended with;
-    empty of one that goes on, or ended as its plan foresees.
+    empty of one that goes on, or ended as its plan foresees. `adjacency` says what every epsilon is
+    of, at `delta`; empty and 0 where nothing is private.
     """
 
     run: bytes
@@ -380,6 +385,8 @@ class Status:
     evaluation: EvaluationStatus | None = None
     servers: tuple[ServerStatus, ...] = ()
     failure: str = ""
+    adjacency: str = ""
+    delta: float = 0.0
 
 
 # --- to a shard, and its answers --------------------------------------------------

@@ -21,7 +21,7 @@ from secureps.policy.footprint import FLOAT_BYTES, Footprint, Service, footprint
 from secureps.policy.plan import Plan
 from secureps.policy.rule_words import RuleWords, rule_words
 from secureps.policy.sights import Sight, collusion, sights, withstood
-from secureps.policy.spending import planned, refuse_unaffordable
+from secureps.policy.spending import adjacency, planned, refuse_unaffordable
 
 POSSIBLE_BLOCK = 1 << 18
 """Values of a block that wastes nothing under any cipher."""
@@ -252,7 +252,7 @@ def _price(plan: Plan, sizes: Mapping[str, int], numbers: Sequence[int]) -> Pric
         for name in (plan.groups if client or (_rate(plan) and numbers) else ())
     }
     return Price(
-        unit=unit(plan),
+        unit=_unit(plan),
         against=_against(plan),
         epsilon_version=spends(1),
         epsilon_run=spends(last),
@@ -279,16 +279,13 @@ def _metrics(plan: Plan) -> dict[str, tuple[float, float]]:
     return {name: (noise, most[name]) for name, noise in plan.metric_noise.items()}
 
 
-def unit(plan: Plan) -> str:
-    """What a plan's epsilon is about, in words; empty where nothing is private."""
+def _unit(plan: Plan) -> str:
     privacy = plan.section.privacy
-    if privacy is None:
-        return ""
-    if isinstance(privacy, ClientPrivacySection):
-        return "a client's whole update, replaced by zero"
-    if privacy.adjacency == "zero-out":
-        return "one record of a client, replaced by nothing (how many it has is public)"
-    return "one record of a client, added or removed (it counts by a public number)"
+    if not isinstance(privacy, RecordPrivacySection):
+        return adjacency(plan)
+    public = privacy.adjacency == "zero-out"
+    how = "how many a client has is public" if public else "a client counts by a public number"
+    return f"{adjacency(plan)} ({how})"
 
 
 def _against(plan: Plan) -> str:

@@ -20,6 +20,17 @@ from secureps.privacy.ledger import Ledger
 Fact = Charge | Release
 
 
+def adjacency(plan: Plan) -> str:
+    """What every epsilon of a plan is of, in words; empty where nothing is private."""
+    privacy = plan.section.privacy
+    if privacy is None:
+        return ""
+    if isinstance(privacy, ClientPrivacySection):
+        return "one client's updates replaced by zeros"
+    how = "replaced by nothing" if privacy.adjacency == "zero-out" else "added or removed"
+    return f"one record {how}"
+
+
 def fact(
     plan: Plan, party: str, group: str, values: int, version: int, attempt: int = 0
 ) -> Fact | None:

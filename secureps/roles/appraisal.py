@@ -18,7 +18,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.library import Library
 from secureps.roles.tasks import Aim, Evaluate
 
-DECLINES = "this client sends no evaluation"
+DECLINES = "this client sends no evaluation; its own log says why"
 """All that the coordinator hears of a refusal: why is the client's own matter."""
 
 

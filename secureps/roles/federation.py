@@ -14,7 +14,12 @@ from typing import Any
 from secureps.errors import InternalError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import canonical, digest
-from secureps.messages.evaluation import EVALUATION, VersionEvaluated, evaluated_digest
+from secureps.messages.evaluation import (
+    EVALUATION,
+    EvaluationSkipped,
+    VersionEvaluated,
+    evaluated_digest,
+)
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import (
     BoundAgreed,
@@ -27,7 +32,6 @@ from secureps.messages.records import (
     CohortOpened,
     CohortReopened,
     Ending,
-    EvaluationSkipped,
     Finished,
     FlawNoted,
     FounderChosen,

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.config import SyncSection
-from secureps.messages.evaluation import EVALUATION
-from secureps.messages.records import EvaluationSkipped
+from secureps.messages.evaluation import EVALUATION, EvaluationSkipped
 from secureps.policy.stopping import best
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
@@ -120,6 +119,12 @@ def await_evaluator(turn: Turn, at: int) -> Hold | None:
     here = "did not evaluate it in time" if name in turn.live else "is not there"
     turn.write(EvaluationSkipped(at, f"{name} {here}"))
     return None
+
+
+def declined(turn: Turn, at: int, reason: str) -> None:
+    """The designated evaluator will not judge this version, and nobody waits for it."""
+    if due(turn) == at:
+        turn.write(EvaluationSkipped(at, f"{turn.plan.evaluator}: {reason}"))
 
 
 def _time_of_evaluator(turn: Turn) -> float:

@@ -136,10 +136,15 @@ def submit(turn: Turn, roster: Roster, receipt: Receipt) -> None:
 def decline(turn: Turn, message: Decline) -> None:
     """An invited client takes no part in a round; once it has contributed, that stands.
 
+    A designated evaluator says the version instead of a round.
+
     Raises:
         Malformed: it is not the round of an evaluation, nor of a group that has none by its rule,
             nor is the client to send once more what was in a burnt cohort.
     """
+    if message.group == EVALUATION and message.party == turn.plan.evaluator:
+        judging.declined(turn, message.round, said(message.reason))
+        return
     group = turn.federation.groups.get(message.group)
     own = group is not None and message.group != EVALUATION
     if group is None or (

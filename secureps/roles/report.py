@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from secureps.crypto.identity import Roster
-from secureps.messages.evaluation import EVALUATION, Metric
+from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric
 from secureps.messages.requests import (
     EvaluationStatus,
     GroupStatus,
@@ -20,7 +20,7 @@ from secureps.model.layout import Layout
 from secureps.policy.accusations import BELIEVED, told, unsupported
 from secureps.policy.plan import Plan
 from secureps.policy.rule import named
-from secureps.policy.spending import facts_of, spent
+from secureps.policy.spending import adjacency, facts_of, spent
 from secureps.roles import judging
 from secureps.roles.federation import Federation
 from secureps.roles.group_state import GroupState, Phase
@@ -37,10 +37,17 @@ SHOWN = 3
 """Names of those who are away that a group's reason has; a table has all."""
 
 
+SKIPPED = 20
+"""Versions that were not evaluated of which a status says why: the newest."""
+
+WHY = 200
+"""Characters that it takes to say so, at most."""
+
+
 def status(turn: Turn, telemetry: tuple[Telemetry, ...], servers: Servers = ()) -> Status:
     """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
     federation = turn.federation
-    pinned = federation.pinned
+    pinned, privacy = federation.pinned, turn.plan.section.privacy
     return Status(
         run=pinned.run.id if pinned is not None else b"",
         incarnation=federation.incarnation,
@@ -53,6 +60,8 @@ def status(turn: Turn, telemetry: tuple[Telemetry, ...], servers: Servers = ()) 
         evaluation=_evaluation(turn, servers),
         servers=servers,
         failure=federation.failure,
+        adjacency=adjacency(turn.plan),
+        delta=0.0 if privacy is None else privacy.delta,
     )
 
 
@@ -67,7 +76,12 @@ def _evaluation(turn: Turn, servers: Servers) -> EvaluationStatus | None:
         step, reason, late = under_way.step, under_way.reason, under_way.late
     elif at := judging.due(turn):
         step, reason, late = "judging", f"evaluates version {at}", (turn.plan.evaluator,)
-    best, skipped = judging.best_version(turn), tuple(sorted(state.skipped))
+    best, versions = judging.best_version(turn), sorted(state.skipped)
+    explained = versions[-SKIPPED:]
+    skipped = tuple(
+        EvaluationSkipped(each, state.skipped[each][:WHY] if each in explained else "")
+        for each in versions
+    )
     noise = tuple(Metric(name, value) for name, value in turn.plan.metric_noise.items())
     return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
 

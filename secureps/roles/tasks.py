@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import Evaluated, VersionEvaluated
 from secureps.messages.orders import GroupVersion
-from secureps.messages.requests import Telemetry
+from secureps.messages.requests import Decline, Telemetry
 from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
 
 # --- coordinator ------------------------------------------------------------------
@@ -327,6 +327,6 @@ class Contributed:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What came of `Evaluate` without one."""
+    """What came of `Evaluate` without one: metrics, or none."""
 
-    message: Evaluated
+    message: Evaluated | Decline

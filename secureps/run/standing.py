@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -27,6 +28,7 @@ from secureps.messages.requests import (
     Status,
 )
 from secureps.policy.accusations import told
+from secureps.policy.rule import named
 from secureps.roles.report import NO_DISK
 from secureps.run.folding import line, table
 from secureps.run.progress import headed
@@ -34,6 +36,9 @@ from secureps.run.tally import finite
 from secureps.units import size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
+
+SKIPS = 6
+"""Reasons that versions were skipped for, and versions of each, that are shown."""
 
 STATES = ("left out", "gone", "stopped", "trains", "waits")
 """Of clients: those first whom somebody may have to look after."""
@@ -80,6 +85,8 @@ def record(status: Status) -> dict[str, Any]:
         "incarnation": status.incarnation,
         "finished": status.finished,
         "failure": status.failure,
+        "adjacency": status.adjacency,
+        "delta": status.delta if status.adjacency else None,
         "groups": [asdict(group) for group in status.groups],
         "evaluation": asdict(status.evaluation) if status.evaluation is not None else None,
         "members": [asdict(m) | {"epsilon": finite(m.epsilon)} for m in status.members],
@@ -110,9 +117,9 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
         own = status.evaluation
         yield Text(f"evaluation {own.step}: {own.reason}")
         if own.results or own.skipped:
-            yield evaluations(own)
+            yield from evaluations(own)
     yield _table(
-        "clients",
+        f"clients{ofwhat(status.adjacency, status.delta)}",
         ("client", "state", "updates", "charges", "epsilon"),
         list(_clients(status.members, clients)),
     )
@@ -158,30 +165,38 @@ def _state(server: ServerStatus) -> str:
     return f"{state}; {NO_DISK}: {server.trouble}" if server.trouble else state
 
 
-def evaluations(own: EvaluationStatus) -> Table | Text:
+def ofwhat(adjacency: str, delta: float | None) -> str:
+    """Ends a title above epsilons; empty where nothing is private."""
+    return f"; epsilon (delta {delta:g}) is of {adjacency}" if adjacency else ""
+
+
+def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
     """The newest evaluation, and the best if the plan names a metric; +- where there is noise.
 
-    Where every one was skipped, that, and where to look: in a run that ends in order, nothing else
-    says so to whoever started it.
+    And why versions were not evaluated: in a run that ends in order, nothing else says so to
+    whoever started it.
     """
-    skipped = f"skipped: {', '.join(map(str, own.skipped))}"
-    if not own.results:
-        text = f"the federation's own evaluation, 0 versions; {skipped}; a client's log says why"
-        return Text(f"{text} it sent none", "yellow")
-    newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
-    judged = [("newest", newest)]
-    judged += [("best", result) for result in own.results if result.version == own.best]
     title = f"the federation's own evaluation, {len(own.results)} versions"
-    if own.skipped:
-        title += f"; {skipped}"
-    return _table(
-        title,
-        ("", "version", *(metric.name for metric in newest.metrics)),
-        [
-            (label, str(result.version), *(_metric(metric, noise) for metric in result.metrics))
-            for label, result in judged
-        ],
-    )
+    if own.results:
+        newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
+        judged = [("newest", newest)]
+        judged += [("best", result) for result in own.results if result.version == own.best]
+        yield _table(
+            title,
+            ("", "version", *(metric.name for metric in newest.metrics)),
+            [
+                (label, str(result.version), *(_metric(metric, noise) for metric in result.metrics))
+                for label, result in judged
+            ],
+        )
+    else:
+        yield Text(title, "yellow")
+    reasons = [(why, list(run)) for why, run in groupby(own.skipped, lambda each: each.reason)]
+    if earlier := sum(len(run) for _, run in reasons[:-SKIPS]):
+        yield Text(f"skipped: {earlier} versions before these", "yellow")
+    for why, run in reasons[-SKIPS:]:
+        text = f"skipped: version {named([str(each.version) for each in run], SKIPS)}"
+        yield Text(f"{text}: {why}" if why else text, "yellow")
 
 
 def _metric(metric: Metric, noise: Mapping[str, float]) -> str:

@@ -75,7 +75,7 @@ def tables(summary: Summary) -> Iterable[Table | Text]:
     yield _models(summary)
     own = summary.evaluation
     if own is not None and (own.results or own.skipped):
-        yield evaluations(own)
+        yield from evaluations(own)
     yield _holders(summary)
     yield _costs(summary)
     for note in summary.baselines.notes:

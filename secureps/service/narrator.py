@@ -10,7 +10,7 @@ from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import records, stream_records
-from secureps.messages.evaluation import VersionEvaluated
+from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
 from secureps.policy.rule import named
@@ -47,7 +47,7 @@ class Narrator:
                 return f"{client} joined"
             case records.RoundOpened() | records.RoundExtended() | records.RoundGivenUp():
                 return self._of(record.group, record.reason)
-            case records.EvaluationSkipped(version, reason):
+            case EvaluationSkipped(version, reason):
                 return f"version {version} is not evaluated: {reason}"
             case records.MemberRetired(client):
                 return f"{client} takes part no more: what it may spend is spent"

@@ -6,8 +6,8 @@
     MemoryJournal   for simulation and tests
 
 A record is any dataclass of `messages.records`, `messages.stream_records` or `messages.charge`,
-or a `VersionEvaluated`. What must not live here: what records mean (machines fold them), and
-payloads (they are in the spool).
+or what became of an evaluation. What must not live here: what records mean (machines fold
+them), and payloads (they are in the spool).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from secureps.errors import DamagedStore, DiskFailed, InternalError, Malformed, OperatorError
 from secureps.messages import charge, records, stream_records
 from secureps.messages.encoding import digest, from_plain, to_plain
-from secureps.messages.evaluation import VersionEvaluated
+from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.store.height import START, Height, Mark, height_path, read_height
 
 Record = Any
@@ -59,7 +59,7 @@ def _records() -> dict[str, type]:
         and dataclasses.is_dataclass(kind)
         and kind.__module__ == module.__name__
     }
-    return own | {VersionEvaluated.__name__: VersionEvaluated}
+    return own | {kind.__name__: kind for kind in (VersionEvaluated, EvaluationSkipped)}
 
 
 RECORDS: dict[str, type] = _records()

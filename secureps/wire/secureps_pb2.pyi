@@ -67,6 +67,14 @@ class VersionEvaluated(_message.Message):
     examples: int
     def __init__(self, version: _Optional[int] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., by: _Optional[str] = ..., examples: _Optional[int] = ...) -> None: ...
 
+class EvaluationSkipped(_message.Message):
+    __slots__ = ("version", "reason")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    reason: str
+    def __init__(self, version: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Evaluated(_message.Message):
     __slots__ = ("run", "party", "version", "model", "metrics", "examples", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -563,9 +571,9 @@ class EvaluationStatus(_message.Message):
     late: _containers.RepeatedScalarFieldContainer[str]
     results: _containers.RepeatedCompositeFieldContainer[VersionEvaluated]
     best: int
-    skipped: _containers.RepeatedScalarFieldContainer[int]
+    skipped: _containers.RepeatedCompositeFieldContainer[EvaluationSkipped]
     noise: _containers.RepeatedCompositeFieldContainer[Metric]
-    def __init__(self, step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ..., results: _Optional[_Iterable[_Union[VersionEvaluated, _Mapping]]] = ..., best: _Optional[int] = ..., skipped: _Optional[_Iterable[int]] = ..., noise: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ...) -> None: ...
+    def __init__(self, step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ..., results: _Optional[_Iterable[_Union[VersionEvaluated, _Mapping]]] = ..., best: _Optional[int] = ..., skipped: _Optional[_Iterable[_Union[EvaluationSkipped, _Mapping]]] = ..., noise: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
     __slots__ = ("name", "role", "registered", "live", "accuses", "trouble")
@@ -584,7 +592,7 @@ class ServerStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., registered: _Optional[bool] = ..., live: _Optional[bool] = ..., accuses: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure")
+    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure", "adjacency", "delta")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -596,6 +604,8 @@ class Status(_message.Message):
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    ADJACENCY_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     incarnation: int
     finished: str
@@ -607,7 +617,9 @@ class Status(_message.Message):
     evaluation: EvaluationStatus
     servers: _containers.RepeatedCompositeFieldContainer[ServerStatus]
     failure: str
-    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ...) -> None: ...
+    adjacency: str
+    delta: float
+    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ..., adjacency: _Optional[str] = ..., delta: _Optional[float] = ...) -> None: ...
 
 class PutBlock(_message.Message):
     __slots__ = ("header", "offset")
