@@ -22,8 +22,10 @@ from benchmarks.report import Row, report
 from secureps.crypto.identity import Identity
 from secureps.store.keyring import load_private
 from secureps.wire import framing
+from secureps.wire.claims import REQUEST_DOMAIN, Signer
 from tests.half_open import HalfOpen
 from tests.processes import Processes
+from tests.signing_kit import signer
 
 CLIENTS, SHAPE, VERSIONS = 5, (1000, 100), 100_000
 SECONDS = 8.0
@@ -34,23 +36,32 @@ CALLS = 60
 Metadata = tuple[tuple[str, Any], ...]
 
 
-def nobody(method: str) -> Metadata:
+Signed = Callable[[str, str, str], Metadata]
+"""Metadata of a request, by a server's name, its HOST:PORT and the method."""
+
+
+def nobody(server: str, address: str, method: str) -> Metadata:
     return ()
 
 
-def signing(identity: Identity, name: str) -> Callable[[str], Metadata]:
-    def sign(method: str) -> Metadata:
-        return framing.credentials(
-            name, lambda request: identity.sign(framing.REQUEST_DOMAIN, request), method, b""
-        )
+def signing(identity: Identity, name: str) -> Signed:
+    signers: dict[str, Signer] = {}
 
-    return sign
+    def sign(request: bytes) -> bytes:
+        return identity.sign(REQUEST_DOMAIN, request)
+
+    def metadata(server: str, address: str, method: str) -> Metadata:
+        if server not in signers:
+            signers[server] = signer(address, server, name, sign)
+        return signers[server].metadata(method, b"", b"")
+
+    return metadata
 
 
 class Flood:
     """Calls that are begun and never ended, anew every second; a context, and over at its end."""
 
-    def __init__(self, processes: Processes, metadata: Callable[[str], Metadata]) -> None:
+    def __init__(self, processes: Processes, metadata: Signed) -> None:
         self._targets = {
             name: int((processes.folder / name / "address").read_text().rpartition(":")[2])
             for name in ("coordinator", *processes.shards)
@@ -76,7 +87,11 @@ class Flood:
                 with suppress(OSError):
                     lines.append(line := HalfOpen(port))
                     for _ in range(CALLS):
-                        line.begin(method, self._metadata(method), framing.REQUEST_LIMIT)
+                        line.begin(
+                            method,
+                            self._metadata(name, f"127.0.0.1:{port}", method),
+                            framing.REQUEST_LIMIT,
+                        )
                     line.push()
             self._over.wait(1.0)
             for line in lines:

@@ -11,7 +11,7 @@ from secureps.crypto.identity import Roster, certify, sign_roster
 from secureps.crypto.suite import key_length
 from secureps.messages import orders, requests
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
-from secureps.messages.submission import Receipt, SubmissionId
+from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.policy.plan import Plan
 from secureps.roles.grants import Grants, HolderRules
 from secureps.roles.machine import Step
@@ -72,14 +72,15 @@ class CommitteeWorld(StreamWorld):
                 self.grants.configure(order)
                 return None
             case orders.Examine(_, receipt):
-                return requests.Examined(to, receipt.id, "")
+                return requests.Examined(to, receipt.id, "", receipt_digest(receipt))
             case orders.Open(_, cohort, receipts, held):
                 if to == KEYS[0]:
                     step = Step()
                     self.grants.check(cohort, receipts, held)
                     self.grants.grant(step, order)
                     self.grants.release(step, cohort)
-                return requests.KeyShare(to, cohort.group, cohort.number, self._zeros)
+                about = self.grants.about(cohort)
+                return requests.KeyShare(to, cohort.group, cohort.number, self._zeros, about)
             case orders.Prepare(_, cohort, _, key) if self._spoilt(cohort):
                 assert key is not None
                 digest = payload_digest(key)

@@ -100,6 +100,9 @@ class Line:
     def locate(self, party: str, address: str) -> None:
         pass
 
+    def belong(self, run: bytes) -> None:
+        self.run = run
+
     def close(self) -> None:
         pass
 

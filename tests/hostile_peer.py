@@ -28,9 +28,11 @@ from secureps.policy.plan import Plan
 from secureps.roles.admission import block_bytes
 from secureps.store.keyring import load_private
 from secureps.wire import framing
+from secureps.wire.claims import REQUEST_DOMAIN
 from secureps.wire.codec import encode
 from secureps.wire.rpc import GrpcTransport
 from tests.processes import PATIENCE, Processes
+from tests.signing_kit import signer
 
 STREAMED = (framing.WATCH, framing.GET)
 
@@ -51,7 +53,12 @@ class HostilePeer:
         self._transport.close()
 
     def _sign(self, request: bytes) -> bytes:
-        return self._identity.sign(framing.REQUEST_DOMAIN, request)
+        return self._identity.sign(REQUEST_DOMAIN, request)
+
+    def _signed(self, to: str, method: str, envelope: bytes) -> Any:
+        return signer(self._addresses[to], to, self.name, self._sign).metadata(
+            method, b"", envelope
+        )
 
     # --- what it says -------------------------------------------------------------
 
@@ -83,7 +90,7 @@ class HostilePeer:
     ) -> None:
         """These bytes as they are, under a signature of `envelope` (default: of the bytes)."""
         covered = b"".join(pieces) if envelope is None else envelope
-        metadata = framing.credentials(self.name, self._sign, signed_for or method, covered)
+        metadata = self._signed(to, signed_for or method, covered)
         options = [("grpc.max_send_message_length", -1)]
         with grpc.insecure_channel(self._addresses[to], options=options) as channel:
             call: Any
@@ -103,7 +110,7 @@ class HostilePeer:
     def hang_up(self, to: str, first: bytes) -> None:
         """Begins to send and breaks the connection."""
         envelope, _, _ = framing.open_frame(first)
-        metadata = framing.credentials(self.name, self._sign, framing.PUT, envelope)
+        metadata = self._signed(to, framing.PUT, envelope)
         sent, over = threading.Event(), threading.Event()
 
         def pieces() -> Iterator[bytes]:

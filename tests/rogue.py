@@ -56,6 +56,7 @@ class Rogue:
 
     def __init__(self, roster: Roster, configure: orders.Configure) -> None:
         self._configure = configure
+        self.run = configure.run.id
         self._streams: dict[str, Deliver] = {}
         self._heard: dict[str, Queue[Any]] = defaultdict(Queue)
         self._server = CoordinatorServer(self, "127.0.0.1:0", authenticator(roster))

@@ -41,6 +41,7 @@ from secureps.roles.group_state import Phase
 from secureps.roles.machine import HANDS, Answer, Order, Step, Work
 from secureps.roles.tasks import ManifestWritten, WriteManifest
 from secureps.sections import parse
+from tests.signing_kit import about
 
 SHARDS = ("shard-a", "shard-b")
 HOLDER = "keys"
@@ -376,7 +377,7 @@ class World:
     def opened(self, group: str, number: int) -> requests.Opened:
         blocks = self.plan.layout(SCHEMA).group(group).blocks
         sums = tuple(block_digest("opened", group, number, b) for b in range(blocks))
-        return requests.Opened(HOLDER, group, number, sums)
+        return requests.Opened(HOLDER, group, number, sums, about(self.federation, group))
 
     def receipt(
         self, client: str, sequence: int, version: int, group: str = "all", **changes: Any

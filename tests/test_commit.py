@@ -32,6 +32,7 @@ from tests.roles_kit import (
     take,
     works,
 )
+from tests.signing_kit import about
 
 # --- one version ------------------------------------------------------------------
 
@@ -209,7 +210,8 @@ def test_a_cohort_that_a_holder_refuses_is_burnt() -> None:
     world.pump(2)
     ids = tuple(SubmissionId(c, "all", 1) for c in CLIENTS)
     reason = "keys refused: too small"
-    step = world.give(HOLDER, requests.OpenRefused(HOLDER, "all", 0, "too small"))
+    refusal = requests.OpenRefused(HOLDER, "all", 0, "too small", about(world.federation, "all"))
+    step = world.give(HOLDER, refusal)
     assert step.records[0] == records.CohortBurnt("all", 0, reason)
     assert isinstance(step.records[1], records.RoundOpened)
     for client, id in zip(CLIENTS, ids):
@@ -218,7 +220,7 @@ def test_a_cohort_that_a_holder_refuses_is_burnt() -> None:
         assert told[1] == orders.Invite(1, "all", 2, 0, 10.0)
     for shard in SHARDS:
         assert orders_of(step, shard) == [orders.Discard(1, ids)]
-    step = world.give(HOLDER, requests.OpenRefused(HOLDER, "all", 0, "too small"))
+    step = world.give(HOLDER, refusal)
     assert step.records == []
     step = world.give(HOLDER, world.opened("all", 0))
     assert step.records == []

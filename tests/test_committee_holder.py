@@ -12,7 +12,7 @@ import pytest
 from secureps.errors import Fenced, InternalError, Malformed, UnknownParty, WrongRun
 from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
-from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
+from secureps.messages.submission import FOUNDING, Receipt, receipt_digest, signing_bytes
 from secureps.policy.plan import Plan
 from secureps.roles.grants import receipts_digest
 from secureps.roles.machine import (
@@ -83,7 +83,7 @@ def test_it_greets_watches_and_obeys_the_coordinator_alone() -> None:
                 holder.give(sender, event)
     with pytest.raises(Malformed, match="takes no payloads"):
         holder.machine.inspect("c0", register)
-    share = requests.KeyShare("holder-0", "all", 0, b"")
+    share = requests.KeyShare("holder-0", "all", 0, b"", b"")
     assert holder.give(COORDINATOR, Failed(share, Malformed("x"))) == Step()
 
 
@@ -110,8 +110,8 @@ def test_an_envelope_is_examined_and_nothing_is_journalled() -> None:
     receipt = crowd()[0].receipt
     step = holder.begin(orders.Examine(1, receipt))
     assert step == Step(effects=[Work(ExamineEnvelope(receipt))])
-    found = requests.Examined("holder-1", receipt.id, "")
-    assert said(holder.give(HANDS, EnvelopeExamined(receipt.id, ""))) == [found]
+    found = requests.Examined("holder-1", receipt.id, "", receipt_digest(receipt))
+    assert said(holder.give(HANDS, EnvelopeExamined(receipt, ""))) == [found]
     assert holder.order(orders.Examine(1, receipt)) == [found]
     assert holder.journal == before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 
 from secureps.crypto.field import P
 from secureps.crypto.suite import key_length
-from secureps.errors import Malformed, Oversized, UnknownParty
+from secureps.errors import Conflict, Malformed, Oversized, UnknownParty
 from secureps.messages import orders, records, requests
+from secureps.messages.submission import cohort_digest, receipt_digest
 from secureps.roles.committee_holder import CommitteeHolder
 from secureps.roles.group_state import Phase
 from secureps.run.simulation import Conditions, Simulation
@@ -30,6 +32,7 @@ from tests.cheats import (
     until,
 )
 from tests.federations import finished, same, small_federation, small_plan, unharmed
+from tests.signing_kit import about
 
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
 
@@ -268,16 +271,17 @@ def test_shares_are_for_committees_and_opened_sums_are_not(tmp_path: Path) -> No
     until(simulation, Phase.OPENING)
     say = partial(simulation.coordinator.handle, simulation.loop.now())
     number = simulation.coordinator.federation.groups["all"].number
+    bound = about(simulation.coordinator.federation, "all")
     for share, error in ((b"", Malformed), (bytes(4), Malformed), (bytes(1 << 16), Oversized)):
         with pytest.raises(error, match="values has"):
-            say("holder-0", requests.KeyShare("holder-0", "all", number, share))
+            say("holder-0", requests.KeyShare("holder-0", "all", number, share, bound))
     with pytest.raises(Malformed, match="gives shares of keys, and opens no sums"):
-        say("holder-0", requests.Opened("holder-0", "all", number, ()))
+        say("holder-0", requests.Opened("holder-0", "all", number, (), bound))
     length = key_length(simulation.plan.cipher_parameters)
     for sender, claimed in (("client-00", "client-00"), ("holder-0", "holder-1")):
         with pytest.raises(UnknownParty):
-            say(sender, requests.KeyShare(claimed, "all", number, bytes(4 * length)))
-    late = requests.KeyShare("holder-0", "all", number - 1, bytes(4 * length))
+            say(sender, requests.KeyShare(claimed, "all", number, bytes(4 * length), bound))
+    late = requests.KeyShare("holder-0", "all", number - 1, bytes(4 * length), bound)
     assert say("holder-0", late).records == []
     ends_as_unharmed(simulation)
 
@@ -289,9 +293,40 @@ def test_the_first_answer_of_a_holder_stands(tmp_path: Path) -> None:
     shares = dict(group.shares)
     holder, share = next(iter(shares.items()))
     say = partial(simulation.coordinator.handle, simulation.loop.now(), holder)
-    assert say(requests.KeyShare(holder, "all", group.number, bytes(len(share)))).records == []
-    assert say(requests.OpenRefused(holder, "all", group.number, "no")).records == []
+    bound = about(simulation.coordinator.federation, "all")
+    other = requests.KeyShare(holder, "all", group.number, bytes(len(share)), bound)
+    assert say(other).records == []
+    assert say(requests.OpenRefused(holder, "all", group.number, "no", bound)).records == []
     assert group.shares == shares
+
+
+def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(tmp_path: Path) -> None:
+    """Of this number but other members, or of another run: it changes nothing."""
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.OPENING)
+    federation = simulation.coordinator.federation
+    group, pinned = federation.groups["all"], federation.pinned
+    assert group.cohort is not None
+    assert pinned is not None
+    say = partial(simulation.coordinator.handle, simulation.loop.now(), "holder-0")
+    fewer = dataclasses.replace(group.cohort, members=group.cohort.members[1:])
+    elsewhere = cohort_digest(bytes(32), group.cohort)
+    share = bytes(4 * key_length(simulation.plan.cipher_parameters))
+    for bound in (b"", elsewhere, cohort_digest(pinned.run.id, fewer)):
+        for answer in (
+            requests.KeyShare("holder-0", "all", group.number, share, bound),
+            requests.OpenRefused("holder-0", "all", group.number, "no", bound),
+        ):
+            with pytest.raises(Conflict, match=r"holder-0 answers for another cohort \d+ of all"):
+                say(answer)
+    id, receipt = next(iter(group.receipts.items()))
+    group.inbox.examined.pop(id, None)
+    other = dataclasses.replace(receipt, size=receipt.size + 1)
+    for bound in (b"", receipt_digest(other)):
+        for flaw in ("", "a flaw"):
+            with pytest.raises(Conflict, match="holder-0 answers for another receipt of"):
+                say(requests.Examined("holder-0", id, flaw, bound))
+    ends_as_unharmed(simulation)
 
 
 def test_without_a_committee_nobody_examines_or_shares(tmp_path: Path) -> None:
@@ -300,8 +335,8 @@ def test_without_a_committee_nobody_examines_or_shares(tmp_path: Path) -> None:
     say = partial(simulation.coordinator.handle, simulation.loop.now(), "holder-0")
     id = next(iter(simulation.coordinator.federation.groups["all"].receipts))
     for message in (
-        requests.Examined("holder-0", id, ""),
-        requests.KeyShare("holder-0", "all", 0, b""),
+        requests.Examined("holder-0", id, "", b""),
+        requests.KeyShare("holder-0", "all", 0, b"", b""),
     ):
         with pytest.raises(Malformed, match="this run has none"):
             say(message)

@@ -46,6 +46,7 @@ from tests.roles_kit import (
     refused,
     take,
 )
+from tests.signing_kit import about
 
 # --- founding ---------------------------------------------------------------------
 
@@ -364,8 +365,8 @@ def test_nobody_speaks_for_another() -> None:
         requests.Register("shard-a", "x:1", 1.0, 0),
         requests.Held("shard-a", "all", 0, ()),
         requests.Missing("shard-a", "all", 0, ()),
-        requests.Opened(HOLDER, "all", 0, ()),
-        requests.OpenRefused(HOLDER, "all", 0, ""),
+        requests.Opened(HOLDER, "all", 0, (), b""),
+        requests.OpenRefused(HOLDER, "all", 0, "", b""),
         requests.Prepared("shard-a", "all", 1, (), b""),
         requests.Checkpointed("shard-a", 0, "f", 1, bytes(32)),
     ):
@@ -393,12 +394,12 @@ def test_only_those_on_the_roster_and_in_their_role_are_heard() -> None:
         ("c0", requests.Held("c0", "all", 0, ()), "c0 is a client, and sends no Held"),
         (
             "shard-a",
-            requests.Opened("shard-a", "all", 0, ()),
+            requests.Opened("shard-a", "all", 0, (), b""),
             "shard-a is a shard, and sends no",
         ),
         (
             "c0",
-            requests.OpenRefused("c0", "all", 0, ""),
+            requests.OpenRefused("c0", "all", 0, "", b""),
             "c0 is a client, and sends no",
         ),
     )
@@ -454,7 +455,7 @@ def test_wrong_numbers_of_digests() -> None:
         refused(world, "shard-a", event, Malformed, "no group is called 'none'")
     world.pump(2)
     for sums in [*wrong, (bytes(31),) * 4]:
-        event = requests.Opened(HOLDER, "all", 0, sums)
+        event = requests.Opened(HOLDER, "all", 0, sums, about(world.federation, "all"))
         refused(world, HOLDER, event, Malformed, "all has 4 blocks, each one digest")
     world.pump(1)
     event = requests.Prepared("shard-b", "all", 1, (bytes(32),) * 2, bytes(32))

@@ -141,8 +141,22 @@ ELSEWHERE = {
     ),
     "... takes part in run ..., and the coordinator's state folder holds no run: is a volume "
     "missing? ...": ("test_registration.py", "holds no run: is a volume missing?"),
-    "... takes part in run ..., and the coordinator's is ...: one of the two has another run's "
-    "state folder. ...": ("test_registration.py", "one of the two has another run's state folder"),
+    "... is asked, and this is ...; check the address (the other side's fault)": (
+        "test_replays.py",
+        "; check the address",
+    ),
+    "sign it under this challenge, and send it again (the other side's fault)": (
+        "test_replays.py",
+        "sign it under this challenge",
+    ),
+    "... answers for another cohort ... of ... (the sender's fault)": (
+        "test_committee_runs.py",
+        "answers for another cohort ",
+    ),
+    "... answers for another receipt of ... (the sender's fault)": (
+        "test_committee_runs.py",
+        "answers for another receipt of",
+    ),
     "the coordinator's journal ends at version ... of ..., and ... has committed ...: ...": (
         "test_registration.py",
         "journal ends at version ",

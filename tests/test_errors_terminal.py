@@ -125,8 +125,9 @@ BEFORE = {
     ),
     "a shard": "... is ..., and sends no ... to ... (the sender's fault)",
     "other run": (
-        "the coordinator runs another run than the one this client takes part in; give a new "
-        "--state folder, and keep this one while its run goes on (the sender's fault)"
+        "... takes part in run ..., and the other side in ...: one of the two has another run's "
+        "state folder. Start it with the folder of this run, or with a new one (--state), and keep "
+        "the one that it has while its run goes on (the sender's fault)"
     ),
     "other client": (
         "this state folder is ...'s: ... needs a --state folder of its own (the operator's fault)"

@@ -205,7 +205,7 @@ RARE: tuple[tuple[str, Any], ...] = (
     ("shard-a", requests.Missing("shard-a", "all", 0, (SubmissionId("c0", "all", 1),))),
     ("shard-a", requests.Spoilt("shard-a", "all", 0, "no")),
     ("shard-a", requests.Trouble("shard-a", "no space left")),
-    (HOLDER, requests.OpenRefused(HOLDER, "all", 0, "no")),
+    (HOLDER, requests.OpenRefused(HOLDER, "all", 0, "no", b"")),
     ("c0", requests.Retire("c0")),
     ("c0", requests.Telemetry("c0", "all", 1, (requests.Figure("seconds", 1.0),))),
 )

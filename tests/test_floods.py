@@ -18,10 +18,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from secureps.errors import Busy, Oversized, SecurepsError, UnknownParty, Unreachable, Unsigned
 from secureps.messages.requests import Heartbeat, Noted, PutBlock, Stored, Subscribe
 from secureps.wire import callers, framing, health, servers
+from secureps.wire.claims import Signer
 from secureps.wire.codec import encode
 from secureps.wire.intake import Intake, Upload
 from secureps.wire.rpc import CoordinatorServer, GrpcTransport, ShardServer
 from tests.half_open import HalfOpen
+from tests.signing_kit import signer
 from tests.test_servers import await_
 from tests.transport_kit import (
     BLOCK_LIMIT,
@@ -53,7 +55,7 @@ class Besieged:
             self.server = CoordinatorServer(self.echo, "127.0.0.1:0", authenticate)
         else:
             self.server = ShardServer(
-                self.echo, "127.0.0.1:0", authenticate, 3 * BLOCK_LIMIT, BLOCK_LIMIT
+                name, self.echo, "127.0.0.1:0", authenticate, 3 * BLOCK_LIMIT, BLOCK_LIMIT
             )
         self.server.start()
         self.address = f"127.0.0.1:{self.server.port}"
@@ -62,6 +64,13 @@ class Besieged:
         self._half: list[HalfOpen] = []
         self._calls: list[Any] = []  # gRPC cancels those that nobody holds
         self.over = threading.Event()
+        self._signers: dict[tuple[str, str], Signer] = {}
+
+    def signed(self, party: str, method: str, envelope: bytes, key: str | None = None) -> Any:
+        who = (party, key or party)
+        if who not in self._signers:
+            self._signers[who] = signer(self.address, self.name, party, sign_as(who[1]))
+        return self._signers[who].metadata(method, b"", envelope)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -123,10 +132,6 @@ def shard() -> Iterator[Besieged]:
     made.close()
 
 
-def signed(party: str, method: str, envelope: bytes, key: str | None = None) -> Any:
-    return framing.credentials(party, sign_as(key or party), method, envelope)
-
-
 def ends(call: Any) -> SecurepsError:
     """What a call ended in, waiting for it."""
     assert call.exception(PATIENCE) is not None
@@ -139,19 +144,19 @@ def ends(call: Any) -> SecurepsError:
 @pytest.mark.parametrize(
     ("metadata", "error"),
     [
-        (lambda method: None, Unsigned),
-        (lambda method: (("secureps-party", "honest"),), Unsigned),
-        (lambda method: signed("honest", method, b"", key="other"), Unsigned),
-        (lambda method: signed("honest", "/another/Method", b""), Unsigned),
-        (lambda method: signed("stranger", method, b""), UnknownParty),
+        (lambda it, method: None, Unsigned),
+        (lambda it, method: (("secureps-party", "honest"),), Unsigned),
+        (lambda it, method: it.signed("honest", method, b"", key="other"), Unsigned),
+        (lambda it, method: it.signed("honest", "/another/Method", b""), Unsigned),
+        (lambda it, method: it.signed("stranger", method, b""), UnknownParty),
     ],
     ids=["nobody", "a name", "another's key", "another method", "a stranger"],
 )
 def test_who_has_no_key_is_refused_before_a_message_is_there(
-    besieged: Besieged, metadata: Callable[[str], Any], error: type[SecurepsError]
+    besieged: Besieged, metadata: Callable[[Besieged, str], Any], error: type[SecurepsError]
 ) -> None:
     for method in besieged.methods:
-        calls = [besieged.begin(method, metadata(method)) for _ in range(12)]
+        calls = [besieged.begin(method, metadata(besieged, method)) for _ in range(12)]
         for call in calls:
             assert type(ends(call)) is error
     assert besieged.echo.seen == []
@@ -231,7 +236,7 @@ def test_nothing_is_decompressed(besieged: Besieged) -> None:
         besieged.address, options=[("grpc.max_send_message_length", -1)]
     ) as channel:
         for method in besieged.methods:
-            metadata = signed("honest", method, bomb)
+            metadata = besieged.signed("honest", method, bomb)
             for _ in range(2):
                 call: Any = channel.unary_unary(method)
                 sent = call.future(
@@ -247,7 +252,7 @@ def test_a_message_that_is_said_to_be_long_is_refused_by_its_head(besieged: Besi
     half = besieged.half()
     for method in besieged.methods:
         for _ in range(15):
-            half.begin(method, signed("a", method, b""), 16 << 20)
+            half.begin(method, besieged.signed("a", method, b""), 16 << 20)
     half.push(15 * len(besieged.methods))
     assert len(half.ended) == 15 * len(besieged.methods)
     besieged.still_serves()
@@ -263,7 +268,9 @@ def test_requests_have_a_limit_far_below_that_of_orders(besieged: Besieged) -> N
         assert transport.call(besieged.name, fits).result(PATIENCE) == Noted()
         if besieged.name != "coordinator":
             envelope = encode(Heartbeat("x" * framing.HEADER_LIMIT))
-            call = besieged.begin(framing.GET, signed("a", framing.GET, envelope), envelope)
+            call = besieged.begin(
+                framing.GET, besieged.signed("a", framing.GET, envelope), envelope
+            )
             assert type(ends(call)) is Oversized
     finally:
         transport.close()
@@ -276,7 +283,7 @@ def test_sixty_unfinished_messages_of_one_party_hold_little(besieged: Besieged) 
     method, half = TELLS[besieged.name], [besieged.half() for _ in range(4)]
     for one in half:
         for _ in range(15):
-            one.begin(method, signed("a", method, b""), framing.REQUEST_LIMIT)
+            one.begin(method, besieged.signed("a", method, b""), framing.REQUEST_LIMIT)
     for one in half:
         one.push()
     bound = servers.TELLING_EACH * framing.REQUEST_LIMIT + 60 * framing.STREAM_BUFFER
@@ -287,9 +294,9 @@ def test_sixty_unfinished_messages_of_one_party_hold_little(besieged: Besieged) 
 def test_one_party_has_so_many_calls_and_the_others_theirs(besieged: Besieged) -> None:
     method = TELLS[besieged.name]
     for _ in range(callers.CALLS):
-        besieged.begin(method, signed("a", method, b""))
+        besieged.begin(method, besieged.signed("a", method, b""))
     await_(lambda: besieged.server._callers._calls["a"] == callers.CALLS)
-    refused = ends(besieged.begin(method, signed("a", method, b"")))
+    refused = ends(besieged.begin(method, besieged.signed("a", method, b"")))
     assert isinstance(refused, Busy)
     assert refused.retry_after is not None
     besieged.still_serves()
@@ -302,7 +309,9 @@ def test_what_does_not_come_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(callers, "STALLED", 0.1)
     for method in besieged.methods:
-        assert "nothing came" in str(ends(besieged.begin(method, signed("a", method, b""))))
+        assert "nothing came" in str(
+            ends(besieged.begin(method, besieged.signed("a", method, b"")))
+        )
     assert besieged.server._callers._calls["a"] == 0
 
 
@@ -316,7 +325,7 @@ def test_an_announced_block_takes_no_room_before_it_comes(
     for party in "abcdef":
         envelope = encode(put(b"", party, length=BLOCK_LIMIT))
         head = struct.pack("<IQ", len(envelope), BLOCK_LIMIT) + envelope + b"x"
-        calls.append(shard.begin(method, signed(party, method, envelope), head))
+        calls.append(shard.begin(method, shard.signed(party, method, envelope), head))
     await_(lambda: server.bytes_in_flight == 6)
     shard.still_serves()
     shard.over.set()
@@ -333,7 +342,7 @@ def test_a_block_that_stops_coming_gives_its_room_back(
     monkeypatch.setattr(callers, "STALLED", 0.2)
     envelope = encode(put(b"", "a", length=BLOCK_LIMIT))
     head = struct.pack("<IQ", len(envelope), BLOCK_LIMIT) + envelope + b"x"
-    call = shard.begin(framing.PUT, signed("a", framing.PUT, envelope), head)
+    call = shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head)
     error = ends(call)
     assert isinstance(error, Unreachable)
     assert error.retry_after is not None
@@ -380,7 +389,7 @@ def test_one_party_s_uploads_leave_places_to_others(shard: Besieged) -> None:
         header = dataclasses.replace(put(b"", "a", length=1000).header, sequence=number)
         envelope = encode(PutBlock(header, b""))
         head = struct.pack("<IQ", len(envelope), 1000) + envelope + b"x"
-        shard.begin(framing.PUT, signed("a", framing.PUT, envelope), head)
+        shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head)
     server = shard.server
     await_(lambda: server.bytes_in_flight == servers.TRANSFERS_EACH)
     await_(lambda: server._callers._calls["a"] == 3 * servers.TRANSFERS)
@@ -397,7 +406,7 @@ def test_who_does_not_read_is_not_sent_to_for_ever(
         if besieged.name == "coordinator":
             envelope = encode(Subscribe("a", ()))
             call = channel.unary_stream(framing.WATCH)
-            stream = call(envelope, metadata=signed("a", framing.WATCH, envelope))
+            stream = call(envelope, metadata=besieged.signed("a", framing.WATCH, envelope))
             besieged.echo.subscribed.get(timeout=PATIENCE)
             for _ in range(servers.WATCH_QUEUE // 2):
                 besieged.echo.streams["a"](ask("x" * (256 << 10)))
@@ -405,7 +414,7 @@ def test_who_does_not_read_is_not_sent_to_for_ever(
         else:
             envelope = encode(get(16 << 20))
             call = channel.unary_stream(framing.GET)
-            stream = call(envelope, metadata=signed("a", framing.GET, envelope))
+            stream = call(envelope, metadata=besieged.signed("a", framing.GET, envelope))
             besieged.echo.asked.get(timeout=PATIENCE)
         await_(lambda: besieged.server._callers._calls["a"] == 0)
         stream.cancel()
@@ -413,7 +422,7 @@ def test_who_does_not_read_is_not_sent_to_for_ever(
 
 def test_bytes_that_were_not_signed_are_refused(besieged: Besieged) -> None:
     method = TELLS[besieged.name]
-    call = besieged.begin(method, signed("a", method, b"x"), encode(Heartbeat("a")))
+    call = besieged.begin(method, besieged.signed("a", method, b"x"), encode(Heartbeat("a")))
     assert str(ends(call)) == "these are not the bytes that a signed"
     assert besieged.echo.seen == []
 
@@ -432,7 +441,7 @@ def test_honest_calls_go_on_while_calls_are_begun_and_left(shard: Besieged) -> N
         while not done.is_set():
             begun.append(shard.begin(framing.PUT, None))
             if len(begun) < 4 * callers.CALLS:
-                shard.begin(framing.PUT, signed("a", framing.PUT, envelope), head)
+                shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head)
             done.wait(0.002)
 
     thread = threading.Thread(target=flood, daemon=True)

@@ -26,6 +26,8 @@ PATIENCE = 20.0
 class Nobody:
     """An endpoint that is never asked."""
 
+    run = b""
+
     def request(self, sender: str, message: Any) -> Future[Any]:
         raise AssertionError
 
@@ -54,7 +56,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     if request.param == "coordinator":
         made = CoordinatorServer(Nobody(), "127.0.0.1:0", nobody_passes)
     else:
-        made = ShardServer(Nobody(), "127.0.0.1:0", nobody_passes, 1, 1)
+        made = ShardServer("shard-0", Nobody(), "127.0.0.1:0", nobody_passes, 1, 1)
     made.start()
     yield made
     made.stop(0)

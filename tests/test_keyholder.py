@@ -19,7 +19,7 @@ from secureps.errors import (
 )
 from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
-from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId
+from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, cohort_digest
 from secureps.roles.charter import Pinned
 from secureps.roles.grants import HolderRules, receipts_digest
 from secureps.roles.keyholder import KeyHolder, received_key
@@ -235,9 +235,7 @@ def test_a_cohort_is_opened_block_by_block() -> None:
         assert step == Step(effects=[Work(OpenSum("all", 0, block, key, 3))])
     headers = [opened_header(PLAN, RUN, "all", 0, b) for b in range(4)]
     for header in headers[:3]:
-        assert keys.give(HANDS, SumOpened(header, 0.5)) == Step(), (
-            "nothing leaves before all opened"
-        )
+        assert keys.give(HANDS, SumOpened(header, 0.5)) == Step()  # nothing before all are
     assert keys.give(HANDS, SumOpened(headers[3], 0.5)) == Step(
         [records.CohortReleased(make_cohort())],
         [
@@ -252,10 +250,11 @@ def test_a_cohort_is_opened_block_by_block() -> None:
         assert keys.give(SHARDS[block % 2], stored) == Step()
     step = keys.give("shard-b", Answered(requests.PutBlock(headers[3]), None))
     figures = (requests.Figure("opening_seconds", 2.0),)
+    sums, bound = tuple(h.digest for h in headers), cohort_digest(RUN, make_cohort())
     assert step == Step(
         effects=[
             Work(Prune(tuple(h.key for h in headers))),
-            Call(COORDINATOR, requests.Opened(HOLDER, "all", 0, tuple(h.digest for h in headers))),
+            Call(COORDINATOR, requests.Opened(HOLDER, "all", 0, sums, bound)),
             Call(COORDINATOR, requests.Telemetry(HOLDER, "all", 1, figures)),
         ]
     )
@@ -288,10 +287,10 @@ def test_answers_that_come_too_late_are_passed_over() -> None:
     for request in (
         requests.GetSum(RUN, "all", 0, 0),
         requests.PutBlock(header),
-        requests.Opened(HOLDER, "all", 0, ()),
+        requests.Opened(HOLDER, "all", 0, (), b""),
     ):
         assert keys.give("shard-a", Failed(request, WrongRun("x"))) == Step()
-    opened = requests.Opened(HOLDER, "all", 0, ())
+    opened = requests.Opened(HOLDER, "all", 0, (), b"")
     assert keys.give(COORDINATOR, Answered(opened, requests.Noted())) == Step()
 
 

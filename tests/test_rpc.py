@@ -86,10 +86,10 @@ class TestGrpc(TransportContract):
 
     def test_a_signature_holds_for_one_method_only(self, world: Grpc, server: Echo) -> None:
         envelope = encode(Heartbeat("a"))
-        metadata = framing.credentials("a", sign_as("a"), framing.COORDINATOR_TELL, envelope)
-        for method, error in ((framing.COORDINATOR_TELL, None), (framing.SHARD_TELL, Unsigned)):
-            failure = raw(world, method, [envelope], metadata)
-            assert failure is None if error is None else isinstance(failure, error)
+        signer = world.signer("shard-0", "a")
+        for method, error in ((framing.SHARD_TELL, type(None)), (framing.GET, Unsigned)):
+            metadata = signer.metadata(framing.SHARD_TELL, b"", envelope)
+            assert isinstance(raw(world, method, [envelope], metadata), error)
 
     @pytest.mark.parametrize(
         "method",
@@ -122,7 +122,7 @@ class TestGrpc(TransportContract):
                 None,
                 (("secureps-party", "a"),),
                 (("secureps-party", "../a"), ("secureps-signature-bin", b"x")),
-                signed(method, messages),
+                signed(world, method, messages),
             ):
                 if messages == [encode(Noted())] and method.endswith("Tell"):
                     continue  # well-formed; the endpoint decides
@@ -151,7 +151,7 @@ class TestGrpc(TransportContract):
         envelope = encode(put(b"", length=length))
         head = struct.pack("<IQ", len(envelope), max(length, 0)) + envelope
         messages = [head + parts[0], *parts[1:]]
-        metadata = framing.credentials("a", sign_as("a"), framing.PUT, envelope)
+        metadata = world.signer("shard-0", "a").metadata(framing.PUT, b"", envelope)
         assert isinstance(raw(world, framing.PUT, messages, metadata), error)
         assert server.seen == []
         good = put(b"x" * BLOCK_LIMIT)  # and all of the budget is free again
@@ -225,7 +225,7 @@ class TestGrpc(TransportContract):
             envelope = encode(message)
             for method in (framing.COORDINATOR_TELL, framing.SHARD_TELL):
                 assert isinstance(
-                    raw(world, method, [envelope], signed(method, [envelope])), Malformed
+                    raw(world, method, [envelope], signed(world, method, [envelope])), Malformed
                 )
         assert server.seen == []
         transport = world.transport("a")
@@ -243,7 +243,7 @@ class TestGrpc(TransportContract):
         for party in ("coordinator", "shard-0"):
             for again in (
                 CoordinatorServer(server, world.address(party), authenticate),
-                ShardServer(server, world.address(party), authenticate, 1, 1),
+                ShardServer("shard-0", server, world.address(party), authenticate, 1, 1),
             ):
                 with pytest.raises(OperatorError, match="cannot listen"):
                     again.start()
@@ -251,12 +251,12 @@ class TestGrpc(TransportContract):
 
     def test_servers_that_never_started_stop(self, world: Grpc) -> None:
         CoordinatorServer(Echo(), "127.0.0.1:0", authenticate).stop()
-        ShardServer(Echo(), "127.0.0.1:0", authenticate, 1, 1).stop()
+        ShardServer("shard-0", Echo(), "127.0.0.1:0", authenticate, 1, 1).stop()
 
     def test_limits_that_cannot_be(self) -> None:
         for in_flight, block in ((1, 2), (0, 0)):
             with pytest.raises(ConfigError):
-                ShardServer(Echo(), "127.0.0.1:0", authenticate, in_flight, block)
+                ShardServer("shard-0", Echo(), "127.0.0.1:0", authenticate, in_flight, block)
 
     def test_a_watcher_that_is_too_slow_loses_its_stream(
         self, world: Grpc, server: Echo, monkeypatch: pytest.MonkeyPatch
@@ -301,8 +301,10 @@ class TestGrpc(TransportContract):
         transport = world.transport("a")
         assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
         other = Echo()
-        world.serve("shard-9", other)
-        transport.locate("shard-0", world.address("shard-9"))
+        moved = ShardServer("shard-0", other, "127.0.0.1:0", authenticate, 1, 1)
+        moved.start()
+        world.servers["elsewhere"] = moved
+        transport.locate("shard-0", f"127.0.0.1:{moved.port}")
         assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
         assert len(other.seen) == 1
 
@@ -312,12 +314,16 @@ class TestGrpc(TransportContract):
         address = world.address("coordinator")
         with grpc.insecure_channel(address) as channel:
             envelope = encode(Subscribe("a", ()))
-            metadata: Any = signed(framing.WATCH, [envelope])
+            signer = world.signer("coordinator", "a")
             watch: Any = channel.unary_stream(framing.WATCH)
-            first = watch(envelope, metadata=metadata)
+
+            def begin() -> Any:
+                return watch(envelope, metadata=signer.metadata(framing.WATCH, b"", envelope))
+
+            first = begin()
             world.next(server.subscribed)
             before = {t.name for t in threading.enumerate() if "rpc" in t.name}
-            streams = [watch(envelope, metadata=metadata) for _ in range(59)]
+            streams = [begin() for _ in range(59)]
             for _ in streams:
                 world.next(server.subscribed)
             assert {t.name for t in threading.enumerate() if "rpc" in t.name} == before
@@ -332,7 +338,11 @@ class TestGrpc(TransportContract):
                 GrpcTransport(bad, sign_as("a"), {})
 
 
-def signed(method: str, messages: list[bytes]) -> Any:
+def party_of(method: str) -> str:
+    return "coordinator" if "Coordinator" in method else "shard-0"
+
+
+def signed(world: Grpc, method: str, messages: list[bytes]) -> Any:
     """Metadata by a party whom the server knows, over whatever the envelope would be."""
     envelope = b"".join(messages)
     if method == framing.PUT:
@@ -340,13 +350,12 @@ def signed(method: str, messages: list[bytes]) -> Any:
             envelope, _, _ = framing.open_frame(messages[0] if messages else b"")
         except SecurepsError:
             envelope = b""
-    return framing.credentials("a", sign_as("a"), method, envelope)
+    return world.signer(party_of(method), "a").metadata(method, b"", envelope)
 
 
 def raw(world: Grpc, method: str, messages: list[bytes], metadata: Any) -> SecurepsError | None:
     """The error that a method answers with to bytes as they are; None if it has none."""
-    party = "coordinator" if "Coordinator" in method else "shard-0"
-    with grpc.insecure_channel(world.address(party)) as channel:
+    with grpc.insecure_channel(world.address(party_of(method))) as channel:
         call: Any
         try:
             if method == framing.PUT:
@@ -360,5 +369,5 @@ def raw(world: Grpc, method: str, messages: list[bytes], metadata: Any) -> Secur
                 call = channel.unary_unary(method)
                 call(messages[0], metadata=metadata, timeout=PATIENCE)
         except grpc.RpcError as error:
-            return framing.error_of(error, party)
+            return framing.error_of(error, party_of(method))
     return None

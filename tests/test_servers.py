@@ -21,6 +21,7 @@ from secureps.messages.requests import GetBlock, Heartbeat, Subscribe
 from secureps.wire import framing
 from secureps.wire.codec import encode
 from secureps.wire.rpc import CoordinatorServer, ShardServer
+from tests.signing_kit import signer
 from tests.transport_kit import BLOCK_LIMIT, PATIENCE, Echo, ask, authenticate, get, put, sign_as
 
 GRACE = 0.3
@@ -38,8 +39,9 @@ def await_(condition: Callable[[], bool]) -> None:
 class Door:
     """Calls at a server, on one channel; `outcomes` are the SecurepsErrors they end in."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, name: str) -> None:
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+        self._signer = signer(f"127.0.0.1:{port}", name, "a", sign_as("a"))
         self._calls: list[Any] = []
         self._streams: list[Any] = []
 
@@ -58,7 +60,7 @@ class Door:
             go.wait(PATIENCE)
 
         call: Any = self._channel.stream_unary(framing.PUT)
-        metadata = framing.credentials("a", sign_as("a"), framing.PUT, envelope)
+        metadata = self._signer.metadata(framing.PUT, b"", envelope)
         self._calls.append(call.future(pieces(), metadata=metadata, timeout=PATIENCE))
 
     def stream(self, message: Any, method: str, go: Callable[[], bool] = lambda: True) -> None:
@@ -85,10 +87,9 @@ class Door:
     def close(self) -> None:
         self._channel.close()
 
-    @staticmethod
-    def _signed(method: str, message: Any) -> tuple[bytes, float, Any]:
+    def _signed(self, method: str, message: Any) -> tuple[bytes, float, Any]:
         envelope = encode(message)
-        return envelope, PATIENCE, framing.credentials("a", sign_as("a"), method, envelope)
+        return envelope, PATIENCE, self._signer.metadata(method, b"", envelope)
 
 
 class Big(Echo):
@@ -130,9 +131,9 @@ def go() -> Iterator[threading.Event]:
 @pytest.fixture
 def shard() -> Iterator[tuple[ShardServer, Big, Door]]:
     big = Big()
-    server = ShardServer(big, "127.0.0.1:0", authenticate, 8 * BLOCK_LIMIT, BLOCK_LIMIT)
+    server = ShardServer("shard-0", big, "127.0.0.1:0", authenticate, 8 * BLOCK_LIMIT, BLOCK_LIMIT)
     server.start()
-    door = Door(server.port)
+    door = Door(server.port, "shard-0")
     yield server, big, door
     server.stop(0)
     door.close()
@@ -246,7 +247,7 @@ def coordinator() -> Iterator[tuple[CoordinatorServer, Echo, Door]]:
     echo = Echo()
     server = CoordinatorServer(echo, "127.0.0.1:0", authenticate)
     server.start()
-    door = Door(server.port)
+    door = Door(server.port, "coordinator")
     yield server, echo, door
     server.stop(0)
     door.close()

@@ -8,6 +8,7 @@ from secureps.messages import orders, requests, stream_records
 from secureps.roles.group_state import Phase
 from secureps.service.narrator import Narrator
 from tests.roles_kit import HOLDER, MANY
+from tests.signing_kit import about
 from tests.stream_parties import StreamWorld, stream_plan
 
 
@@ -63,7 +64,9 @@ def test_a_burnt_cohort_is_followed_by_those_who_joined(clock: int) -> None:
         world.deliver(rest[0])
     (opens,) = world.due
     number = world.group().number
-    world.replace(opens, requests.OpenRefused(HOLDER, "all", number, "no"))
+    world.replace(
+        opens, requests.OpenRefused(HOLDER, "all", number, "no", about(world.federation, "all"))
+    )
     drain(world)
     if clock == 2:
         for client in others:

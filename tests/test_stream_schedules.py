@@ -15,6 +15,7 @@ from secureps.policy.hiding import check_weights
 from secureps.policy.suspicion import MOST_TRIED
 from tests.committee_parties import CommitteeWorld
 from tests.roles_kit import HOLDER, MANY, Due
+from tests.signing_kit import about
 from tests.stream_parties import MINIMUM, StreamWorld, stream_plan
 
 MEMBERS = st.sampled_from(MANY)
@@ -99,7 +100,8 @@ class Schedules(RuleBasedStateMachine):
         """The holder opens nothing of it; the others suffice for a version."""
         due = self.on_the_way(orders.Open)[0]
         cohort = due.order.cohort
-        refusal = requests.OpenRefused(HOLDER, cohort.group, cohort.number, "no")
+        bound = about(self.world.federation, cohort.group)
+        refusal = requests.OpenRefused(HOLDER, cohort.group, cohort.number, "no", bound)
         self.world.replace(due, refusal)
 
     def submitted(self) -> list[Due]:

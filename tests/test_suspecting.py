@@ -266,7 +266,7 @@ def test_a_flaw_that_is_found_after_the_version_is_remembered_once(tmp_path: Pat
     late = "too late to leave it out"
     for holder in ("holder-0", "holder-1"):
         for wanted in (1, 0):
-            step = say(holder, requests.Examined(holder, id, "a flaw"))
+            step = say(holder, requests.Examined(holder, id, "a flaw", b""))
             assert step.records == [records.FlawNoted("all", id, holder, "a flaw", late)] * wanted
     assert simulation.coordinator.federation.groups["all"].suspicion.flawed == {id.client}
 

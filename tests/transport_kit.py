@@ -44,8 +44,10 @@ from secureps.messages.requests import (
 )
 from secureps.messages.submission import BlockHeader, SubmissionId
 from secureps.wire import pace
+from secureps.wire.claims import Signer
 from secureps.wire.rpc import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.transport import Endpoint, InProcessNetwork, Transport, running
+from tests.signing_kit import signer
 
 PATIENCE = 20.0
 BLOCK_LIMIT = 4 << 20
@@ -69,6 +71,7 @@ class Echo:
     """A server whose answers follow from the requests; it remembers what it saw."""
 
     def __init__(self) -> None:
+        self.run = b""
         self.seen: list[tuple[str, Any]] = []
         self.hung: list[Future[Any]] = []
         self.stored: set[BlockHeader] = set()
@@ -125,7 +128,7 @@ class Echo:
 
 
 def ask(kind: str, reason: str = "") -> OpenRefused:
-    return OpenRefused(kind, "all", 0, reason)
+    return OpenRefused(kind, "all", 0, reason, b"")
 
 
 class VirtualClock:
@@ -209,7 +212,9 @@ class Grpc:
         if party == "coordinator":
             server = CoordinatorServer(endpoint, listen, authenticate)
         else:
-            server = ShardServer(endpoint, listen, authenticate, 3 * BLOCK_LIMIT, BLOCK_LIMIT)
+            server = ShardServer(
+                party, endpoint, listen, authenticate, 3 * BLOCK_LIMIT, BLOCK_LIMIT
+            )
         server.start()
         self.servers[party] = server
         self.endpoints.append(endpoint)
@@ -222,6 +227,9 @@ class Grpc:
 
     def address(self, party: str) -> str:
         return f"127.0.0.1:{self.ports[party]}"
+
+    def signer(self, to: str, party: str) -> Signer:
+        return signer(self.address(to), to, party, sign_as(party))
 
     def transport(self, party: str, timeout: float = PATIENCE) -> GrpcTransport:
         where = {name: self.address(name) for name in self.ports}

@@ -145,21 +145,29 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A holder opened a cohort; digests of the opened sums of every block of the group."""
+    """A holder opened a cohort; digests of the opened sums of every block of the group.
+
+    `about` is the `cohort_digest` of the cohort that it was asked to open, here and below.
+    """
 
     holder: str
     group: str
     cohort: int
     sums: tuple[bytes, ...]
+    about: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A holder looked into its envelope of a submission; `flaw` says what is wrong, or nothing."""
+    """A holder looked into its envelope of a submission; `flaw` says what is wrong, or nothing.
+
+    `about` is the `receipt_digest` of the receipt that it was shown.
+    """
 
     holder: str
     id: SubmissionId
     flaw: str
+    about: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +178,7 @@ class KeyShare:
     group: str
     cohort: int
     share: bytes
+    about: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +189,7 @@ class OpenRefused:
     group: str
     cohort: int
     reason: str
+    about: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,8 +465,12 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error on its way back: its class in `secureps.errors`, and its line of text."""
+    """An error on its way back: its class in `secureps.errors`, and its line of text.
+
+    `challenge` is empty but for NotFresh.
+    """
 
     error: str
     text: str
     retry_after: float | None
+    challenge: bytes = b""

@@ -84,3 +84,12 @@ class Placement:
             if placed.group == group:
                 return placed
         raise KeyError(group)
+
+
+def other_run(party: str, run: bytes, ours: bytes) -> str:
+    """What a party hears that holds another run than the coordinator's."""
+    return (
+        f"{party} takes part in run {run.hex()[:16]}, and the other side in {ours.hex()[:16]}: "
+        "one of the two has another run's state folder. Start it with the folder of this run, or "
+        "with a new one (--state), and keep the one that it has while its run goes on"
+    )

@@ -176,6 +176,16 @@ def sharing_id(run: bytes, id: SubmissionId) -> bytes:
     return digest("secureps-shared-key", run, canonical(id))
 
 
+def cohort_digest(run: bytes, cohort: Cohort) -> bytes:
+    """What names a cohort where a holder answers for it: over all runs, 32 bytes."""
+    return digest("secureps-cohort", run, canonical(cohort))
+
+
+def receipt_digest(receipt: Receipt) -> bytes:
+    """What names a receipt where a holder answers for it: all of it, 32 bytes."""
+    return digest("secureps-receipt", canonical(rooted(receipt)))
+
+
 def ciphertext_root(blocks: tuple[bytes, ...]) -> bytes:
     """One digest over the digests of all blocks, 32 bytes."""
     return digest("secureps-ciphertext-root", *blocks)

@@ -74,15 +74,6 @@ def founded(pinned: Pinned | None, party: str) -> Pinned:
     return pinned
 
 
-def other_run(party: str, run: bytes, ours: bytes) -> str:
-    """What a party hears that holds another run than the coordinator's."""
-    return (
-        f"{party} takes part in run {run.hex()[:16]}, and the coordinator's is {ours.hex()[:16]}: "
-        "one of the two has another run's state folder. Start it with the folder of this run, or "
-        "with a new one, and keep the one that it has while its run goes on"
-    )
-
-
 def check_threshold(plan: Plan, threshold: int | None) -> None:
     """Accepts a plan by which so many key holders, or more, must agree to open a sum.
 

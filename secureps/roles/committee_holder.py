@@ -24,6 +24,7 @@ from secureps.messages.requests import (
     Subscribe,
     Telemetry,
 )
+from secureps.messages.submission import Receipt, receipt_digest
 from secureps.roles.charter import Pinned
 from secureps.roles.grants import Grants, HolderRules
 from secureps.roles.machine import (
@@ -87,8 +88,8 @@ class CommitteeHolder:
                 return Step()
             case WorkFailed(task, error):
                 return self._failed(task, error)
-            case EnvelopeExamined(id, flaw) if sender == HANDS:
-                return Step(effects=[Call(COORDINATOR, Examined(self._grants.name, id, flaw))])
+            case EnvelopeExamined(receipt, flaw) if sender == HANDS:
+                return Step(effects=[self._examined(receipt, flaw)])
             case ShareDerived() if sender == HANDS:
                 return self._derived(event)
             case Configure() if sender == COORDINATOR:
@@ -118,11 +119,14 @@ class CommitteeHolder:
         try:
             self._grants.check_author(receipt)
         except SecurepsError as error:
-            answer = Examined(self._grants.name, receipt.id, str(error))
-            step.effects.append(Call(COORDINATOR, answer))
+            step.effects.append(self._examined(receipt, str(error)))
             return step
         step.effects.append(Work(ExamineEnvelope(receipt)))
         return step
+
+    def _examined(self, receipt: Receipt, flaw: str) -> Call:
+        about = receipt_digest(receipt)
+        return Call(COORDINATOR, Examined(self._grants.name, receipt.id, flaw, about))
 
     def _open(self, order: Open) -> Step:
         step, cohort = self._grants.obeys(order.incarnation), order.cohort
@@ -150,9 +154,9 @@ class CommitteeHolder:
         except Refused as error:
             return Step(effects=[self._grants.refusal(cohort, error)])
         figures = (Figure("opening_seconds", event.seconds),)
-        name, group = self._grants.name, cohort.group
+        name, group, about = self._grants.name, cohort.group, self._grants.about(cohort)
         step.effects += [
-            Call(COORDINATOR, KeyShare(name, group, cohort.number, event.share)),
+            Call(COORDINATOR, KeyShare(name, group, cohort.number, event.share, about)),
             Call(COORDINATOR, Telemetry(name, group, cohort.version, figures)),
         ]
         return step

@@ -12,6 +12,7 @@ from secureps.crypto.field import parse_vector
 from secureps.crypto.suite import key_length
 from secureps.errors import (
     ConfigError,
+    Conflict,
     Malformed,
     NotReady,
     PlanRefused,
@@ -52,7 +53,7 @@ from secureps.messages.requests import (
     Welcome,
     Withdraw,
 )
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import SubmissionId, cohort_digest
 from secureps.model.layout import Layout
 from secureps.policy.evaluation import from_vector
 from secureps.policy.plan import Plan
@@ -247,8 +248,8 @@ class Coordinator:
                 self._held(turn, self._shard(sender, shard), group, cohort, sums)
             case Missing(party):
                 self._missing(turn, self._same(sender, party), event)
-            case Opened(holder, group, cohort, sums):
-                self._opened(turn, self._holder(sender, holder), group, cohort, sums)
+            case Opened(holder):
+                self._opened(turn, self._holder(sender, holder), event)
             case Examined(holder, id):
                 self._holder(sender, holder, committee=True)
                 examining.looked_into(turn, self._group(id.group), event)
@@ -317,33 +318,32 @@ class Coordinator:
             if turn.federation.groups[group].phase is Phase.PREPARING:
                 commit.prepare_again(turn, turn.federation.groups[group])
 
-    def _opened(
-        self, turn: Turn, holder: str, group: str, cohort: int, sums: tuple[bytes, ...]
-    ) -> None:
+    def _opened(self, turn: Turn, holder: str, event: Opened) -> None:
         if quorum.wanted(self._plan):
             raise Malformed(f"{holder}: a committee gives shares of keys, and opens no sums")
-        state = self._at(group, Phase.OPENING, cohort)
+        state, sums = self._asked(event), event.sums
         if state is None:
-            again = self._at(group, Phase.PREPARING, cohort)
-            if again is not None and again.opened == sums:
-                commit.prepare_again(turn, again)
+            return
+        if state.phase is Phase.PREPARING:
+            if state.opened == sums:
+                commit.prepare_again(turn, state)
             return
         assert self._layout is not None
-        blocks = self._layout.group(group).blocks
+        blocks = self._layout.group(event.group).blocks
         if len(sums) != blocks or any(len(d) != DIGEST_BYTES for d in sums):
-            raise Malformed(f"{holder}: {group} has {blocks} blocks, each one digest")
+            raise Malformed(f"{holder}: {event.group} has {blocks} blocks, each one digest")
         commit.opened(turn, state, sums, holders=(holder,))
 
     def _key_share(self, turn: Turn, holder: str, event: KeyShare) -> None:
         """One holder's answer, kept although others may suffice: it may be needed after all."""
-        state = self._opening(event.group, event.cohort)
+        state = self._asked(event)
         parse_vector(event.share, key_length(self._plan.cipher_parameters))
         if state is not None and holder in quorum.silent(turn, state):
             turn.write(ShareReceived(event.group, event.cohort, holder, event.share))
 
     def _refused(self, turn: Turn, holder: str, event: OpenRefused) -> None:
         group, cohort, reason = event.group, event.cohort, event.reason
-        state = self._opening(group, cohort)
+        state = self._asked(event)
         if state is None:
             return
         if quorum.wanted(self._plan):
@@ -464,10 +464,21 @@ class Coordinator:
             raise Malformed(f"no group is called {name!r}")
         return state
 
-    def _opening(self, group: str, cohort: int) -> GroupState | None:
-        """The group, if this cohort of it is being opened or is opened; None if that is past."""
+    def _asked(self, answer: Opened | KeyShare | OpenRefused) -> GroupState | None:
+        """The group whose cohort, being opened or opened, a holder answers for; None if past.
+
+        Raises:
+            Conflict: its answer is about another cohort of this number, or of another run.
+        """
+        name, number = answer.group, answer.cohort
         opening, preparing = Phase.OPENING, Phase.PREPARING
-        return self._at(group, opening, cohort) or self._at(group, preparing, cohort)
+        state = self._at(name, opening, number) or self._at(name, preparing, number)
+        if state is not None:
+            assert state.cohort is not None
+            assert self._federation.pinned is not None
+            if answer.about != cohort_digest(self._federation.pinned.run.id, state.cohort):
+                raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
+        return state
 
     def _at(self, group: str, phase: Phase, cohort: int) -> GroupState | None:
         """The group, if it is at this step of this cohort; None if the message is late."""

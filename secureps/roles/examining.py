@@ -5,10 +5,11 @@ What must not live here: how a cohort is opened (`roles.quorum`, `roles.commit`)
 
 from __future__ import annotations
 
+from secureps.errors import Conflict
 from secureps.messages.orders import Examine
 from secureps.messages.records import CohortReopened, FlawNoted, ReceiptExamined
 from secureps.messages.requests import Examined
-from secureps.messages.submission import Receipt, rooted
+from secureps.messages.submission import Receipt, receipt_digest, rooted
 from secureps.policy.accusations import BELIEVED, believed, told, unsupported
 from secureps.roles import quorum, rounds
 from secureps.roles.commit import REASON_LIMIT
@@ -35,10 +36,16 @@ def looked_into(turn: Turn, group: GroupState, answer: Examined) -> None:
     No holder was asked to open a cohort that is only held: it is closed anew. Once holders are
     asked it is too late (this one will refuse its share). Then, or if the holder is not believed,
     it is noted, and the client remembered; so is what others find in a submission that is dropped.
+
+    Raises:
+        Conflict: the holder was shown another receipt of this name.
     """
     id, flaw, inbox = answer.id, answer.flaw[:REASON_LIMIT], group.inbox
     if answer.holder in inbox.examined.get(id, ()):
         return
+    shown = inbox.receipts.get(id)
+    if shown is not None and answer.about != receipt_digest(shown):
+        raise Conflict(f"{answer.holder} answers for another receipt of {id}")
     if not flaw:
         if id in inbox.receipts:
             turn.write(ReceiptExamined(group.name, id, answer.holder, ""))

@@ -35,17 +35,19 @@ from secureps.messages.records import (
     RunPinned,
 )
 from secureps.messages.requests import OpenRefused, Register, Subscribe
+from secureps.messages.run import other_run
 from secureps.messages.submission import (
     UPDATE,
     Cohort,
     Member,
     Receipt,
     SubmissionId,
+    cohort_digest,
     signing_bytes,
 )
 from secureps.policy.hiding import base_of, both_open, check_weights
 from secureps.policy.rule import Base
-from secureps.roles.charter import Pinned, check_minimum, check_run, founded, other_run
+from secureps.roles.charter import Pinned, check_minimum, check_run, founded
 from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
 
 REMEMBERED = 64
@@ -423,7 +425,12 @@ class Grants:
 
     def refusal(self, cohort: Cohort, reason: object) -> Call:
         """What the coordinator is told of a cohort that is never opened here."""
-        return Call(COORDINATOR, OpenRefused(self.name, cohort.group, cohort.number, str(reason)))
+        known = (self.name, cohort.group, cohort.number)
+        return Call(COORDINATOR, OpenRefused(*known, str(reason), self.about(cohort)))
+
+    def about(self, cohort: Cohort) -> bytes:
+        """What this holder's answers for a cohort are bound to."""
+        return cohort_digest(self.pinned.run.id, cohort)
 
 
 def _updates(cohort: Cohort) -> frozenset[tuple[str, int, Base, bytes]]:

@@ -204,10 +204,11 @@ class KeyHolder:
         sent = tuple(header.key for header in opening.headers.values())
         sums = tuple(opening.headers[b].digest for b in sorted(opening.blocks))
         figures = (Figure("opening_seconds", opening.seconds),)
+        about = self._grants.about(opening.cohort)
         return Step(
             effects=[
                 Work(Prune(sent)),
-                Call(COORDINATOR, Opened(self._grants.name, group, cohort, sums)),
+                Call(COORDINATOR, Opened(self._grants.name, group, cohort, sums, about)),
                 Call(
                     COORDINATOR,
                     Telemetry(self._grants.name, group, opening.cohort.version, figures),

@@ -14,9 +14,9 @@ import math
 from secureps.errors import DamagedStore, Malformed, NotReady, Refused, UnknownParty, WrongRun
 from secureps.messages.records import Incarnated, ShardLocated
 from secureps.messages.requests import Noted, Register
-from secureps.messages.run import ShardAddress
+from secureps.messages.run import ShardAddress, other_run
 from secureps.roles import founding
-from secureps.roles.charter import Charter, other_run
+from secureps.roles.charter import Charter
 from secureps.roles.machine import Halt
 from secureps.roles.presence import Presence
 from secureps.roles.turn import Turn

@@ -60,7 +60,7 @@ from secureps.messages.requests import (
     Stored,
     Subscribe,
 )
-from secureps.messages.run import ShardAddress
+from secureps.messages.run import ShardAddress, other_run
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
@@ -72,7 +72,7 @@ from secureps.messages.submission import (
 )
 from secureps.roles import speaking
 from secureps.roles.admission import check_header, check_scale
-from secureps.roles.charter import check_run, other_run
+from secureps.roles.charter import check_run
 from secureps.roles.machine import (
     COORDINATOR,
     HANDS,

@@ -11,7 +11,7 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import Evaluated, VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Decline, Telemetry
-from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
+from secureps.messages.submission import BlockHeader, Cohort, Receipt
 
 # --- coordinator ------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class ExamineEnvelope:
 class EnvelopeExamined:
     """What is wrong with it; empty if nothing is."""
 
-    id: SubmissionId
+    receipt: Receipt
     flaw: str
 
 

@@ -17,7 +17,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.machine import COORDINATOR
 from secureps.store.keyring import find_observer, load_private
-from secureps.wire.framing import REQUEST_DOMAIN
+from secureps.wire.claims import REQUEST_DOMAIN
 from secureps.wire.rpc import GrpcTransport
 
 TIMEOUT = 10.0
@@ -78,6 +78,7 @@ class Observer:
             reply = self._ask(COORDINATOR, AskRun())
             assert isinstance(reply, Welcome)
             self._welcome = reply
+            self._transport.belong(reply.run.id)
         return self._welcome
 
     def _pull(self, welcome: Welcome, versions: dict[str, int]) -> dict[str, NDArray[Any]]:

@@ -214,6 +214,7 @@ def _serve_shard(serving: Serving, kit: PublicKit) -> None:
 
         def server(endpoint: Endpoint, listen: str, authenticate: Authenticate) -> Server:
             made = ShardServer(
+                address.name,
                 endpoint,
                 listen,
                 gauged.metrics.counting(authenticate),

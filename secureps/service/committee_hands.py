@@ -52,7 +52,7 @@ class CommitteeHands:
     def work(self, task: object) -> EnvelopeExamined | ShareDerived:
         match task:
             case ExamineEnvelope(receipt):
-                return EnvelopeExamined(receipt.id, self._flaw(receipt))
+                return EnvelopeExamined(receipt, self._flaw(receipt))
             case DeriveShare():
                 return self._derive(task)
         raise InternalError(f"a committee's holder has no hands for a {type(task).__name__}")

@@ -28,6 +28,7 @@ from secureps.errors import (
     SecurepsError,
     Unreachable,
 )
+from secureps.messages.records import RunPinned
 from secureps.messages.requests import PutBlock, Subscribe
 from secureps.roles.machine import (
     COORDINATOR,
@@ -98,6 +99,7 @@ class Executor:
         hands: Hands,
     ) -> None:
         self.halted: Future[Halt] = Future()
+        self.run = b""
         self._party = party
         self.machine = machine
         self._journal = journal
@@ -129,9 +131,15 @@ class Executor:
             if self.halted.done():
                 return  # a long journal does not keep a process that is to end
             self.machine.apply(at, record)
-            self._narrator.hear(record)
+            self._hear(record)
         step = self.machine.resume(self._loop.now())
         self._commit([(_Event(self._party, None), step)])
+
+    def _hear(self, record: Any) -> None:
+        self._narrator.hear(record)
+        if isinstance(record, RunPinned):
+            self.run = record.run.id
+            self._transport.belong(self.run)
 
     def stop(self) -> None:
         """Performs nothing any more: as if the process had died, but for its open files.
@@ -344,7 +352,7 @@ class Executor:
             self._disk("journal", None)
             self._meter.journalled(records)
             for record in records:
-                self._narrator.hear(record)
+                self._hear(record)
                 if (line := self._narrator.told(record)) is not None:
                     tell(self._party, type(record).__name__, line, fields=facts(record))
         self._meter.stands(self.machine, self._loop.now())

@@ -31,7 +31,7 @@ from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.journal import SqliteJournal
 from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
-from secureps.wire.framing import REQUEST_DOMAIN
+from secureps.wire.claims import REQUEST_DOMAIN
 from secureps.wire.rpc import GrpcTransport
 from secureps.wire.transport import Endpoint
 

@@ -17,9 +17,12 @@ from typing import Any
 
 from grpc.aio import EOF
 
-from secureps.errors import Busy, Malformed, Oversized, Unreachable
+from secureps.errors import Busy, Malformed, Oversized, Unreachable, WrongRun
+from secureps.messages.run import other_run
+from secureps.wire.challenges import Challenges
+from secureps.wire.claims import Claim, claim_of
 from secureps.wire.codec import decode
-from secureps.wire.framing import NOT_TOLD, Claim, claim_of
+from secureps.wire.framing import NOT_TOLD
 from secureps.wire.intake import RETRY_SECONDS
 
 Authenticate = Callable[[str, bytes, bytes], None]
@@ -36,26 +39,37 @@ class Callers:
     """Lets authenticated calls in, so many of each party.
 
     Args:
+        name: the server that they call.
+        run: id of the run that it serves; empty before there is one.
         authenticate: called once for every call.
     """
 
-    def __init__(self, authenticate: Authenticate) -> None:
-        self._authenticate = authenticate
+    def __init__(self, name: str, run: Callable[[], bytes], authenticate: Authenticate) -> None:
+        self._name, self._run, self._authenticate = name, run, authenticate
+        self._challenges = Challenges()
         self._calls: Counter[str] = Counter()
 
     @contextmanager
     def admitted(self, method: str, context: Any) -> Iterator[Claim]:
         """Who calls, while the call lasts.
 
-        All that is known of a call is judged here, before any of its message is taken: a claim
-        that must be fresh, or of this connection, is to be refused in this place too.
+        All that is known of a call is judged here, before any of its message is taken.
 
         Raises:
             Unsigned, UnknownParty, Malformed: nobody's call.
+            Unreachable: one for another server.
+            NotFresh: signed under no challenge of this process's, or for a call before.
+            WrongRun: of a party in another run.
             Busy: too many of this party's are under way.
         """
         claim = claim_of(context.invocation_metadata())
+        if claim.to != self._name:
+            raise Unreachable(f"{claim.to} is asked, and this is {self._name}; check the address")
+        self._challenges.check(claim)
         self._authenticate(claim.party, claim.signed(method), claim.signature)
+        self._challenges.use(claim)
+        if claim.run and (ours := self._run()) and claim.run != ours:
+            raise WrongRun(other_run(claim.party, claim.run, ours))
         if self._calls[claim.party] >= CALLS:
             raise Busy(
                 f"{CALLS} calls of {claim.party} are under way", random.uniform(*RETRY_SECONDS)

@@ -10,8 +10,7 @@ A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payloa
 (uint64), both little endian, the envelope, and then the payload, which may begin in the
 first piece. What is sent of a payload begins at its message's offset and goes on to its end.
 
-Who speaks stands in a request's metadata, signed: over the method and the digest of the envelope
-that follows. A server judges it before it takes a byte of the message. What must not live here:
+Who speaks stands, signed, in a request's metadata (`wire.claims`). What must not live here:
 connections and threads.
 """
 
@@ -21,8 +20,7 @@ import io
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -31,15 +29,15 @@ from secureps.errors import (
     Busy,
     InternalError,
     Malformed,
+    NotFresh,
     Oversized,
     PeerError,
     SecurepsError,
     Unreachable,
-    Unsigned,
     from_wire,
 )
-from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Refusal, Subscribe
+from secureps.wire.claims import Metadata
 from secureps.wire.codec import MESSAGE_LIMIT, decode, encode
 from secureps.wire.pace import LONGEST, cut
 
@@ -71,15 +69,8 @@ TEXT_LIMIT = 1000
 RETRY_LIMIT = 3600.0
 """Seconds: nobody is asked to wait longer."""
 
-REQUEST_DOMAIN = b"secureps-request"
-_PARTY = "secureps-party"
-_DIGEST = "secureps-digest-bin"
-_SIGNATURE = "secureps-signature-bin"
 _REFUSAL = "secureps-refusal-bin"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
 _PREFIX = struct.Struct("<IQ")
-
-Metadata = tuple[tuple[str, str | bytes], ...]
 
 CLIENT_OPTIONS = (
     ("grpc.max_receive_message_length", SENT_LIMIT),
@@ -116,55 +107,6 @@ SERVER_OPTIONS = (
     ("grpc.experimental.tcp_max_read_chunk_size", CONNECTION_BUFFER),
     ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a coin toss
 )
-
-
-# --- who is asking ----------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Who says to be asking: a party, the digest of the envelope to come, a signature of both."""
-
-    party: str
-    digest: bytes
-    signature: bytes
-
-    def signed(self, method: str) -> bytes:
-        """What the signature covers: the domain, the method and the digest."""
-        return b"\0".join((REQUEST_DOMAIN, method.encode(), self.digest))
-
-    def envelope(self, data: bytes) -> bytes:
-        """The envelope itself; Unsigned if it is another than was signed."""
-        if payload_digest(data) != self.digest:
-            raise Unsigned(f"these are not the bytes that {self.party} signed")
-        return data
-
-
-def credentials(
-    party: str, sign: Callable[[bytes], bytes], method: str, envelope: bytes
-) -> Metadata:
-    """The metadata of a request."""
-    unsigned = Claim(party, payload_digest(envelope), b"")
-    signature = sign(unsigned.signed(method))
-    return ((_PARTY, party), (_DIGEST, unsigned.digest), (_SIGNATURE, signature))
-
-
-def check_party(party: str) -> str:
-    """The name itself; Malformed if it is none."""
-    if _NAME.fullmatch(party) is None:
-        raise Malformed(f"not a party's name: {party!r:.80}")
-    return party
-
-
-def claim_of(metadata: Iterable[Any] | None) -> Claim:
-    """Whom a request's metadata names; Unsigned if it names nobody."""
-    found: dict[str, Any] = dict(metadata or ())
-    party, digest, signature = (found.get(key) for key in (_PARTY, _DIGEST, _SIGNATURE))
-    if not (isinstance(party, str) and isinstance(digest, bytes) and isinstance(signature, bytes)):
-        raise Unsigned("a request without a party's name and signature")
-    if len(digest) != DIGEST_BYTES:
-        raise Malformed(f"a request's digest has {len(digest)} bytes, not {DIGEST_BYTES}")
-    return Claim(check_party(party), digest, signature)
 
 
 # --- frames -----------------------------------------------------------------------
@@ -251,7 +193,8 @@ def refuse(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
         retry_after = None
     text = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
     try:
-        data = encode(Refusal(name, text, retry_after))
+        challenge = error.challenge if isinstance(error, NotFresh) else b""
+        data = encode(Refusal(name, text, retry_after, challenge))
     except SecurepsError:
         data = encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
     return grpc.StatusCode[type(error).status], name, ((_REFUSAL, data),)
@@ -284,7 +227,10 @@ def _told_by(data: bytes, to: str) -> SecurepsError:
     wait = refusal.retry_after
     if wait is not None:
         wait = min(max(wait, 0.0), RETRY_LIMIT)
-    return from_wire(refusal.error, refusal.text[:TEXT_LIMIT], wait)
+    error = from_wire(refusal.error, refusal.text[:TEXT_LIMIT], wait)
+    if isinstance(error, NotFresh):
+        error.challenge = refusal.challenge
+    return error
 
 
 def options(table: Sequence[tuple[str, int]]) -> list[tuple[str, Any]]:

@@ -13,11 +13,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import grpc
 
-from secureps.errors import InternalError, Oversized, SecurepsError, Unreachable
+from secureps.errors import InternalError, NotFresh, Oversized, SecurepsError, Unreachable
 from secureps.messages.requests import (
     AskBlock,
     GetBlock,
@@ -28,6 +29,7 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.wire.callers import Authenticate
+from secureps.wire.claims import TRIES, Metadata, Signer, check_party
 from secureps.wire.codec import decode, encode
 from secureps.wire.framing import (
     CLIENT_OPTIONS,
@@ -37,8 +39,6 @@ from secureps.wire.framing import (
     SHARD_TELL,
     WATCH,
     Collected,
-    check_party,
-    credentials,
     error_of,
     open_frame,
     options,
@@ -49,6 +49,8 @@ from secureps.wire.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import COORDINATOR, Cancel, Deliver, closed, running, settle, told
 
 __all__ = ["Authenticate", "CoordinatorServer", "GrpcTransport", "ShardServer"]
+
+T = TypeVar("T")
 
 PAYLOAD_LIMIT = 1 << 30
 """Bytes of the longest payload that a server may send."""
@@ -82,6 +84,8 @@ class GrpcTransport:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._addresses = dict(addresses)
+        self._signers: dict[str, Signer] = {}
+        self._run = b""
         self._channels: dict[str, grpc.Channel] = {}
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
@@ -110,7 +114,7 @@ class GrpcTransport:
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
-        watch = _Watch(deliver, lost, lambda: self._subscribe(message))
+        watch = _Watch(deliver, lost, lambda: self._subscribe(message), self._anew)
         with self._lock:
             if self._closed:
                 return lambda: None
@@ -127,6 +131,9 @@ class GrpcTransport:
             channel = self._channels.pop(before, None)
         if channel is not None:
             channel.close()
+
+    def belong(self, run: bytes) -> None:
+        self._run = run
 
     def close(self) -> None:
         with self._lock:
@@ -160,8 +167,31 @@ class GrpcTransport:
                 )
             return self._channels[address]
 
-    def _metadata(self, method: str, envelope: bytes) -> Any:
-        return credentials(self._party, self._sign, method, envelope)
+    def _signer(self, to: str) -> Signer:
+        with self._lock:
+            if to not in self._signers:
+                self._signers[to] = Signer(self._party, to, self._sign)
+            return self._signers[to]
+
+    def _metadata(self, to: str, method: str, envelope: bytes) -> Metadata:
+        return self._signer(to).metadata(method, self._run, envelope)
+
+    def _fresh(self, to: str, attempt: Callable[[], T]) -> T:
+        """What a request comes to that is signed anew as long as its server says so."""
+        for _ in range(1, TRIES):
+            try:
+                return attempt()
+            except grpc.RpcError as error:
+                if not self._anew(to, error_of(error, self._at(to))):
+                    raise
+        return attempt()
+
+    def _anew(self, to: str, error: SecurepsError) -> bool:
+        """Whether a request failed for nothing but its signature's age; the next has another."""
+        if not isinstance(error, NotFresh):
+            return False
+        self._signer(to).challenged(error)
+        return True
 
     def _submit(self, work: Callable[..., Any], future: Future[Any], to: str, *rest: Any) -> None:
         def run() -> None:
@@ -179,15 +209,18 @@ class GrpcTransport:
                 self._pool = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
             self._pool.submit(run)
 
-    def _tell(self, future: Future[Any], to: str, envelope: bytes) -> None:
+    def _tell(self, future: Future[Any], to: str, envelope: bytes, tries: int = TRIES) -> None:
         method = COORDINATOR_TELL if to == COORDINATOR else SHARD_TELL
-        metadata = self._metadata(method, envelope)
+        metadata = self._metadata(to, method, envelope)
         call: Any = self._channel(to).unary_unary(method)
 
         def done(ended: Any) -> None:
             try:
                 good = ended.code() is grpc.StatusCode.OK
                 result = decode(ended.result()) if good else error_of(ended, self._at(to))
+                if not good and tries > 1 and self._anew(to, result):
+                    self._tell(future, to, envelope, tries - 1)
+                    return
             except Exception as error:
                 result = self._failed(error, to)
             self._settle(future, result)
@@ -206,7 +239,7 @@ class GrpcTransport:
             offset = asked.have
         while True:
             try:
-                reply = self._put_from(to, message, offset)
+                reply = self._fresh(to, partial(self._put_from, to, message, offset))
             except Exception as error:
                 if not _broke(self._failed(error, to)):
                     raise
@@ -220,15 +253,20 @@ class GrpcTransport:
     def _ask(self, to: str, message: PutBlock) -> Stored:
         envelope = encode(AskBlock(message.header))
         call: Any = self._channel(to).unary_unary(SHARD_TELL)
-        metadata = self._metadata(SHARD_TELL, envelope)
-        reply = decode(call(envelope, timeout=self._timeout, metadata=metadata))
+
+        def asked() -> bytes:
+            metadata = self._metadata(to, SHARD_TELL, envelope)
+            answer: bytes = call(envelope, timeout=self._timeout, metadata=metadata)
+            return answer
+
+        reply = decode(self._fresh(to, asked))
         if not isinstance(reply, Stored):
             raise InternalError(f"{to} answered with a {type(reply).__name__}")
         return reply
 
     def _put_from(self, to: str, message: PutBlock, offset: int) -> Any:
         envelope = encode(dataclasses.replace(message, offset=offset))
-        metadata = self._metadata(PUT, envelope)
+        metadata = self._metadata(to, PUT, envelope)
         method: Any = self._channel(to).stream_unary(PUT)
         frame = pieces(envelope, memoryview(message.payload)[offset:])
         moved: list[Callable[[], None]] = []
@@ -252,7 +290,7 @@ class GrpcTransport:
         while True:
             before = here.have
             try:
-                return self._get_from(to, message, here)
+                return self._fresh(to, partial(self._get_from, to, message, here))
             except Exception as error:
                 if not _broke(self._failed(error, to)):
                     raise
@@ -266,7 +304,7 @@ class GrpcTransport:
     def _get_from(self, to: str, message: GetBlock | GetSum, here: Collected) -> Any:
         offset = here.have
         envelope = encode(dataclasses.replace(message, offset=offset))
-        metadata = self._metadata(GET, envelope)
+        metadata = self._metadata(to, GET, envelope)
         method: Any = self._channel(to).unary_stream(GET)
         stream = method(envelope, metadata=metadata)
         with self._watched(stream, to) as progress:
@@ -305,7 +343,7 @@ class GrpcTransport:
 
     def _subscribe(self, message: Subscribe) -> Any:
         envelope = encode(message)
-        metadata = self._metadata(WATCH, envelope)
+        metadata = self._metadata(COORDINATOR, WATCH, envelope)
         call: Any = self._channel(COORDINATOR).unary_stream(WATCH)
         return call(envelope, metadata=metadata)
 
@@ -343,8 +381,10 @@ class _Watch:
         deliver: Deliver,
         lost: Callable[[SecurepsError], None],
         subscribe: Callable[[], Any],
+        anew: Callable[[str, SecurepsError], bool],
     ) -> None:
         self._deliver, self._lost, self._subscribe = deliver, lost, subscribe
+        self._anew = anew
         self._lock = threading.Lock()
         self._cancelled = False
         self._call: Any = None
@@ -368,6 +408,16 @@ class _Watch:
             self._thread.join()
 
     def _run(self) -> None:
+        error = self._watched()
+        for _ in range(1, TRIES):
+            if self._cancelled or not self._anew(COORDINATOR, error):
+                break
+            error = self._watched()
+        if not self._cancelled:
+            self._lost(error)
+
+    def _watched(self) -> SecurepsError:
+        """What a stream ended in, all of whose orders were delivered."""
         try:
             call = self._subscribe()
             with self._lock:
@@ -387,5 +437,4 @@ class _Watch:
             error = told(failure)
         if self._call is not None:
             self._call.cancel()
-        if not self._cancelled:
-            self._lost(error)
+        return error

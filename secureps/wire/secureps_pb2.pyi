@@ -344,50 +344,58 @@ class Missing(_message.Message):
     def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("holder", "group", "cohort", "sums")
+    __slots__ = ("holder", "group", "cohort", "sums", "about")
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
+    ABOUT_FIELD_NUMBER: _ClassVar[int]
     holder: str
     group: str
     cohort: int
     sums: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    about: bytes
+    def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., sums: _Optional[_Iterable[bytes]] = ..., about: _Optional[bytes] = ...) -> None: ...
 
 class Examined(_message.Message):
-    __slots__ = ("holder", "id", "flaw")
+    __slots__ = ("holder", "id", "flaw", "about")
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     FLAW_FIELD_NUMBER: _ClassVar[int]
+    ABOUT_FIELD_NUMBER: _ClassVar[int]
     holder: str
     id: SubmissionId
     flaw: str
-    def __init__(self, holder: _Optional[str] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., flaw: _Optional[str] = ...) -> None: ...
+    about: bytes
+    def __init__(self, holder: _Optional[str] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., flaw: _Optional[str] = ..., about: _Optional[bytes] = ...) -> None: ...
 
 class KeyShare(_message.Message):
-    __slots__ = ("holder", "group", "cohort", "share")
+    __slots__ = ("holder", "group", "cohort", "share", "about")
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    ABOUT_FIELD_NUMBER: _ClassVar[int]
     holder: str
     group: str
     cohort: int
     share: bytes
-    def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., share: _Optional[bytes] = ...) -> None: ...
+    about: bytes
+    def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., share: _Optional[bytes] = ..., about: _Optional[bytes] = ...) -> None: ...
 
 class OpenRefused(_message.Message):
-    __slots__ = ("holder", "group", "cohort", "reason")
+    __slots__ = ("holder", "group", "cohort", "reason", "about")
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ABOUT_FIELD_NUMBER: _ClassVar[int]
     holder: str
     group: str
     cohort: int
     reason: str
-    def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    about: bytes
+    def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., reason: _Optional[str] = ..., about: _Optional[bytes] = ...) -> None: ...
 
 class Spoilt(_message.Message):
     __slots__ = ("shard", "group", "cohort", "reason", "key")
@@ -678,14 +686,16 @@ class Payload(_message.Message):
     def __init__(self, digest: _Optional[bytes] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("error", "text", "retry_after")
+    __slots__ = ("error", "text", "retry_after", "challenge")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     error: str
     text: str
     retry_after: float
-    def __init__(self, error: _Optional[str] = ..., text: _Optional[str] = ..., retry_after: _Optional[float] = ...) -> None: ...
+    challenge: bytes
+    def __init__(self, error: _Optional[str] = ..., text: _Optional[str] = ..., retry_after: _Optional[float] = ..., challenge: _Optional[bytes] = ...) -> None: ...
 
 class Configure(_message.Message):
     __slots__ = ("incarnation", "run", "placement", "shards")

@@ -38,6 +38,7 @@ from secureps.wire.callers import (
     sent,
     told_alone,
 )
+from secureps.wire.claims import Claim
 from secureps.wire.codec import decode, encode
 from secureps.wire.framing import (
     COORDINATOR_SERVICE,
@@ -50,7 +51,6 @@ from secureps.wire.framing import (
     SHARD_SERVICE,
     SHARD_TELL,
     WATCH,
-    Claim,
     open_frame,
     options,
     part,
@@ -59,7 +59,7 @@ from secureps.wire.framing import (
 )
 from secureps.wire.health import Health
 from secureps.wire.intake import Intake
-from secureps.wire.transport import Endpoint, told
+from secureps.wire.transport import COORDINATOR, Endpoint, told
 
 WATCH_QUEUE = 1024
 """Orders that may wait for one watcher before its stream is ended."""
@@ -80,10 +80,12 @@ class _Server(ABC):
     SERVICE: str
     TELL: str
 
-    def __init__(self, endpoint: Endpoint, listen: str, authenticate: Authenticate) -> None:
+    def __init__(
+        self, name: str, endpoint: Endpoint, listen: str, authenticate: Authenticate
+    ) -> None:
         self._endpoint = endpoint
         self._listen = listen
-        self._callers = Callers(authenticate)
+        self._callers = Callers(name, lambda: endpoint.run, authenticate)
         self._telling = Places(TELLING, TELLING_EACH)
         self._health = Health(self.SERVICE)
         self._started: Future[int] = Future()
@@ -193,7 +195,7 @@ class CoordinatorServer(_Server):
     TELL = COORDINATOR_TELL
 
     def __init__(self, endpoint: Endpoint, listen: str, authenticate: Authenticate) -> None:
-        super().__init__(endpoint, listen, authenticate)
+        super().__init__(COORDINATOR, endpoint, listen, authenticate)
         self._watchers: set[asyncio.Queue[Any]] = set()
 
     def _handlers(self) -> Mapping[str, Any]:
@@ -236,6 +238,7 @@ class ShardServer(_Server):
     """Serves `Put`, `Get` and `Tell`.
 
     Args:
+        name: the shard's.
         endpoint: its methods are called on the loop and must return at once.
         listen: HOST:PORT; port 0 takes a free one.
         authenticate: called for every request, on the loop.
@@ -251,13 +254,14 @@ class ShardServer(_Server):
 
     def __init__(
         self,
+        name: str,
         endpoint: Endpoint,
         listen: str,
         authenticate: Authenticate,
         in_flight_bytes: int,
         max_block_bytes: int,
     ) -> None:
-        super().__init__(endpoint, listen, authenticate)
+        super().__init__(name, endpoint, listen, authenticate)
         self._intake = Intake(in_flight_bytes, max_block_bytes)
         self._uploads = Places(TRANSFERS, TRANSFERS_EACH)
         self._downloads = Places(TRANSFERS, TRANSFERS_EACH)

@@ -44,6 +44,9 @@ class Clock(Protocol):
 class Endpoint(Protocol):
     """What a server offers; its methods return at once and may be called from any thread."""
 
+    run: bytes
+    """Id of the run that it serves; empty before there is one."""
+
     def request(self, sender: str, message: Any) -> Future[Any]:
         """The answer to an authenticated sender's message."""
 
@@ -78,6 +81,9 @@ class Transport(Protocol):
 
     def locate(self, party: str, address: str) -> None:
         """Where a server is from now on."""
+
+    def belong(self, run: bytes) -> None:
+        """The run that the party takes part in from now on, by id: its requests are bound to it."""
 
     def close(self) -> None:
         """Ends all watches; whatever is under way fails with Unreachable."""
@@ -322,6 +328,9 @@ class _InProcessTransport:
 
     def locate(self, party: str, address: str) -> None:
         """Nothing to do: the network knows where everyone is."""
+
+    def belong(self, run: bytes) -> None:
+        """Nothing to do: here nobody speaks for another, and nothing is recorded."""
 
     def close(self) -> None:
         self._closed = True
