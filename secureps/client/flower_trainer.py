@@ -31,6 +31,7 @@ from secureps.client.flower_settings import NODE, Settings
 from secureps.client.generators import seeded
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
 from secureps.errors import ConfigError, NotFinite, PlanRefused, SecurepsError, WrongShape
+from secureps.messages.encoding import payload_digest
 
 log = logging.getLogger("secureps")
 
@@ -139,6 +140,10 @@ class FlowerTrainer:
         """
         return self._demanded(self._evaluate(parameters, versions))
 
+    def initial_digest(self) -> str:
+        """Of the file that `initial` names, in hex; empty if it was given none."""
+        return self._known().digest
+
     @property
     def model(self) -> FlowerModel:
         """The initial model, as the app orders it."""
@@ -165,7 +170,8 @@ class FlowerTrainer:
         if self._settings.initial is not None:
             tensors, served = read_served(self._settings.initial)
             names = () if served is None else served.names
-            start = Start(FlowerModel.of_file(tensors, names), served or Served())
+            digest = payload_digest(Path(self._settings.initial).read_bytes()).hex()
+            start = Start(FlowerModel.of_file(tensors, names), served or Served(), digest)
         else:
             start = Start(self._own_model(seed), Served())
         start.model.refuse_unsummable(self._app.where)
@@ -350,6 +356,7 @@ class Start:
 
     model: FlowerModel
     served: Served
+    digest: str = ""
 
 
 def _lighter(config: FitConfig) -> dict[str, Setting]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from secureps.client.blame import blamed
 from secureps.client.cuts import tell_clip, tell_range
 from secureps.client.holdings import Holdings
+from secureps.client.initial import initial_digest, refuse_other_start
 from secureps.client.judge import judge
 from secureps.client.local import LocalTensors
 from secureps.client.notes import Notes, told
@@ -225,11 +226,23 @@ class MemberHands:
             return np.concatenate([self._cache[block_key(each)] for each in blocks[group.name]])
 
         tensors = layout.assemble(values)
+        self._check_start(task, values)
         wanted = {block_key(digest) for digest in task.blocks}
         self._cache = {key: values for key, values in self._cache.items() if key in wanted}
         if layout.local:
             tensors |= self._load_local(task)
         return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
+
+    def _check_start(
+        self, task: Contribute | Evaluate, values: Callable[[GroupLayout], NDArray[np.float32]]
+    ) -> None:
+        """WrongRun if version 0 is not of the file that this client was given."""
+        trainer, layout, pulled = self._holdings.trainer, self._layout(), self._blocks(task)
+        first = [at.group for at in task.model if at.version == 0 and at.group in pulled]
+        if first and initial_digest(trainer):
+            initial = initial_parameters(trainer, self._holdings.seed)
+            for group in map(layout.group, first):
+                refuse_other_start(group, initial, values(group))
 
     def _blocks(self, task: Contribute | Evaluate) -> dict[str, tuple[bytes, ...]]:
         """The digests of the pulled blocks, by group."""

@@ -20,6 +20,7 @@ import numpy as np
 from secureps.client.blame import blamed
 from secureps.client.hands import MemberHands, initial_parameters, schema_of
 from secureps.client.holdings import Holdings
+from secureps.client.initial import initial_digest
 from secureps.client.settings import Asked
 from secureps.client.trainer import Setting, Trainer
 from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
@@ -69,6 +70,7 @@ def make_member(
         rows,
         examples,
         holdings.records,
+        initial_digest(holdings.trainer),
     )
     machine = Member(member)
     hands = MemberHands(holdings, machine, stores.spool, cost)

@@ -217,6 +217,10 @@ class Trainer(Evaluator, Protocol):
     settings that `fit` does not take, PlanRefused for a model that it cannot train under this
     privacy, so that `secureps check` says so before anything runs.
 
+    Another is `initial_digest() -> str`, of who was given the plan's file of version 0 and has
+    `parameters` from there: BLAKE2b-256 of its bytes, in hex. A run that is founded on another
+    file, or serves another model as version 0, is refused.
+
     And `kinds() -> Mapping[str, Kind]`, of tensors by name; one that is not named counts as
     trained. Statistics are refused where noise would be added to them (`policy.kinds`).
     """

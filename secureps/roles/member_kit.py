@@ -57,7 +57,8 @@ class MemberKit:
 
     `terms` are its own. `rows` are those of sparse tensors that its data touches, `examples` how
     many it trains on, None if training alone can tell; `records` is the public number that it
-    counts by instead, None for the plan's.
+    counts by instead, None for the plan's. `initial` is the digest of the file of version 0 that
+    it was given, as a plan has it, or empty.
     """
 
     name: str
@@ -68,6 +69,7 @@ class MemberKit:
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
     examples: int | None = None
     records: int | None = None
+    initial: str = ""
 
     def gone(self, id: SubmissionId) -> Missing:
         """What the coordinator may have accepted, and wait for, never comes."""
@@ -115,7 +117,7 @@ class MemberKit:
             out: what it has sent.
 
         Raises:
-            WrongRun: it is another run.
+            WrongRun: it is another run, or founded on another file than this client was given.
             DamagedStore: it has sent more than is on record here.
             WrongShape: a new run trains another model than its own.
             PlanRefused: it counts by public numbers, and there is none; and as `check_run`.
@@ -129,6 +131,12 @@ class MemberKit:
             )
         elif lost := out.behind(welcome.next):
             raise DamagedStore(lost)
+        founded = Plan.from_text(welcome.run.plan).initial_digest
+        if self.initial and founded and self.initial != founded:
+            raise WrongRun(
+                "the run is founded on another file than the one that this client was given: ask "
+                "for the plan's file of version 0, and give that: --set initial=FILE"
+            )
 
     def _agree(self, run: RunInfo) -> None:
         """Accepts a run that is bound to this kit, and trains this client's model."""
