@@ -135,7 +135,8 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
         if tuple(arguments[:first]) != supervisor.ONCE_KNOWN:
             return subprocess.Popen(arguments, **given)
         assert arguments[first] == sys.executable
-        log, own = Path(given["stdout"].name), given["env"]
+        log = Path(given["stdout"].name)
+        own = dict(os.environ) if given["env"] is None else given["env"]
         rest = arguments[first + 1 :]
         child = spawn(rest[1:] if rest[0] == "-P" else rest, Path.cwd(), log, own)
         child.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb")

@@ -18,6 +18,7 @@ from secureps.policy.plan import load_plan
 from secureps.run.check import check, record, tables
 from secureps.run.simulate import load_scenario
 from secureps.units import size
+from tests.nursery import supervise_children
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = sorted((ROOT / "simulations").glob("*.toml"))
@@ -30,6 +31,16 @@ capacity = 8
 [[group]]
 rule = { quorum = 6 }
 """
+
+
+@pytest.fixture(autouse=True)
+def forked_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script's process begins where torch is imported: most of what a check takes here."""
+    supervise_children(
+        monkeypatch,
+        *("secureps.run.baselines", "secureps.client.torch", "sklearn.datasets"),
+        *("opacus.validators", "secureps.client.flower"),
+    )
 
 
 def write(folder: Path, text: str = PLAN) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -29,3 +30,13 @@ def test_the_suite_hears_ctrl_c_where_a_shell_had_it_ignored() -> None:
 
 def test_it_hears_it_now_and_so_will_its_children() -> None:
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def test_what_is_collected_stays_and_what_tests_make_goes() -> None:
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
+
+
+def test_no_process_of_a_test_compiles_what_another_has() -> None:
+    written = [sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"]
+    assert subprocess.run(written, capture_output=True, text=True, check=True).stdout == "False\n"
