@@ -45,6 +45,8 @@ def test_a_second_run_spends_what_the_first_left(tmp_path: Path) -> None:
     ledger.charge(TWO, spent(0))
     with pytest.raises(PlanRefused, match=r"over all runs that .*client-00.db counts"):
         ledger.charge(TWO, spent(1))
+    with pytest.raises(PlanRefused, match=r"budget is .*, of one record, added or removed"):
+        ledger.charge(TWO, spent(1))
     assert [(run.run, run.facts) for run in ledger.spent()] == [(ONE, 3), (TWO, 1)]
 
 
@@ -193,6 +195,13 @@ def test_it_is_shown(tmp_path: Path) -> None:
     first, second, total = done.output.splitlines()
     assert first == f"run {ONE.hex()[:16]}  1 updates  epsilon {cost(1):.3f}"
     assert second == f"run {TWO.hex()[:16]}  1 updates  epsilon {cost(1):.3f}"
-    assert total == f"together  epsilon {cost(2):.3f} at delta 1e-05"
+    assert total == (
+        f"together  epsilon {cost(2):.3f} at delta 1e-05, of one record, added or removed or "
+        "replaced by nothing as the plan of each run says"
+    )
+    clients = tmp_path / "clients.db"
+    BudgetLedger(clients).charge(ONE, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+    done = CliRunner().invoke(app, ["budget", "show", str(clients)], catch_exceptions=False)
+    assert done.output.endswith(", of one client's updates replaced by zeros\n")
     with pytest.raises(ConfigError, match="no ledger"):
         CliRunner().invoke(app, ["budget", "show", str(tmp_path / "none")], catch_exceptions=False)

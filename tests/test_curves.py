@@ -17,7 +17,8 @@ from secureps.run.curves import SHOWN, Sheet, draw, draw_curves, draw_study, dra
 from secureps.run.metrics import Line
 from secureps.run.tally import Wait
 
-SHEET = Sheet("trial", "time", unsafe=False, budget=8.0, delta=1e-5)
+OF = "one record added or removed"
+SHEET = Sheet("trial", "time", unsafe=False, budget=8.0, delta=1e-5, adjacency=OF)
 UNSAFE = Sheet("trial", "virtual time", unsafe=True)
 
 
@@ -95,7 +96,7 @@ def test_scores_over_time_epsilon_over_versions_bytes_added_up(drawn: Any) -> No
     spent = found["privacy spent"]
     assert xy(spent.lines[0]) == ([0, 1, 2, 3], [0.0, 1.0, 2.0, 3.0])
     assert list(spent.lines[1].get_ydata()) == [8.0, 8.0]
-    assert labels(spent) == ["budget: 8"]
+    assert labels(spent) == [f"budget: 8, of {OF}"]
     sent = found["payload of all clients"]
     assert [xy(line) for line in sent.lines] == [
         (minutes, [0.0, 3.0, 6.0, 9.0]),
@@ -161,7 +162,7 @@ def test_versions_of_several_groups_are_drawn_in_the_order_of_time(drawn: Any) -
 def test_every_group_spends_at_its_own_versions(drawn: Any) -> None:
     lines = [at(v, group) for v in range(2) for group in ("body", "head")]
     spent = panels(drawn(draw_curves, lines, SHEET))["privacy spent"]
-    assert labels(spent) == ["at body's versions", "at head's versions", "budget: 8"]
+    assert labels(spent) == ["at body's versions", "at head's versions", f"budget: 8, of {OF}"]
 
 
 @pytest.mark.parametrize(

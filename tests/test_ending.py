@@ -172,6 +172,7 @@ def test_those_who_have_spent_theirs_are_left_out_while_others_suffice() -> None
     world.pump()
     assert world.group().version == 2
     assert "would bring 4 clients above epsilon" in world.federation.finished
+    assert world.federation.finished.endswith("(one record added or removed)")
 
 
 def test_a_round_does_not_wait_for_who_has_retired() -> None:

@@ -62,9 +62,13 @@ def test_a_data_holder_has_a_line_a_version() -> None:
     (line,) = told(make_plan())
     assert re.fullmatch(r"version 1: 120 records, loss 0.4123, \d+ B to send", line)
     (line,) = told(private_plan())
-    assert re.fullmatch(r"version 1: .*, \d+ B to send, epsilon \d+\.\d{3} of 1e\+06", line)
+    assert re.fullmatch(
+        r"version 1: .*, \d+ B to send, epsilon \d+\.\d{3} of 1e\+06 \(one record .*\)", line
+    )
     (line,) = told(private_plan(), Terms(budget=99.0))
-    assert line.endswith(" of 99"), "its own budget is the smaller one"
+    assert line.endswith(" of 99 (one record added or removed)"), (
+        "its own budget is the smaller one"
+    )
     (line,) = told(private_plan(), unsafe=True)
     assert line.endswith(", unsafe seed: no privacy")
 
@@ -207,7 +211,7 @@ def test_it_stops_at_its_budget_before_it_trains() -> None:
     step = client.pull(0)
     halt = leaves(client, step)
     assert halt.error is None
-    assert "the budget is 0.001: this client stops" in halt.reason
+    assert "the budget is 0.001 (one record added or removed): this client stops" in halt.reason
     assert (works(step), step.records) == ([], [])
 
 
@@ -278,7 +282,7 @@ def test_a_budget_of_its_own_holds_under_a_plan_with_a_larger_one() -> None:
     client.invite(0)
     step = client.pull(0)
     halt = leaves(client, step)
-    assert "the budget is 0.001: this client stops" in halt.reason
+    assert "the budget is 0.001 (one record added or removed): this client stops" in halt.reason
     assert works(step) == []
 
 

@@ -31,6 +31,7 @@ VIEW = View(
     epsilon=5.312,
     budget=8.0,
     delta=1e-5,
+    adjacency="one record added or removed",
     bytes_up=1.25e6,
     bytes_down=400.0,
     live=5,
@@ -52,6 +53,7 @@ SUMMARY = Summary(
         ("something was left out",),
     ),
     delta=1e-5,
+    adjacency="one record added or removed",
     budget=8.0,
     members=MEMBERS,
     bytes_up=5000.0,
@@ -83,7 +85,7 @@ def test_one_line_says_how_it_stands() -> None:
         "time 1:02",
         "version 7 of 15",
         "held-out accuracy 0.861; epsilon",
-        "epsilon 5.31 of 8 (delta 1e-05)",
+        "epsilon 5.31 of 8 (delta 1e-05, one record added or removed)",
         "1.2 MB up, 400 B down",
         "5 of 6",
         "are there; collecting: 4 of 6 have arrived; waits for eve",
@@ -170,7 +172,7 @@ def test_sizes(count: float, text: str) -> None:
 
 def test_an_infinite_epsilon_is_no_number() -> None:
     line = plain(dataclasses.replace(VIEW, epsilon=math.inf))
-    assert "epsilon infinite of 8 (delta 1e-05)" in line
+    assert "epsilon infinite of 8 (delta 1e-05, one record added or removed)" in line
 
 
 def cells(shown: list[str], first: str) -> list[str]:
@@ -205,6 +207,7 @@ def test_what_was_not_measured_is_not_shown() -> None:
         score=None,
         baselines=Baselines({}, None, ()),
         delta=None,
+        adjacency="",
         budget=None,
         ratio_up=None,
         ratio_down=None,
@@ -215,6 +218,12 @@ def test_what_was_not_measured_is_not_shown() -> None:
     assert cells(shown, "federation")[1:] == ["-", "-"]
     assert not any("epsilon" in line or "alone," in line or "no privacy" in line for line in shown)
     assert cells(shown, "bytes up")[3] == "-"
+
+
+def test_a_summary_says_what_its_epsilons_are_of() -> None:
+    title = "data holders; epsilon (delta 1e-05) is of one record added or removed"
+    assert title in lines(SUMMARY)
+    assert SUMMARY.record()["adjacency"] == "one record added or removed"
 
 
 def test_an_unsafe_summary_says_so_first_and_last_and_in_json() -> None:

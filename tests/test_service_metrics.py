@@ -139,6 +139,8 @@ def test_gauges_are_the_folds(tmp_path: Path) -> None:
     assert value(metrics, "secureps_servers_away", role="shard") == 0
     assert value(metrics, "secureps_finished") == 0
     assert value(metrics, "secureps_largest_epsilon") == math.inf, "an unsafe seed protects nobody"
+    told = generate_latest(metrics.registry).decode()
+    assert "at the plan's delta, of one record added or removed." in told
 
 
 def test_the_snapshot_does_not_move_with_the_machine(tmp_path: Path) -> None:

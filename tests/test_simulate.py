@@ -103,9 +103,11 @@ def test_what_secret_noise_would_have_spent_is_told(tmp_path: Path) -> None:
     unit = 'unit = "client"\nplacement = "local"\nnoise_multiplier = 4.0\n'
     (tmp_path / "plan.toml").write_text(f"{private}[privacy]\n{unit}delta = 1e-5\nbudget = 50.0\n")
     out = simulate(path, tmp_path / "out", said.append)
-    spent = json.loads((out / "summary.json").read_text())["epsilon"]
+    summary = json.loads((out / "summary.json").read_text())
+    spent, of = summary["epsilon"], "one client's updates replaced by zeros"
     assert 0 < spent < 50
-    assert said[-4].startswith(f"epsilon {spent:.3f} of 50 (delta 1e-05)")
+    assert summary["adjacency"] == of
+    assert said[-4].startswith(f"epsilon {spent:.3f} of 50 (delta 1e-05, {of})")
 
 
 def test_clients_come_late_and_leave_for_good(tmp_path: Path) -> None:

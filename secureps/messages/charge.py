@@ -27,6 +27,10 @@ class Charge:
     attempt: int = 0
 
 
+CLIENT_ADJACENCY = "one client's updates replaced by zeros"
+"""What an epsilon of releases is of; of charges the plan says it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """Client unit: facts of one whole update that was released under Skellam noise.

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from secureps.config import ClientPrivacySection
 from secureps.errors import InternalError, PlanRefused
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
 from secureps.messages.evaluation import EVALUATION
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
@@ -26,7 +26,7 @@ def adjacency(plan: Plan) -> str:
     if privacy is None:
         return ""
     if isinstance(privacy, ClientPrivacySection):
-        return "one client's updates replaced by zeros"
+        return CLIENT_ADJACENCY
     how = "replaced by nothing" if privacy.adjacency == "zero-out" else "added or removed"
     return f"one record {how}"
 
@@ -126,7 +126,8 @@ def refuse_unaffordable(plan: Plan, sizes: Mapping[str, int] | None = None) -> N
     if cost > privacy.budget:
         raise PlanRefused(
             f"privacy.budget: {privacy.budget:g} allows no version: the first spends epsilon "
-            f"{cost:.3g} at delta {privacy.delta:g}; add noise or raise the budget"
+            f"{cost:.3g} at delta {privacy.delta:g}, of {adjacency(plan)}; add noise or raise the "
+            "budget"
         )
 
 

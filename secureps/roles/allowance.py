@@ -14,7 +14,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.submission import Receipt
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, after, fact, facts_of, spent
+from secureps.policy.spending import Fact, adjacency, after, fact, facts_of, spent
 from secureps.privacy.ledger import Ledger
 from secureps.roles.tasks import Aim
 from secureps.units import size
@@ -96,7 +96,7 @@ class Allowance:
             if self.budget is not None and self.budget < budget:
                 budget, most_delta = self.budget, OWN_DELTA
             epsilon = spent(self.plan, facts_of(ledger, self.client), most_delta)
-            parts.append(f"epsilon {epsilon:.3f} of {budget:g}")
+            parts.append(f"epsilon {epsilon:.3f} of {budget:g} ({adjacency(self.plan)})")
         return f"{named}: {', '.join(parts)}"
 
     def excess(self, ledger: Ledger, facts: list[Fact]) -> str:
@@ -110,5 +110,6 @@ class Allowance:
         for budget, most_delta in limits:
             epsilon = after(self.plan, ledger, self.client, facts, most_delta)
             if epsilon > budget:
-                return f"would bring epsilon to {epsilon:.2f}, the budget is {budget:g}"
+                of = f"the budget is {budget:g} ({adjacency(self.plan)})"
+                return f"would bring epsilon to {epsilon:.2f}, {of}"
         return ""

@@ -15,7 +15,7 @@ from secureps.messages.orders import Finish
 from secureps.messages.records import Ending, Finished, GroupResigned
 from secureps.policy.plan import Plan
 from secureps.policy.rule import named
-from secureps.policy.spending import Fact, after, fact, facts_of
+from secureps.policy.spending import Fact, adjacency, after, fact, facts_of
 from secureps.policy.stopping import stop
 from secureps.roles import judging
 from secureps.roles.group_state import GroupState, Phase
@@ -125,7 +125,7 @@ def budget_spent(
         f"the privacy budget is spent: after version {group.version}{turn.plan.of(group.name)}"
     ]
     if spent and privacy is not None:
-        budget = f"{privacy.budget:g}"
+        budget = f"{privacy.budget:g} ({adjacency(turn.plan)})"
         parts.append(f"another would bring {len(spent)} clients above epsilon {budget}")
     if stopped := retired - spent:
         parts.append(f"{len(stopped)} clients have stopped at budgets of their own")

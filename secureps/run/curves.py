@@ -43,7 +43,7 @@ class Sheet:
         clock: which time is elapsed: "time" or "virtual time".
         unsafe: the run has an unsafe seed; every picture says so.
         groups: of the plan, in its order; empty: as they come.
-        budget, delta: of each client; None without privacy.
+        budget, delta: of each client; None without privacy. `adjacency`: what epsilon is of.
         references: scores by whoever has them, to be drawn as lines; `measure` is theirs.
     """
 
@@ -53,6 +53,7 @@ class Sheet:
     groups: tuple[str, ...] = ()
     budget: float | None = None
     delta: float | None = None
+    adjacency: str = ""
     measure: str = ""
     references: Mapping[str, float] = field(default_factory=dict)
 
@@ -132,7 +133,7 @@ def _spent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
         label = f"at {group}'s versions" if len(groups) > 1 else None
         marker = _marker("o", versions)
         axes.plot(versions, epsilons, color=colour, marker=marker, ms=3, label=label)
-    text = f"budget: {sheet.budget:g}"
+    text = f"budget: {sheet.budget:g}, of {sheet.adjacency}"
     axes.axhline(sheet.budget, color=VERMILLION, ls="--", lw=1.2, label=text)
     axes.set(xlabel="version", ylabel=f"epsilon (delta {sheet.delta:g})")
     axes.set_ylim(bottom=0)

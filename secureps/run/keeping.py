@@ -65,12 +65,13 @@ def show(
 ) -> None:
     """List what every run spent, and what they come to together."""
     from secureps.errors import ConfigError
-    from secureps.store.budget import OWN_DELTA, BudgetLedger, epsilon_of
+    from secureps.store.budget import OWN_DELTA, BudgetLedger, epsilon_of, unit_of
 
     if not ledger.is_file():
         raise ConfigError(f"{ledger}: no ledger; a client makes it when it first spends")
     own = BudgetLedger(ledger)
     for run in own.spent():
         typer.echo(f"run {run.run.hex()[:16]}  {run.facts} updates  epsilon {run.epsilon:.3f}")
-    total = epsilon_of([fact for _, fact in own.facts()], OWN_DELTA)
-    typer.echo(f"together  epsilon {total:.3f} at delta {OWN_DELTA:g}")
+    facts = [fact for _, fact in own.facts()]
+    total = epsilon_of(facts, OWN_DELTA)
+    typer.echo(f"together  epsilon {total:.3f} at delta {OWN_DELTA:g}, of {unit_of(facts)}")

@@ -37,7 +37,7 @@ class View:
         groups: version, step, reason and who is late; empty before the coordinator answers.
         score, scored: of the newest version that was judged, and which that was.
         epsilon, budget, delta: the largest of all clients; budget None without privacy,
-            epsilon infinite under an unsafe seed.
+            epsilon infinite under an unsafe seed. `adjacency` says what epsilon is of.
         live: clients that are there, of `clients`.
     """
 
@@ -49,6 +49,7 @@ class View:
     epsilon: float
     budget: float | None
     delta: float
+    adjacency: str
     bytes_up: float
     bytes_down: float
     live: int
@@ -152,6 +153,6 @@ def _facts(view: View) -> Iterable[tuple[str, str]]:
         yield f"held-out {view.score.measure}", f"{view.score.value:.3f}{older}"
     if view.budget is not None:
         spent = "infinite" if math.isinf(view.epsilon) else f"{view.epsilon:.2f}"
-        yield "epsilon", f"{spent} of {view.budget:g} (delta {view.delta:g})"
+        yield "epsilon", f"{spent} of {view.budget:g} (delta {view.delta:g}, {view.adjacency})"
     yield "bytes", f"{size(view.bytes_up)} up, {size(view.bytes_down)} down"
     yield "clients", clients

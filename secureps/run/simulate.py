@@ -28,7 +28,7 @@ from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.policy.kinds import refuse_statistics
 from secureps.policy.plan import Plan, load_plan
-from secureps.policy.spending import facts_of, spent
+from secureps.policy.spending import adjacency, facts_of, spent
 from secureps.run.claim import new_folder
 from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.extras import Extras, Heading, open_sinks
@@ -199,8 +199,8 @@ def simulate(
     privacy = scenario.plan.section.privacy
     if privacy is not None:
         say(
-            f"epsilon {play.epsilon:.3f} of {privacy.budget:g} (delta {privacy.delta:g}), the most "
-            "of all clients, had the noise been secret"
+            f"epsilon {play.epsilon:.3f} of {privacy.budget:g} (delta {privacy.delta:g}, "
+            f"{adjacency(scenario.plan)}), the most of all clients, had the noise been secret"
         )
     for note in summary["notes"]:
         say(note)
@@ -312,6 +312,7 @@ class Play:
             "bytes_down": tally.total(DOWN),
             "updates": {name: tally.updates_of(name) for name in clients},
             "epsilon": self.epsilon,
+            "adjacency": adjacency(self.scenario.plan),
             "unsafe": True,
             "privacy": NO_PRIVACY,
         }

@@ -18,7 +18,7 @@ from secureps.run.baselines import Baselines
 from secureps.run.folding import folded
 from secureps.run.progress import headed
 from secureps.run.scoring import Score
-from secureps.run.standing import evaluations, spent
+from secureps.run.standing import evaluations, ofwhat, spent
 from secureps.run.tally import finite
 from secureps.units import size
 
@@ -31,7 +31,8 @@ class Summary:
         name, finished, wall_seconds: of the plan; why it ended; from start to end.
         versions: of every group.
         score: of the federation's model; baselines: of the others.
-        delta: None without privacy; budget: the epsilon at which each client stops.
+        delta: None without privacy; budget: the epsilon at which each client stops; adjacency: what
+            every epsilon is of, empty without privacy.
         members: what every client spent; updates: how many of each arrived, be they part of a
             version or not; counted: of how many the costs are.
         bytes_up, bytes_down: of all clients together; the ratios are per update, to the
@@ -48,6 +49,7 @@ class Summary:
     score: Score | None
     baselines: Baselines
     delta: float | None
+    adjacency: str
     budget: float | None
     members: tuple[MemberStatus, ...]
     bytes_up: float
@@ -106,12 +108,12 @@ def _models(summary: Summary) -> Table:
 
 
 def _holders(summary: Summary) -> Table:
-    table = headed("data holders")
+    table = headed(f"data holders{ofwhat(summary.adjacency, summary.delta)}")
     table.add_column("holder")
     table.add_column("alone", justify="right")
     table.add_column("arrived", justify="right")
     if summary.delta is not None:
-        table.add_column(f"epsilon (delta {summary.delta:g})", justify="right")
+        table.add_column("epsilon", justify="right")
         table.add_column("budget", justify="right")
     for member in summary.members:
         alone = summary.baselines.alone.get(member.name)

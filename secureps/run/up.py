@@ -29,7 +29,7 @@ from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import ConfigError, InternalError, SecurepsError, from_wire, naming
 from secureps.policy.kinds import refuse_statistics, remarks
 from secureps.policy.plan import Plan, load_plan
-from secureps.policy.spending import refuse_unaffordable
+from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.baselines import Baselines
 from secureps.run.check import refuse_few
@@ -426,6 +426,7 @@ def _sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
     sheet = Sheet(plan.section.name, "time", unsafe, plan.groups)
     if privacy is not None:
         sheet = replace(sheet, budget=privacy.budget, delta=privacy.delta)
+        sheet = replace(sheet, adjacency=adjacency(plan))
     if baselines is None or baselines.central is None:
         return sheet
     scores = {"all data at one party": baselines.central}
@@ -448,6 +449,7 @@ def _summary(
         score=outcome.score,
         baselines=baselines,
         delta=privacy.delta if privacy is not None else None,
+        adjacency=adjacency(plan),
         budget=privacy.budget if privacy is not None else None,
         members=outcome.members,
         bytes_up=tally.total(UP),

@@ -16,6 +16,7 @@ from types import TracebackType
 from secureps.errors import PeerError, TooFew
 from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
+from secureps.policy.spending import adjacency
 from secureps.run.export import Model
 from secureps.run.folder import RunFolder
 from secureps.run.folding import folded
@@ -243,6 +244,7 @@ class Watch:
             epsilon=self._spent(status),
             budget=section.privacy.budget if section.privacy else None,
             delta=section.privacy.delta if section.privacy else 0.0,
+            adjacency=adjacency(plan),
             bytes_up=self._metrics.tally.total(UP),
             bytes_down=self._metrics.tally.total(DOWN),
             live=sum(member.live for member in status.members),

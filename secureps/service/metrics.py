@@ -33,6 +33,7 @@ from prometheus_client.registry import Collector
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.requests import Payload, PutBlock
+from secureps.policy.spending import adjacency
 from secureps.roles.group_state import Phase
 from secureps.service.snapshot import Snapshot
 from secureps.wire.callers import Authenticate
@@ -237,11 +238,13 @@ class _Standing(Collector):
             away.add_metric((role,), number)
         yield away
         yield _gauge("secureps_finished", "1 if the run is over.", now.finished)
-        epsilon = now.spending.largest_epsilon() if now.spending is not None else None
+        if now.spending is None:
+            return
+        epsilon, of = now.spending.largest_epsilon(), adjacency(now.spending.plan)
         if epsilon is not None:
             yield _gauge(
                 "secureps_largest_epsilon",
-                "The most that any client has spent, at the plan's delta.",
+                f"The most that any client has spent, at the plan's delta, of {of}.",
                 epsilon,
             )
 

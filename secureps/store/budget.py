@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.errors import OperatorError, PlanRefused
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
 from secureps.messages.records import BudgetCharged
 from secureps.store.journal import SqliteJournal
 
@@ -77,8 +77,8 @@ class BudgetLedger:
                 if total > self.budget:
                     raise PlanRefused(
                         f"another update would bring epsilon to {total:.2f} over all runs that "
-                        f"{self.path} counts, and the budget is {self.budget:g}: nothing more is "
-                        "sealed"
+                        f"{self.path} counts, and the budget is {self.budget:g}, of "
+                        f"{unit_of([fact])}: nothing more is sealed"
                     )
             record = BudgetCharged(run, *_by_unit(fact))
             journal = SqliteJournal(self.path)
@@ -148,6 +148,13 @@ def epsilon_of(facts: Sequence[Fact], delta: float) -> float:
             "epsilon is the sum of both: name another file by --ledger for this plan"
         )
     return client_epsilon(releases, delta) if releases else epsilon(charges, delta)
+
+
+def unit_of(facts: Sequence[Fact]) -> str:
+    """What the epsilon of facts of one unit is of, in words; facts do not say which adjacency."""
+    if any(isinstance(fact, Release) for fact in facts):
+        return CLIENT_ADJACENCY
+    return "one record, added or removed or replaced by nothing as the plan of each run says"
 
 
 def _by_unit(fact: Fact) -> tuple[Charge | None, Release | None]:
