@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, Refused
 from secureps.messages import records
 from secureps.roles.group_state import Phase
 from secureps.store.checkpoint import checkpoint_path
+from tests.federations import killed_at, same, unharmed
 from tests.test_damage import SHARD, Ward, flip
 
 
@@ -29,13 +31,15 @@ def to_part(ward: Ward, number: int) -> Path:
     return part
 
 
-@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING])
-@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.OPENING, Phase.PREPARING])
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
 def test_it_goes_on_from_its_part_of_a_checkpoint(
     cipher: str, phase: Phase, tmp_path: Path
 ) -> None:
     ward = Ward(tmp_path, cipher, checkpoint_every=1)
     to_part(ward, 3)
+    if (cipher, phase) == ("plain", Phase.OPENING):
+        pytest.skip("sums in the clear are open when they are held")
     ward.until(phase, 3)
     lose_everything(ward)
     ward.play.start(SHARD)
@@ -43,6 +47,73 @@ def test_it_goes_on_from_its_part_of_a_checkpoint(
     ward.nothing_was_burnt()
     adopted = ward.journalled(SHARD, records.StatePrepared)[0]
     assert (adopted.version, adopted.cohort) == (3, -1)
+
+
+@pytest.mark.parametrize("away", ["client-02", "coordinator", "holder-0"])
+@pytest.mark.parametrize("phase", [Phase.OPENING, Phase.PREPARING])
+def test_blocks_of_an_opened_cohort_come_again_whoever_is_away_meanwhile(
+    phase: Phase, away: str, tmp_path: Path
+) -> None:
+    """No second sum of these clients is ever opened: the same cohort goes on."""
+    ward = Ward(tmp_path, "rlwe", checkpoint_every=1)
+    to_part(ward, 2)
+    ward.until(phase, 2)
+    lose_everything(ward)
+    ward.play.kill(away)
+    ward.play.start(SHARD)
+    ward.play.loop.call_later(3.0, lambda: ward.play.start(away))
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+    released = ward.journalled("holder-1", records.CohortReleased)
+    assert [each.cohort.number for each in released] == [0, 1, 2, 3]
+
+
+def test_what_is_lost_after_it_said_that_it_was_prepared_is_prepared_again(tmp_path: Path) -> None:
+    ward = Ward(tmp_path, "rlwe", checkpoint_every=1)
+    to_part(ward, 2)
+    ward.until(Phase.PREPARING, 2)
+    ward.play.kill("shard-1")
+    ward.play.run(lambda: SHARD in ward.group.prepared)
+    lose_everything(ward)
+    for shard in (SHARD, "shard-1"):
+        ward.play.start(shard)
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+
+
+def test_without_its_seed_a_shard_adds_other_noise_and_the_cohort_is_begun_anew(
+    tmp_path: Path,
+) -> None:
+    """Two sums with noise of two seeds would tell their mean: neither steps the model."""
+    privacy = {"unit": "client", "placement": "aggregator", "noise_multiplier": 1.0}
+    privacy |= {"delta": 1e-5, "budget": 999.0}
+    group = {"clip": 3.0, "weighting": "uniform", "rule": {"quorum": 6}}
+    ward = Ward(tmp_path, "rlwe", checkpoint_every=1, privacy=privacy, group=[group])
+    to_part(ward, 2)
+    ward.until(Phase.PREPARING, 2)
+    lose_everything(ward)
+    ward.play.lose(SHARD, UnsafeSeed(99))
+    ward.play.start(SHARD)
+    ward.play.run()
+    (burnt,) = ward.journalled("coordinator", records.CohortBurnt)
+    assert burnt.reason.startswith("shard-0 lost the sums, and made again from the same blocks")
+    assert ward.group.version == 4
+
+
+def test_whenever_it_loses_everything_it_goes_on_or_says_what_is_lacking(tmp_path: Path) -> None:
+    model, events = unharmed("rlwe", versions=3)
+    ends = set()
+    for moment in range(1, events, events // 13):
+        ward = Ward(tmp_path / str(moment), "rlwe", versions=3, checkpoint_every=1)
+        try:
+            killed_at(ward.play, SHARD, moment, lambda: lose_everything(ward))  # noqa: B023
+        except Refused as end:
+            assert "no part of a checkpoint has version" in str(end)  # noqa: PT017
+            ends.add("refused")
+        else:
+            assert same(ward.play.model(), model), moment
+            ends.add("same")
+    assert "same" in ends
 
 
 def test_an_older_copy_of_its_folder_catches_up(tmp_path: Path) -> None:

@@ -110,6 +110,25 @@ def missing(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...]) -> Non
     send_again(turn, ids)
 
 
+def held_again(turn: Turn, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
+    """A shard says once more what it holds of a cohort that is being opened, or is opened.
+
+    It may have lost its journal and made the sums anew. They must be those that holders were shown:
+    what is in others, such as noise under another seed, is no part of what is opened.
+    """
+    if group.held.get(shard) != sums:
+        text = f"{shard} lost the sums, and made again from the same blocks they came out different"
+        burnt(turn, group, text)
+    elif group.phase is Phase.PREPARING:
+        blocks = turn.federation.owners(group.name)[shard]
+        turn.order(shard, make_prepare(turn, group, blocks))
+
+
+def hold_again(turn: Turn, group: GroupState) -> None:
+    """Every shard says once more what it holds of the cohort, or what it lacks."""
+    turn.tell_shards(group.name, lambda shard, blocks: make_hold(turn, group, blocks))
+
+
 def opening_lost(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
     """A shard lost opened sums: the holders open the same cohort once more.
 
@@ -119,22 +138,35 @@ def opening_lost(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...]) -
     gone = sorted(id.client for id in ids if id in turn.gone)
     if gone:
         names, have = named(gone), "has its own" if len(gone) == 1 else "have theirs"
-        text = f"a shard lost the opened sums, the sums and blocks of members, and {names} {have}"
-        burnt(turn, group, f"{text} no more")
+        text = f"a shard lost the sums and blocks of members, and {names} {have} no more"
+        burnt(turn, group, text)
     elif ids:
         send_again(turn, ids)
+        clients = named([id.client for id in ids])
+        group.reason = f"a shard lost the sums and blocks of members: waits for {clients} again"
     elif group.key is not None:
         prepare_again(turn, group)
     else:
         open_again(turn, group)
 
 
-def came_again(turn: Turn, group: GroupState, receipt: Receipt) -> None:
-    """Blocks of a submission can be had (again): shards that may wait for them hear of it."""
+def came_back(turn: Turn, group: GroupState, receipt: Receipt) -> None:
+    """A client is here again that has a submission whose fate is open."""
     if group.phase is Phase.FOUNDING:
         found(turn, group, receipt)
-    elif group.phase is Phase.PREPARING:
-        prepare_again(turn, group)
+    elif receipt.id in turn.asked:
+        send_again(turn, (receipt.id,))
+
+
+def came_again(turn: Turn, group: GroupState, receipt: Receipt) -> None:
+    """Blocks of a submission are with the shards (again): who may wait for them hears of it."""
+    turn.asked.discard(receipt.id)
+    if group.phase is Phase.FOUNDING:
+        found(turn, group, receipt)
+        return
+    begun = group.phase in (Phase.OPENING, Phase.PREPARING) and group.closed_over(receipt.id)
+    if begun and turn.asked.isdisjoint(group.summed):
+        hold_again(turn, group)
 
 
 def send_again(turn: Turn, ids: tuple[SubmissionId, ...]) -> None:
@@ -238,7 +270,13 @@ def prepared(turn: Turn, group: GroupState, by: Prepared) -> bool:
     if by.shard not in group.prepared:
         made = ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
         turn.write(made)
-    if len(group.prepared) < len(turn.federation.owners(group.name)):
+    turn.unconfirmed.discard((group.name, by.shard))
+    owners = turn.federation.owners(group.name)
+    if len(group.prepared) < len(owners):
+        return False
+    if unsure := [shard for shard in owners if (group.name, shard) in turn.unconfirmed]:
+        for shard in unsure:
+            turn.order(shard, make_hold(turn, group, owners[shard]))
         return False
     if group.key is not None:
         _name_liars(turn, group)

@@ -288,10 +288,13 @@ class Coordinator:
         self, turn: Turn, shard: str, group: str, cohort: int, sums: tuple[bytes, ...]
     ) -> None:
         state = self._at(group, Phase.HOLDING, cohort)
-        if state is None:
-            return
-        self._digests(turn, shard, group, sums)
-        commit.held(turn, state, shard, sums)
+        again = self._opening(group, cohort)
+        if state is not None or again is not None:
+            self._digests(turn, shard, group, sums)
+        if state is not None:
+            commit.held(turn, state, shard, sums)
+        elif again is not None:
+            commit.held_again(turn, again, shard, sums)
 
     def _missing(self, turn: Turn, sender: str, event: Missing) -> None:
         if self._charter.roster.find(sender).role == "client":
@@ -302,7 +305,7 @@ class Coordinator:
         wanted = tuple(id for id in event.ids if id in state.receipts)
         if state.phase is Phase.FOUNDING:
             commit.send_again(turn, wanted)
-        elif state.phase is Phase.PREPARING and state.number == event.cohort:
+        elif self._opening(event.group, event.cohort) is not None:
             commit.opening_lost(turn, state, wanted)
         elif state.phase is Phase.HOLDING and state.number == event.cohort and wanted:
             commit.missing(turn, state, wanted)
@@ -314,9 +317,9 @@ class Coordinator:
         here.lost[client] = (here.lost.get(client, frozenset()) & pending) | known
         here.gone &= {id for id in here.gone if turn.federation.waits(id)}
         here.gone |= known
-        for group in {id.group for id in known}:
-            if turn.federation.groups[group].phase is Phase.PREPARING:
-                commit.prepare_again(turn, turn.federation.groups[group])
+        for group in [turn.federation.groups[name] for name in {id.group for id in known}]:
+            if group.phase in (Phase.OPENING, Phase.PREPARING):
+                commit.hold_again(turn, group)
 
     def _opened(self, turn: Turn, holder: str, event: Opened) -> None:
         if quorum.wanted(self._plan):
@@ -418,6 +421,7 @@ class Coordinator:
             lost=self._presence.lost,
             asked=self._presence.asked,
             gone=self._presence.gone,
+            unconfirmed=self._presence.unconfirmed,
             memo=self._memo,
         )
         if before is not None:

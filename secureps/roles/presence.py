@@ -16,8 +16,9 @@ class Presence:
     `elsewhere` are parties that cannot be taken before an operator has brought something back,
     and when they last asked. `lost` are submissions whose fate was open and that their client had
     no more when it last subscribed, or said so of (`gone`) when it was to send them again
-    (`asked`). `located` is where shards were as those were told who joined and do not watch
-    yet.
+    (`asked`). `unconfirmed` are shards, by group, that said that they are prepared and came back
+    since: perhaps without it. `located` is where shards were as those were told who joined and do
+    not watch yet.
     """
 
     watchers: set[str] = field(default_factory=set)
@@ -27,6 +28,7 @@ class Presence:
     lost: dict[str, frozenset[SubmissionId]] = field(default_factory=dict)
     asked: set[SubmissionId] = field(default_factory=set)
     gone: set[SubmissionId] = field(default_factory=set)
+    unconfirmed: set[tuple[str, str]] = field(default_factory=set)
     located: dict[str, tuple[ShardAddress, ...]] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
     """What servers say that their own disk refuses."""

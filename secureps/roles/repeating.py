@@ -88,10 +88,11 @@ def _repeat_to_shard(turn: Turn, group: GroupState, shard: str) -> None:
     own = tuple(group.blocks[block] for block in blocks)
     known = replace(commit.make_commit(turn, group), blocks=own, state=group.states[shard])
     turn.order(shard, known)
-    if group.phase is Phase.HOLDING and shard not in group.held:
+    if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
+        # It may have lost its journal, whatever it said before: what follows, follows its answer.
+        if shard in group.prepared:
+            turn.unconfirmed.add((group.name, shard))
         turn.order(shard, commit.make_hold(turn, group, blocks))
-    if group.phase is Phase.PREPARING and shard not in group.prepared:
-        turn.order(shard, commit.make_prepare(turn, group, blocks))
 
 
 def _repeat_to_committee(turn: Turn, group: GroupState, holder: str) -> None:
@@ -113,7 +114,7 @@ def _repeat_to_client(turn: Turn, group: GroupState, client: str) -> None:
     if group.version >= 0:
         turn.order(client, commit.make_published(turn, group))
     for receipt in [group.receipts[id] for id in group.inbox.clients.get(client, ())]:
-        commit.came_again(turn, group, receipt)  # a shard may have lost what is in its outbox
+        commit.came_back(turn, group, receipt)  # a shard may have lost what is in its outbox
     if group.awaits(client):
         turn.order(client, _asked(turn, group, client))
     founder = client == turn.federation.founder and not turn.plan.given(group.name)

@@ -30,6 +30,7 @@ class Turn:
         live: clients whose lease runs at `now`; watchers: who can be told.
         lost: what clients had no more when they last subscribed; asked: what they are to send
             again; gone: what of that they say is.
+        unconfirmed: shards that are to say again that they are prepared, by group.
         memo: what was worked out in earlier turns.
     """
 
@@ -44,6 +45,7 @@ class Turn:
     lost: Mapping[str, frozenset[SubmissionId]] = field(default_factory=dict)
     asked: set[SubmissionId] = field(default_factory=set)
     gone: Set[SubmissionId] = frozenset()
+    unconfirmed: set[tuple[str, str]] = field(default_factory=set)
     memo: Memo = field(default_factory=Memo)
     step: Step = field(default_factory=Step)
 

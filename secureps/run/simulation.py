@@ -177,7 +177,7 @@ class Simulation:
     def lose(self, name: str, seed: Seed | None = None) -> None:
         """The disk of a party that was killed is gone; it starts with empty stores.
 
-        A client's secret seed goes too: `seed` is its new one (None: the same once more).
+        A client's or shard's secret seed goes too: `seed` is its new one (None: the same again).
         """
         del self._stores[name]
         if seed is not None:
@@ -288,7 +288,8 @@ class Simulation:
             return make_coordinator(public, founding, self.checkpoints, stores, around)
         if name.startswith("shard-"):
             address = ShardAddress(name, "in-process", 1.0)
-            settings = ShardSettings(address, self._cast.seed, self.checkpoints)
+            seed = self._seeds.get(name, self._cast.seed)
+            settings = ShardSettings(address, seed, self.checkpoints)
             return make_shard(public, settings, stores, around)
         identity = self._kit.identities[name]
         if name in self._kit.secrets:
