@@ -30,7 +30,7 @@ from secureps.policy.buckets import halves, leaves
 from secureps.policy.hiding import check_weights
 from secureps.policy.plan import Plan
 from secureps.policy.rules import Bounds, bounds
-from secureps.roles.grants import REMEMBERED, Grants, HolderRules
+from secureps.roles.grants import MOST_MET, REMEMBERED, Grants, HolderRules
 from secureps.roles.machine import Step
 from tests.roles_kit import ADDRESSES, CA, HOLDERS, _identity, make_placement, make_plan, make_run
 
@@ -169,6 +169,54 @@ def test_whoever_trained_again_is_in_no_second_sum_of_those_who_did_not() -> Non
             assert "opened with its update from the same version 0" in each.gives(opening(again))
         assert each.gives(opening(asks.cohort(six))) == ""
         assert each.gives(opening(asks.cohort(six, updates=dict.fromkeys(six, b"other")))) == ""
+
+
+def test_a_later_sum_of_one_version_hides_no_earlier_one() -> None:
+    """All have trained again: still one of them alone does not differ from the first sum."""
+    ledger, asks = Ledger(), Coordinator()
+    six = CLIENTS[:6]
+    for update in (b"first", b"second"):
+        assert ledger.gives(opening(asks.cohort(six, updates=dict.fromkeys(six, update)))) == ""
+    for each in (ledger, ledger.restarted()):
+        alone = dict.fromkeys(six, b"first") | {six[0]: b"third"}
+        reason = each.gives(opening(asks.cohort(six, updates=alone)))
+        assert "stands in cohort 1, which was opened with its update" in reason
+
+
+def test_one_version_is_opened_so_often_and_the_same_sum_as_often_as_it_is_asked_for() -> None:
+    """Each sum is looked at for every later one."""
+    ledger, asks = Ledger(), Coordinator()
+    few = CLIENTS[:LEAST]
+    for _ in range(MOST_MET + 1):
+        assert ledger.gives(opening(asks.cohort(few))) == ""
+    for number in range(1, MOST_MET):
+        other = asks.cohort(few, updates=dict.fromkeys(few, bytes([number])))
+        assert ledger.gives(opening(other)) == ""
+    for each in (ledger, ledger.restarted()):
+        other = asks.cohort(few, updates=dict.fromkeys(few, b"another"))
+        reason = f"{MOST_MET} cohorts were opened with updates from the same versions"
+        assert each.gives(opening(other)) == reason
+
+
+def counting_to(order: orders.Open, *most: int) -> orders.Open:
+    """The same, by members that count up to so many examples each."""
+    signed = []
+    for each, bound in zip(order.receipts, most, strict=True):
+        made = dataclasses.replace(each, most_examples=bound)
+        signature = IDENTITIES[each.id.client].sign(*signing_bytes(made))
+        signed.append(dataclasses.replace(made, signature=signature))
+    return dataclasses.replace(order, receipts=tuple(signed))
+
+
+def test_all_members_count_up_to_the_same_number_now_and_in_all_cohorts() -> None:
+    """A client with a bound of its own stands out of the mean."""
+    ledger, asks = Ledger(), Coordinator()
+    reason = ledger.gives(counting_to(opening(asks.cohort(CLIENTS[:4])), 8, 8, 16, 8))
+    assert reason.startswith("m02/all/1: it counts up to 16 examples, and others or those before")
+    assert ledger.gives(counting_to(opening(asks.cohort(CLIENTS[:4])), 8, 8, 8, 8)) == ""
+    for each in (ledger, ledger.restarted()):
+        later = counting_to(opening(asks.cohort(CLIENTS[4:8], 2)), 16, 16, 16, 16)
+        assert "it counts up to 16 examples, and others or those before" in each.gives(later)
 
 
 def test_a_member_has_the_update_of_its_receipt() -> None:
