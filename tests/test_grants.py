@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from secureps.config import SspSection
 from secureps.crypto.identity import Roster, certify, sign_roster
-from secureps.errors import Refused
+from secureps.errors import Refused, Unsigned
 from secureps.messages import orders, records
 from secureps.messages.encoding import digest
 from secureps.messages.submission import (
@@ -236,6 +236,45 @@ def test_members_of_a_round_trained_beside_the_same_models() -> None:
     alone = dataclasses.replace(signed, signature=signature)
     reason = Ledger().gives(dataclasses.replace(order, receipts=(alone, *others)))
     assert reason == "its members trained beside different models of the other groups"
+
+
+def bounded(order: orders.Open, bounds: dict[str, int]) -> orders.Open:
+    """The same, with receipts that count up to these bounds."""
+    receipts = []
+    for each in order.receipts:
+        made = dataclasses.replace(each, most_examples=bounds.get(each.id.client, 32))
+        signature = IDENTITIES[each.id.client].sign(*signing_bytes(made))
+        receipts.append(dataclasses.replace(made, signature=signature))
+    return dataclasses.replace(order, receipts=tuple(receipts))
+
+
+@pytest.mark.parametrize("alone", [CLIENTS[0], CLIENTS[2], CLIENTS[3]])
+@pytest.mark.parametrize("bound", [0, 16, 64, 1 << 40])
+def test_members_of_a_cohort_count_up_to_one_bound(alone: str, bound: int) -> None:
+    """Else one of them would have most of the weight, or next to none: the mean would be its."""
+    order = opening(Coordinator().cohort(CLIENTS[:4]))
+    reason = Ledger().gives(bounded(order, {alone: bound}))
+    assert reason.endswith("one with a bound of its own stands out of the sum")
+    assert Ledger().gives(bounded(order, {})) == ""
+
+
+def test_a_group_has_one_bound_for_good() -> None:
+    """After a restart of the holder, too."""
+    ledger, asks = Ledger(), Coordinator()
+    assert ledger.gives(bounded(opening(asks.cohort(CLIENTS[:4])), {})) == ""
+    later = opening(asks.cohort(CLIENTS[4:8]))
+    for each in (ledger, ledger.restarted()):
+        for bound in (0, 64):
+            reason = each.gives(bounded(later, dict.fromkeys(CLIENTS, bound)))
+            assert f"counts up to {bound} examples, and others or those before up to 32" in reason
+    assert ledger.gives(bounded(later, {})) == ""
+
+
+def test_a_receipt_is_signed_with_its_bound() -> None:
+    order = bounded(opening(Coordinator().cohort(CLIENTS[:4])), {})
+    changed = tuple(dataclasses.replace(each, most_examples=64) for each in order.receipts)
+    with pytest.raises(Unsigned):
+        Ledger().gives(dataclasses.replace(order, receipts=changed))
 
 
 def test_one_model_of_every_base_version_over_all_cohorts(lagging: None) -> None:
