@@ -13,7 +13,7 @@ from rich.console import Console
 from secureps.errors import ConfigError, PlanRefused, RuleFailed
 from secureps.run.findings import Findings, markdown
 from secureps.run.simulate import load_scenario, simulate
-from secureps.run.study import _candidates, _claim, _read, study
+from secureps.run.study import _candidates, _claim, _read, _tell_founding, study
 from secureps.run.trial import (
     Candidate,
     Comparison,
@@ -21,11 +21,13 @@ from secureps.run.trial import (
     Outcome,
     Point,
     Trial,
+    _founded,
     altered,
     crossed,
     play,
     section_of,
 )
+from tests.flower_apps import SERVER, project
 
 SCRIPT = Path(__file__).parent.parent / "clients" / "breast_cancer.py"
 PLAN = """
@@ -348,3 +350,26 @@ def test_a_worker_that_is_killed_is_told_of(
         ConfigError, match="was killed, or had no memory left: what has ended is kept"
     ):
         study(scenario(tmp_path), tmp_path / "out", 2, screen())
+
+
+def test_a_server_app_founds_every_trial_as_it_founds_a_run(tmp_path: Path) -> None:
+    own = "FedAdam(eta=0.5, min_available_nodes=4)"
+    server = SERVER.replace("FedAvg(fraction_evaluate=0.5, min_available_nodes=20)", own)
+    server = server.replace("import FedAvg", "import FedAdam")
+    app = project(tmp_path, "studied", server=server)
+    path = scenario(tmp_path, f'script = "{SCRIPT}"', f'script = "{app}"')
+    text = path.read_text().replace("target = 0.6", 'measure = "eval_loss"\ntarget = 1.5')
+    path.write_text(text.replace("[settings]\npartitions = 6\n", ""))
+    outcome = play(path, Trial(Candidate("rounds", 0), 1, 200.0))
+    assert isinstance(outcome, Outcome)
+    assert outcome.reached == 0.0
+    played, one = load_scenario(path), Candidate("rounds", 0, None, 0.25)
+    folder = tmp_path / "founded"
+    folder.mkdir()
+    plan = altered(_founded(played, Trial(one, 1, 200.0), str(folder)), one, 3)
+    optimizer = plan.section.group[0].optimizer
+    assert (optimizer.name, optimizer.learning_rate, plan.section.versions) == ("fedadam", 0.25, 3)
+    assert plan.initial_digest
+    console = screen()
+    _tell_founding(played, section_of(played), console)
+    assert any("the ServerApp's server optimizer (fedadam)" in line for line in said(console))

@@ -33,7 +33,7 @@ from secureps.run.claim import new_folder
 from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.extras import Extras, Heading, open_sinks
 from secureps.run.folding import folded
-from secureps.run.founding import found
+from secureps.run.founding import Founding, found
 from secureps.run.metrics import Metrics, Tell
 from secureps.run.names import client_names
 from secureps.run.scoring import Judge, Look, Score
@@ -66,6 +66,8 @@ class Scenario:
     delays: Delays
     plans: Mapping[str, Plan]
     """Of the variants of its study."""
+    source: Path
+    """The script's file."""
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -84,6 +86,11 @@ class Scenario:
         if initial is not None and self.script().takes_initial:
             own["initial"] = initial
         return {**self.section.settings, **own}
+
+    def founding(self, plan: Plan, seed: int) -> Founding | None:
+        """What the script's ServerApp decides of a plan, if it has one that has not been run."""
+        own = self.section
+        return found(plan, self.source, own.settings, own.clients, UnsafeSeed(seed))
 
     def heading(self, folder: Path) -> Heading:
         """What its figures are filed under."""
@@ -126,7 +133,7 @@ def load_scenario(path: Path) -> Scenario:
     _refuse_stays(section, path)
     with naming(path, ConfigError):
         delays = Delays.of(section.delays)
-    return Scenario(section, plan, cache(lambda: Script(script)), delays, plans)
+    return Scenario(section, plan, cache(lambda: Script(script)), delays, plans, script)
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:
@@ -173,10 +180,7 @@ def simulate(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
         f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
     )
-    seed = UnsafeSeed(scenario.section.seed)
-    script = path.parent / scenario.section.script
-    settings, clients = scenario.section.settings, scenario.section.clients
-    founding = found(scenario.plan, script, settings, clients, seed)
+    founding = scenario.founding(scenario.plan, scenario.section.seed)
     if founding is not None:
         for note in founding.notes:
             say(note)

@@ -75,6 +75,7 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     own = section_of(scenario)
     with naming(path, ConfigError):
         _refuse_unsound(scenario, own)
+    _tell_founding(scenario, own, console)
     folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
     _claim(folder, scenario)
     findings = Findings(own)
@@ -125,6 +126,20 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
                     f"study.variant {variant.name}: {scenario.section.clients} clients play, the "
                     f"rule waits for {start}"
                 )
+
+
+def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> None:
+    """What became of the ServerApp's settings, each line once; every trial runs it under its seed.
+
+    Raises:
+        ConfigError, PlanRefused: it asks a plan for what cannot be had.
+    """
+    told = dict[str, None]()
+    for plan in scenario.plans.values():
+        founding = scenario.founding(plan, own.tuning)
+        told |= dict.fromkeys(() if founding is None else founding.notes)
+    for note in told:
+        console.print(note, soft_wrap=True, highlight=False, markup=False)
 
 
 def _sealed(scenario: Scenario, own: StudySection, variant: VariantSection) -> bool:

@@ -212,6 +212,16 @@ def rule_of(study: StudySection, candidate: Candidate) -> RuleSection | None:
     return variant_of(study, candidate).rules[candidate.rule]
 
 
+def _founded(scenario: Scenario, job: Trial | Comparison, folder: str) -> Scenario:
+    """The scenario with what a ServerApp decides of the candidate's plan, under the job's seed."""
+    variant = job.candidate.variant
+    founding = scenario.founding(scenario.plans[variant], job.seed)
+    if founding is None:
+        return scenario
+    plan = founding.write(Path(folder))
+    return replace(scenario, plans={**scenario.plans, variant: plan})
+
+
 def _cast(scenario: Scenario, plan: Plan, seed: int, folder: str) -> Play:
     section = scenario.section.model_copy(update={"seed": seed})
     return Play(replace(scenario, section=section, plan=plan), Path(folder), lambda line: None)
@@ -219,8 +229,8 @@ def _cast(scenario: Scenario, plan: Plan, seed: int, folder: str) -> Play:
 
 def _try(scenario: Scenario, trial: Trial) -> Outcome:
     study = section_of(scenario)
-    plan = altered(scenario, trial.candidate, ENDLESS)
     with TemporaryDirectory() as folder:
+        plan = altered(_founded(scenario, trial, folder), trial.candidate, ENDLESS)
         points = _judged(_cast(scenario, plan, trial.seed, folder), study, trial)
     return Outcome(crossed(points, study.target, study.hold), tuple(points), 0.0)
 
@@ -263,10 +273,14 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
 
 def _compare(scenario: Scenario, job: Comparison) -> Likeness:
     study = section_of(scenario)
-    (model, seconds), (clear, clear_seconds) = (
-        _first_versions(scenario, altered(scenario, job.candidate, study.sealed, sealed), job.seed)
-        for sealed in (True, False)
-    )
+    with TemporaryDirectory() as folder:
+        scenario = _founded(scenario, job, folder)
+        (model, seconds), (clear, clear_seconds) = (
+            _first_versions(
+                scenario, altered(scenario, job.candidate, study.sealed, sealed), job.seed
+            )
+            for sealed in (True, False)
+        )
     same = all(model[name].tobytes() == clear[name].tobytes() for name in model)
     return Likeness(same, seconds == clear_seconds, study.sealed, 0.0)
 
