@@ -287,14 +287,11 @@ class Coordinator:
     def _held(
         self, turn: Turn, shard: str, group: str, cohort: int, sums: tuple[bytes, ...]
     ) -> None:
-        state = self._at(group, Phase.HOLDING, cohort)
-        again = self._opening(group, cohort)
-        if state is not None or again is not None:
-            self._digests(turn, shard, group, sums)
+        holding = self._at(group, Phase.HOLDING, cohort)
+        state = holding or self._opening(group, cohort)
         if state is not None:
-            commit.held(turn, state, shard, sums)
-        elif again is not None:
-            commit.held_again(turn, again, shard, sums)
+            self._digests(turn, shard, group, sums)
+            (commit.held if holding else commit.held_again)(turn, state, shard, sums)
 
     def _missing(self, turn: Turn, sender: str, event: Missing) -> None:
         if self._charter.roster.find(sender).role == "client":
@@ -475,14 +472,17 @@ class Coordinator:
             Conflict: its answer is about another cohort of this number, or of another run.
         """
         name, number = answer.group, answer.cohort
-        opening, preparing = Phase.OPENING, Phase.PREPARING
-        state = self._at(name, opening, number) or self._at(name, preparing, number)
+        state = self._opening(name, number)
         if state is not None:
             assert state.cohort is not None
             assert self._federation.pinned is not None
             if answer.about != cohort_digest(self._federation.pinned.run.id, state.cohort):
                 raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
         return state
+
+    def _opening(self, group: str, cohort: int) -> GroupState | None:
+        """The group, if this cohort of it is being opened or is opened; None if that is past."""
+        return self._at(group, Phase.OPENING, cohort) or self._at(group, Phase.PREPARING, cohort)
 
     def _at(self, group: str, phase: Phase, cohort: int) -> GroupState | None:
         """The group, if it is at this step of this cohort; None if the message is late."""
