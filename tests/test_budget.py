@@ -75,6 +75,13 @@ def test_a_smaller_delta_of_the_plan_counts(tmp_path: Path) -> None:
     ledger.charge(ONE, spent(0), delta=0.1)
 
 
+def test_a_larger_delta_of_the_plan_makes_nothing_cheaper(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 0.9999)
+    with pytest.raises(PlanRefused):
+        ledger.charge(ONE, spent(0), delta=0.1)
+    assert ledger.facts() == []
+
+
 def test_units_do_not_add_up(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "own.db", 100.0)
     ledger.charge(ONE, spent(0))

@@ -12,6 +12,7 @@ import pytest
 
 from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.messages.records import Incarnated, RunPinned
+from secureps.store import copies
 from secureps.store.copies import backup, restore
 from secureps.store.height import height_path, read_height
 from secureps.store.journal import MemoryJournal, SqliteJournal
@@ -101,6 +102,38 @@ def test_a_copy_of_a_party_that_writes_is_whole(tmp_path: Path) -> None:
         journal.close()
 
 
+def test_what_is_spooled_while_the_journal_is_copied_is_in_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, real = tmp_path / "state", copies._copy_journal
+    grow(state, 2)
+
+    def meanwhile(source: Path, target: Path) -> None:
+        grow(state, 1)
+        real(source, target)
+
+    monkeypatch.setattr(copies, "_copy_journal", meanwhile)
+    assert backup(state, tmp_path / "copy") == 3
+    assert payloads(tmp_path / "copy") == payloads(state)
+
+
+def test_the_log_of_another_journal_is_not_read_into_the_one_that_comes_back(
+    tmp_path: Path,
+) -> None:
+    state, other = tmp_path / "state", tmp_path / "other"
+    grow(state, 2)
+    backup(state, tmp_path / "copy")
+    other.mkdir()
+    journal = SqliteJournal(other / "journal.db")
+    journal.append(0.0, [Incarnated(number) for number in range(7, 12)])
+    log = (other / "journal.db-wal").read_bytes()
+    journal.close()
+    assert len(log) > 4096
+    (state / "journal.db-wal").write_bytes(log)
+    assert restore(tmp_path / "copy", state, "shard", tmp_path) == 2
+    assert numbers(state) == [0, 1]
+
+
 @pytest.mark.parametrize("role", ["coordinator", "holder", "client"])
 def test_an_older_copy_is_refused_and_changes_nothing(role: str, tmp_path: Path) -> None:
     state, copy = tmp_path / "state", tmp_path / "copy"
@@ -157,6 +190,8 @@ def test_beside_its_key_a_holder_knows_how_far_it_came(tmp_path: Path) -> None:
     assert restore(tmp_path / "newer", state, "holder", private) == 2
     shutil.rmtree(state)
     shutil.copytree(tmp_path / "snapshot", state)  # by other means
+    with pytest.raises(DamagedStore, match="this holder has come to row 2"):
+        restore(tmp_path / "older", state, "holder", private)
     with pytest.raises(DamagedStore, match="ledger ends at row 1, and 2 rows were written"):
         serve(Incarnated(1))
 

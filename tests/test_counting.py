@@ -13,7 +13,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed, PlanRefused, Refused
 from secureps.messages import orders, requests
 from secureps.messages.evaluation import EVALUATION
-from secureps.policy.counting import MOST_EXAMPLES, bits_left, remarks, told
+from secureps.policy.counting import MOST_EXAMPLES, bits_left, remarks, shares_of, told
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Halt
 from secureps.run.names import client_names
@@ -248,3 +248,17 @@ def test_bits_are_judged_by_the_mean() -> None:
     assert "about 5.5 of 16 bits are left in a mean of 5 clients like this one" in few
     (free,) = plan().section.group
     assert remarks(free, "", 20, 2048, 20 / 2048) == ()
+
+
+def test_one_of_those_who_agreed_has_more_than_half_of_the_bound() -> None:
+    """The others of a cohort count what this client does."""
+    (coarse,) = plan(group=[{"bits": 6, "rule": {"quorum": 4, "minimum": 2}}]).section.group
+    (few,) = remarks(coarse, "", 2, 8, 2 / 8)
+    assert "about 5.1 of 6 bits are left in a mean of 2 clients like this one" in few
+
+
+def test_nobody_counts_more_than_a_bound_that_is_stated() -> None:
+    (stated,) = plan(group=[{"most_examples": 32, "rule": {"quorum": 5}}]).section.group
+    assert shares_of(stated, [64, 32, 16]) == [1.0, 1.0, 0.5]
+    (agreed,) = plan().section.group
+    assert shares_of(agreed, [33, 16]) == [33 / 64, 0.25]

@@ -46,6 +46,7 @@ class Played:
         """Makes one version, or that it cannot be; holders watch what is asked of them."""
         asked: list[Clients] = []
         while not self.over:
+            self.sound()
             able = self.clients - self.isolated
             choice = Choice(able, "free")
             if self.state.chooses:
@@ -68,6 +69,12 @@ class Played:
             self.state = self.state.burns(dict.fromkeys(choice.clients, 1), spoilt=True)
             self.isolate()
         self.versions += 1
+
+    def sound(self) -> None:
+        """Nobody is cleared and suspected; and nobody is cleared for good."""
+        suspects = frozenset[str]().union(*self.state.pools)
+        assert self.state.cleared.isdisjoint(suspects)
+        assert suspects or not self.state.cleared
 
     def isolate(self) -> None:
         for client in sorted(self.state.alone):
@@ -243,6 +250,18 @@ def test_a_round_of_a_version_of_its_own_closes_without_those_who_are_late() -> 
     )
     assert closing(state, named(1, 2, 3, 4), 4, deadline=True, last=False) is None
     assert closing(state, named(1, 2, 3, 4), 4, deadline=True, last=True) == named(1, 2, 3, 4)
+
+
+def test_what_was_cleared_of_an_old_suspicion_counts_for_no_new_one() -> None:
+    """Whoever spoilt nothing while nobody was suspected may be the next to do so."""
+    six = crowd(6)
+    behaved = Suspicion().opens(six).opens(six)
+    spoilt = behaved.burns(dict.fromkeys(crowd(7), 1), spoilt=True)
+    assert spoilt.pools == {crowd(7)}, "not the newcomer alone"
+    among = dataclasses.replace(spoilt, burnt=()).opens(named(0, 1, 2))
+    turned = among.burns(dict.fromkeys(named(0, 1, 2), 1), spoilt=True)
+    assert turned.pools == {named(3, 4, 5, 6), named(0, 1, 2)}
+    assert turned.cleared == frozenset()
 
 
 def test_too_few_for_a_test_go_on_without_the_suspects() -> None:
