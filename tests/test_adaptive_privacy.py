@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from secureps.client.cuts import clip_update
 from secureps.client.hands import MemberHands
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.codec.grid import Grid
@@ -182,14 +183,14 @@ def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
     wanted = group(adaptive=adaptive, clip=10.0, optimizer=optimizer, bits=24)
     plan = adaptive_plan("local", "plain", group=[wanted], privacy=privacy, versions=3)
     simulation = federation(plan, tmp_path)
-    keep = MemberHands._clip
+    keep = clip_update
 
-    def kept(self: MemberHands, name: str, delta: NDArray[np.float32], scale: Any) -> Any:
-        sent[self._holdings.name, round(math.log(scale) * -2)] = delta
-        return keep(self, name, delta, scale)
+    def kept(of: Any, layout: Any, delta: NDArray[np.float32], scale: Any, kinds: Any) -> Any:
+        sent[of[0], round(math.log(scale) * -2)] = delta
+        return keep(of, layout, delta, scale, kinds)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MemberHands, "_clip", kept)
+        patch.setattr("secureps.client.hands.clip_update", kept)
         models = []
         for version in range(4):
             simulation.run(lambda v=version: simulation.versions() == {"all": v})  # type: ignore[misc]
@@ -215,15 +216,15 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
         versions=1,
     )
     updates: dict[str, NDArray[np.float32]] = {}
-    keep = MemberHands._clip
+    keep = clip_update
 
-    def kept(self: MemberHands, name: str, delta: NDArray[np.float32], scale: Any) -> Any:
-        updates[self._holdings.name] = delta[:-1]
-        return keep(self, name, delta, scale)
+    def kept(of: Any, layout: Any, delta: NDArray[np.float32], scale: Any, kinds: Any) -> Any:
+        updates[of[0]] = delta[:-1]
+        return keep(of, layout, delta, scale, kinds)
 
     simulation = federation(plan, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MemberHands, "_clip", kept)
+        patch.setattr("secureps.client.hands.clip_update", kept)
         simulation.run(lambda: simulation.versions() == {"all": 0})
         before = simulation.model()
         simulation.run()
@@ -235,9 +236,9 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
     for name, update in updates.items():
         clipped, norm = clip_l2(update, 1.0)
         joint = np.append(clipped, np.float32(0.25 if norm <= 1.0 else -0.25))
-        hands = simulation.parties[name].hands
-        assert isinstance(hands, MemberHands)
-        total += hands._on_grid(Aim("all", 0, 1), 0, joint, 1)
+        own = simulation.parties[name].hands
+        assert isinstance(own, MemberHands)
+        total += own._on_grid(Aim("all", 0, 1), 0, joint, 1)
     mean = Grid(16, enlarged.range).weighted_mean(total, 6 * 2 * enlarged.most, 6)
     layout = plan.layout(simulation.coordinator.federation.pinned.run.schema)  # type: ignore[union-attr]
     flat = np.concatenate([before[n].ravel() for n in ("body.weight", "head.bias")])

@@ -30,20 +30,20 @@ def model() -> nn.Module:
     )  # fmt: skip
 
 
-def records_of(seed: int, count: int) -> tuple[Any, Any]:
+def records_of(seed: int, count: int, unit: float) -> tuple[Any, Any]:
     """Three classes, inputs far from zero: without running statistics nothing is told apart."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, count)
     centre = np.array([[6.0, 4.0], [8.0, 4.0], [7.0, 6.0]])
     x = rng.normal(5.0, 1.0, (count, 8))
     x[:, :2] = centre[y] + rng.normal(0, 0.5, (count, 2))
-    return x.astype(np.float32), y.astype(np.int64)
+    return (x * unit).astype(np.float32), y.astype(np.int64)
 
 
-def trainers() -> dict[str, TorchTrainer]:
-    held_out = records_of(99, 500)
+def trainers(unit: float = 1.0) -> dict[str, TorchTrainer]:
+    held_out = records_of(99, 500, unit)
     return {
-        name: TorchTrainer(model, records_of(i, 120), held_out, device="cpu")
+        name: TorchTrainer(model, records_of(i, 120, unit), held_out, device="cpu")
         for i, name in enumerate(CLIENTS)
     }
 
@@ -75,9 +75,10 @@ def federation(folder: Path, **changes: Any) -> Simulation:
         "most_examples": 128,
         "rule": {"quorum": 5, "deadline": 10.0},
     } | changes.pop("group", {})
+    apart, unit = changes.pop("apart", []), changes.pop("unit", 1.0)
     made: dict[str, Any] = {"local": [], "training": SETTINGS, "versions": VERSIONS} | changes
-    plan = small_plan(group=[group], **made)
-    return Simulation(plan, Cast(trainers(), UnsafeSeed(3)), folder)
+    plan = small_plan(group=[*apart, group], **made)
+    return Simulation(plan, Cast(trainers(unit), UnsafeSeed(3)), folder)
 
 
 def test_batch_norm_ends_as_plain_averaging_does(
@@ -94,6 +95,31 @@ def test_batch_norm_ends_as_plain_averaging_does(
     assert reached >= plain - 0.01
     assert int(played.model()["1.num_batches_tracked"]) == 0
     assert "update norm" not in caplog.text, "the counters of steps are in no norm"
+
+
+def test_statistics_in_a_group_of_their_own_end_as_plain_averaging_does_too(tmp_path: Path) -> None:
+    """Inputs of some hundreds: variances of ten thousand, which no grid for weights carries."""
+    rule = {"rule": {"quorum": 5, "deadline": 10.0}}
+    apart = {"name": "statistics", "pattern": "*running_*", "bits": 24, "range": 1e5, **rule}
+    played = federation(tmp_path, apart=[apart], unit=100.0)
+    played.run()
+    cast = trainers(100.0)
+    judge = cast[CLIENTS[0]]
+    reached = judge.evaluate(dict(played.model())).metrics["accuracy"]
+    plain = judge.evaluate(averaged(cast, judge.parameters(1))).metrics["accuracy"]
+    assert plain > 0.9
+    assert reached >= plain - 0.01
+
+
+def test_statistics_that_a_range_cuts_shrink_no_weights_and_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="secureps")
+    federation(tmp_path, versions=1, unit=100.0).run()
+    assert "update norm" not in caplog.text, "their length is in no norm"
+    told = [each for each in caplog.messages if "beyond range" in each]
+    assert len(told) == len(CLIENTS)
+    assert all(" of them in 1.running_" in each for each in told)
 
 
 def test_what_is_cut_is_told_where_it_is_cut_and_nowhere_else(

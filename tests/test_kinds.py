@@ -50,8 +50,19 @@ def test_statistics_get_no_noise() -> None:
     refuse_statistics(kept, SCHEMA, KINDS)
 
 
+def test_statistics_on_a_grid_for_weights_are_remarked_on() -> None:
+    (told,) = remarks(small_plan(local=[]), SCHEMA, KINDS)
+    assert told == (
+        "running statistics (norm.running_mean and 1 more) change by 1 in a version at most, the "
+        "range: bring inputs to about -1 to 1, or give the statistics a [[group]] of their own "
+        "(docs/tuning.md)"
+    )
+    apart = {"name": "statistics", "pattern": "*running_*", "bits": 24, "range": 1e5}
+    rule = {"rule": {"quorum": 6, "deadline": 10.0}}
+    assert remarks(small_plan(local=[], group=[apart | rule, rule]), SCHEMA, KINDS) == ()
+
+
 def test_a_model_of_which_little_trains_together_is_told_so() -> None:
-    assert remarks(small_plan(local=[]), SCHEMA, KINDS) == ()
     (told,) = remarks(small_plan(local=["fc.*"]), SCHEMA, KINDS)
     assert told == (
         "only 6 of the model's 127 values train together; 120 stay with each client (local); "

@@ -6,24 +6,79 @@ whoever chose `clip` or `range` too small would otherwise never learn of it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.model.layout import GroupLayout
+from secureps.policy.kinds import Kind
+from secureps.policy.plan import Plan
+from secureps.privacy.mechanism import clip_l2
 from secureps.service.logs import tell
 
 EVENT = "UpdateCut"
 
 
-def tell_clip(party: str, where: str, norm: float, clip: float) -> None:
-    """A line if an update of this norm was clipped; `where` names its group, if it must."""
+def clip_update(
+    of: tuple[str, Plan],
+    layout: GroupLayout,
+    delta: NDArray[np.float32],
+    scale: float | None,
+    kinds: Mapping[str, Kind],
+) -> NDArray[np.float32]:
+    """An update of a group as it is rounded: within its clip, running statistics left alone.
+
+    Statistics are in the units of what their layer sees, not of steps along a gradient: in one norm
+    with the weights they would shrink what the weights learnt to nothing. No plan adds noise to
+    them (`policy.kinds.refuse_statistics`), so no privacy depends on their length.
+
+    Args:
+        of: the client that is told, and the plan.
+        delta: float32 of shape (values of the group,).
+        scale: of an adaptive clip, None where it stays.
+        kinds: what training does to each tensor.
+
+    Raises:
+        NotFinite: a value is not finite.
+    """
+    party, plan = of
+    adaptive, clip = plan.adaptive(layout.name), plan.group(layout.name).clip
+    if adaptive is not None and scale is not None:
+        return adaptive.clipped(delta, scale)
+    kept = [part for name, part in _parts(layout) if kinds.get(name) == "statistics"]
+    bare = delta.copy() if kept else delta
+    for part in kept:
+        bare[part] = 0
+    clipped, norm = clip_l2(bare, clip)
+    for part in kept:
+        clipped[part] = delta[part]
     if norm > clip:
         cut = f"cut to {100 * clip / norm:.2g} %"
+        where = plan.headed(layout.name, "")
         tell(party, EVENT, f"{where}update norm {norm:.3g}, clip {clip:.3g}: {cut}")
+    return clipped
 
 
-def tell_range(party: str, where: str, scaled: NDArray[np.float64], most: float) -> None:
-    """A line if values of an update, as they go on the grid, are beyond its range."""
+def tell_range(
+    party: str, where: str, layout: GroupLayout, scaled: NDArray[np.float64], most: float
+) -> None:
+    """A line if values of an update, as they go on the grid, are beyond its range; and in what."""
     if max(scaled.max(initial=0), -scaled.min(initial=0)) > most:
-        beyond = int(np.count_nonzero(np.abs(scaled) > most))
-        text = f"{beyond:,} of the update's {scaled.size:,} values are beyond range {most:.3g}"
-        tell(party, EVENT, f"{where}{text}: cut to it")
+        beyond = np.abs(scaled) > most
+        count = {name: int(beyond[part].sum()) for name, part in _parts(layout)}
+        worst = max(count, key=lambda name: count[name], default="")
+        text = f"{int(beyond.sum()):,} of the update's {scaled.size:,} values are beyond range"
+        whose = f", {count[worst]:,} of them in {worst}" if count.get(worst) else ""
+        tell(party, EVENT, f"{where}{text} {most:.3g}: cut to it{whose}")
+
+
+def _parts(layout: GroupLayout) -> Iterator[tuple[str, slice]]:
+    """Where each tensor's values lie in the group's; of a row-block, its rows of them."""
+    start = 0
+    for spec in layout.tensors:
+        shape = spec.shape
+        if layout.rows is not None:
+            shape = (layout.rows[1] - layout.rows[0], *shape[1:])
+        yield spec.name, slice(start, start := start + math.prod(shape))

@@ -32,6 +32,7 @@ from secureps.client.generators import seeded
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
 from secureps.errors import ConfigError, NotFinite, PlanRefused, SecurepsError, WrongShape
 from secureps.messages.encoding import payload_digest
+from secureps.policy.kinds import Kind
 
 log = logging.getLogger("secureps")
 
@@ -41,6 +42,9 @@ see it."""
 
 LOCAL_WORK = ("local_steps", "local_epochs")
 """Settings of `[training]` that say how much work a version is."""
+
+STATISTICS = ("running_mean", "running_var")
+"""What a BatchNorm's are called."""
 
 NO_RECORD_PRIVACY = (
     "the plan's record privacy is a promise about every training step, and a Flower app takes "
@@ -139,6 +143,12 @@ class FlowerTrainer:
         Metrics of this client's last training are in the result too.
         """
         return self._demanded(self._evaluate(parameters, versions))
+
+    def kinds(self) -> dict[str, Kind]:
+        """Running statistics, by the names that PyTorch gives them; arrays without names are not
+        told apart."""
+        names = self._known().model.tensors
+        return {name: "statistics" for name in names if name.endswith(STATISTICS)}
 
     def initial_digest(self) -> str:
         """Of the file that `initial` names, in hex; empty if it was given none."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.blame import blamed
-from secureps.client.cuts import tell_clip, tell_range
+from secureps.client.cuts import clip_update, tell_range
 from secureps.client.holdings import Holdings
 from secureps.client.initial import initial_digest, refuse_other_start
 from secureps.client.judge import judge
@@ -47,7 +47,7 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.counting import public_number, remarks
-from secureps.policy.kinds import refuse_statistics
+from secureps.policy.kinds import Kind, refuse_statistics
 from secureps.policy.priority import declared
 from secureps.policy.spending import fact
 from secureps.privacy.mechanism import clip_l2
@@ -182,11 +182,12 @@ class MemberHands:
 
     def _contribute(self, task: Contribute) -> Contributed:
         pinned = self._machine.pinned
-        refuse_statistics(pinned.plan, pinned.run.schema, kinds_of(self._holdings.trainer))
+        kinds = kinds_of(self._holdings.trainer)
+        refuse_statistics(pinned.plan, pinned.run.schema, kinds)
         base = self._assemble(task)
         result, training = self._trained(task, base)
         trained = time.perf_counter()
-        made = {aim: self._seal(aim, base, result, task) for aim in task.aims}
+        made = {aim: self._seal(aim, base, result, task, kinds) for aim in task.aims}
         sealed = time.perf_counter()
         own = {spec.name: result.parameters[spec.name] for spec in self._layout().local}
         LocalTensors(self._holdings.local).save(task.model, base, own)
@@ -286,15 +287,20 @@ class MemberHands:
             raise WrongShape(run.difference(fitted))
 
     def _seal(
-        self, aim: Aim, base: Tensors, result: FitResult, task: Contribute
+        self,
+        aim: Aim,
+        base: Tensors,
+        result: FitResult,
+        task: Contribute,
+        kinds: Mapping[str, Kind],
     ) -> SealedUpdate | None:
-        layout = self._layout().group(aim.group)
+        plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
         blocks = self._blocks(task)[aim.group]
         model = model_digest(aim.group, aim.version, blocks)
         scale = self._scale(aim.group, blocks[-1])
         with blamed("what fit returned"):
             delta = layout.flatten(result.parameters) - layout.flatten(base)
-            clipped = self._clip(aim.group, delta, scale)
+            clipped = clip_update((self._holdings.name, plan), layout, delta, scale, kinds)
             weight = self._weight(aim, result.examples)
         self._check_steps(aim, result)
         return self._contribution(task, aim, model, clipped, weight)
@@ -380,19 +386,6 @@ class MemberHands:
             return None
         return adaptive.check(float(self._cache[block_key(last)][-1]))
 
-    def _clip(
-        self, group: str, delta: NDArray[np.float32], scale: float | None
-    ) -> NDArray[np.float32]:
-        """The update as it is rounded."""
-        plan = self._machine.pinned.plan
-        adaptive = plan.adaptive(group)
-        if adaptive is not None and scale is not None:
-            return adaptive.clipped(delta, scale)
-        clip = plan.group(group).clip
-        clipped, norm = clip_l2(delta, clip)
-        tell_clip(self._holdings.name, plan.headed(group, ""), norm, clip)
-        return clipped
-
     def _magnitude(self, group: str, clipped: NDArray[np.float32]) -> int | None:
         """What is declared of an update's size, if the rule asks for it."""
         section = self._machine.pinned.plan.group(group)
@@ -463,7 +456,7 @@ class MemberHands:
         asked: noise is bound to the integers that it hides, by a digest under the secret seed.
         """
         plan, name = self._machine.pinned.plan, self._holdings.name
-        labels = (name, aim.group, aim.version, attempt)
+        layout, labels = self._layout().group(aim.group), (name, aim.group, aim.version, attempt)
         words = self._stream("round", *labels)
         mechanism = plan.mechanism(aim.group, clipped.size)
         if mechanism is not None:
@@ -472,7 +465,7 @@ class MemberHands:
             return mechanism.noised(rounded, hidden.words)
         grid = plan.grid(aim.group, clipped.size)
         scaled = clipped.astype(np.float64) * (weight / grid.weights.most)
-        tell_range(name, plan.headed(aim.group, ""), scaled, grid.range)
+        tell_range(name, plan.headed(aim.group, ""), layout, scaled, grid.range)
         return grid.encode(scaled, words.words(clipped.size))
 
     def _digests(self, group: str, integers: NDArray[np.int64]) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ trained. What must not live here: where tensors lie (`model.layout`), and traini
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from secureps.config import ClientPrivacySection
@@ -21,6 +21,9 @@ stays as it is (frozen parameters, counters, tables of indices)."""
 
 MOST = 0.5
 """The share of a model's values below which one is told how few of them train together."""
+
+ROOMY = 100.0
+"""A range within which a variance of inputs that are not far from 1 gets where it belongs."""
 
 
 def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> None:
@@ -44,7 +47,27 @@ def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> 
 
 
 def remarks(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
-    """How little of a model trains together, if it is little, and what to do about it."""
+    """What of a model may not average well under a plan, and what to do about it."""
+    return *_crowded(plan, schema, kinds), *_idle(plan, schema, kinds)
+
+
+def _crowded(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[str]:
+    """Running statistics on a grid that was chosen for weights."""
+    for group in plan.layout(schema).groups:
+        found = [spec.name for spec in group.tensors if kinds.get(spec.name) == "statistics"]
+        trained = [s for s in group.tensors if kinds.get(s.name, "trained") == "trained"]
+        most = plan.grid(group.name, group.size).range
+        if found and trained and most < ROOMY:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            yield (
+                f"running statistics ({found[0]}{more}) change by {most:g} in a version at most, "
+                f"the range{plan.of(group.name)}: bring inputs to about -1 to 1, or give the "
+                "statistics a [[group]] of their own (docs/tuning.md)"
+            )
+
+
+def _idle(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
+    """How little of a model trains together, if it is little."""
     local = plan.layout(schema).local
     shared = [spec for spec in schema.tensors if spec not in local]
     still = [spec for spec in shared if kinds.get(spec.name) == "constant"]

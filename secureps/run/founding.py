@@ -1,8 +1,8 @@
 """A plan's ServerApp runs once, here: what it decides goes into the plan and beside version 0.
 
-`up`, `simulate`, `study` and `check` do it by themselves, `secureps flower` for federations of several
-machines. What a plan says itself comes first. What must not live here: running a ServerApp, and
-what of a strategy can be had (`client.flower`).
+`up`, `simulate`, `study` and `check` do it by themselves, `secureps flower` for federations of
+several machines. What a plan says itself comes first. What must not live here: running a ServerApp,
+and what of a strategy can be had (`client.flower`).
 """
 
 from __future__ import annotations
