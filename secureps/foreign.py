@@ -5,6 +5,7 @@ What must not live here: whose fault it is, and what becomes of it.
 
 from __future__ import annotations
 
+import faulthandler
 import re
 import sysconfig
 import traceback
@@ -41,11 +42,31 @@ def where(error: BaseException) -> str:
     return _place(frame.filename, frame.lineno, frame.name)
 
 
+def dump_crashes() -> None:
+    """From now on a native crash of this process says on stderr in which line of Python it was."""
+    if not faulthandler.is_enabled():
+        faulthandler.enable()
+
+
 def crashed(lines: Iterable[str]) -> str:
-    """The same from what `faulthandler` wrote of a process that ended natively; "" if nothing."""
-    found = [match for match in map(_DUMPED.match, lines) if match]
-    foreign = [match for match in found if _is_foreign(Path(match["file"]))]
+    """The same from what `faulthandler` wrote of a process that ended natively; "" if nothing.
+
+    Of the thread that crashed; if none of its code is somebody else's, of any other.
+    """
+    here, current = False, list[re.Match[str]]()
+    others = list[re.Match[str]]()
+    for line in lines:
+        if line.startswith(("Current thread ", "Thread ")):
+            here = line.startswith("Current")
+        elif (match := _DUMPED.match(line)) and _is_foreign(Path(match["file"])):
+            (current if here else others).append(match)
+    foreign = current + others
     return _place(*foreign[0].group("file", "line", "name")) if foreign else ""
+
+
+def fatal(lines: Iterable[str]) -> str:
+    """The line with which `faulthandler` begins; "" if it wrote nothing."""
+    return next((line for line in lines if line.startswith("Fatal Python error: ")), "")
 
 
 def _place(file: str, line: object, name: str) -> str:

@@ -42,6 +42,10 @@ ELSEWHERE = {
         "test_stream_following.py",
         " clients are left for version ",
     ),
+    "... ended the simulation's process: ... (the script's fault)": (
+        "test_last_words.py",
+        " ended the simulation's process",
+    ),
     "... died twice in the same way, with ..., and is not started again: ...; see ... (the "
     "operator's fault)": ("test_supervisor.py", "died twice in the same way, with "),
     "... cannot take part, and no restart mends that: ...; see ... (the operator's fault)": (

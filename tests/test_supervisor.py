@@ -114,6 +114,26 @@ def test_who_fails_twice_in_the_same_way_is_not_started_again(
         assert supervisor.running() == ()
 
 
+def test_the_line_of_a_native_crash_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "holder.py"
+    script.write_text(
+        "import faulthandler, os, resource\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        "faulthandler.enable()\n"
+        "def fit(): os.abort()\n"
+        "fit()\n"
+    )
+    crashing = Program("client", (sys.executable, "-S", str(script)), dict(os.environ), True)
+    with Supervisor(tmp_path / "logs") as supervisor:
+        supervisor.start(crashing)
+        (died,) = news(supervisor, Died)
+        assert isinstance(died, Died)
+        assert died.how == "signal SIGABRT in holder.py:4 in fit"
+        said = r"with signal SIGABRT in holder.py:4 in fit, .*: Fatal Python error: Aborted; see "
+        with pytest.raises(OperatorError, match=said):
+            until(lambda: bool(supervisor.poll()))
+
+
 def test_who_is_killed_twice_is_started_again(tmp_path: Path) -> None:
     """By the kernel, or somebody: that its last words were the same says nothing."""
     with Supervisor(tmp_path) as supervisor:

@@ -24,6 +24,11 @@ def entering(listener: Callable[[str], None]) -> None:
     _listeners.append(listener)
 
 
+def leaving(listener: Callable[[str], None]) -> None:
+    """It is told no more."""
+    _listeners.remove(listener)
+
+
 def told_of(what: str) -> None:
     """Tells those who listen."""
     for listener in _listeners:
@@ -31,15 +36,18 @@ def told_of(what: str) -> None:
 
 
 @contextmanager
-def blamed(what: str) -> Iterator[None]:
+def blamed(what: str, whose: str = "") -> Iterator[None]:
     """Around code of the data holder, or what judges its results; `what` names it.
+
+    Args:
+        whose: the client's name, for those who listen: others may run in this process.
 
     Raises:
         ScriptFailed: in place of whatever is no SecurepsError, SystemExit included (it would end
             a thread, not the process), and of a ClientError, whose sender is this script.
         SecurepsError: any other as it is: it says whose fault it is.
     """
-    told_of(what)
+    told_of(f"{whose}'s {what}" if whose else what)
     try:
         yield
     except ClientError as error:

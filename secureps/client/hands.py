@@ -264,7 +264,7 @@ class MemberHands:
             work=task.work,
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
-        with blamed("fit"):
+        with blamed("fit", holdings.name):
             own = {name: array.copy() for name, array in base.items()}
             result = holdings.trainer.fit(own, config)
         with blamed("what fit returned"):

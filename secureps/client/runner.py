@@ -24,6 +24,7 @@ from secureps.client.initial import initial_digest
 from secureps.client.settings import Asked
 from secureps.client.trainer import Setting, Trainer
 from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
+from secureps.foreign import dump_crashes
 from secureps.messages.schema import Schema
 from secureps.policy.counting import MOST_EXAMPLES
 from secureps.roles.machine import COORDINATOR, Halt
@@ -235,6 +236,7 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
         from secureps.crypto.compiled import keep_in
 
         keep_in(given.kernels)
+    dump_crashes()
     try:
         with logging_as(given.log_format, given.name, given.verbose):
             settings = read_settings(given.set)

@@ -9,6 +9,7 @@ from secureps.client.runner import Joining
 from secureps.client.runner import join as take_part
 from secureps.client.script import Script
 from secureps.client.trainer import Setting
+from secureps.foreign import dump_crashes
 
 
 def join(script: Path, joining: Joining, settings: Mapping[str, Setting]) -> str:
@@ -23,5 +24,6 @@ def join(script: Path, joining: Joining, settings: Mapping[str, Setting]) -> str
         ConfigError: the script cannot be used; says why.
         SecurepsError: whatever ended it before.
     """
+    dump_crashes()
     source = Script(script)
     return take_part(joining, source.make(settings, joining.state, joining.name)).reason

@@ -7,7 +7,6 @@ becomes of a script that fails.
 
 from __future__ import annotations
 
-import faulthandler
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ from secureps.client.script import Script
 from secureps.client.trainer import Setting, Trainer, record_privacy
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import InternalError, SecurepsError
-from secureps.foreign import told
+from secureps.foreign import dump_crashes, told
 from secureps.policy.plan import Plan
 from secureps.run.baselines import Race, run_baselines
 from secureps.run.scoring import Judge, Look
@@ -127,7 +126,7 @@ def host(channel: Channel) -> None:
 
 def main(arguments: list[str]) -> None:
     """Dials the socket that it is given, and answers."""
-    faulthandler.enable()
+    dump_crashes()
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(arguments[0])
     with suppress(BrokenPipeError):  # whoever asked has gone

@@ -34,6 +34,7 @@ from secureps.run.curves import CURVES, Sheet, draw
 from secureps.run.extras import Extras, Heading, open_sinks
 from secureps.run.folding import folded
 from secureps.run.founding import Founding, found
+from secureps.run.last_words import last_words
 from secureps.run.metrics import Metrics, Tell
 from secureps.run.names import client_names
 from secureps.run.scoring import Judge, Look, Score
@@ -186,7 +187,7 @@ def simulate(
             say(note)
         scenario = replace(scenario, plan=founding.write(folder))
     warm_for(scenario.plan, say)
-    with Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
+    with last_words(), Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
         play = Play(scenario, folder, sinks.add)
         try:
             play.run(say)

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from secureps.errors import MISCONFIGURED, OperatorError
+from secureps.foreign import crashed, fatal
 from secureps.run import reaper
 from secureps.run.gate import Gate
 
@@ -32,7 +33,9 @@ GRACE = 5.0
 TAIL_LINES = 8
 
 _TICK = 0.02
-_TAIL_BYTES = 8192
+_TAIL_BYTES = 16384
+_DUMP_LINES = 200
+"""Of what a native crash leaves in a log: a line for every frame of every thread."""
 
 ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
 """Before a command: it runs when a line comes, and never if this process has ended before."""
@@ -216,6 +219,9 @@ class Supervisor:
     def _died(self, running: _Running, code: int) -> Died:
         name, tail = running.program.name, self.tail(running.program.name)
         how, last = _how(code), (tail or ("",))[-1].removeprefix("error: ")  # of another error
+        if code < 0 and (dump := self.tail(name, _DUMP_LINES)):
+            place = crashed(dump)
+            how, last = (f"{how} in {place}" if place else how), fatal(dump) or last
         if code == MISCONFIGURED:
             del self._running[name]
             raise OperatorError(
