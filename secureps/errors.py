@@ -14,6 +14,7 @@
     |-- OperatorError      a file, key or setting of the person who runs this process
     |   |-- ConfigError        a file that does not parse, or a key with a bad value
     |   |-- PlanRefused        a plan that is unsound, with the reason
+    |   |   `-- BudgetSpent        or that takes what a data holder's records may not spend any more
     |   |-- RuleFailed         a rule of the user's that raises, or answers what it must not
     |   |-- KitError           a start-up kit that is missing, damaged or for someone else
     |   |-- ScriptFailed       a data holder's script that raises, or returns what it must not
@@ -99,6 +100,10 @@ class ConfigError(OperatorError):
 
 
 class PlanRefused(OperatorError):
+    pass
+
+
+class BudgetSpent(PlanRefused):
     pass
 
 

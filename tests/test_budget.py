@@ -14,11 +14,24 @@ from typing import Any
 
 import pytest
 
+from secureps.client.hands import MemberHands
 from secureps.client.sealing import Origin, OutboxSealer
-from secureps.errors import ConfigError, DamagedStore, OperatorError, PlanRefused
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import (
+    BudgetSpent,
+    ConfigError,
+    DamagedStore,
+    OperatorError,
+    PlanRefused,
+    exit_status,
+)
 from secureps.messages.charge import Charge, Release
 from secureps.privacy.accountant import epsilon
+from secureps.run.names import client_names
+from secureps.run.simulation import Cast, Simulation
 from secureps.store.budget import OWN_DELTA, BudgetLedger, default_ledger
+from tests.federations import Tensors, Walker, small_plan
 
 with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -48,6 +61,75 @@ def test_a_second_run_spends_what_the_first_left(tmp_path: Path) -> None:
     with pytest.raises(PlanRefused, match=r"budget is .*, of one record, added or removed"):
         ledger.charge(TWO, spent(1))
     assert [(run.run, run.facts) for run in ledger.spent()] == [(ONE, 3), (TWO, 1)]
+
+
+def test_a_look_refuses_what_a_charge_would_and_writes_nothing(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "ledgers" / "own.db", cost(2) * 1.0001)
+    ledger.look(ONE, [spent(0), spent(1)])
+    with pytest.raises(PlanRefused, match="nothing more is sealed"):
+        ledger.look(ONE, [spent(version) for version in range(3)])
+    assert not ledger.path.parent.exists()
+    for version in range(2):
+        ledger.charge(ONE, spent(version))
+    ledger.look(ONE, [spent(1)])
+    for run, version in ((ONE, 2), (TWO, 1)):
+        with pytest.raises(PlanRefused, match="nothing more is sealed"):
+            ledger.look(run, [spent(version)])
+    BudgetLedger(ledger.path).look(TWO, [spent(1)])
+    assert len(ledger.facts()) == 2
+
+
+class Counting(Walker):
+    """Counts how often it trains."""
+
+    trained = 0
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        self.trained += 1
+        return super().fit(parameters, config)
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
+    left: int, tmp_path: Path
+) -> None:
+    """And retires: no round waits for it until its lease or a deadline is over."""
+    privacy = {
+        "noise_multiplier": 5.0,
+        "max_grad_norm": 1.0,
+        "records": 10,
+        "sample_rate": 0.1,
+        "delta": 1e-5,
+        "budget": 50.0,
+    }
+    rule = {"quorum": 5, "minimum": 5, "deadline": 100.0}
+    plan = small_plan(
+        versions=4,
+        lease=300.0,
+        privacy=privacy,
+        training={"local_steps": 1},
+        group=[{"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}],
+    )
+    trainers = {name: Counting(i) for i, name in enumerate(client_names(6))}
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
+    one = Charge("client-02", "all", 0, 5.0, 0.1, 1)
+    own = BudgetLedger(tmp_path / "own.db", 1.0001 * epsilon([one] * (left + 1), OWN_DELTA))
+    own.charge(ONE, one)  # in another run
+    hands = simulation.parties["client-02"].hands
+    assert isinstance(hands, MemberHands)
+    hands._sealer._ledger = own
+    simulation.run(lambda: bool(simulation.coordinator.federation.finished))
+    federation = simulation.coordinator.federation
+    assert federation.finished == "all 4 versions are made"
+    assert simulation.versions() == {"all": 4}
+    assert trainers["client-02"].trained == left
+    assert len(own.facts()) == 1 + left
+    assert federation.retired == {"client-02"}
+    assert simulation.loop.now() < 50.0, "a round waited for who had left"
+    halt = simulation.parties["client-02"].halted.result()
+    assert halt.error is BudgetSpent
+    assert f"over all runs that {own.path} counts" in halt.reason
+    assert exit_status(halt.error(halt.reason)) == 78
 
 
 def test_what_is_on_record_costs_nothing_more(tmp_path: Path) -> None:

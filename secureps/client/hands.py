@@ -38,7 +38,7 @@ from secureps.client.trainer import (
 )
 from secureps.config import PrioritySection
 from secureps.crypto.sampling import Label, Seed, Stream
-from secureps.errors import InternalError, Malformed, ScriptFailed, WrongShape
+from secureps.errors import BudgetSpent, InternalError, Malformed, ScriptFailed, WrongShape
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
@@ -209,6 +209,7 @@ class MemberHands:
 
     def _trained(self, task: Contribute, base: Tensors) -> tuple[FitResult, float]:
         """The trained model, and for how many seconds it was trained, now or when it counted."""
+        self._sealer.afford(self._machine.pinned, self._holdings.name, task)
         early, self._early = self._early, None
         if early is not None and self._labels(early[0]) == self._labels(task):
             return early[1:]
@@ -401,8 +402,9 @@ class MemberHands:
         section = pinned.plan.section.evaluation
         assert section is not None
         try:
+            self._sealer.afford(pinned, holdings.name, task)
             judgement = judge(holdings.trainer, self._assemble(task), section, task.model)
-        except ScriptFailed as error:  # the run is about training, which goes on
+        except (BudgetSpent, ScriptFailed) as error:  # the run is about training, which goes on
             self._notes.tell((f"sends no evaluation: {error}",))
             if task.aim is not None:
                 return Contributed((), (), (task.aim,))

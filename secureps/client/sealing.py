@@ -36,8 +36,9 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.policy.spending import Fact
+from secureps.roles.allowance import Allowance
 from secureps.roles.charter import Pinned
-from secureps.roles.tasks import SealedUpdate
+from secureps.roles.tasks import Aim, Contribute, Evaluate, SealedUpdate
 from secureps.service.blocks import in_order
 from secureps.store.budget import BudgetLedger
 from secureps.store.spool import Spool
@@ -121,7 +122,7 @@ class OutboxSealer:
             values: int64 (values of the group,), on the grid.
         Raises:
             KitError: the kit has no key of a holder, or too many.
-            PlanRefused: over all runs more would be spent than this client allows.
+            BudgetSpent: over all runs more would be spent than this client allows.
         """
         self._charge(pinned, origin.spends)
         layout, sealer = pinned.layout.group(id.group), self._sealer(pinned, id.group)
@@ -135,6 +136,22 @@ class OutboxSealer:
 
         blocks = in_order(self._threads, sealed, range(layout.blocks))
         return self._put(pinned, id, UPDATE, blocks, origin, getattr(sealer, "key", None))
+
+    def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> None:
+        """Looks whether all runs together leave what this will spend, before it is done.
+
+        Raises:
+            BudgetSpent: they do not.
+        """
+        privacy = pinned.plan.section.privacy
+        if self._ledger is None or privacy is None:
+            return
+        if isinstance(task, Evaluate):
+            aims: tuple[Aim, ...] = () if task.aim is None else (task.aim,)
+        else:  # without aims it counts its examples: by the training of the first ones
+            aims = task.aims or tuple(Aim(at.group, at.version, 0) for at in task.model)
+        ahead = Allowance(pinned.plan, client, None).planned(pinned.layout, aims)
+        self._ledger.look(pinned.run.id, ahead, privacy.delta)
 
     def _charge(self, pinned: Pinned, spends: Fact | None) -> None:
         """Killed after it, the same update is sealed again and costs nothing more."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from secureps.errors import (
+    BudgetSpent,
     ConfigError,
     Conflict,
     InternalError,
@@ -45,7 +46,7 @@ from secureps.policy.spending import Fact
 from secureps.policy.work import portion
 from secureps.privacy.ledger import Ledger
 from secureps.roles import appraisal, tasks
-from secureps.roles.agenda import Desk, hurried, unanswered
+from secureps.roles.agenda import Desk, Gathering, hurried, unanswered
 from secureps.roles.allowance import Allowance
 from secureps.roles.charter import Pinned, founded
 from secureps.roles.library import Library
@@ -73,9 +74,6 @@ from secureps.roles.stopwatch import Stopwatch
 from secureps.roles.tasks import Aim, Contribute, Contributed, Judged, Offer, Prune, Sweep
 from secureps.roles.weighing import Weighing
 
-GATHER_SECONDS = 0.05
-"""For which a client waits for more invitations to groups without rounds, after the first."""
-
 
 class Member(Unwaiting):
     """The machine of one client."""
@@ -94,11 +92,10 @@ class Member(Unwaiting):
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
         self._working = self._watching = False
-        self._leaving = ""
+        self._leaving: Halt | None = None
         self._evaluated = 0
         self._refuses_to_evaluate = False
-        self._due_since: float | None = None
-        self._gathers_until: float | None = None
+        self._gathering = Gathering()
         self._pulse = Pulse()
 
     # --- Machine ------------------------------------------------------------------
@@ -142,7 +139,7 @@ class Member(Unwaiting):
         return self._kit.joins(self._pinned, self._groups, told)
 
     def wake(self) -> float | None:
-        times = (self._pulse.at, self._gathers_until)
+        times = (self._pulse.at, self._gathering.until)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> Subscribe:
@@ -155,13 +152,13 @@ class Member(Unwaiting):
         step = Step()
         match event:
             case Tick():
-                if self._gathers_until is None or self._pulse.due(now):
+                if self._gathering.until is None or self._pulse.due(now):
                     self._pulse.beats(now, self._plan.section.lease, self._kit.name, step)
             case WatchLost():
                 self._watching = False
                 return Step() if self._leaving else self._greet()
-            case Answered(Retire()) | Failed(Retire()):
-                step.effects.append(Halt(self._leaving))
+            case Answered(Retire()) | Failed(Retire()) if self._leaving is not None:
+                step.effects.append(self._leaving)
             case Answered(request, reply):
                 self._answered(now, step, request, reply)
                 if isinstance(request, GetBlock) and self._library.pulling:
@@ -169,7 +166,7 @@ class Member(Unwaiting):
             case Failed(request, error):
                 self._failed(step, request, error)
             case WorkFailed(_, error):
-                step.effects.append(Halt(str(error), type(error)))
+                self._end(step, Halt(str(error), type(error)))
                 return step
             case Contributed() if sender == HANDS:
                 self._contributed(now, step, event)
@@ -241,7 +238,7 @@ class Member(Unwaiting):
 
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
-        due_since, self._due_since, self._gathers_until = self._due_since, None, None
+        gathering, self._gathering = self._gathering, Gathering()
         if self._pinned is None or self._working or self._leaving:
             return
         for group, invite in list(self._invites.items()):
@@ -260,9 +257,8 @@ class Member(Unwaiting):
         if not due:
             self._count(step)
             return
-        self._due_since = now if due_since is None else due_since
-        if desk.more_may_come(due) and now < self._due_since + GATHER_SECONDS:
-            self._gathers_until = self._due_since + GATHER_SECONDS
+        self._gathering = gathering.goes_on(now, desk.more_may_come(due))
+        if self._gathering.until is not None:
             return
         if not self._pulled(step):
             self._stopwatch.pulls(now)
@@ -272,7 +268,7 @@ class Member(Unwaiting):
             return
         for each in due:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
-        self._working, self._due_since = True, None
+        self._working, self._gathering = True, Gathering()
         part = portion(self._plan.section, self._stopwatch.paces)
         self._stopwatch.begins(now, part)
         step.effects.append(Work(Contribute(*self._library.take(), aims, part)))
@@ -326,9 +322,14 @@ class Member(Unwaiting):
     def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
         """Whether these exceed the plan's budget, or this client's own at its own delta."""
         if excess := self._allowance.excess(self._ledger, facts):
-            self._leaving = f"another version {excess}: this client stops"
-            step.effects.append(Call(COORDINATOR, Retire(self._kit.name)))
+            self._end(step, Halt(f"another version {excess}: this client stops"))
         return bool(excess)
+
+    def _end(self, step: Step, halt: Halt) -> None:
+        """Ends; if its budget is spent it retires first, so that nobody waits for it."""
+        if halt.error in (None, BudgetSpent):
+            self._leaving = halt
+        step.effects.append(Call(COORDINATOR, Retire(self._kit.name)) if self._leaving else halt)
 
     # --- evaluate -----------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from secureps.errors import OperatorError, PlanRefused
+from secureps.errors import BudgetSpent, OperatorError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
 from secureps.messages.records import BudgetCharged
 from secureps.store.journal import SqliteJournal
@@ -58,8 +58,8 @@ class BudgetLedger:
         """Writes a fact, durably when it returns; what is on record costs nothing more.
 
         Raises:
-            PlanRefused: all runs together would come to more than the budget, or the facts on
-                record are of the other unit.
+            BudgetSpent: all runs together would come to more than the budget.
+            PlanRefused: the facts on record are of the other unit.
             DamagedStore: the ledger is damaged, or an older copy.
             OperatorError: it cannot be written.
         """
@@ -71,21 +71,39 @@ class BudgetLedger:
             known = self._read()
             if (run, fact) in known:
                 return
-            facts = [other for _, other in known]
-            if self.budget is not None:
-                total = epsilon_of((*facts, fact), min(delta, OWN_DELTA))
-                if total > self.budget:
-                    raise PlanRefused(
-                        f"another update would bring epsilon to {total:.2f} over all runs that "
-                        f"{self.path} counts, and the budget is {self.budget:g}, of "
-                        f"{unit_of([fact])}: nothing more is sealed"
-                    )
+            self._demand(known, [fact], delta)
             record = BudgetCharged(run, *_by_unit(fact))
             journal = SqliteJournal(self.path)
             try:
                 journal.append(time.time(), [record])
             finally:
                 journal.close()
+
+    def look(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
+        """Refuses what `charge` would, and charges nothing: so that nobody trains in vain.
+
+        Raises:
+            BudgetSpent, PlanRefused, DamagedStore, OperatorError: as `charge`.
+        """
+        if self.budget is None:
+            return
+        known = self.facts() if self.path.is_file() else []
+        new = [fact for fact in ahead if (run, fact) not in known]
+        if new:
+            self._demand(known, new, delta)
+
+    def _demand(
+        self, known: Sequence[tuple[bytes, Fact]], new: Sequence[Fact], delta: float
+    ) -> None:
+        if self.budget is None:
+            return
+        total = epsilon_of((*(fact for _, fact in known), *new), min(delta, OWN_DELTA))
+        if total > self.budget:
+            raise BudgetSpent(
+                f"another update would bring epsilon to {total:.2f} over all runs that {self.path} "
+                f"counts, and the budget is {self.budget:g}, of {unit_of(new)}: nothing more is "
+                "sealed"
+            )
 
     def others(self, run: bytes) -> tuple[Fact, ...]:
         """What other runs spent."""
