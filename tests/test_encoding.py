@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import math
@@ -53,6 +54,7 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
+@functools.cache
 def values(kind: Any) -> st.SearchStrategy[Any]:
     """Any value of a field's type, or any record of a class."""
     if kind in LEAVES:

@@ -37,20 +37,32 @@ def payload_digest(payload: bytes | memoryview) -> bytes:
     return hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
 
 
+_SCALARS = frozenset({str, bool, int, float})
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
+    """The fields of a record class, and whether `to_plain` writes them where they are None."""
+    return tuple((f.name, f.default is not None) for f in dataclasses.fields(kind))
+
+
 def to_plain(value: Any) -> Any:
     """A record as dicts, lists, strings and numbers; bytes become hexadecimal text.
 
     A field that is None by default is left out where it is None: what a record says without
     it stays the same bytes, and the same digest, as before there was such a field.
     """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        given = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
-        return {f.name: to_plain(v) for f, v in given if v is not None or f.default is not None}
+    kind = type(value)
+    if kind in _SCALARS or value is None:
+        return value
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, (tuple, list)):
         return [to_plain(item) for item in value]
-    if value is None or isinstance(value, (str, bool, int, float)):
+    if dataclasses.is_dataclass(kind):
+        given = ((name, getattr(value, name), kept) for name, kept in _fields(kind))
+        return {name: to_plain(each) for name, each, kept in given if kept or each is not None}
+    if isinstance(value, (str, int, float)):
         return value
     raise Malformed(f"a {type(value).__name__} has no place in a record")
 
@@ -65,7 +77,7 @@ def field_types(kind: type) -> dict[str, Any]:
 @functools.cache
 def _omissible(kind: type) -> frozenset[str]:
     """Fields that `to_plain` leaves out where they are None."""
-    return frozenset(f.name for f in dataclasses.fields(kind) if f.default is None)
+    return frozenset(name for name, kept in _fields(kind) if not kept)
 
 
 def from_plain(kind: type[T], plain: Any) -> T:
@@ -111,10 +123,12 @@ def _read(kind: Any, plain: Any, where: str) -> Any:
     return plain
 
 
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical(record: Any) -> bytes:
     """The one byte string of a record: its class name and its fields, sorted, no spaces."""
-    body = json.dumps(to_plain(record), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return f"{type(record).__name__}:{body}".encode()
+    return f"{type(record).__name__}:{_JSON.encode(to_plain(record))}".encode()
 
 
 def signed_part(record: Any) -> bytes:
