@@ -94,7 +94,7 @@ class Site:
             public.roster.digest,
             bytes(32),
         )
-        placed = tuple(GroupPlacement(g.name, (SHARD,) * g.blocks) for g in layout.groups)
+        placed = tuple(GroupPlacement(g.name, (SHARD,) * g.blocks) for g in layout.all_groups)
         self.placement = Placement(1, (SHARD,), placed)
         self.addresses = (ShardAddress(SHARD, "s:1", 1.0),)
         pinned = records.RunPinned(self.run, self.placement, self.addresses)

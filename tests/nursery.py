@@ -12,16 +12,13 @@ import atexit
 import gc
 import importlib
 import json
-import logging
 import os
 import runpy
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,53 +123,27 @@ def spawn(
     return Child(nursery(), nursery().ask([list(arguments), str(folder), str(log), own]))
 
 
-def supervise_children(
-    patch: pytest.MonkeyPatch, *modules: str, strange: str = ""
-) -> dict[str, Child]:
-    """What `run.supervisor` starts from here on is spawned, with these modules imported too.
-
-    Args:
-        strange: the party that is started as it is outside of tests.
-    Returns:
-        the newest process of every other party, by its name, as they are started.
-    """
+def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
+    """What `run.supervisor` starts from here on is spawned, with these modules imported too."""
     for module in modules:
         prepare(module)
 
     from secureps.run import supervisor
 
-    children = dict[str, Child]()
-
     def started(arguments: Sequence[str], **given: Any) -> Child | subprocess.Popen[bytes]:
         first = len(supervisor.ONCE_KNOWN)
         if tuple(arguments[:first]) != supervisor.ONCE_KNOWN:
             return subprocess.Popen(arguments, **given)
-        log = Path(given["stdout"].name)
-        if log.stem == strange:
-            return subprocess.Popen(arguments, **given)
         assert arguments[first] == sys.executable
+        log = Path(given["stdout"].name)
         own = dict(os.environ) if given["env"] is None else given["env"]
         rest = arguments[first + 1 :]
         child = spawn(rest[1:] if rest[0] == "-P" else rest, Path.cwd(), log, own)
-        children[log.stem] = child
         child.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb")
         return child
 
     replaced = SimpleNamespace(**{**vars(subprocess), "Popen": started})
     patch.setattr(supervisor, "subprocess", replaced)
-    return children
-
-
-@contextmanager
-def meanwhile(action: Callable[[], None]) -> Iterator[None]:
-    """Does it in a thread beside the `with`, which does not end before it; raises what it raised.
-
-    The nursery is for one thread alone: what is done here must not ask a `Child`.
-    """
-    with ThreadPoolExecutor(1) as beside:
-        done = beside.submit(action)
-        yield
-        done.result()
 
 
 # --- in the nursery ---------------------------------------------------------------
@@ -187,7 +158,6 @@ def _serve() -> list[str]:
                 answer: Any = None if status is None else os.waitstatus_to_exitcode(status)
             case str(module):
                 answer = bool(importlib.import_module(module))
-                logging.getLogger().handlers.clear()  # a library's: a party's own come first
             case arguments, folder, log, environment:
                 if not (answer := os.fork()):
                     _settle(folder, log, environment)

@@ -155,7 +155,7 @@ def make_placement(plan: Plan) -> Placement:
     """Even blocks on the first shard, odd ones on the second."""
     groups = tuple(
         GroupPlacement(g.name, tuple(SHARDS[b % 2] for b in range(g.blocks)))
-        for g in plan.layout(SCHEMA).groups
+        for g in plan.layout(SCHEMA).all_groups
     )
     return Placement(1, SHARDS, groups)
 

@@ -23,7 +23,15 @@ from secureps.errors import (
 )
 from secureps.messages.encoding import payload_digest
 from secureps.messages.records import Incarnated
-from secureps.messages.requests import Heartbeat, Noted, Payload, PutBlock, Subscribe
+from secureps.messages.requests import (
+    GetBlock,
+    Heartbeat,
+    Noted,
+    Payload,
+    PutBlock,
+    Stored,
+    Subscribe,
+)
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import (
     HANDS,
@@ -47,7 +55,9 @@ from secureps.service.executor import Executor
 from secureps.service.surroundings import Surroundings
 from tests.executor_kit import Fingers, Puppet, Recording, Stage, Tape
 
+ASK = GetBlock(b"r" * 32, "g", 0, 0)
 HEADER = BlockHeader(b"r" * 32, "a", "update", "g", 0, 0, 3, b"d" * 32)
+STORED = Stored(HEADER.digest)
 
 
 def test_records_of_waiting_events_go_into_one_transaction_before_any_effect() -> None:
@@ -165,10 +175,10 @@ def test_payloads_go_beside_the_machine_and_few_at_a_time() -> None:
     stage.play()
     assert len(stage.line.calls) == PAYLOADS_IN_FLIGHT
     assert all(message.payload == b"abc" for _, message, _ in stage.line.calls)
-    stage.line.calls[0][2].set_result(Noted())
+    stage.line.calls[0][2].set_result(STORED)
     stage.play()
     assert len(stage.line.calls) == PAYLOADS_IN_FLIGHT + 1
-    assert stage.machine.heard[-1] == ("there", Answered(PutBlock(HEADER), Noted()))
+    assert stage.machine.heard[-1] == ("there", Answered(PutBlock(HEADER), STORED))
 
 
 def test_a_block_is_kept_before_the_machine_hears_of_it() -> None:
@@ -275,7 +285,7 @@ def test_work_that_fails_for_no_known_reason_ends_the_party() -> None:
 
 
 def test_a_payload_without_its_digest_is_refused() -> None:
-    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    stage = Stage(lambda s, e: Step([], [Call("there", ASK)] if s == "a" else []))
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
     stage.line.calls[0][2].set_result(Payload(payload_digest(b"abc"), b"abd"))
@@ -284,6 +294,21 @@ def test_a_payload_without_its_digest_is_refused() -> None:
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, Malformed)
     assert "kept" not in stage.hands.kept
+
+
+def test_what_answers_another_request_is_no_answer() -> None:
+    """A role would look in it for what it asked for, and end."""
+    stage = Stage(lambda s, e: Step([], [Call("there", ASK)] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    stage.line.calls[0][2].set_result(Noted())
+    stage.play()
+    failed = stage.machine.heard[-1][1]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, Malformed)
+    text = "there answered GetBlock with Noted, and not with Payload: it is no secureps server of"
+    assert text in str(failed.error)
+    assert not stage.executor.halted.done()
 
 
 def test_a_halt_is_the_end() -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import typing
+import math
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -18,14 +17,16 @@ import pytest
 
 from secureps.errors import Malformed, PlanRefused, SecurepsError
 from secureps.messages import requests
-from secureps.messages.encoding import field_types, from_plain, to_plain
+from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
 from secureps.roles import registration, speaking
 from secureps.roles.admission import check_part
 from secureps.roles.machine import HANDS, Answer, Order, Tick
-from secureps.wire.codec import decode, encode
+from secureps.wire import codec
+from secureps.wire.codec import encode
+from tests.extremes import UNSENDABLE, demand_sent, extremes, sendable
 from tests.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -45,40 +46,6 @@ from tests.roles_kit import (
 from tests.shard_kit import Desk
 from tests.unset import unset
 
-EXTREMES: dict[type, tuple[Any, ...]] = {
-    int: (-(2**63), -1, 0, 2**63 - 1),
-    float: (-1e308, 5e-324, 1e308),
-    str: ("", "c1", "x" * 20_000, "\x00\n\u2028"),
-    bytes: (b"", bytes(32), b"\xff" * 64, bytes(20_000)),
-    bool: (False, True),
-}
-
-
-def extremes(value: Any, hint: Any) -> Iterator[Any]:
-    """A value of this type with one of its fields at a time far from where it was."""
-    origin = typing.get_origin(hint)
-    if origin is tuple:
-        (inner, *_) = typing.get_args(hint)
-        yield ()
-        first = value[0] if value else _filled(inner)
-        yield (first,) * 3
-        yield from ((other, *value[1:]) for other in extremes(first, inner))
-    elif origin is not None:
-        (inner,) = (each for each in typing.get_args(hint) if each is not type(None))
-        yield None
-        yield from extremes(_filled(inner) if value is None else value, inner)
-    elif dataclasses.is_dataclass(hint):
-        for name, inner in field_types(typing.cast(type, hint)).items():
-            for other in extremes(getattr(value, name), inner):
-                yield dataclasses.replace(value, **{name: other})
-    else:
-        yield from EXTREMES[hint]
-
-
-def _filled(hint: Any) -> Any:
-    kind: type = hint
-    return unset(kind) if dataclasses.is_dataclass(kind) else kind()
-
 
 class Checked(World):
     """Every step that it makes can be journalled, read again, and sent."""
@@ -88,7 +55,7 @@ class Checked(World):
             assert from_plain(type(record), to_plain(record)) == record
         for effect in step.effects:
             if isinstance(effect, Order | Answer) and not isinstance(effect.message, SecurepsError):
-                _demand_sent(effect.message)
+                demand_sent(effect.message)
         return super()._take(step)
 
     def try_(self, sender: str, event: Any) -> bool:
@@ -98,14 +65,6 @@ class Checked(World):
         except SecurepsError:
             return False
         return True
-
-
-def _demand_sent(message: Any) -> None:
-    try:
-        sent = encode(message)
-    except SecurepsError as error:
-        raise AssertionError(f"cannot be sent: {error}: {str(message)[:300]}") from None
-    assert decode(sent) == message
 
 
 CIPHERS = ("plain", "bfv")
@@ -137,14 +96,6 @@ def _all(world: Checked) -> Iterator[tuple[str, Any]]:
     while world.due and world.group().version < 2:
         due = world.due.pop(0)
         yield due.sender, due.reply
-
-
-def sendable(event: Any) -> Iterator[Any]:
-    """The extremes of a message that cross the wire at all."""
-    for other in extremes(event, type(event)):
-        with suppress(SecurepsError):
-            encode(other)
-            yield other
 
 
 def goes_on(world: Checked) -> None:
@@ -257,9 +208,27 @@ def test_whatever_is_said_to_a_shard_can_be_written_and_sent() -> None:
                 assert from_plain(type(record), to_plain(record)) == record
             for effect in step.effects:
                 if isinstance(effect, Answer):
-                    _demand_sent(effect.message)
+                    demand_sent(effect.message)
     assert taken > 5
     desk.restarted().shard.resume(0.0)
+
+
+@pytest.mark.parametrize("name", sorted(codec._BODY))
+def test_a_number_that_no_field_carries_is_not_sent(name: str) -> None:
+    kind = codec.KINDS[name]
+    for other in extremes(unset(kind), kind, UNSENDABLE):
+        reports = name in ("Status", "Telemetry") and math.inf in _floats(other)
+        if not reports:
+            with pytest.raises(Malformed):
+                encode(other)
+
+
+def _floats(value: Any) -> list[float]:
+    if dataclasses.is_dataclass(value):
+        return [x for f in dataclasses.fields(value) for x in _floats(getattr(value, f.name))]
+    if isinstance(value, tuple):
+        return [x for item in value for x in _floats(item)]
+    return [abs(value)] if isinstance(value, float) else []
 
 
 # --- those that were found --------------------------------------------------------

@@ -6,7 +6,8 @@ import io
 import json
 import os
 import signal
-import threading
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -25,9 +26,8 @@ from secureps.run.simulation import Cast, Simulation
 from secureps.run.sofar import SoFar
 from secureps.run.up import resume
 from tests.command import INSECURE
-from tests.command import run as command
 from tests.federations import Walker, same
-from tests.nursery import ROOT, meanwhile, supervise_children
+from tests.nursery import ROOT
 from tests.processes import ADAM, plan_text
 
 VERSIONS = 3
@@ -56,6 +56,17 @@ pace_file = "pace.txt"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 
 
+def secureps(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "secureps", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ENVIRONMENT,
+        cwd=cwd,
+    )
+
+
 def stage(folder: Path, pace: float) -> Path:
     """A plan with a script beside it, and a working directory with what the script reads."""
     (folder / "plans").mkdir()
@@ -75,37 +86,25 @@ def newest(run: Path) -> int:
 
 
 @pytest.mark.timeout(200)
-def test_a_stopped_run_goes_on_to_the_same_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     plan, work, runs = stage(tmp_path, pace=2.0), tmp_path / "work", tmp_path / "runs"
     trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
     straight = Simulation(load_plan(plan), Cast(trainers, UnsafeSeed(5)), tmp_path / "straight")
     straight.run()
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(work)
-    supervise_children(monkeypatch)
-    over = threading.Event()
-
-    def stop() -> None:
-        end = time.monotonic() + 90
-        while newest(runs / "stopped") < 1:
-            assert not over.is_set()
-            assert time.monotonic() < end, "no version was made"
-            time.sleep(0.02)
-        with pytest.raises(OperatorError, match="this run is being played now"):
-            resume(runs / "stopped", ENVIRONMENT, Console(file=io.StringIO()))
-        (run,) = find_runs(runs)
-        assert (run.standing, run.model, run.wanted) == (PLAYED, None, {"all": VERSIONS})
-        assert not over.is_set()
-        os.kill(os.getpid(), signal.SIGINT)
-
     seeded = ("--unsafe-seed", "5", INSECURE, "--out")
-    with meanwhile(stop):
-        status = command(monkeypatch, "up", plan, *seeded, runs / "stopped")
-        over.set()
-    told = capsys.readouterr().out
-    assert status == 130, told
+    stopped = secureps("up", str(plan), *seeded, str(runs / "stopped"), cwd=work)
+    end = time.monotonic() + 90
+    while newest(runs / "stopped") < 1:
+        assert stopped.poll() is None, stopped.stdout and stopped.stdout.read()
+        assert time.monotonic() < end, "no version was made"
+        time.sleep(0.02)
+    with pytest.raises(OperatorError, match="this run is being played now"):
+        resume(runs / "stopped", ENVIRONMENT, Console(file=io.StringIO()))
+    (run,) = find_runs(runs)
+    assert (run.standing, run.model, run.wanted) == (PLAYED, None, {"all": VERSIONS})
+    stopped.send_signal(signal.SIGINT)
+    told, _ = stopped.communicate()
+    assert stopped.returncode == 130, told
     assert f"this goes on with it: secureps resume {runs / 'stopped'}" in told
     (run,) = find_runs(runs)
     assert run.standing == STOPPED
@@ -116,9 +115,10 @@ def test_a_stopped_run_goes_on_to_the_same_model(
 
     # neither the plan's file nor where one stands matters any more
     plan.write_text(plan.read_text().replace(f"versions = {VERSIONS}", "versions = 99"))
-    monkeypatch.chdir(tmp_path)
-    assert command(monkeypatch, "resume", runs / "stopped") == 0
-    assert f"federation (version {VERSIONS})" in capsys.readouterr().out
+    resumed = secureps("resume", str(runs / "stopped"), cwd=tmp_path)
+    told, _ = resumed.communicate()
+    assert resumed.returncode == 0, told
+    assert f"federation (version {VERSIONS})" in told
     assert same(load_file(runs / "stopped" / "model.safetensors"), straight.model())
 
     lines = (runs / "stopped" / "report" / "metrics.jsonl").read_text().splitlines()
@@ -129,9 +129,9 @@ def test_a_stopped_run_goes_on_to_the_same_model(
     assert summary["updates"] == {f"client-0{i}": VERSIONS for i in range(3)}
     assert summary["wall_seconds"] > before.seconds
 
-    page = io.StringIO()
-    resume(runs / "stopped", ENVIRONMENT, Console(file=page, width=200))
-    assert page.getvalue().startswith(
+    over = io.StringIO()
+    resume(runs / "stopped", ENVIRONMENT, Console(file=over, width=200))
+    assert over.getvalue().startswith(
         f"this run is over: all {VERSIONS} versions are made; its model is "
     )
     told = "\n".join(map(str, listing(find_runs(runs))))

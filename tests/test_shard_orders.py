@@ -88,6 +88,33 @@ def test_a_run_of_another_kit_is_not_pinned(changes: dict[str, Any], text: str) 
     assert desk.journal == []
 
 
+@pytest.mark.parametrize("owners", [(), ("shard-a",), (*("shard-a", "c0") * 2,), ("shard-a",) * 5])
+def test_a_placement_of_other_blocks_is_not_pinned(owners: tuple[str, ...]) -> None:
+    """It was on record for good, and a shard with it ended at every start."""
+    desk = Desk()
+    order = configure(desk.plan)
+    placed = (dataclasses.replace(order.placement.groups[0], owners=owners),)
+    for groups in ((), placed, order.placement.groups * 2):
+        other = dataclasses.replace(order.placement, groups=groups)
+        other_order = dataclasses.replace(order, placement=other)
+        refused(desk, COORDINATOR, other_order, WrongRun, "no placement of this run's blocks")
+    assert desk.journal == []
+
+
+def test_a_group_is_founded_with_all_of_its_own_blocks() -> None:
+    desk = Desk()
+    desk.order(configure(desk.plan))
+    order = desk.found()
+    assert order.receipt is not None
+    receipts = (
+        dataclasses.replace(order.receipt, blocks=()),
+        dataclasses.replace(order.receipt, id=SubmissionId("c0", "b", 0)),
+    )
+    for receipt in receipts:
+        other = dataclasses.replace(order, receipt=receipt)
+        refused(desk, COORDINATOR, other, Malformed, "all has 4 blocks, and is founded whole")
+
+
 def test_a_lower_incarnation_is_fenced() -> None:
     desk = Desk().founded()
     step = desk.order(orders.Commit(3, "all", 0, 0))

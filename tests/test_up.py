@@ -29,7 +29,7 @@ from secureps.store.checkpoint import read_state, write_state
 from tests import extras_kit
 from tests.command import INSECURE, run
 from tests.federations import same
-from tests.nursery import ROOT, meanwhile, supervise_children
+from tests.nursery import ROOT, supervise_children
 
 UNSAFE = "unsafe seed: no privacy"
 SEEDED = ("--unsafe-seed", "5", INSECURE)
@@ -150,37 +150,20 @@ def check_told(told: str, out: Path) -> dict[str, Any]:
     return summary
 
 
-TORCH = (
-    *("secureps.client.torch", "sklearn.datasets", "secureps.run.baselines"),
-    *("opacus.grad_sample", "opacus.optimizers", "opacus.validators"),
-)
-"""What the script imports, and its training."""
-
-
 @pytest.mark.timeout(280)
 def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit, by the commands and with torch; one client is started as any program is."""
+    """Bit for bit, by the commands and with torch."""
     out = tmp_path / "bfv"
+    bfv = start(write_plan(tmp_path / "bfv.toml", "bfv"), out)
     killed = ("shard-1", "client-02")
-    started = supervise_children(monkeypatch, *TORCH, strange="client-00")
-
-    def kill() -> None:
-        end = time.monotonic() + 90
-        while not set(killed) <= started.keys():
-            assert time.monotonic() < end, started.keys()
-            time.sleep(0.02)
-        for name in killed:
-            os.kill(started[name].pid, signal.SIGKILL)
-
-    monkeypatch.setenv("COLUMNS", "120")
-    plan = write_plan(tmp_path / "bfv.toml", "bfv")
-    with meanwhile(kill):
-        assert run(monkeypatch, "up", plan, "--out", out, *SEEDED) == 0
-    told = capsys.readouterr().out
+    until(lambda: set(killed) <= processes(out).keys(), bfv)
+    for name in killed:
+        processes(out)[name].send_signal(signal.SIGKILL)
+    told, _ = bfv.communicate()
+    assert bfv.returncode == 0, told
     assert not processes(out)
-    assert None not in [child.poll() for child in started.values()]
     summary = check_told(told, out)
     assert "shard-1 died (signal SIGKILL)" in told
     assert summary["ratio_up"] > 1

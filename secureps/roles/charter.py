@@ -110,14 +110,39 @@ def check_minimum(plan: Plan, minimum: int) -> None:
             )
 
 
-def check_run(run: RunInfo, roster: Roster, holders: bytes, threshold: int | None = None) -> Plan:
+def check_placement(layout: Layout, placement: Placement, roster: Roster) -> None:
+    """Accepts a placement in which a shard of the roster holds each block of the run's model.
+
+    It is on record for good: with any other, whoever looks for a block's shard fails at each start.
+
+    Raises:
+        WrongRun: it is of other groups or blocks, or on somebody who is no shard.
+    """
+    shards = {each.name for each in roster.certificates if each.role == "shard"}
+    blocks = {group.name: group.blocks for group in layout.all_groups}
+    placed = [(each.group, len(each.owners)) for each in placement.groups]
+    owners = {owner for each in placement.groups for owner in each.owners}
+    if sorted(placed) != sorted(blocks.items()) or not owners <= shards:
+        raise WrongRun(
+            "the coordinator's is no placement of this run's blocks on shards of the roster: "
+            "nothing was sent; ask the aggregator's operator"
+        )
+
+
+def check_run(
+    run: RunInfo,
+    placement: Placement,
+    roster: Roster,
+    holders: bytes,
+    threshold: int | None = None,
+) -> Plan:
     """The plan of a run, if the run is bound to this kit and to its own plan and schema.
 
     `threshold` is how many key holders this party insists on (`check_threshold`).
 
     Raises:
         WrongRun: it is bound to another roster, other holders' keys or another layout, or
-            it would send in the clear what the kit has a key for.
+            it would send in the clear what the kit has a key for; and as `check_placement`.
         PlanRefused, ConfigError: its plan is unsound, or fewer key holders open a sum.
     """
     if run.roster != roster.digest:
@@ -139,6 +164,8 @@ def check_run(run: RunInfo, roster: Roster, holders: bytes, threshold: int | Non
             "this kit was made for encryption: nothing was sent; ask the CA"
         )
     check_threshold(plan, threshold)
-    if plan.layout(run.schema).digest != run.layout:
+    layout = plan.layout(run.schema)
+    if layout.digest != run.layout:
         raise WrongRun("the run's layout is not that of its plan and model")
+    check_placement(layout, placement, roster)
     return plan

@@ -43,7 +43,7 @@ from secureps.messages.requests import Prepared
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
 from secureps.policy.rule import named
 from secureps.roles import quorum, suspecting
-from secureps.roles.group_state import BEGUN, GroupState, Phase
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
 REASON_LIMIT = 300
@@ -94,9 +94,6 @@ def make_hold(turn: Turn, group: GroupState, blocks: tuple[int, ...]) -> Hold:
 
 def held(turn: Turn, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
     """A shard holds the sums of the cohort; when all do, it is opened."""
-    if group.phase in BEGUN:
-        _held_again(turn, group, shard, sums)
-        return
     if shard not in group.held:
         turn.write(SumsHeld(group.name, group.number, ShardSums(shard, sums)))
     if group.phase is not Phase.OPENING:
@@ -113,7 +110,7 @@ def missing(turn: Turn, group: GroupState, ids: tuple[SubmissionId, ...]) -> Non
     send_again(turn, ids)
 
 
-def _held_again(turn: Turn, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
+def held_again(turn: Turn, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
     """A shard says once more what it holds of a cohort that is being opened, or is opened.
 
     It may have lost its journal and made the sums anew. They must be those that holders were shown:
@@ -167,7 +164,7 @@ def came_again(turn: Turn, group: GroupState, receipt: Receipt) -> None:
     if group.phase is Phase.FOUNDING:
         found(turn, group, receipt)
         return
-    begun = group.phase in BEGUN and group.closed_over(receipt.id)
+    begun = group.phase in (Phase.OPENING, Phase.PREPARING) and group.closed_over(receipt.id)
     if begun and turn.asked.isdisjoint(group.summed):
         hold_again(turn, group)
 

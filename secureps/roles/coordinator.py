@@ -72,7 +72,7 @@ from secureps.roles import (
 from secureps.roles.admission import check_part, check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation
-from secureps.roles.group_state import BEGUN, GroupState, Phase
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.inbox import Inbox
 from secureps.roles.machine import (
     COORDINATOR,
@@ -287,11 +287,11 @@ class Coordinator:
     def _held(
         self, turn: Turn, shard: str, group: str, cohort: int, sums: tuple[bytes, ...]
     ) -> None:
-        state = self._at(group, cohort, Phase.HOLDING, *BEGUN)
-        if state is None:
-            return
-        self._digests(turn, shard, group, sums)
-        commit.held(turn, state, shard, sums)
+        holding = self._at(group, Phase.HOLDING, cohort)
+        state = holding or self._opening(group, cohort)
+        if state is not None:
+            self._digests(turn, shard, group, sums)
+            (commit.held if holding else commit.held_again)(turn, state, shard, sums)
 
     def _missing(self, turn: Turn, sender: str, event: Missing) -> None:
         if self._charter.roster.find(sender).role == "client":
@@ -302,7 +302,7 @@ class Coordinator:
         wanted = tuple(id for id in event.ids if id in state.receipts)
         if state.phase is Phase.FOUNDING:
             commit.send_again(turn, wanted)
-        elif state.phase in BEGUN and state.number == event.cohort:
+        elif self._opening(event.group, event.cohort) is not None:
             commit.opening_lost(turn, state, wanted)
         elif state.phase is Phase.HOLDING and state.number == event.cohort and wanted:
             commit.missing(turn, state, wanted)
@@ -315,7 +315,7 @@ class Coordinator:
         here.gone &= {id for id in here.gone if turn.federation.waits(id)}
         here.gone |= known
         for group in [turn.federation.groups[name] for name in {id.group for id in known}]:
-            if group.phase in BEGUN:
+            if group.phase in (Phase.OPENING, Phase.PREPARING):
                 commit.hold_again(turn, group)
 
     def _opened(self, turn: Turn, holder: str, event: Opened) -> None:
@@ -355,7 +355,7 @@ class Coordinator:
             state.reason = f"a shard lost the opened sum, and {holder} refuses: {reason}"
 
     def _spoilt(self, turn: Turn, shard: str, event: Spoilt) -> None:
-        state = self._at(event.group, event.cohort, Phase.PREPARING)
+        state = self._at(event.group, Phase.PREPARING, event.cohort)
         if state is None:
             return
         if event.key is None:
@@ -472,7 +472,7 @@ class Coordinator:
             Conflict: its answer is about another cohort of this number, or of another run.
         """
         name, number = answer.group, answer.cohort
-        state = self._at(name, number, *BEGUN)
+        state = self._opening(name, number)
         if state is not None:
             assert state.cohort is not None
             assert self._federation.pinned is not None
@@ -480,10 +480,14 @@ class Coordinator:
                 raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
         return state
 
-    def _at(self, group: str, cohort: int, *phases: Phase) -> GroupState | None:
-        """The group, if it is at such a step of this cohort; None if the message is late."""
+    def _opening(self, group: str, cohort: int) -> GroupState | None:
+        """The group, if this cohort of it is being opened or is opened; None if that is past."""
+        return self._at(group, Phase.OPENING, cohort) or self._at(group, Phase.PREPARING, cohort)
+
+    def _at(self, group: str, phase: Phase, cohort: int) -> GroupState | None:
+        """The group, if it is at this step of this cohort; None if the message is late."""
         state = self._group(group)
-        return state if state.phase in phases and state.number == cohort else None
+        return state if state.phase is phase and state.number == cohort else None
 
     def _digests(self, turn: Turn, shard: str, group: str, digests: tuple[bytes, ...]) -> None:
         blocks = turn.federation.owners(group).get(shard, ())

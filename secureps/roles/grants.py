@@ -237,7 +237,9 @@ class Grants:
         """
         if self._pinned is None:
             rules = self._rules
-            plan = check_run(order.run, self._roster, rules.holders, rules.threshold)
+            plan = check_run(
+                order.run, order.placement, self._roster, rules.holders, rules.threshold
+            )
             check_minimum(plan, rules.minimum)
             if order.run.id in self._rules.served:
                 raise WrongRun(

@@ -41,10 +41,6 @@ class Phase(Enum):
     DONE = "done"
 
 
-BEGUN = (Phase.OPENING, Phase.PREPARING)
-"""Of a cohort of which a holder may have opened something: no other one takes its place lightly."""
-
-
 @dataclass(frozen=True, slots=True)
 class Fate:
     """What became of a submission."""

@@ -176,7 +176,7 @@ class Member(Unwaiting):
             case tasks.Counted(examples) if sender == HANDS:
                 self._working, self._weighing.examples = False, examples
                 step.effects += self._greet().effects
-            case _ if sender == COORDINATOR:
+            case _ if sender == COORDINATOR and self._pinned is not None:
                 self._obey(now, step, event)
             case _:
                 raise Malformed(f"a member has no answer to a {type(event).__name__}")

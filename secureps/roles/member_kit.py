@@ -123,7 +123,7 @@ class MemberKit:
             PlanRefused: it counts by public numbers, and there is none; and as `check_run`.
         """
         if known is None:
-            self._agree(welcome.run)
+            self._agree(welcome)
         elif known.id != welcome.run.id:
             raise WrongRun(
                 "the coordinator runs another run than the one this client takes part in; give a "
@@ -138,9 +138,10 @@ class MemberKit:
                 "for the plan's file of version 0, and give that: --set initial=FILE"
             )
 
-    def _agree(self, run: RunInfo) -> None:
+    def _agree(self, welcome: Welcome) -> None:
         """Accepts a run that is bound to this kit, and trains this client's model."""
-        plan = check_run(run, self.roster, self.holders, self.terms.threshold)
+        run, own = welcome.run, self.terms.threshold
+        plan = check_run(run, welcome.placement, self.roster, self.holders, own)
         plan.touched(self.rows)
         _ = self.weighing(plan).told
         if run.schema != self.schema:

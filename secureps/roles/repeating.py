@@ -20,7 +20,7 @@ from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
 from secureps.roles import checkpointing, commit, examining, following, quorum, rounds, streaming
 from secureps.roles.founding import make_configure
-from secureps.roles.group_state import BEGUN, GroupState, Phase
+from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.turn import Turn
 
 
@@ -88,7 +88,7 @@ def _repeat_to_shard(turn: Turn, group: GroupState, shard: str) -> None:
     own = tuple(group.blocks[block] for block in blocks)
     known = replace(commit.make_commit(turn, group), blocks=own, state=group.states[shard])
     turn.order(shard, known)
-    if group.phase in (Phase.HOLDING, *BEGUN):
+    if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
         # It may have lost its journal, whatever it said before: what follows, follows its answer.
         if shard in group.prepared:
             turn.unconfirmed.add((group.name, shard))

@@ -305,7 +305,7 @@ class Shard:
 
     def _configure(self, step: Step, order: Configure) -> None:
         if not self.shelves.founded:
-            check_run(order.run, self._roster, self._holders)
+            check_run(order.run, order.placement, self._roster, self._holders)
             self._write(step, RunPinned(order.run, order.placement, order.shards))
         elif self.shelves.pinned.run.id != order.run.id:
             ours = self.shelves.run
@@ -319,8 +319,7 @@ class Shard:
             self._begin(step, ("state", order.group, 0), MakeState(order.group, None))
         else:
             receipt = order.receipt
-            wanted = tuple(receipt.blocks[b] for b in self.shelves.own(order.group))
-            keys = self.shelves.keys(receipt.id, FOUNDING, wanted)
+            keys = self.shelves.founding_keys(order.group, receipt)
             if keys is None:
                 missing = Missing(self._name, order.group, -1, (receipt.id,))
                 step.effects.append(Call(COORDINATOR, missing))

@@ -24,7 +24,15 @@ from secureps.messages.records import (
     StatePrepared,
     SumsMade,
 )
-from secureps.messages.submission import FOUNDING, OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
+from secureps.messages.submission import (
+    FOUNDING,
+    OPENED,
+    UPDATE,
+    BlockHeader,
+    Cohort,
+    Receipt,
+    SubmissionId,
+)
 from secureps.roles.charter import Pinned, founded
 from secureps.roles.tasks import MakeState, StepState
 
@@ -235,6 +243,14 @@ class Shelves:
         if len(found) != len(wanted):
             return None
         return MakeState(group, tuple(found[block].key for block in wanted))
+
+    def founding_keys(self, group: str, receipt: Receipt) -> tuple[str, ...] | None:
+        """As `keys`, of what a client founds a group with; Malformed if that is another's."""
+        blocks = self.pinned.layout.group(group).blocks
+        if receipt.id.group != group or len(receipt.blocks) != blocks:
+            raise Malformed(f"{receipt.id}: {group} has {blocks} blocks, and is founded whole")
+        digests = tuple(receipt.blocks[block] for block in self.own(group))
+        return self.keys(receipt.id, FOUNDING, digests)
 
     def keys(
         self, id: SubmissionId, purpose: str, digests: tuple[bytes, ...]

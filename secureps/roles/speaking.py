@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from secureps.crypto.identity import Role, Roster
-from secureps.errors import UnknownParty
+from secureps.errors import Malformed, UnknownParty
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import (
     Commit,
@@ -43,17 +43,22 @@ from secureps.messages.requests import (
     Join,
     KeyShare,
     Missing,
+    Noted,
     Opened,
     OpenRefused,
+    Payload,
     Prepared,
     PutBlock,
     Register,
     Retire,
     Spoilt,
+    Status,
+    Stored,
     Submit,
     Subscribe,
     Telemetry,
     Trouble,
+    Welcome,
     Withdraw,
 )
 from secureps.roles.machine import COORDINATOR
@@ -90,6 +95,26 @@ MESSAGES: frozenset[type] = frozenset(
     {Examine, Open, Invite, Published, SealAgain, SendAgain, Settled}
 ).union(*TO_COORDINATOR.values(), *TO_SHARD.values())
 """Everything that a party may say to another, but for answers."""
+
+_ANSWERS: Mapping[type, type] = {
+    Join: Welcome,
+    AskRun: Welcome,
+    AskStatus: Status,
+    GetBlock: Payload,
+    GetSum: Payload,
+    PutBlock: Stored,
+    AskBlock: Stored,
+}
+
+
+def check_answer(server: str, request: object, reply: object) -> None:
+    """Malformed if this server answers the request with what is no answer to it."""
+    kind = _ANSWERS.get(type(request), Noted)
+    if type(reply) is not kind:
+        raise Malformed(
+            f"{server} answered {type(request).__name__} with {type(reply).__name__}, and not "
+            f"with {kind.__name__}: it is no secureps server of this version"
+        )
 
 
 def check(server: str, table: Allowed, roster: Roster, sender: str, message: object) -> None:

@@ -26,6 +26,7 @@ from secureps.errors import (
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload
 from secureps.roles.machine import Answered, Failed
+from secureps.roles.speaking import check_answer
 from secureps.service.logs import tell
 from secureps.service.surroundings import Surroundings
 from secureps.service.troubles import AGAIN_SECONDS
@@ -142,6 +143,11 @@ class Calls:
             tell(self._party, "BackAgain", f"{to} answers again", logging.INFO, {"peer": to})
 
     def _take_in(self, to: str, request: Any, reply: Any) -> None:
+        try:
+            check_answer(to, request, reply)
+        except Malformed as error:
+            self._caller.heard(to, Failed(request, error))
+            return
         if not isinstance(reply, Payload):
             self._caller.heard(to, Answered(request, reply))
             return
