@@ -63,7 +63,7 @@ def possible() -> str:
         return "network namespaces need root"
     if shutil.which("ip") is None:
         return "network namespaces need ip (iproute2)"
-    name = f"sps-{uuid.uuid4().hex[:6]}"
+    name = own_name()
     if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
         return "no network namespaces can be made here"
     tried = ip("link", "add", "br0", "type", "bridge", at=name, check=False)
@@ -76,12 +76,43 @@ def ip(*words: str, at: str = "", check: bool = True) -> int:
     return subprocess.run(["ip", *where, *words], capture_output=True, check=check).returncode
 
 
+def own_name() -> str:
+    """Of namespaces of this process: whoever finds them knows when nobody needs them any more."""
+    return f"secureps-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+
+
+def remove(name: str) -> None:
+    """A namespace, and all that runs in it."""
+    for _try in range(50):
+        found = subprocess.run(
+            ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
+        ).stdout.split()
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        if not found:
+            break
+        time.sleep(0.05)
+    ip("netns", "del", name, check=False)
+    shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
+
+
+def remove_left() -> None:
+    """Namespaces of runs of this file that were killed, and removed nothing."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    for name in re.findall(r"^secureps-\d+-\S+", listed.stdout, re.MULTILINE):
+        try:
+            os.kill(int(name.split("-")[1]), 0)
+        except ProcessLookupError:
+            remove(name)
+
+
 class Machines:
     """Three network namespaces on one bridge in a fourth; `with` removes them, and all in them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._own = uuid.uuid4().hex[:6]
+        self._own = own_name()
         self._made: list[str] = []
         for tool, text in (("scp", SCP), ("ssh", SSH)):
             (folder / "bin").mkdir(exist_ok=True)
@@ -89,6 +120,7 @@ class Machines:
             (folder / "bin" / tool).chmod(0o755)
 
     def __enter__(self) -> Machines:
+        remove_left()
         try:
             self._build()
         except BaseException:
@@ -98,21 +130,10 @@ class Machines:
 
     def __exit__(self, *_: object) -> None:
         for name in self._made:
-            for _try in range(50):
-                found = subprocess.run(
-                    ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
-                ).stdout.split()
-                for pid in found:
-                    with suppress(ProcessLookupError):
-                        os.kill(int(pid), signal.SIGKILL)
-                if not found:
-                    break
-                time.sleep(0.05)
-            ip("netns", "del", name, check=False)
-            shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
+            remove(name)
 
     def _name(self, machine: str) -> str:
-        return f"sps-{self._own}-{machine}"
+        return f"{self._own}-{machine}"
 
     def _make(self, machine: str) -> str:
         name = self._name(machine)
@@ -214,3 +235,28 @@ def test_three_machines_from_empty_hosts_to_a_model(tmp_path: Path) -> None:
     assert model["weight"].shape == (30, 7)
     assert abs(model["weight"] - 0.75).max() < 0.01, "three steps of a quarter"
     assert not (tmp_path / "ps" / "kit" / "private" / "holder-north").exists()
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_one() -> None:
+    if reason := possible():
+        pytest.skip(reason)
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left, mine = f"secureps-{dead.pid}-0a0b0c-north", f"{own_name()}-north"
+    try:
+        for name in (left, mine):
+            ip("netns", "add", name)
+        runs = subprocess.Popen(["ip", "netns", "exec", left, "sleep", "60"])
+        end = time.monotonic() + 20
+        while not subprocess.run(
+            ["ip", "netns", "pids", left], capture_output=True, check=True
+        ).stdout:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        remove_left()
+        assert runs.wait(20) == -signal.SIGKILL
+        assert not (Path("/run/netns") / left).exists()
+        assert (Path("/run/netns") / mine).exists()
+    finally:
+        for name in (left, mine):
+            remove(name)
