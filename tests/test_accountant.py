@@ -293,6 +293,13 @@ def test_what_several_cut_off_comes_off_delta_with_its_exponential() -> None:
     assert spent >= client_epsilon(times(whole, 2), DELTA - 1e-6 - (1 + math.exp(spent)) * 1e-9)
 
 
+@pytest.mark.parametrize("sources", [2, 3])
+def test_two_parties_are_several(sources: int) -> None:
+    """Neither of them draws all of the noise."""
+    cut = replace(RELEASE, sources=sources, clamping=1e-9)
+    assert client_epsilon([cut], DELTA) == client_epsilon([replace(cut, sources=5)], DELTA)
+
+
 def test_unsound_releases_are_refused() -> None:
     for delta in (0.0, 1.0, -1e-5, math.nan):
         with pytest.raises(PlanRefused, match="delta"):

@@ -82,6 +82,15 @@ def test_the_indicator_says_whether_the_update_passed_whole(
         assert math.sqrt(squared(joint[:-1])) == pytest.approx(clip.clip, rel=1e-6)
 
 
+@pytest.mark.parametrize("scale", [0.25, 1.0, 4.0])
+def test_an_update_of_exactly_the_clip_passed_whole(scale: float) -> None:
+    clip, update = made(), np.zeros(LENGTH, np.float32)
+    update[3] = -clip.clip * scale
+    assert clip.clipped(with_place(update), scale)[-1] == clip.indicator
+    update[3] = np.nextafter(update[3], np.float32(-1e3))
+    assert clip.clipped(with_place(update), scale)[-1] == -clip.indicator
+
+
 @settings(max_examples=40, deadline=None)
 @given(CLIPS, st.lists(UPDATES, min_size=2, max_size=5), SCALES, st.integers(0, 1 << 30))
 def test_a_member_replaced_by_zero_moves_the_sum_by_no_more_than_the_ledger_says(

@@ -35,6 +35,7 @@ from secureps.store.checkpoint import (
     write_manifest,
     write_state,
 )
+from tests.durable import durably
 
 RUN = RunInfo(
     '{"plan":1}',
@@ -208,6 +209,16 @@ def test_an_absent_state_file(tmp_path: Path) -> None:
     for digest in (None, bytes(32)):
         with pytest.raises(DamagedStore):
             read_state(tmp_path / "none", digest)
+
+
+def test_a_file_is_durable_and_so_are_the_folders_that_lead_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "000007"
+    with durably(monkeypatch) as done:
+        write_state(folder / "shard.safetensors", {}, {})
+    new = str(folder / "shard.safetensors.tmp")
+    assert done == [new, "rename", str(folder), str(tmp_path)]
 
 
 def test_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """By how many examples clients count: what they tell, which bound is agreed on, who is capped."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.config import PlanSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed, PlanRefused, Refused
-from secureps.messages import orders, requests
+from secureps.messages import orders, records, requests
 from secureps.messages.evaluation import EVALUATION
+from secureps.messages.submission import SubmissionId
 from secureps.policy.counting import MOST_EXAMPLES, bits_left, remarks, shares_of, told
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Halt
@@ -21,7 +23,7 @@ from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.sections import parse
 from tests.federations import Tensors, Walker, finished, killed_at, same
 from tests.member_kit import Client
-from tests.roles_kit import PRIVACY, SCHEMA, World
+from tests.roles_kit import PRIVACY, SCHEMA, World, make_receipt
 
 COUNTS = (5, 300, 7, 64, 65, 9)
 
@@ -183,6 +185,18 @@ def test_a_client_follows_no_other_bound() -> None:
         halts = [effect for effect in step.effects if isinstance(effect, Halt)]
         assert bool(halts) is wrong
         assert all(halt.error is Refused for halt in halts)
+
+
+def test_a_client_that_is_started_again_follows_the_bound_that_it_sealed_under() -> None:
+    made = plan(group=[{"rule": {"quorum": 3, "minimum": 2}}], block_size=16, local=[])
+    client = Client(made).joined()
+    receipt = make_receipt(made, client.run.id, SubmissionId("c0", "all", 0), 0, bytes(32))
+    sealed = records.Sealed(dataclasses.replace(receipt, most_examples=64), ())
+    again = Client(made, (*client.journal, sealed))
+    for most, wrong in ((64, False), (32, True), (128, True), (0, True)):
+        invite = orders.Invite(1, "all", 1, 0, 10.0, most_examples=most)
+        step = again.give("coordinator", invite)
+        assert any(isinstance(effect, Halt) for effect in step.effects) is wrong
 
 
 # --- a public number --------------------------------------------------------------

@@ -99,6 +99,20 @@ def test_an_envelope_opens_for_its_recipient_and_receipt_alone() -> None:
             envelope.open(KEY, mixed, b"receipt 7", 96)
 
 
+def test_what_is_associated_counts_to_its_last_byte() -> None:
+    """A receipt's is some kilobytes, and begins like every other's."""
+    associated = bytes(range(256)) * 20
+    sealed = seal(KEY.public, bytes(96), associated)
+    assert envelope.open(KEY, sealed, associated, 96) == bytes(96)
+    for at in (0, 31, 32, 33, 1000, len(associated) - 1):
+        other = associated[:at] + bytes([associated[at] ^ 1]) + associated[at + 1 :]
+        with pytest.raises(Malformed, match="does not open"):
+            envelope.open(KEY, sealed, other, 96)
+    for cut in (associated[:32], associated[:-1], associated + b"\0"):
+        with pytest.raises(Malformed, match="does not open"):
+            envelope.open(KEY, sealed, cut, 96)
+
+
 def test_an_envelope_altered_in_any_bit_does_not_open() -> None:
     sealed = seal(KEY.public, bytes(8), b"")
     for bit in range(8 * len(sealed)):

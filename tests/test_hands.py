@@ -12,14 +12,24 @@ import pytest
 from secureps.client.hands import MemberHands
 from secureps.client.holdings import Holdings
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
+from secureps.errors import Malformed
 from secureps.messages import records
+from secureps.messages.orders import GroupVersion
+from secureps.messages.requests import GetBlock
 from secureps.policy.plan import Plan
 from secureps.roles.charter import Pinned
 from secureps.roles.member import Member
 from secureps.roles.tasks import Aim, Contribute, SealedUpdate
 from secureps.store.spool import MemorySpool
 from tests.federations import Walker
-from tests.roles_kit import ADDRESSES, IDENTITIES, make_placement, make_plan, make_run
+from tests.roles_kit import (
+    ADDRESSES,
+    IDENTITIES,
+    PRIVACY,
+    make_placement,
+    make_plan,
+    make_run,
+)
 
 CLIENT_PRIVACY: dict[str, Any] = {
     "group": [{"weighting": "uniform", "rule": {"quorum": 3, "minimum": 2}}],
@@ -64,3 +74,35 @@ def test_an_update_that_counts_for_more_is_another_one(tmp_path: Path) -> None:
     assert light.content != heavy.content
     assert light.receipt.update != heavy.receipt.update
     assert contributed(own, 1).receipt.update == light.receipt.update
+
+
+@pytest.mark.parametrize("examples", [1, 7, 900])
+def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
+    examples: int, tmp_path: Path
+) -> None:
+    """That a record was added or removed must not show in how much it counts."""
+    public = make_plan(privacy=PRIVACY, training={"local_steps": 1})
+    exact = make_plan()
+    for plan, number in ((public, PRIVACY["records"]), (exact, min(examples, 32))):
+        weight = hands(plan, tmp_path, UnsafeSeed(1))._weight(Aim("all", 0, 4), examples)
+        assert weight == plan.weights("all").weigh(number, 32)
+
+
+def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own() -> None:
+    """Else a client that runs ahead would repeat its step, and what it drew for it."""
+    model = (GroupVersion("all", 3),)
+    steps = [Contribute(model, (b"one",), (Aim("all", 3, 7, step=step),)) for step in range(3)]
+    assert len({MemberHands._labels(task) for task in steps}) == 3
+    moved = Contribute((GroupVersion("all", 4),), (b"one",), steps[0].aims)
+    shown = Contribute(model, (b"another",), steps[0].aims)
+    assert MemberHands._labels(steps[0]) not in map(MemberHands._labels, (moved, shown))
+
+
+@pytest.mark.parametrize("values", [14, 16])
+def test_a_block_is_as_long_as_its_layout_says(values: int, tmp_path: Path) -> None:
+    own = hands(make_plan(), tmp_path, UnsafeSeed(1))
+    ask = GetBlock(bytes(32), "all", 0, 1)
+    with pytest.raises(Malformed, match="block 1 of all has a wrong length"):
+        own.keep(ask, bytes(4 * values))
+    own.keep(ask, bytes(4 * 15))
+    assert [len(block) for block in own.pulled.values()] == [15]

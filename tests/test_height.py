@@ -12,8 +12,9 @@ import pytest
 
 from secureps.errors import DamagedStore, OperatorError
 from secureps.messages.records import Incarnated
-from secureps.store.height import PAGE, START, Height, Mark, height_path, read_height
+from secureps.store.height import PAGE, START, Height, Mark, height_path, read_height, write_height
 from secureps.store.journal import SqliteJournal, last_row
+from tests.durable import durably
 
 COMMITS = 7
 
@@ -190,6 +191,14 @@ def test_a_height_that_cannot_be_noted_is_the_end(
         with pytest.raises(OperatorError, match="cannot write: Input/output error"):
             journal.append(1.0, [Incarnated(2)])
     assert rows(tmp_path / "journal.db") == 2
+
+
+def test_a_height_that_is_made_anew_is_synced_before_it_is_renamed_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with durably(monkeypatch) as done:
+        write_height(tmp_path / "height", Mark(3, bytes(32)))
+    assert done == [str(tmp_path / "height.new"), "rename", str(tmp_path)]
 
 
 def test_a_height_is_durable_before_append_returns(

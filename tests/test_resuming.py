@@ -296,6 +296,11 @@ def test_pieces_are_as_long_as_a_link_carries_in_a_moment() -> None:
     assert lengths == [unit, 2 * unit, 4 * unit, 4 * unit, 2 * unit, unit]
 
 
+def test_a_piece_is_never_shorter_than_the_shortest_nor_longer_than_the_longest() -> None:
+    assert pace.next_length(pace.SHORTEST, pace.SLOW) == pace.SHORTEST
+    assert pace.next_length(pace.LONGEST, 0.0) == pace.LONGEST
+
+
 def test_lanes_close_where_a_link_is_slow_and_open_where_it_is_not() -> None:
     lanes = pace.Lanes()
     assert lanes.open == pace.FIRST_LANES

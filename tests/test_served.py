@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from secureps.errors import KitError, PlanRefused, WrongRun
 from secureps.messages.orders import Configure
 from secureps.messages.records import Incarnated, RunPinned
+from secureps.roles.charter import check_minimum
 from secureps.roles.committee_holder import CommitteeHolder
 from secureps.roles.grants import HolderRules
 from secureps.roles.machine import COORDINATOR, Halt
 from secureps.store.journal import MemoryJournal
 from secureps.store.served import ServedJournal, served_runs
 from tests.committee_kit import Bench
+from tests.durable import durably
+from tests.roles_kit import make_plan
 
 
 def pinned(bench: Bench) -> RunPinned:
@@ -43,6 +47,14 @@ def test_killed_between_ledger_and_file_it_is_noted_at_the_next_start(tmp_path: 
     inner.append(0.0, [pinned(bench)])
     ServedJournal(inner, path)
     assert served_runs(path) == {bench.run.id, bytes([0xAB]) * 32}
+
+
+def test_a_run_is_noted_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anybody hears of it: else a power cut has it served twice."""
+    journal = ServedJournal(MemoryJournal(), tmp_path / "runs")
+    with durably(monkeypatch) as done:
+        journal.append(0.0, [pinned(Bench())])
+    assert done[:3] == [str(tmp_path / ".runs.new"), "rename", str(tmp_path)]
 
 
 def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: Path) -> None:
@@ -124,6 +136,19 @@ def test_a_plan_of_a_smaller_cohort_than_its_own_minimum_is_refused() -> None:
     assert pinned(bench) in opens(2).handle(0.0, COORDINATOR, order).records
     with pytest.raises(PlanRefused, match="opens none of fewer than 3"):
         opens(3).apply(0.0, pinned(bench))
+
+
+def test_cohorts_of_metrics_are_no_smaller_than_its_own_minimum_either() -> None:
+    """An opened mean of few clients' held-out records tells of each of them."""
+    metrics: dict[str, Any] = {"every": 1, "metrics": {"accuracy": 1.0}}
+    for least in (2, 3):
+        rule = {"name": "sync", "quorum": 3, "minimum": least}
+        plan = make_plan("rlwe", {"minimum": 3}, evaluation=metrics | {"rule": rule})
+        if least == 3:
+            check_minimum(plan, 3)
+            continue
+        with pytest.raises(PlanRefused, match="2 members of evaluation may be a cohort"):
+            check_minimum(plan, 3)
 
 
 @pytest.mark.parametrize("text", ["xy\n", "ab\n", "é"])

@@ -35,12 +35,24 @@ from secureps.roles.machine import (
     WatchLost,
     Work,
 )
-from secureps.roles.shard import model_key, sum_key
+from secureps.roles.shard import UNSETTLED, model_key, sum_key
 from secureps.roles.tasks import Sweep
 from tests.roles_kit import HOLDER, IDENTITIES, SHARDS, STRANGER, make_cohort, opened_header, sign
 from tests.shard_kit import FOUND_ID, ID, PLANS, SUMS, Desk, blocks, refused, shelved, works
 
 # --- greeting ---------------------------------------------------------------------
+
+
+def test_what_two_checkpoints_may_still_ask_for_is_kept() -> None:
+    desk = Desk().founded()
+    most = UNSETTLED + 2 * desk.plan.section.checkpoint_every
+    ids = tuple(SubmissionId("c1", "all", sequence) for sequence in range(1, most + 3))
+    desk.put_all(ids[:most])
+    own = [id for id in desk.shard.shelves.submissions() if id.client == "c1"]
+    assert own == list(ids[:most])
+    desk.put_all(ids[most:])
+    own = [id for id in desk.shard.shelves.submissions() if id.client == "c1"]
+    assert own == list(ids[2:])
 
 
 def test_it_registers_watches_and_greets_again() -> None:
