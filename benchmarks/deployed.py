@@ -24,5 +24,9 @@ class Deployed(Processes):
                 stdout=said,
                 stderr=said,
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                env=self.environment,
             )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks import committee, floor, holder, threads
 from benchmarks.ciphers import measure
+from benchmarks.line import Line, Speed
 from benchmarks.streaming import BLOCK, MOST_BEYOND, stream
 from secureps.crypto.suite import CIPHERS
 
@@ -78,3 +81,22 @@ def test_sealing_a_large_vector_takes_no_memory_of_its_length() -> None:
     assert many.sent == 32 * few.sent
     assert many.beyond <= MOST_BEYOND
     assert many.beyond <= few.beyond + (8 << 20)
+
+
+def test_a_line_without_root_carries_what_is_sent_at_its_rate_and_after_its_delay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with (
+        Line(Speed(rate=1e6, delay=0.05)) as line,
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
+        here = line.address(f"127.0.0.1:{server.getsockname()[1]}").rpartition(":")
+        with socket.create_connection((here[0], int(here[2]))) as far, server.accept()[0] as near:
+            began, data = time.monotonic(), bytes(range(256)) * 200
+            far.sendall(data)
+            far.shutdown(socket.SHUT_WR)
+            came = b"".join(iter(lambda: near.recv(1 << 16), b""))
+    assert came == data
+    assert time.monotonic() - began >= len(data) / 1e6 + 0.05
+    assert (line.up, line.down) == (len(data), 0)

@@ -44,8 +44,7 @@ FITTED = {
         "sent: mend the script"
     ),
     "raise": (
-        "... raised ... (...:...); mend the script or its --set values, --verbose shows the "
-        "traceback"
+        "... raised ... (...:...); mend the script or its settings, --verbose shows the traceback"
     ),
     "loss": "fit: ...; nothing was sent: mend the script",
 }

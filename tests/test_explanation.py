@@ -195,6 +195,16 @@ def test_a_small_model_cannot_fill_a_ciphertext() -> None:
     assert small.groups[0].bytes_value == 65536 / 650
 
 
+def test_fewer_bits_are_advised_where_ciphertexts_are_full_alone() -> None:
+    """One that is partly empty is as large with fewer bits."""
+    plan = committee_plan(bits=15, most=32)
+    told = [
+        any("would take 2.69 bytes" in remark for remark in explain(plan, {"all": n}).remarks)
+        for n in (1000, 1 << 20)
+    ]
+    assert told == [False, True]
+
+
 def test_a_budget_for_no_version_is_unsound() -> None:
     with pytest.raises(PlanRefused, match=r"budget: 0\.01 allows no version: the first"):
         explain(client_plan("local", budget=0.01), {"all": 60})

@@ -120,6 +120,17 @@ def test_a_push_that_was_given_up_goes_on_in_another_process(
     assert sum(taken) == SIZE
 
 
+def test_a_block_that_a_slow_line_takes_seconds_for_goes_on_in_another_process(link: Link) -> None:
+    size = 200 << 10  # 1.6 seconds of 1 Mbit/s
+    first, transport = link(timeout=0.5, silent=128 << 10)
+    message = put(os.urandom(size))
+    with pytest.raises(Unreachable):
+        transport.call("shard-0", message).result(PATIENCE)
+    second, again = link()
+    assert again.call("shard-0", message).result(PATIENCE) == Stored(message.header.digest)
+    assert second.up < size - (64 << 10), f"{first.up} had gone, and {second.up} went"
+
+
 def test_what_moves_may_take_longer_than_the_timeout(
     link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:

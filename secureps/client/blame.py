@@ -57,6 +57,6 @@ def blamed(what: str, whose: str = "") -> Iterator[None]:
     except (Exception, SystemExit) as error:
         log.debug("%s failed", what, exc_info=error)
         raise ScriptFailed(
-            f"{what} raised {told(error)} ({where(error)}); mend the script or its --set values, "
+            f"{what} raised {told(error)} ({where(error)}); mend the script or its settings, "
             "--verbose shows the traceback"
         ) from error

@@ -396,14 +396,16 @@ LARGE_DELTA = 1e-3
 
 def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
     section, sealed = plan.section, plan.holders > 0
-    remarks = []
+    remarks, full = [], False
     if section.privacy is None:
         remarks.append("no privacy: sums and models may give records away; add a [privacy] section")
     remarks += _evaluation_remarks(plan)
     if not sealed:
         remarks.append("no encryption: only for runs whose shards may read every update")
     for group in _one_of_each(plan, layout):
-        remarks += _wasted(plan, group) if group.name != EVALUATION else ()
+        if group.name != EVALUATION:
+            remarks += (wasted := tuple(_wasted(plan, group)))
+            full |= not wasted
         rule, head = plan.bounds(group.name), _head(plan, group.name)
         if sealed and rule.minimum < OPENED:
             remarks.append(
@@ -426,7 +428,8 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
     if isinstance(section.privacy, RecordPrivacySection) and section.training.get("momentum"):
         # under client-level privacy noise comes after training, which it does not go through
         remarks.append("momentum adds to the noise, which is stated without it")
-    remarks += advice(plan)
+    if full:  # fewer bits leave a ciphertext that is partly empty as large as it is
+        remarks += advice(plan)
     if plan.opening is Opening.COMMITTEE and withstood(plan.threshold, plan.holders) == 0:
         remarks.append(
             f"{plan.threshold} of {plan.holders} key holders withstand an aggregator that keeps "

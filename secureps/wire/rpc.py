@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 PAYLOAD_LIMIT = 1 << 30
 """Bytes of the longest payload that a server may send."""
-ASK_FROM = 256 << 10
+ASK_FROM = 64 << 10
 """Bytes of a payload of which it is asked first how much of it is there already."""
 
 

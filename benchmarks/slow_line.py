@@ -1,0 +1,163 @@
+"""A whole run in which one of three clients has a slow line: 1 Mbit/s and 50 ms each way, 1 % loss.
+
+Two shards, three key holders, a quarter of a million values under `rlwe`: 0.83 MB up and 1 MB down
+a version. `all wait` has a quorum of all three, so that versions are made at the speed of the line;
+where one is killed, that is once in the middle of an upload, and it is started again; in `deadline`
+two suffice, and the others wait for the deadline. "to payload" is what passed the line to what had
+to, with TCP's and gRPC's own bytes and packets sent anew; "most" is of one version.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.crowd import start_servers
+from benchmarks.deployed import Deployed
+from benchmarks.line import Line
+from benchmarks.report import Row, report
+from benchmarks.slow_client import SHAPE
+from benchmarks.stopwatch import FLOAT_BYTES
+from tests.nursery import ROOT
+
+SLOW = "client-02"
+VERSIONS = 5
+"""Counted after the first."""
+DEADLINE = 12.0
+PATIENCE = 300.0
+
+_PLAN = """
+name = "slow-line"
+versions = {{versions}}
+shards = 2
+block_size = 65536
+local = ["*.count"]
+[cipher]
+name = "{{cipher}}"
+holders = 3
+threshold = 2
+capacity = 8
+[[group]]
+clip = 100.0
+range = 0.5
+most_examples = 32
+[group.rule]
+quorum = {quorum}
+minimum = 2
+deadline = {deadline}
+"""
+
+
+class _Federation(Deployed):
+    """Its last client is behind a line."""
+
+    line: Line
+
+    def _server(self, name: str) -> list[str]:
+        holds, listens = "minimum = 2", f'listen = "{self.line.host}:0"'
+        self.settings[name] = holds if name in self.holders else listens
+        return super()._server(name)
+
+    def _client(self, name: str) -> list[str]:
+        seeded = super()._client(name)  # by a seed that is for loopback alone
+        at = seeded.index("--unsafe-seed")
+        _script, *rest = seeded[:at] + seeded[at + 3 :]
+        command = [str(ROOT / "benchmarks" / "slow_client.py"), *rest]
+        if name != SLOW:
+            return command
+        shards = {self._address(s) or "": "" for s in self.shards}
+        through = ",".join(f"{at}>{self.line.address(at)}" for at in shards)
+        command[command.index("--server") + 1] = self.line.address(self.server)
+        return [*command, "--set", f"through={through}"]
+
+    def _begin(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
+        begun = super()._begin
+        if log.stem != SLOW:
+            return begun(command, log)
+        with log.open("ab") as said:
+            return subprocess.Popen(
+                self.line.behind([sys.executable, *command]),
+                stdout=said,
+                stderr=said,
+                cwd=self.folder,
+                env=self.environment,
+            )
+
+
+class _Watch:
+    """When versions were made, how much passed the line by then, and whose lease ran out."""
+
+    def __init__(self, run: _Federation) -> None:
+        self._run = run
+        self.made: list[tuple[float, int, int]] = []
+        self.away: set[str] = set()
+
+    def until(self, version: int, uploaded: float = 0.0) -> None:
+        """Waits for a version, and for so many bytes up after it; AssertionError if none comes."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            status, line = self._run.status(), self._run.line
+            if status is not None:
+                while status.groups and status.groups[0].version > len(self.made):
+                    self.made.append((time.monotonic(), line.up, line.down))
+                if self.made:
+                    self.away |= {m.name for m in status.members if not m.live}
+            if len(self.made) >= version and line.up >= self.made[version - 1][1] + uploaded:
+                return
+            assert time.monotonic() < end, self._run.log(SLOW)
+            time.sleep(0.1)
+
+
+def _row(name: str, line: Line, quorum: int, deadline: float, victim: str = "") -> Row:
+    versions = VERSIONS + 1
+    plan = _PLAN.format(quorum=quorum, deadline=deadline)
+    with tempfile.TemporaryDirectory(prefix="secureps-line-") as folder:
+        run = _Federation(Path(folder), "rlwe", 3, versions, plan=plan)
+        run.line = line
+        with run:
+            start_servers(run)
+            for client in run.clients:
+                run.start(client)
+            watch = _Watch(run)
+            if victim:
+                watch.until(2)
+                watch.until(2, (watch.made[1][1] - watch.made[0][1]) / 2)
+                run.kill(victim)
+                run.start(victim)
+            watch.until(versions)
+            status = run.status()
+    assert status is not None
+    up = [f.value for t in status.telemetry for f in t.figures if f.name == "bytes_up"]
+    times = [b[0] - a[0] for a, b in zip(watch.made, watch.made[1:], strict=False)]
+    ups = [b[1] - a[1] for a, b in zip(watch.made, watch.made[1:], strict=False)]
+    came = watch.made[-1][2] - watch.made[0][2]
+    values = SHAPE[0] * SHAPE[1]
+    return {
+        "run": name,
+        "seconds a version": sum(times) / len(times),
+        "shortest": min(times),
+        "longest": max(times),
+        "up to payload": sum(ups) / (VERSIONS * max(up)),
+        "most": max(ups) / max(up),
+        "down to payload": came / (VERSIONS * FLOAT_BYTES * values),
+        "leases that ran out": len(watch.away),
+        "part of versions": ", ".join(f"{m.name[-2:]}: {m.submissions}" for m in status.members),
+    }
+
+
+def main() -> None:
+    with Line() as line:
+        rows = [
+            _row("all wait", line, 3, 120.0),
+            _row("the client is killed", line, 3, 120.0, SLOW),
+            _row("a shard is killed", line, 3, 120.0, "shard-1"),
+            _row("deadline", line, 2, DEADLINE),
+        ]
+        report("slow_line", f"A client with 1 Mbit/s, of three: {line.kind}", rows)
+
+
+if __name__ == "__main__":
+    main()
