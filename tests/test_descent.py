@@ -62,7 +62,7 @@ def stepped(
     x = torch.randn(40, 6, generator=data)
     y = torch.randint(0, 3, (40,), generator=data)
     sgd = torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9)
-    generators = (np.random.default_rng(seed), torch.Generator().manual_seed(4))
+    generators = (np.random.default_rng(seed), (torch.Generator().manual_seed(4),))
     task = Task(x, y, loss, torch.device("cpu"))
     descend_privately(module, sgd, PRIVACY, task, steps, generators)
     return {name: each.detach().clone() for name, each in module.state_dict().items()}
@@ -134,7 +134,7 @@ def test_the_noise_of_every_layer_has_the_promised_variance(
     task = Task(x, torch.randint(0, 3, (40,)), functional.cross_entropy, torch.device("cpu"))
     before = {name: each.detach().clone() for name, each in module.named_parameters()}
     lr, steps, privacy = 1e-6 if rate < 1e-6 else 0.1, 2, RecordPrivacy(50.0, 0.3, rate, 1e-5)
-    generators = (np.random.default_rng(3), torch.Generator().manual_seed(4))
+    generators = (np.random.default_rng(3), (torch.Generator().manual_seed(4),))
     sgd = torch.optim.SGD(module.parameters(), lr=lr)
     descend_privately(module, sgd, privacy, task, steps, generators)
     moved = [
@@ -192,7 +192,7 @@ def one_step(
     before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
     task = Task(x[:records], y[:records], functional.cross_entropy, torch.device("cpu"))
     sgd = torch.optim.SGD(module.parameters(), lr=LR)
-    generators = (np.random.default_rng(seed), torch.Generator().manual_seed(4))
+    generators = (np.random.default_rng(seed), (torch.Generator().manual_seed(4),))
     descend_privately(module, sgd, privacy, task, 1, generators)
     return nn.utils.parameters_to_vector(module.parameters()).detach() - before
 
@@ -236,3 +236,46 @@ def test_a_record_more_moves_a_step_by_its_clipped_gradient_and_nothing_else(
         assert float(wanted.norm()) > 1e-4
         shown += 1
     assert shown >= 2
+
+
+# --- noise of several generators ------------------------------------------------------
+
+
+def noise_of(seeds: tuple[int, ...], way: str, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """What two empty private steps move a model by, in units of sigma C; float32 (10,403,)."""
+    if way == "per record":
+        monkeypatch.setattr(descent, "ghost_fits", lambda module, loss: False)
+    make, shape, _, _ = LAYERS["linear"]
+    torch.manual_seed(1)
+    module = make().train()
+    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    privacy = RecordPrivacy(4.0, 0.5, 1e-9, 1e-5, records=10**9)
+    sgd = torch.optim.SGD(module.parameters(), lr=1.0)
+    loss, cpu = functional.cross_entropy, torch.device("cpu")
+    task = Task(torch.randn(5, *shape), torch.randint(0, 3, (5,)), loss, cpu)
+    noise = tuple(torch.Generator().manual_seed(seed) for seed in seeds)
+    descend_privately(module, sgd, privacy, task, 2, (np.random.default_rng(3), noise))
+    return (nn.utils.parameters_to_vector(module.parameters()).detach() - before) / (4.0 * 0.5)
+
+
+@pytest.mark.parametrize("way", ["ghost", "per record"])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_the_noise_of_several_generators_has_the_promised_variance(
+    number: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = noise_of(tuple(range(7, 7 + number)), way, monkeypatch).double()
+    assert len(noise) == 10_403
+    assert float(noise.var()) == pytest.approx(2, rel=0.07)
+    assert abs(float(noise.mean())) < 0.06
+    kurtosis = float((noise**4).mean() / (noise**2).mean() ** 2)
+    assert kurtosis == pytest.approx(3.0, abs=0.25)
+
+
+@pytest.mark.parametrize("way", ["ghost", "per record"])
+def test_no_generator_can_be_left_out(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One seed of four that is wrong leaves a quarter of the variance, in every coordinate."""
+    whole = noise_of((1, 2, 3, 4), way, monkeypatch)
+    assert torch.equal(whole, noise_of((1, 2, 3, 4), way, monkeypatch))
+    for at in range(4):
+        other = noise_of((*range(1, at + 1), 9, *range(at + 2, 5)), way, monkeypatch)
+        assert float((whole - other).var()) == pytest.approx(2 * 2 / 4, rel=0.07)

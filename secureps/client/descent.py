@@ -10,9 +10,10 @@ here: seeds, models, and what a plan says.
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,12 +75,12 @@ def descend_privately(
     privacy: RecordPrivacy,
     task: Task,
     steps: int,
-    generators: tuple[np.random.Generator, torch.Generator],
+    generators: tuple[np.random.Generator, Sequence[torch.Generator]],
 ) -> None:
     """Takes private steps, each on its own Poisson sample of the records.
 
     Args:
-        generators: of the samples, and of the noise.
+        generators: of the samples, and of the noise, which is the sum of what each of them gives.
     Raises:
         PlanRefused: a layer mixes records, or changes a buffer, or has no per-record gradient.
         NotFinite: the loss became NaN or infinite.
@@ -138,13 +139,13 @@ class _PerRecord:
         sgd: torch.optim.SGD,
         privacy: RecordPrivacy,
         records: int,
-        noise: torch.Generator,
+        noise: Sequence[torch.Generator],
     ) -> None:
         from opacus.grad_sample import GradSampleModule
         from opacus.optimizers import DPOptimizer
 
         self._module: Any = GradSampleModule(module, loss_reduction="mean")
-        self._optimizer: Any = DPOptimizer(sgd, **_settings(privacy, records, noise))
+        self._optimizer: Any = _noisy(DPOptimizer, sgd, privacy, records, noise)
 
     def step(self, task: Task, index: NDArray[np.int64]) -> None:
         """One step on these records; on none of them it is a step of noise."""
@@ -167,7 +168,7 @@ class _Ghost:
         sgd: torch.optim.SGD,
         privacy: RecordPrivacy,
         records: int,
-        noise: torch.Generator,
+        noise: Sequence[torch.Generator],
     ) -> None:
         from opacus.grad_sample import GradSampleModuleFastGradientClipping
         from opacus.optimizers import DPOptimizerFastGradientClipping
@@ -176,8 +177,8 @@ class _Ghost:
         self._module: Any = GradSampleModuleFastGradientClipping(
             module, loss_reduction="mean", max_grad_norm=privacy.max_grad_norm
         )
-        settings = _settings(privacy, records, noise)
-        self._optimizer: Any = DPOptimizerFastGradientClipping(sgd, **settings)
+        kind = DPOptimizerFastGradientClipping
+        self._optimizer: Any = _noisy(kind, sgd, privacy, records, noise)
         self._pack: Any = DPTensorFastGradientClipping
 
     def step(self, task: Task, index: NDArray[np.int64]) -> None:
@@ -197,13 +198,32 @@ class _Ghost:
         self._optimizer.step()
 
 
-def _settings(privacy: RecordPrivacy, records: int, noise: torch.Generator) -> dict[str, Any]:
-    return {
-        "noise_multiplier": privacy.noise_multiplier,
-        "max_grad_norm": privacy.max_grad_norm,
-        "expected_batch_size": privacy.expected_batch(records),
-        "generator": noise,
-    }
+def _noisy(
+    kind: Any,
+    sgd: torch.optim.SGD,
+    privacy: RecordPrivacy,
+    records: int,
+    noise: Sequence[torch.Generator],
+) -> Any:
+    """One of Opacus' optimizers, whose noise is a sum of independent Gaussians.
+
+    Each has its share of the variance and comes from a generator of its own: who would take the
+    noise off has to find all of their seeds.
+    """
+
+    class Summing(kind):  # type: ignore[misc]
+        def add_noise(self) -> None:
+            for self.generator in noise:
+                super().add_noise()
+                for each in self.params:
+                    each.summed_grad = each.grad
+
+    return Summing(
+        sgd,
+        noise_multiplier=privacy.noise_multiplier / math.sqrt(len(noise)),
+        max_grad_norm=privacy.max_grad_norm,
+        expected_batch_size=privacy.expected_batch(records),
+    )
 
 
 _INSTEAD = (

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from typing import Any
@@ -257,7 +257,7 @@ class TorchTrainer:
                 batches = _shuffled(rng, records, local.batch_size, steps)
                 metrics["loss"] = descend(module, sgd, task, batches)
             else:
-                noise = _noise_generator(key, self._device)
+                noise = _noise_generators(key, self._device)
                 descend_privately(module, sgd, config.privacy, task, steps, (rng, noise))
             result = _arrays(module) | kept
         for name, rows in self._touches.items():
@@ -389,21 +389,37 @@ def _wide(key: bytes, purpose: str) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def _noise_generator(key: bytes, device: torch.device) -> torch.Generator:
-    """A generator of `device` that depends on every bit of `key`, or on 63 under CUDA.
+def _noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator, ...]:
+    """Generators of `device` whose Gaussians together depend on every bit of `key`.
 
-    On the CPU torch uses only the low 32 bits of a seed (mt19937), few enough to try them
-    all, so the state is filled from SHAKE-256 instead: 24 bytes of header, then 624
-    words of 32 bits in 8 bytes each.
+    On the CPU one is enough: torch uses only the low 32 bits of a seed (mt19937), few enough to
+    try them all, so the state is filled from SHAKE-256 instead: 24 bytes of header, then 624
+    words of 32 bits in 8 bytes each. On other devices a generator has its seed alone.
     """
+    if device.type != "cpu":
+        return _seeded_with(_noise_seeds(key), device)
     generator = torch.Generator(device=device)
     generator.manual_seed(_derive(key, "noise"))
-    if device.type == "cpu":
-        state = generator.get_state().numpy().copy()
-        stream = hashlib.shake_256(b"secureps-noise" + key).digest(4 * 624)
-        state[24 : 24 + 8 * 624] = np.frombuffer(stream, "<u4").astype("<u8").view(np.uint8)
-        generator.set_state(torch.from_numpy(state))
-    return generator
+    state = generator.get_state().numpy().copy()
+    stream = hashlib.shake_256(b"secureps-noise" + key).digest(4 * 624)
+    state[24 : 24 + 8 * 624] = np.frombuffer(stream, "<u4").astype("<u8").view(np.uint8)
+    generator.set_state(torch.from_numpy(state))
+    return (generator,)
+
+
+def _noise_seeds(key: bytes) -> tuple[int, ...]:
+    """Four seeds of 64 bits, of which the noise is the sum.
+
+    Whoever knows a noise may try the sums of two of them against what the other two leave (a meet
+    in the middle): that halves 256 bits to 2^128 of work and memory.
+    """
+    wide = _wide(key, "noise")
+    return tuple(wide >> shift & (1 << 64) - 1 for shift in (0, 64, 128, 192))
+
+
+def _seeded_with(seeds: Sequence[int], device: torch.device) -> tuple[torch.Generator, ...]:
+    """A generator of `device` from each seed of 64 bits; that of a CPU takes the low 32."""
+    return tuple(torch.Generator(device=device).manual_seed(seed) for seed in seeds)
 
 
 def _shuffled(
