@@ -192,8 +192,8 @@ def test_a_client_that_is_started_again_follows_the_bound_that_it_sealed_under()
     client = Client(made).joined()
     receipt = make_receipt(made, client.run.id, SubmissionId("c0", "all", 0), 0, bytes(32))
     sealed = records.Sealed(dataclasses.replace(receipt, most_examples=64), ())
-    again = Client(made, (*client.journal, sealed))
     for most, wrong in ((64, False), (32, True), (128, True), (0, True)):
+        again = Client(made, (*client.journal, sealed))
         invite = orders.Invite(1, "all", 1, 0, 10.0, most_examples=most)
         step = again.give("coordinator", invite)
         assert any(isinstance(effect, Halt) for effect in step.effects) is wrong

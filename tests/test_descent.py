@@ -80,6 +80,21 @@ def test_both_ways_take_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not torch.allclose(each, start[name], atol=1e-3), "nothing moved"
 
 
+def of_every_output(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """A record's loss is a vector; small, so that nothing is clipped."""
+    wanted = functional.one_hot(targets, 3).float()
+    return 0.1 * functional.mse_loss(outputs, wanted, reduction=reduction)
+
+
+def test_of_a_vector_of_losses_the_mean_counts_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ghost_fits(mlp(), of_every_output)
+    ghost = stepped(mlp, of_every_output, 3)
+    monkeypatch.setattr(descent, "ghost_fits", lambda module, loss: False)
+    record = stepped(mlp, of_every_output, 3)
+    for name, each in ghost.items():
+        assert torch.allclose(each, record[name], rtol=1e-4, atol=1e-6), name
+
+
 class Embedded(nn.Module):
     """A table of words, and what reads them."""
 

@@ -83,7 +83,7 @@ def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
     """That a record was added or removed must not show in how much it counts."""
     public = make_plan(privacy=PRIVACY, training={"local_steps": 1})
     exact = make_plan()
-    for plan, number in ((public, PRIVACY["records"]), (exact, min(examples, 32))):
+    for plan, number in ((public, int(PRIVACY["records"])), (exact, min(examples, 32))):
         weight = hands(plan, tmp_path, UnsafeSeed(1))._weight(Aim("all", 0, 4), examples)
         assert weight == plan.weights("all").weigh(number, 32)
 

@@ -260,6 +260,20 @@ def test_a_cohort_is_opened_block_by_block() -> None:
     )
 
 
+def test_what_it_opened_is_told_in_the_order_of_the_blocks() -> None:
+    """In whatever order they were fetched: each shard is given the digests of its own."""
+    keys = Keys().founded()
+    keys.order(opening())
+    told = []
+    for block in (2, 0, 3, 1):
+        keys.fetched(block)
+        keys.give(HANDS, SumOpened(opened_header(PLAN, RUN, "all", 0, block), 0.5))
+    for block in (3, 1, 0, 2):
+        told += keys.stored(block).effects
+    (opened,) = [e.message for e in told if isinstance(e, Call) and hasattr(e.message, "sums")]
+    assert opened.sums == tuple(opened_header(PLAN, RUN, "all", 0, b).digest for b in range(4))
+
+
 def test_the_grant_is_journalled_before_anything_is_fetched() -> None:
     step = Keys().founded().order(opening())
     assert step.records == [granted()]

@@ -91,6 +91,14 @@ def test_an_invitation_that_comes_again_is_answered_once() -> None:
     assert task.aims == (Aim("all", 1, 2),)
 
 
+def test_what_was_asked_as_a_further_step_is_the_first_of_a_newer_version() -> None:
+    client = begun()
+    client.publish(1)
+    client.pull(1)
+    (task,) = works(invite(client, 0, 1))
+    assert task.aims == (Aim("all", 1, 1),)
+
+
 def test_what_is_paid_for_arrives_before_the_client_stops_at_its_budget() -> None:
     """Of two groups the budget lasts for one, and that update is on its way."""
     groups = [

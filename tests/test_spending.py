@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from secureps.config import PlanSection
 from secureps.messages.charge import Release
 from secureps.messages.evaluation import EVALUATION
@@ -12,8 +14,10 @@ from secureps.policy.spending import planned
 from secureps.privacy.accountant import client_epsilon
 from secureps.privacy.ledger import Ledger
 from secureps.roles.allowance import Allowance
+from secureps.roles.tasks import Aim
 from secureps.sections import parse
 from tests.privacy_kit import private_plan
+from tests.roles_kit import SCHEMA
 
 VALUES = 217
 
@@ -37,6 +41,24 @@ def test_evaluations_are_planned_for() -> None:
     assert planned(plan, {"all": VALUES}, 2) == one
     assert planned(plan, {"all": VALUES}, 1) == client_epsilon(updates[:1], 1e-5)
     assert planned(private_plan("local"), {"all": VALUES}, 4) == client_epsilon(updates, 1e-5)
+
+
+def test_a_further_step_of_a_version_is_a_release_of_its_own() -> None:
+    plan = private_plan("local", local=[])
+    own, layout = Allowance(plan, "c", None), plan.layout(SCHEMA)
+    aims = (Aim("all", 3, 7, (b"one",)), Aim("all", 3, 8, (b"one",), 1), Aim("all", 3, 8, (), 1))
+    assert [each.attempt for each in own.planned(layout, aims)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("placement", ["local", "aggregator"])
+def test_a_budget_of_ones_own_knows_nothing_of_the_aggregators_noise(placement: str) -> None:
+    """Whoever adds the noise can leave it out, of updates and of metrics."""
+    evaluation = {"every": 2, "metrics": {"loss": 4.0, "accuracy": 1.0}}
+    plan = private_plan(placement, evaluation=evaluation)
+    for budget in (None, 5.0):
+        own, told = Allowance(plan, "c", budget), budget is not None and placement == "aggregator"
+        assert bool(own.objection()) is told
+        assert bool(own.evaluation_objection()) is told
 
 
 def test_a_budget_of_ones_own_is_counted_at_a_delta_of_ones_own() -> None:

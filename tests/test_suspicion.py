@@ -250,6 +250,7 @@ def test_a_round_of_a_version_of_its_own_closes_without_those_who_are_late() -> 
     )
     assert closing(state, named(1, 2, 3, 4), 4, deadline=True, last=False) is None
     assert closing(state, named(1, 2, 3, 4), 4, deadline=True, last=True) == named(1, 2, 3, 4)
+    assert closing(state, crowd(16) | found, 4, deadline=True, last=True) == found, "no others"
 
 
 def test_what_was_cleared_of_an_old_suspicion_counts_for_no_new_one() -> None:
@@ -262,6 +263,20 @@ def test_what_was_cleared_of_an_old_suspicion_counts_for_no_new_one() -> None:
     turned = among.burns(dict.fromkeys(named(0, 1, 2), 1), spoilt=True)
     assert turned.pools == {named(3, 4, 5, 6), named(0, 1, 2)}
     assert turned.cleared == frozenset()
+
+
+def test_a_set_whose_clients_have_sent_something_else_since_follows_no_burnt_cohort() -> None:
+    """The largest that is allowed does: its members can send the same once more."""
+    whole = crowd(16)
+    state = Suspicion().burns(dict.fromkeys(whole, 1), spoilt=True)
+    cut = cutting(0)
+    first, second = sorted(cut(whole, 2), key=sorted)
+    free = choose(state, cut, whole, whole, 2, MOST)
+    assert free.clients == first
+    bound = choose(state, cut, whole, whole, 2, MOST, lambda _, part: not part & first)
+    assert bound.clients == second
+    none = choose(state, cut, whole, whole, 2, MOST, lambda *_: False)
+    assert none.over
 
 
 def test_too_few_for_a_test_go_on_without_the_suspects() -> None:
