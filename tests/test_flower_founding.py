@@ -191,7 +191,7 @@ MEAN = "from flwr.app import MetricRecord\n" + MEAN
             "DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 5)",
             "",
             "DifferentialPrivacyServerSideFixedClipping",
-            'unit = "client"',
+            "at Flower's server: the plan's .*unit = \"client\"",
         ),
         ("Logging()", LOGGING, "aggregate_train", r"\(server_app.py, line \d+\) sees every"),
         (

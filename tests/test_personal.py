@@ -13,11 +13,17 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from secureps.client.local import LocalTensors
+from secureps.client.script import Script
 from secureps.client.torch import TorchTrainer
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused, ScriptFailed
 from secureps.messages.orders import GroupVersion
+from secureps.run.names import client_names
 from secureps.run.scoring import OF_THEIR_OWN
 from secureps.run.simulate import simulate
+from secureps.run.simulation import Cast, Simulation
+from tests.evaluations import metrics_of
+from tests.federations import Tensors, same, small_plan
 from tests.nursery import ROOT
 
 PAGE = (ROOT / "docs" / "personal.md").read_text()
@@ -73,6 +79,42 @@ def test_personal_heads_train_and_each_holder_judges_its_own(tmp_path: Path) -> 
     assert summary["score"]["examples"] == 5 * 40
     assert summary["score"]["value"] > 0.8, "one head for all would be right in half of them"
     assert not any(name.startswith("head.") for name in load_file(out / "model.safetensors"))
+
+
+def test_a_client_that_is_killed_judges_and_trains_on_with_its_own_head(tmp_path: Path) -> None:
+    """Killed while it trains, and again once a version is there that it has to judge."""
+    path = scenario(tmp_path)
+    evaluation = {"every": 2, "metrics": {"loss": 10.0, "accuracy": 1.0}}
+    rule = {"quorum": 5, "deadline": 30.0}
+
+    def play(
+        folder: Path, *kills: int
+    ) -> tuple[Tensors, dict[int, dict[str, float]], list[Tensors]]:
+        plan = small_plan(
+            local=["head.*"],
+            group=[{"clip": 20.0, "range": 4.0, "rule": rule}],
+            evaluation=evaluation,
+            training={"lr": 0.2, "local_epochs": 3},
+        )
+        make = Script(path.parent / "script.py").make
+        names = client_names(5)
+        trainers = {
+            name: make({"data": str(tmp_path), "partition": i}) for i, name in enumerate(names)
+        }
+        played = Simulation(plan, Cast(trainers, UnsafeSeed(3), lambda name, task: 1.0), folder)
+        for version in kills:
+            played.run(lambda v=version: played.versions()["all"] >= v)  # type: ignore[misc]
+            played.kill("client-02")
+            played.start("client-02")
+        played.run()
+        heads = [LocalTensors(folder / name).load() for name in names]
+        return played.model(), metrics_of(played), [head for head in heads if head is not None]
+
+    calm, broken = play(tmp_path / "calm"), play(tmp_path / "broken", 1, 2, 4)
+    assert same(broken[0], calm[0])
+    assert broken[1] == calm[1]
+    assert len(calm[2]) == 5
+    assert all(same(one, other) for one, other in zip(broken[2], calm[2], strict=True))
 
 
 EVALUATOR = """

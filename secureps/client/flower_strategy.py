@@ -8,6 +8,7 @@ name. What must not live here: running a ServerApp (`client.flower_server`), and
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -102,8 +103,8 @@ def examine(heard: Heard, drop: Collection[str]) -> Examined:
         listed = "; ".join(f"{name} {why}" for name, why in sorted(left.items()))
         raise ConfigError(
             f"the ServerApp asks for what cannot be had here: {listed}. Change the app, or take "
-            "the mean of all updates, weighted by examples, in its place: [federation] drop = "
-            f"[{', '.join(repr(name) for name in sorted(left))}]".replace("'", '"')
+            "means weighted by examples, of updates and of metrics, in its place: [federation] "
+            f"drop = {json.dumps(sorted(left))}"
         )
     inner = getattr(strategy, "strategy", strategy)  # of a wrapper that was given up
     wishes = Wishes(

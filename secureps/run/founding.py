@@ -77,7 +77,7 @@ class Founding:
         """What became of each setting."""
         table = headed(f"what became of the ServerApp: {self.founded.strategy}")
         for column in ("setting", "in the app", "here"):
-            table.add_column(column)
+            table.add_column(column, overflow="fold")
         for fate in self.fates:
             cells = (Text(cell) for cell in (fate.setting, fate.app, fate.here))
             table.add_row(*cells, style="yellow" if fate.lost else "")
