@@ -18,7 +18,7 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages import requests
-from secureps.messages.charge import Charge
+from secureps.messages.charge import Charge, Release
 from secureps.messages.submission import FOUNDING, Receipt, SubmissionId, signing_bytes
 from secureps.roles.admission import check_receipt
 from tests.committee_kit import Bench
@@ -101,6 +101,7 @@ def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
         (_other(update=bytes(17)), Malformed, r"the groups beside it take \(16, 0\)"),
         (_other(beside=bytes(32)), Malformed, r"the groups beside it take \(16, 0\)"),
         (_other(purpose="founding", size=240), Malformed, r"beside it take \(0, 0\)"),
+        (_other(most_examples=64), Malformed, "it counts up to 64 examples, and members of all"),
     ],
 )
 @pytest.mark.parametrize("cipher", ["plain", "bfv"])
@@ -134,6 +135,16 @@ def test_a_charge_must_be_the_plans(charge: Charge | None, text: str) -> None:
     refused(world, "c0", requests.Submit(bad), Malformed, text)
     world.pump()
     assert world.federation.finished
+
+
+def test_a_charge_is_of_one_unit() -> None:
+    """Of two, one would be on no ledger."""
+    world = World(private_plan())
+    world.found()
+    release = Release("c0", "all", 0, 1.0, 1.0, 50.0, 1, 0.0)
+    bad = _other(release=release)(world.receipt("c0", 1, 0))
+    assert bad.charge is not None
+    refused(world, "c0", requests.Submit(bad), Malformed, "differs from the plan")
 
 
 def test_a_known_id_with_another_receipt() -> None:

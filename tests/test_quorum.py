@@ -6,10 +6,12 @@ import dataclasses
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secureps.crypto.sharing import KEY_BOUND
 from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.rule import Arrival, Close, Decision, Wait
 from secureps.roles import quorum, rounds, suspecting
@@ -17,6 +19,7 @@ from secureps.roles.federation import Federation
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.inbox import Inbox
 from secureps.roles.turn import Turn
+from tests.committee_kit import Bench
 from tests.roles_kit import make_plan
 
 CLIENTS = tuple(f"c{number}" for number in range(6))
@@ -164,3 +167,62 @@ def test_an_event_that_changes_nothing_asks_no_rule_until_the_time_it_named(
     assert isinstance(closed, Close)
     assert closed.members == members
     assert asked == [0, 1, 2, 3, 4, 4]
+
+
+# --- opening ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench()
+
+
+def opened(bench: Bench, answers: int) -> tuple[Turn, GroupState]:
+    """A cohort for which so many of four holders gave their shares, and the others refused."""
+    sent = [bench.send(client) for client in ("c0", "c1", "c2")]
+    order = bench.opening(sent)
+    group = GroupState("all", version=0, phase=Phase.OPENING, cohort=order.cohort, number=0)
+    for each in sent:
+        group.receive(0.0, each.receipt)
+    for index, name in enumerate(bench.names):
+        if index < answers:
+            group.shares[name] = bench.holder(index).share(order)
+        else:
+            group.refusals[name] = "it does not"
+    clients = frozenset(member.id.client for member in order.cohort.members)
+    turn = Turn(
+        now=0.0,
+        plan=bench.plan,
+        federation=Federation({"all": group}),
+        layout=None,
+        clients=clients,
+        holders=bench.names,
+        live=clients,
+        watchers=frozenset(bench.names),
+    )
+    return turn, group
+
+
+@pytest.mark.parametrize(("answers", "spoilt"), [(3, False), (4, True)])
+def test_clients_are_to_blame_only_where_one_answer_more_than_needed_fits(
+    answers: int, spoilt: bool, bench: Bench
+) -> None:
+    """Any three fit together, whatever they are: one of them may have lied."""
+    turn, group = opened(bench, answers)
+    found = quorum.decide(turn, group)
+    assert isinstance(found, quorum.Found)
+    group.failed = (found.holders,)
+    over = quorum.decide(turn, group)
+    assert isinstance(over, quorum.Hopeless)
+    assert over.spoilt is spoilt
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_sum_of_keys_is_no_larger_than_its_members_weigh(sign: int, bench: Bench) -> None:
+    _, group = opened(bench, 0)
+    assert group.cohort is not None
+    assert group.cohort.weight == 3
+    least, most = np.zeros(8, np.int64), np.zeros(8, np.int64)
+    least[5], most[5] = sign * 3 * KEY_BOUND, sign * (3 * KEY_BOUND + 1)
+    assert quorum._plausible(least, group)
+    assert not quorum._plausible(most, group)
