@@ -35,6 +35,9 @@ POLL = 0.25
 LEAVE_SECONDS = 30.0
 """That clients get to hear of the end and go."""
 
+_TICK = 0.02
+"""Between two looks at whether they have gone."""
+
 STUCK_SECONDS = 10.0
 """Without a step, after so many clients have gone that no round can open."""
 
@@ -137,14 +140,15 @@ class Watch:
         Raises:
             OperatorError: a process died too often.
         """
-        finished = ""
-        while not finished:
-            self._look()
-            finished = self._finished()
+        pause = self._look()
+        while not (finished := self._finished()):
+            time.sleep(pause)
+            pause = self._look()
         self._supervisor.expect_end()
         until = time.monotonic() + LEAVE_SECONDS
         while time.monotonic() < until and self._clients():
-            self._look()
+            time.sleep(_TICK)
+            self._hear()
         self._look()
         assert self._status is not None
         versions = {group.name: group.version for group in self._status.groups}
@@ -168,16 +172,20 @@ class Watch:
 
     # --- one look -----------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _hear(self) -> None:
+        """Of processes that ended."""
         news = self._supervisor.poll()
         self.report(news, self._progress)
         self._gone |= {each.name: each.last for each in news if isinstance(each, Finished)}
+
+    def _look(self) -> float:
+        """Returns the seconds until the next look."""
+        self._hear()
         asked = time.monotonic()
         try:
             status = self._observer.status()
         except PeerError:
-            time.sleep(POLL)
-            return  # it is being started again
+            return POLL  # it is being started again
         took = time.monotonic() - asked
         self._metrics.take(status.telemetry)
         if status.evaluation is not None:
@@ -189,7 +197,7 @@ class Watch:
         self._judge_newest(status)
         self._progress.show(self._view(status))
         # an answer costs the coordinator time that the run needs
-        time.sleep(min(max(POLL, 2 * took), 8 * POLL))
+        return min(max(POLL, 2 * took), 8 * POLL)
 
     def _notice(self, status: Status) -> None:
         before = self._status.groups if self._status is not None else ()
