@@ -25,6 +25,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text.lstrip("\ufeff")
         self._at = 0
+        self._line, self._counted = 1, 0
         self._table: Path = ()
         self._counts: dict[Path, int] = {}
         self.found: dict[Path, int] = {}
@@ -39,9 +40,12 @@ class _Reader:
                 self._pair(self._table)
 
     def _note(self, path: Path) -> None:
-        line = self._text.count("\n", 0, self._at) + 1
+        if self._at < self._counted:
+            self._line, self._counted = 1, 0
+        self._line += self._text.count("\n", self._counted, self._at)
+        self._counted = self._at
         for end in range(1, len(path) + 1):
-            self.found.setdefault(path[:end], line)
+            self.found.setdefault(path[:end], self._line)
 
     def _skip(self) -> bool:
         """Past space and comments; whether anything follows."""

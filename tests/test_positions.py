@@ -347,12 +347,12 @@ def test_whatever_is_wrong_is_told_in_plain_words_with_its_line(
     places = [place for place in paths(values) if not told_elsewhere(place, values)]
     for place in places:
         for wrong in WRONG:
-            text = "\n".join(tables(replaced(values, place, wrong)))
-            path.write_text(text)
+            path.write_text("\n".join(tables(replaced(values, place, wrong))))
+            read = read_toml(path)
             try:
-                parse(kind, read_toml(path), "file")
+                parse(kind, read, "file")
             except ConfigError as error:
-                check(str(error), place, positions(text))
+                check(str(error), place, read.lines)
                 refused += 1
     assert refused > 5 * len(places)
 
