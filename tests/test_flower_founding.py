@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -426,6 +427,17 @@ def test_check_says_what_becomes_of_a_strategy(tmp_path: Path) -> None:
     explanation = check(plan_of(tmp_path, path))
     assert [group.values for group in explanation.groups] == [30 * 7 + 3 + 1]
     assert any("server optimizer (fedyogi): optimizer: name" in r for r in explanation.remarks)
+
+
+def test_the_least_plan_of_the_page_is_a_plan(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "clients" / "README.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    plan = write(tmp_path, text, "plan.toml")
+    (tmp_path / "quickstart-pytorch").mkdir()
+    project(tmp_path / "quickstart-pytorch", "quickest", server=strategy("FedAvg()"))
+    explanation = check(plan)
+    assert [group.values for group in explanation.groups][-1:] == [30 * 7 + 3 + 1]
+    assert any("the plan's" in remark for remark in explanation.remarks)
 
 
 @pytest.mark.parametrize("name", ["digits", "digits_numpy", "ctr_up", "digits_client"])
