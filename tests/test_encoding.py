@@ -37,7 +37,7 @@ MODULES = [
     importlib.import_module(f"secureps.messages.{module.name}")
     for module in pkgutil.iter_modules(messages.__path__)
 ]
-KINDS: dict[str, type[Any]] = {
+KINDS: dict[str, Any] = {
     f"{module.__name__.rpartition('.')[2]}.{name}": kind
     for module in MODULES
     for name, kind in vars(module).items()
