@@ -17,7 +17,12 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.submission import SubmissionId
 from secureps.policy.counting import MOST_EXAMPLES, bits_left, remarks, shares_of, told
 from secureps.policy.plan import Plan
+from secureps.roles import counting
+from secureps.roles.federation import Federation
+from secureps.roles.group_state import GroupState
+from secureps.roles.judging import Hold
 from secureps.roles.machine import Halt
+from secureps.roles.turn import Turn
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Conditions, Simulation
 from secureps.sections import parse
@@ -171,6 +176,27 @@ def test_a_kill_at_any_of_the_first_events_changes_no_bit(
         assert finished(played)
         assert bounds_of(played) == {"all": 512}
         assert same(played.model(), whole.model()), moment
+
+
+def test_whoever_counts_is_waited_for_from_when_there_is_a_model() -> None:
+    """Before version 0 nobody can train to find out how many examples it has."""
+    made = plan(group=[{"rule": {"quorum": 2, "minimum": 2, "deadline": 10.0}}])
+    known = Federation({"all": GroupState("all", version=0)})
+    known.members |= {"c0": 1.0, "c1": 2.0}
+    known.told["c0"] = 64
+    known.evaluations.since = 50.0
+
+    def held(now: float) -> Hold | None:
+        here = frozenset(known.members)
+        turn = Turn(now, made, known, None, here, (), here, frozenset())
+        return counting.hold_back(turn, known.groups["all"])
+
+    for now in (13.0, 50.0, 59.9):
+        found = held(now)
+        assert found is not None
+        assert (found.until, found.reason) == (60.0, "waits for c1 to count their examples")
+    assert held(60.0) is None
+    assert known.groups["all"].most_examples == 64
 
 
 # --- one bound for all ------------------------------------------------------------

@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from secureps.errors import InternalError, SecurepsError
 from secureps.messages import orders, records, requests
 from secureps.messages.charge import Charge
+from secureps.messages.stream_records import SubmissionWithdrawn
 from secureps.messages.submission import SubmissionId
-from secureps.roles.federation import Federation
+from secureps.roles import commit
+from secureps.roles.federation import CheckpointState, Federation
 from secureps.roles.group_state import GroupState, Phase
 from secureps.roles.machine import Tick
+from secureps.roles.turn import Turn
 from tests.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -307,3 +310,25 @@ def test_records_that_are_not_the_coordinators(record: Any) -> None:
     federation = Federation({"all": GroupState("all")})
     with pytest.raises(InternalError, match=r"journal has no|never ordered"):
         federation.apply(0.0, record)
+
+
+# --- what never goes back -------------------------------------------------------------
+
+
+def test_a_client_begins_after_the_newest_of_what_it_sent() -> None:
+    """Whatever came last: under a sequence that was used it would seal another update."""
+    known = Federation({"all": GroupState("all", version=0, streaming=True)})
+    for sequence in (5, 3):
+        id = SubmissionId("c0", "all", sequence)
+        known.apply(0.0, SubmissionWithdrawn("all", id, "refused"))
+    assert known.next_of("c0") == (orders.GroupVersion("all", 6),)
+
+
+def test_the_version_before_the_newest_is_kept_whatever_checkpoints_hold() -> None:
+    """A shard that lost its newest steps again from the one before."""
+    for kept, keep in (((), 4), ((5,), 4), ((5, 2), 2), ((0, 3), 0)):
+        versions = [(orders.GroupVersion("all", version),) for version in kept]
+        known = Federation({"all": GroupState("all", version=5)})
+        known.checkpoints = [CheckpointState(n, at) for n, at in enumerate(versions)]
+        turn = Turn(0.0, PLANS["bfv"], known, None, frozenset(), (), frozenset(), frozenset())
+        assert commit.make_commit(turn, known.groups["all"]).keep == keep

@@ -240,7 +240,7 @@ class Plan:
         """
         section, code = self.group(group), self.weights(group)
         weight, most = code.total(slots), members * code.most
-        if weight == most or (section.weighting == "examples" and 1 <= weight <= most):
+        if weight == most or (section.weighting == "examples" and members <= weight <= most):
             return weight
         raise Malformed(f"the weights of {members} members add up to {weight} of {most}")
 
