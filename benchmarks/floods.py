@@ -2,7 +2,8 @@
 
 Against real servers, with clients that train nothing; one flood after another. A flood without a
 key opens calls to every server, in every way that an outsider can leave one undone; a flood with
-a client's key leaves its own undone, as many as it likes. Beside the speeds stands the largest
+a client's key leaves its own undone, as many as it likes, and no version is made without what one
+of these clients sends itself meanwhile. Beside the speeds stands the largest
 memory that a server had until then.
 """
 
@@ -124,8 +125,14 @@ def main() -> None:
         start_servers(processes)
         with Crowd(processes, SHAPE):
             processes.wait(lambda: processes.reached(2), "version 2")
-            key = signing(load_private(processes.folder / "kit", own), own)
-            for name, metadata in (("without a key", nobody), ("with a client's key", key)):
+            kinds: list[tuple[str, Signed]] = [("without a key", nobody)]
+            for name, client in (
+                ("with a client's key", own),
+                ("with the key of a client that is waited for", processes.clients[0]),
+            ):
+                key = load_private(processes.folder / "kit", client)
+                kinds.append((name, signing(key, client)))
+            for name, metadata in kinds:
                 before = speed(processes)
                 with Flood(processes, metadata):
                     during = speed(processes)

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from secureps.errors import Busy, Oversized, SecurepsError, UnknownParty, Unreachable, Unsigned
 from secureps.messages.requests import Heartbeat, Noted, PutBlock, Stored, Subscribe
-from secureps.wire import callers, framing, health, servers
+from secureps.wire import callers, framing, health, places, servers
 from secureps.wire.claims import Signer
 from secureps.wire.codec import encode
 from secureps.wire.intake import Intake, Upload
@@ -279,7 +279,10 @@ def test_requests_have_a_limit_far_below_that_of_orders(besieged: Besieged) -> N
 # --- with one party's key ---------------------------------------------------------
 
 
-def test_sixty_unfinished_messages_of_one_party_hold_little(besieged: Besieged) -> None:
+def test_sixty_unfinished_messages_of_one_party_hold_little(
+    besieged: Besieged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "QUIET", PATIENCE)  # what gives way is let go of, and not held
     method, half = TELLS[besieged.name], [besieged.half() for _ in range(4)]
     for one in half:
         for _ in range(15):
@@ -299,9 +302,34 @@ def test_one_party_has_so_many_calls_and_the_others_theirs(besieged: Besieged) -
     refused = ends(besieged.begin(method, besieged.signed("a", method, b"")))
     assert isinstance(refused, Busy)
     assert refused.retry_after is not None
+    assert str(refused) == "64 calls of a are under way"
     besieged.still_serves()
     besieged.over.set()
     await_(lambda: besieged.server._callers._calls["a"] == 0)
+
+
+def test_whoever_has_a_party_s_key_keeps_none_of_its_places_from_it(besieged: Besieged) -> None:
+    """As many calls as it may have, over several connections; each took a place for a minute."""
+    owner = GrpcTransport("a", sign_as("a"), {besieged.name: besieged.address}, PATIENCE)
+    try:
+        assert owner.call(besieged.name, Heartbeat("a")).result(PATIENCE) == Noted()
+        method = TELLS[besieged.name]
+        half = [besieged.half() for _ in range(4)]
+        for one in half:
+            for _ in range(callers.CALLS // 4):
+                one.begin(method, besieged.signed("a", method, b""), framing.REQUEST_LIMIT)
+        await_(lambda: besieged.server._callers._calls["a"] > callers.CALLS // 2)
+        for _ in range(20):
+            assert owner.call(besieged.name, Heartbeat("a")).result(PATIENCE) == Noted()
+        if besieged.name != "coordinator":
+            for one in half:
+                one.begin(framing.PUT, besieged.signed("a", framing.PUT, b""), BLOCK_LIMIT)
+            block = put(values(BLOCK_LIMIT), "a")
+            stored = owner.call(besieged.name, block).result(PATIENCE)
+            assert stored == Stored(block.header.digest)
+    finally:
+        owner.close()
+    besieged.still_serves()
 
 
 def test_what_does_not_come_is_not_waited_for(

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from grpc.aio import EOF
@@ -24,6 +24,7 @@ from secureps.wire.claims import Claim, claim_of
 from secureps.wire.codec import decode
 from secureps.wire.framing import NOT_TOLD
 from secureps.wire.intake import RETRY_SECONDS
+from secureps.wire.places import Connections, Place, Places
 
 Authenticate = Callable[[str, bytes, bytes], None]
 """(party, signed bytes, signature): raises Unsigned or UnknownParty."""
@@ -48,6 +49,8 @@ class Callers:
         self._name, self._run, self._authenticate = name, run, authenticate
         self._challenges = Challenges()
         self._calls: Counter[str] = Counter()
+        self._connections = Connections()
+        self._places: list[Places] = []
 
     @contextmanager
     def admitted(self, method: str, context: Any) -> Iterator[Claim]:
@@ -70,34 +73,23 @@ class Callers:
         self._challenges.use(claim)
         if claim.run and (ours := self._run()) and claim.run != ours:
             raise WrongRun(other_run(claim.party, claim.run, ours))
-        if self._calls[claim.party] >= CALLS:
-            raise Busy(
-                f"{CALLS} calls of {claim.party} are under way", random.uniform(*RETRY_SECONDS)
-            )
+        self._make_room(claim.party, context.peer())
         self._calls[claim.party] += 1
         try:
             yield claim
         finally:
             self._calls[claim.party] -= 1
 
+    def places(self, most: int, each: int) -> Places:
+        """Of which a call takes one; where a party has no room for more calls, those there go."""
+        made = Places(most, each, self._connections)
+        self._places.append(made)
+        return made
 
-class Places:
-    """Calls that go on at once: `most` in all and `each` of one party; the others wait in turn.
-
-    One party that holds its own for as long as it may leaves the rest to the others.
-    """
-
-    def __init__(self, most: int, each: int) -> None:
-        self._all = asyncio.Semaphore(most)
-        self._own: defaultdict[str, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(each)
-        )
-
-    @asynccontextmanager
-    async def taken(self, party: str) -> AsyncIterator[None]:
-        """Waits for a place and holds it; `party` is authenticated, so that names are few."""
-        async with self._own[party], self._all:
-            yield
+    def _make_room(self, party: str, peer: str) -> None:
+        if self._calls[party] < CALLS or any(each.oust(party, peer) for each in self._places):
+            return
+        raise Busy(f"{CALLS} calls of {party} are under way", random.uniform(*RETRY_SECONDS))
 
 
 async def arrived(context: Any) -> bytes | None:
@@ -110,13 +102,15 @@ async def arrived(context: Any) -> bytes | None:
     return None if data is EOF else data
 
 
-async def sent(context: Any, data: bytes) -> None:
+async def sent(context: Any, data: bytes, place: Place | None = None) -> None:
     """Sends a message; Unreachable if nobody takes it."""
     try:
         async with asyncio.timeout(STALLED):
             await context.write(data)
     except TimeoutError:
         raise Unreachable(f"nothing was read for {STALLED:.0f} seconds") from None
+    if place is not None:
+        place.move()
 
 
 async def request(context: Any, claim: Claim, limit: int) -> Any:

@@ -32,7 +32,6 @@ from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Stor
 from secureps.wire.callers import (
     Authenticate,
     Callers,
-    Places,
     arrived,
     request,
     sent,
@@ -59,6 +58,7 @@ from secureps.wire.framing import (
 )
 from secureps.wire.health import Health
 from secureps.wire.intake import Intake
+from secureps.wire.places import Place
 from secureps.wire.transport import COORDINATOR, Endpoint, told
 
 WATCH_QUEUE = 1024
@@ -86,7 +86,7 @@ class _Server(ABC):
         self._endpoint = endpoint
         self._listen = listen
         self._callers = Callers(name, lambda: endpoint.run, authenticate)
-        self._telling = Places(TELLING, TELLING_EACH)
+        self._telling = self._callers.places(TELLING, TELLING_EACH)
         self._health = Health(self.SERVICE)
         self._started: Future[int] = Future()
         name = f"{self.SERVICE.rpartition('.')[2].lower()}-rpc"
@@ -170,7 +170,7 @@ class _Server(ABC):
     async def _tell(self, _: Any, context: Any) -> bytes:
         async def answered() -> bytes:
             with self._callers.admitted(self.TELL, context) as claim:
-                async with self._telling.taken(claim.party):
+                async with self._telling.taken(claim.party, context.peer()):
                     message = told_alone(await request(context, claim, REQUEST_LIMIT))
                 answer = await _answer(self._endpoint.request(claim.party, message))
                 return encode(self._answered(claim.party, message, answer))
@@ -217,7 +217,7 @@ class CoordinatorServer(_Server):
                 loop.call_soon_threadsafe(_push, queue, order)
 
         with self._callers.admitted(WATCH, context) as claim:
-            async with self._telling.taken(claim.party):
+            async with self._telling.taken(claim.party, context.peer()):
                 message = await request(context, claim, REQUEST_LIMIT)
             if not isinstance(message, Subscribe):
                 raise Malformed(f"Watch takes Subscribe, not {type(message).__name__}")
@@ -263,8 +263,8 @@ class ShardServer(_Server):
     ) -> None:
         super().__init__(name, endpoint, listen, authenticate)
         self._intake = Intake(in_flight_bytes, max_block_bytes)
-        self._uploads = Places(TRANSFERS, TRANSFERS_EACH)
-        self._downloads = Places(TRANSFERS, TRANSFERS_EACH)
+        self._uploads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
+        self._downloads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
 
     @property
     def bytes_in_flight(self) -> int:
@@ -286,13 +286,13 @@ class ShardServer(_Server):
     async def _put(self, _: Any, context: Any) -> bytes:
         async def stored() -> bytes:
             with self._callers.admitted(PUT, context) as claim:
-                async with self._uploads.taken(claim.party):
-                    came = await self._upload(context, claim)
+                async with self._uploads.taken(claim.party, context.peer()) as place:
+                    came = await self._upload(context, claim, place)
                 return encode(came if isinstance(came, Stored) else await _answer(came))
 
         return await _or_refused(context, stored())
 
-    async def _upload(self, context: Any, claim: Claim) -> Stored | Future[Any]:
+    async def _upload(self, context: Any, claim: Claim, place: Place) -> Stored | Future[Any]:
         """Takes a Put in; nothing of its payload is counted before it is there."""
         envelope, length, begin = open_frame(await arrived(context) or b"")
         message = decode(claim.envelope(envelope))
@@ -307,22 +307,23 @@ class ShardServer(_Server):
             del begin  # no piece is held while the next one is on its way
             while (piece := await arrived(context)) is not None:
                 upload.add(piece)
+                place.move()
                 del piece
             return upload.hand_over(self._endpoint)
 
     async def _get(self, _: Any, context: Any) -> None:
         async def fetched() -> None:
             with self._callers.admitted(GET, context) as claim:
-                async with self._telling.taken(claim.party):
+                async with self._telling.taken(claim.party, context.peer()):
                     message = await request(context, claim, HEADER_LIMIT)
                 if not isinstance(message, GetBlock | GetSum):
                     raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
-                async with self._downloads.taken(claim.party):
+                async with self._downloads.taken(claim.party, context.peer()) as place:
                     reply = await _answer(self._endpoint.request(claim.party, message))
                     if not isinstance(reply, Payload):
                         raise InternalError(f"Get answered by a {type(reply).__name__}")
                     for piece in pieces(encode(reply), part(reply, message)):
-                        await sent(context, piece)
+                        await sent(context, piece, place)
 
         await _or_refused(context, fetched())
 
