@@ -217,6 +217,21 @@ def exit_status(error: SecurepsError) -> int:
     return MISCONFIGURED if mend else 1
 
 
+def blamed(line: str) -> tuple[str, type[SecurepsError]]:
+    """The last line of a process without whose fault it is, and an error that says whose.
+
+    Who tells of that process's end says it with this one: a line has one blame. What is no
+    script's, no rule's and not our own fault is the operator's, who started the process.
+    """
+    faults = {kind.fault for kind in ERRORS.values()}
+    text, bracket, ending = line.rpartition(" (")
+    fault = ending.removesuffix(" fault)")
+    if not bracket or fault == ending or fault not in faults:
+        return line, OperatorError
+    own = (ScriptFailed, RuleFailed, InternalError)
+    return text, next((kind for kind in own if kind.fault == fault), OperatorError)
+
+
 def from_wire(name: str, text: str, retry_after: float | None) -> SecurepsError:
     """The error that another process raised; an unknown name becomes `InternalError`."""
     kind = ERRORS.get(name, InternalError)

@@ -113,13 +113,13 @@ ELSEWHERE = {
     ),
     "... is open to others: chmod 600 ...": ("test_keyring.py", "chmod 600 "),
     "the run is founded on another file than the one that this client was given: ask for the "
-    "plan's file of version 0, and give that: --set initial=FILE (the sender's fault)": (
+    "plan's file of version 0, and give that as the setting initial (the sender's fault)": (
         "test_initial.py",
         "founded on another file than the one that this client was given",
     ),
-    "version 0 of the run is not the model of the file that this client was given (--set "
-    "initial=FILE); nothing was trained: ask the run's operator which file it is founded on (the "
-    "sender's fault)": (
+    "version 0 of the run is not the model of the file that this client was given (the "
+    "setting initial); nothing was trained: ask the run's operator which file it is founded on "
+    "(the sender's fault)": (
         "test_initial.py",
         "version 0 of the run is not the model of the file",
     ),

@@ -43,9 +43,7 @@ FITTED = {
         "what fit returned: tensor ... has a value that is not a finite float32; nothing was "
         "sent: mend the script"
     ),
-    "raise": (
-        "... raised ... (...:...); mend the script or its settings, --verbose shows the traceback"
-    ),
+    "raise": ("... raised ... (...:...); mend the script or its settings"),
     "loss": "fit: ...; nothing was sent: mend the script",
 }
 FITTED |= {"dtype": FITTED["shape"], "inf": FITTED["nan"]}

@@ -404,7 +404,9 @@ def test_a_model_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_partition_is_explained(tmp_path: Path) -> None:
     app = Script(write(tmp_path, CLIENT_APP)).make({})
-    with pytest.raises(ConfigError, match=r"KeyError: 'partition-id' .*--set partition=0"):
+    with pytest.raises(
+        ConfigError, match=r"KeyError: 'partition-id' .*settings partition and partitions say it"
+    ):
         app.parameters(1)
 
 

@@ -364,7 +364,7 @@ def made(path: Path, **settings: Setting) -> Trainer:
 
 
 def test_an_app_without_an_initial_model_says_how_to_give_one(tmp_path: Path) -> None:
-    advice = r"no initial model: .*`secureps flower PLAN`.*--set initial=FILE"
+    advice = r"no initial model: .*`secureps flower PLAN`.*the setting initial"
     with pytest.raises(ConfigError, match=advice):
         made(write(tmp_path, MESSAGES)).parameters(1)
     with pytest.raises(ConfigError, match=advice):

@@ -12,7 +12,7 @@ from secureps.client.runner import read_settings
 from secureps.client.script import Script
 from secureps.client.settings import Asked
 from secureps.config import FederationSection
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, ScriptFailed
 from secureps.policy.plan import load_plan
 from secureps.run.folder import Cast, RunFolder
 from secureps.run.up import Order, Troupe
@@ -80,3 +80,34 @@ def test_whoever_looks_at_all_settings_knows_them_all() -> None:
     assert {**asked} == {"aplha": 1, "beta": 2}
     assert "alpha" not in asked
     asked.refuse_misspelt()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"row": 3}, "'rows' is not given; did you mean row? given are row"),
+        ({"partition": 0}, "'rows' is not given; given are partition"),
+        ({}, "'rows' is not given; no setting is"),
+    ],
+)
+def test_a_setting_that_a_script_misses_is_named_with_the_nearest(
+    given: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "def make(settings):\n    return settings['rows']\n"
+        "def make_evaluator(settings):\n    return settings['rows']\n"
+        "def central(settings):\n    return settings['rows']\n"
+    )
+    script = Script(path)
+    for line, call in ((2, script.make), (4, script.make_evaluator), (6, script.central)):
+        with pytest.raises(ScriptFailed) as raised:
+            call(given)
+        assert f"raised MissingSetting: {text} (script.py:{line} in " in str(raised.value)
+
+
+def test_a_missing_setting_is_a_key_error_of_its_key() -> None:
+    """A script may ask for one that it can do without, as of any dictionary."""
+    with pytest.raises(KeyError) as raised:
+        Asked({"row": 1})["rows"]
+    assert raised.value.args == ("rows",)

@@ -14,7 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
-from secureps.errors import OperatorError
+from secureps.errors import (
+    InternalError,
+    OperatorError,
+    RuleFailed,
+    ScriptFailed,
+    SecurepsError,
+)
 from secureps.run import supervisor as module
 from secureps.run.gate import SIGNALS
 from secureps.run.supervisor import Died, Finished, Program, Supervisor
@@ -207,6 +213,32 @@ def test_what_no_restart_mends_is_not_restarted(tmp_path: Path) -> None:
             OperatorError, match=r"^client cannot take part, and no restart mends .*: no such key; "
         ):
             until(lambda: bool(supervisor.poll()))
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("the script's", ScriptFailed),
+        ("the rule's", RuleFailed),
+        ("the operator's", OperatorError),
+        ("the sender's", OperatorError),
+        ("our own", InternalError),
+        ("the moon's", None),
+    ],
+)
+@pytest.mark.parametrize("status", [1, 78])
+def test_the_end_of_a_process_has_one_blame(
+    status: int, fault: str, kind: type[SecurepsError] | None, tmp_path: Path
+) -> None:
+    """Its last line says whose fault it was; who tells of it says the same, and once."""
+    line = f"error: make raised KeyError: 'rows' (a.py:3) ({fault} fault)"
+    with Supervisor(tmp_path, restarts=0) as supervisor:
+        supervisor.start(program("client", f'print("{line}"); raise SystemExit({status})', True))
+        with pytest.raises(SecurepsError) as raised:
+            until(lambda: bool(supervisor.poll()))
+    assert type(raised.value) is (kind or OperatorError)
+    assert str(raised.value).count(" fault)") == (kind is None)
+    assert "KeyError: 'rows' (a.py:3)" in str(raised.value)
 
 
 def test_who_may_finish_finishes_and_others_may_not(tmp_path: Path) -> None:

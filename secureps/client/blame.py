@@ -1,6 +1,7 @@
 """When the data holder's own code fails: one line that says what raised, and where.
 
-Its traceback is for whoever wrote the code, and goes to the log at DEBUG (`--verbose`). What
+Its traceback is for whoever wrote the code, and goes to the log at DEBUG (`secureps
+join --verbose`). What
 must not live here: what a trainer is asked, and whether its client goes on.
 """
 
@@ -57,6 +58,5 @@ def blamed(what: str, whose: str = "") -> Iterator[None]:
     except (Exception, SystemExit) as error:
         log.debug("%s failed", what, exc_info=error)
         raise ScriptFailed(
-            f"{what} raised {told(error)} ({where(error)}); mend the script or its settings, "
-            "--verbose shows the traceback"
+            f"{what} raised {told(error)} ({where(error)}); mend the script or its settings"
         ) from error

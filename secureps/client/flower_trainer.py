@@ -203,7 +203,7 @@ class FlowerTrainer:
         return (
             f"{self._app.where}: no initial model: {why}; the plan's author makes one, by "
             "`secureps flower PLAN` of the app's ServerApp, or as a safetensors file, and gives it "
-            "to every holder: --set initial=FILE, and in the plan: initial"
+            "to every holder, as the setting initial, and in the plan: initial"
         )
 
     # --- messages -----------------------------------------------------------------
@@ -402,7 +402,7 @@ def told(error: Exception) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
     hint = ""
     if isinstance(error, KeyError) and error.args[:1] and error.args[0] in NODE.values():
-        hint = "; it is set by --set partition=0 --set partitions=6"
+        hint = "; the settings partition and partitions say it, such as 0 and 6"
     return f"{text} ({Path(at.filename).name}, line {at.lineno}){hint}"
 
 

@@ -41,6 +41,6 @@ def refuse_other_start(
     if not np.array_equal(layout.flatten(initial), served):
         raise WrongRun(
             "version 0 of the run is not the model of the file that this client was given "
-            "(--set initial=FILE); nothing was trained: ask the run's operator which file it is "
+            "(the setting initial); nothing was trained: ask the run's operator which file it is "
             "founded on"
         )

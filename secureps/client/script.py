@@ -118,13 +118,13 @@ class Script:
         """Who judges on the federation's held-out records, if the script can tell."""
         build = getattr(self._source, "make_evaluator", None)
         with blamed("make_evaluator(settings)"):
-            return None if build is None else cast(Evaluator | None, build(settings))
+            return None if build is None else cast(Evaluator | None, build(Asked(settings)))
 
     def central(self, settings: Mapping[str, Setting]) -> EvaluateResult | None:
         """What one party that held everything would reach, if the script can tell."""
         train = getattr(self._source, "central", None)
         with blamed("central(settings)"):
-            return None if train is None else cast(EvaluateResult, train(settings))
+            return None if train is None else cast(EvaluateResult, train(Asked(settings)))
 
 
 def _load(path: Path) -> ModuleType:

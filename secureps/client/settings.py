@@ -6,11 +6,24 @@ What must not live here: where settings come from (`client.runner`, `run`), and 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
+from secureps.spelling import meant
+
+
+class MissingSetting(KeyError):
+    """A script asks for a setting that it was not given; its text names the nearest that it was."""
+
+    def __init__(self, key: str, given: Iterable[str]) -> None:
+        super().__init__(key)
+        self._given = tuple(given)
+
+    def __str__(self) -> str:
+        hint = meant(self.args[0], self._given) if self._given else "no setting is"
+        return f"{self.args[0]!r} is not given; {hint.replace('known are', 'given are')}"
 
 
 class Asked(dict[str, Any]):
@@ -22,6 +35,8 @@ class Asked(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         self._asked.add(key)
+        if not super().__contains__(key):
+            raise MissingSetting(key, super().keys())
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:

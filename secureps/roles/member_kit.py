@@ -135,7 +135,7 @@ class MemberKit:
         if self.initial and founded and self.initial != founded:
             raise WrongRun(
                 "the run is founded on another file than the one that this client was given: ask "
-                "for the plan's file of version 0, and give that: --set initial=FILE"
+                "for the plan's file of version 0, and give that as the setting initial"
             )
 
     def _agree(self, welcome: Welcome) -> None:

@@ -152,7 +152,7 @@ def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
     model = folder / MODEL
     for text in (
         f"plan: {folder / PLAN}",
-        f"version 0: {model}; give it to every holder: --set initial={model}",
+        f"version 0: {model}; give it to every holder: `secureps join --set initial={model}`",
     ):
         console.print(text, soft_wrap=True, highlight=False, markup=False)
 

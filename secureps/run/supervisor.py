@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from secureps.errors import MISCONFIGURED, OperatorError
+from secureps.errors import MISCONFIGURED, OperatorError, blamed
 from secureps.foreign import crashed, fatal
 from secureps.run import reaper
 from secureps.run.gate import Gate
@@ -142,7 +142,8 @@ class Supervisor:
 
         Raises:
             OperatorError: a process died once more than it may, or twice in the same way, or says
-                that no restart helps.
+                that no restart helps; ScriptFailed, RuleFailed or InternalError, if its last line
+                says that it is their fault.
         """
         with self._gate.closed():  # Popen holds a lock while it looks
             return tuple(self._news())
@@ -218,19 +219,20 @@ class Supervisor:
 
     def _died(self, running: _Running, code: int) -> Died:
         name, tail = running.program.name, self.tail(running.program.name)
-        how, last = _how(code), (tail or ("",))[-1].removeprefix("error: ")  # of another error
+        how, said = _how(code), (tail or ("",))[-1].removeprefix("error: ")  # of another error
+        last, kind = blamed(said)
         if code < 0 and (dump := self.tail(name, _DUMP_LINES)):
             place = crashed(dump)
             how, last = (f"{how} in {place}" if place else how), fatal(dump) or last
         if code == MISCONFIGURED:
             del self._running[name]
-            raise OperatorError(
+            raise kind(
                 f"{name} cannot take part, and no restart mends that: {last}; see {self._log(name)}"
             )
         failure = (code, last)
         if failure == running.failure and code != 0 and -code not in _FROM_OUTSIDE:
             del self._running[name]
-            raise OperatorError(
+            raise kind(
                 f"{name} died twice in the same way, with {how}, and is not started again: "
                 f"{failure[1]}; see {self._log(name)}"
             )
@@ -239,7 +241,7 @@ class Supervisor:
             running.process = None
             del self._running[name]
             why = f": {last}" if last else ""
-            raise OperatorError(
+            raise kind(
                 f"{name} died {running.restarts + 1} times, at last with {how}{why}; "
                 f"see {self._log(name)}"
             )
