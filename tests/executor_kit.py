@@ -49,7 +49,6 @@ class Puppet:
         self.heard: list[tuple[str, Any]] = []
         self.applied: list[Any] = []
         self.wants = True
-        self.waits = True
         self.troubles: list[str] = []
         self.alarm: float | None = None
 
@@ -70,9 +69,9 @@ class Puppet:
             raise Malformed("no")
         return self.wants
 
-    def troubled(self, reason: str) -> list[Any] | None:
+    def troubled(self, reason: str) -> list[Any]:
         self.troubles.append(reason)
-        return [] if self.waits else None
+        return []
 
     def wake(self) -> float | None:
         return self.alarm

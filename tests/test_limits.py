@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import threading
 from pathlib import Path
@@ -10,10 +11,16 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import ConfigError, InternalError, OperatorError
+from secureps.errors import ConfigError, DiskFailed, InternalError, OperatorError
+from secureps.messages.requests import Heartbeat, PutBlock
+from secureps.roles.machine import Step, Work
 from secureps.service import process
 from secureps.service.clock import RealLoop
+from secureps.service.doorbell import Doorbell
 from secureps.service.limits import demand_descriptors, exhaustion
+from secureps.service.troubles import refused
+from tests.executor_kit import Stage
+from tests.test_executor import HEADER
 
 
 def no_thread(self: Any) -> None:
@@ -60,6 +67,60 @@ def test_a_process_that_is_refused_something_ends_with_an_operators_error(
     party = process.Party("a", None, None, tmp_path / "state")  # type: ignore[arg-type]
     with pytest.raises(OperatorError, match=r"no new thread can be started .*start it again"):
         process.run_process(party, {}, lambda *_: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ["threads", "descriptors"])
+def test_want_is_noticed_although_all_who_meet_it_are_silent(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC's own threads swallow it: two looks in succession end the process."""
+
+    def refuse(*args: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    probing, looks = process.Probing(), 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        probing.look()
+
+    with monkeypatch.context() as full:
+        full.setattr(
+            *((threading.Thread, "start", no_thread) if what == "threads" else (os, "open", refuse))
+        )
+        probing.look()
+    probing.look()
+    monkeypatch.setattr(
+        *((threading.Thread, "start", no_thread) if what == "threads" else (os, "open", refuse))
+    )
+    with Doorbell() as bell, pytest.raises((RuntimeError, OSError)) as caught:
+        bell.wait(0.001, look)
+    assert looks == 2
+    assert exhaustion(caught.value)
+
+
+@pytest.mark.parametrize("where", ["payload", "work"])
+def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
+    """A full disk is waited for; this is not, wherever it is met."""
+    want = OSError(errno.EMFILE, "Too many open files")
+    disk = DiskFailed("spool: cannot write: Too many open files")
+    disk.__cause__ = want
+    for error in (want, disk):
+        assert not refused(error)
+        stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+        stage.hands.result = error
+
+        def keep(request: Any, payload: bytes) -> None:
+            raise error  # noqa: B023
+
+        stage.hands.keep = keep  # type: ignore[method-assign]
+        if where == "payload":
+            stage.executor.request("a", PutBlock(HEADER, b"abc"))
+        else:
+            stage.executor.request("a", Heartbeat("a"))
+        stage.play()
+        assert exhaustion(stage.executor.halted.exception())
 
 
 def test_room_is_made_for_everybody_or_the_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from secureps.errors import DiskFailed, NotReady, UnknownParty
+from secureps.errors import DiskFailed, NotReady, OperatorError, UnknownParty
+from secureps.messages.charge import Charge
 from secureps.messages.encoding import payload_digest
 from secureps.messages.records import Incarnated
-from secureps.messages.requests import Heartbeat, Noted, Payload, PutBlock, Trouble
+from secureps.messages.requests import (
+    AskStatus,
+    GetBlock,
+    Heartbeat,
+    Noted,
+    Payload,
+    PutBlock,
+    Trouble,
+)
 from secureps.roles.machine import (
     COORDINATOR,
     HANDS,
@@ -22,12 +34,12 @@ from secureps.roles.machine import (
     Call,
     Step,
     Work,
-    WorkFailed,
 )
 from secureps.roles.own_disk import OwnDisk
 from secureps.run.simulation import Conditions, Simulation
 from secureps.service.troubles import AGAIN_SECONDS
 from secureps.store import checkpoint
+from secureps.store.budget import BudgetLedger
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.spool import DiskSpool, MemorySpool
 from tests.executor_kit import Stage
@@ -147,6 +159,56 @@ def test_checkpoints_that_cannot_be_written_are_told_whatever_else_waits(
     play(simulation, disk, 1, shown)
 
 
+@pytest.mark.parametrize("what", ["journal", "outbox"])
+def test_a_client_waits_for_its_own_disk_and_trains_no_update_twice(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    disk, own = Disk(), "client-02"
+    journal, spool = {own: GuardedJournal(disk)}, {own: GuardedSpool(disk)}
+    conditions = Conditions(
+        journal=lambda name: (what == "journal" and journal.get(name)) or MemoryJournal(),
+        spool=lambda name: (what == "outbox" and spool.get(name)) or MemorySpool(),
+    )
+    simulation = small_federation(small_plan(), tmp_path, conditions)
+    simulation.run(lambda: simulation.versions()["all"] >= 1)
+    disk.full = True
+    simulation.run(lambda: disk.refusals > 2)
+    assert any("the disk of this process refuses" in line for line in caplog.messages)
+    disk.full = False
+    simulation.run()
+    assert dropped(simulation) == []
+    assert same(simulation.model(), unharmed()[0])
+    trainer = simulation.parties[own].hands._holdings.trainer  # type: ignore[attr-defined]
+    assert trainer.fits == 4
+
+
+def test_a_coordinator_whose_journal_is_full_answers_and_shows_it(tmp_path: Path) -> None:
+    disk = Disk()
+    journal = {"coordinator": GuardedJournal(disk)}
+    conditions = Conditions(journal=lambda name: journal.get(name) or MemoryJournal())
+    simulation = small_federation(small_plan(), tmp_path, conditions)
+    simulation.run(lambda: simulation.versions()["all"] >= 1)
+    disk.full = True
+    simulation.run(lambda: disk.refusals > 0)
+    coordinator = simulation.parties["coordinator"]
+    seen = coordinator.request("shard-0", AskStatus())
+    said = coordinator.request("client-00", Heartbeat("client-00"))
+    foreign = coordinator.request("nobody", AskStatus())
+    simulation.run(lambda: seen.done() and said.done() and foreign.done())
+    assert disk.full
+    assert any(
+        "coordinator waits for its own disk" in group.reason for group in seen.result().groups
+    )
+    waits = said.exception()
+    assert isinstance(waits, NotReady)
+    assert waits.retry_after == AGAIN_SECONDS
+    assert isinstance(foreign.exception(), UnknownParty)
+    disk.full = False
+    simulation.run()
+    assert same(simulation.model(), unharmed()[0])
+
+
 # --- the executor -----------------------------------------------------------------
 
 
@@ -213,18 +275,9 @@ def test_a_work_is_done_again_until_the_disk_does_it() -> None:
     assert stage.machine.heard[-1] == (HANDS, "done")
 
 
-def test_a_role_that_does_not_wait_hears_of_the_work_that_failed() -> None:
-    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
-    stage.machine.waits = False
-    stage.hands.result = error = DiskFailed("outbox: cannot write: No space left on device")
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
-    assert stage.machine.heard[-1] == (HANDS, WorkFailed("task", error))
-
-
 def test_an_answer_that_cannot_be_kept_is_kept_later() -> None:
-    payload = b"abc"
-    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    payload, ask = b"abc", GetBlock(bytes(32), "all", 1, 0)
+    stage = Stage(lambda s, e: Step([], [Call("there", ask)] if s == "a" else []))
     disk, keep = Disk(), stage.hands.keep
     failures = iter([DiskFailed("full"), DiskFailed("full")])
 
@@ -239,7 +292,7 @@ def test_an_answer_that_cannot_be_kept_is_kept_later() -> None:
     stage.line.calls[0][2].set_result(Payload(payload_digest(payload), payload))
     stage.play()
     assert stage.hands.kept["kept"] == payload
-    assert stage.machine.heard[-1] == ("there", Answered(Noted(), Payload(payload_digest(payload))))
+    assert stage.machine.heard[-1] == ("there", Answered(ask, Payload(payload_digest(payload))))
     assert not disk.full
 
 
@@ -306,3 +359,47 @@ def test_a_journal_whose_disk_is_full_goes_on_when_there_is_space(tmp_path: Path
     again = SqliteJournal(path)
     assert [record for _, record in again.replay()] == [Incarnated(1), *many]
     again.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of one MiB of its own, that is filled and emptied by a file."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("a disk of its own needs root, and leave to mount one")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    big = folder / "big"
+    with suppress(OSError), big.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    return big
+
+
+def test_ledgers_and_journals_on_a_real_full_disk_say_so_and_go_on(small_disk: Path) -> None:
+    ledger = BudgetLedger(small_disk / "ledgers" / "a.db")
+    run, spent = bytes(32), Charge("a", "all", 0, 1.0, 0.01, 1)
+    journal = SqliteJournal(small_disk / "journal.db")
+    journal.append(0.0, [Incarnated(1)])
+    big = fill(small_disk)
+    for refuses in (
+        lambda: ledger.charge(run, spent),
+        lambda: journal.append(1.0, [Incarnated(number) for number in range(2, 500)]),
+        lambda: SqliteJournal(small_disk / "other.db"),
+        lambda: DiskSpool(small_disk / "spool").put("a", bytes(9999)),
+    ):
+        with pytest.raises((DiskFailed, OperatorError)) as caught:
+            refuses()
+        assert type(caught.value) is DiskFailed, caught.value
+    big.unlink()
+    ledger.charge(run, spent)
+    journal.append(1.0, [Incarnated(2)])
+    journal.close()
+    assert [fact for _, fact in ledger.facts()] == [spent]

@@ -49,7 +49,7 @@ def run(state, machine):
     def build(stores, around):
         return Executor("shard-0", machine, stores.journal, around, Hands())
     party = process.Party("shard-0", own, roster, Path(state))
-    serve = partial(ShardServer, in_flight_bytes=1, max_block_bytes=1)
+    serve = partial(ShardServer, "shard-0", in_flight_bytes=1, max_block_bytes=1)
     return process.run_process(party, {}, build, serve, process.settle(Path(state), "127.0.0.1:0"))
 """
 

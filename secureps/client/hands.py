@@ -69,6 +69,7 @@ from secureps.roles.tasks import (
     SealedUpdate,
     Sweep,
 )
+from secureps.service.troubles import refused
 from secureps.store.spool import Spool
 
 Tensors = dict[str, NDArray[Any]]
@@ -187,10 +188,15 @@ class MemberHands:
         base = self._assemble(task)
         result, training = self._trained(task, base)
         trained = time.perf_counter()
-        made = {aim: self._seal(aim, base, result, task, kinds) for aim in task.aims}
-        sealed = time.perf_counter()
-        own = {spec.name: result.parameters[spec.name] for spec in self._layout().local}
-        LocalTensors(self._holdings.local).save(task.model, base, own)
+        try:
+            made = {aim: self._seal(aim, base, result, task, kinds) for aim in task.aims}
+            sealed = time.perf_counter()
+            own = {spec.name: result.parameters[spec.name] for spec in self._layout().local}
+            LocalTensors(self._holdings.local).save(task.model, base, own)
+        except Exception as error:
+            if refused(error):  # done again when the disk works again, and not trained again
+                self._early = (task, result, training)
+            raise
         figures = (
             Figure("training_seconds", training),
             Figure("encryption_seconds", sealed - trained),

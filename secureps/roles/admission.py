@@ -7,6 +7,7 @@ already are checked by the machines. What must not live here: state, payloads, d
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from secureps.config import PrioritySection
 from secureps.crypto.cipher import Opening
@@ -189,6 +190,16 @@ def check_part(part: Checkpointed) -> None:
     """
     if _FILE.fullmatch(part.file) is None or part.size < 0:
         raise Malformed(f"{part.shard}: no file of a checkpoint: {part.file!r:.80}")
+
+
+def check_digests(shard: str, group: str, owned: Sequence[int], digests: Sequence[bytes]) -> None:
+    """Malformed unless there is one digest for each block of a group that a shard owns."""
+    if (
+        not owned
+        or len(digests) != len(owned)
+        or any(len(digest) != DIGEST_BYTES for digest in digests)
+    ):
+        raise Malformed(f"{shard}: it holds {len(owned)} blocks of {group}, each one digest")
 
 
 def check_header(plan: Plan, layout: GroupLayout, header: BlockHeader, role: str) -> None:

@@ -69,7 +69,7 @@ from secureps.roles import (
     repeating,
     speaking,
 )
-from secureps.roles.admission import check_part, check_prepared
+from secureps.roles.admission import check_digests, check_part, check_prepared
 from secureps.roles.charter import Charter
 from secureps.roles.federation import Federation
 from secureps.roles.group_state import GroupState, Phase
@@ -144,6 +144,15 @@ class Coordinator:
     def troubled(self, reason: str) -> list[Any]:
         self._presence.trouble(COORDINATOR, reason)
         return []
+
+    def view(self, now: float, sender: str, message: Any) -> Any:
+        """As `Viewed`: the status, of which a full disk of its own is a part."""
+        if not isinstance(message, AskStatus):
+            return None
+        speaking.check(
+            "the coordinator", speaking.TO_COORDINATOR, self._charter.roster, sender, message
+        )
+        return status(self._turn(now), self._telemetry.newest, self.servers)
 
     def wake(self) -> float | None:
         times = (self._until, self._presence.next_look)
@@ -290,7 +299,7 @@ class Coordinator:
         holding = self._at(group, Phase.HOLDING, cohort)
         state = holding or self._opening(group, cohort)
         if state is not None:
-            self._digests(turn, shard, group, sums)
+            check_digests(shard, group, turn.federation.owners(group).get(shard, ()), sums)
             (commit.held if holding else commit.held_again)(turn, state, shard, sums)
 
     def _missing(self, turn: Turn, sender: str, event: Missing) -> None:
@@ -369,7 +378,8 @@ class Coordinator:
             return
         if state.phase not in (Phase.PREPARING, Phase.FOUNDING):
             return
-        self._digests(turn, shard, event.group, event.blocks)
+        owned = turn.federation.owners(event.group).get(shard, ())
+        check_digests(shard, event.group, owned, event.blocks)
         check_prepared(self._plan, event, turn.federation.last_owner(event.group))
         section, result = self._plan.section.evaluation, None
         if section is not None and event.group == EVALUATION and event.version > 0:
@@ -488,12 +498,3 @@ class Coordinator:
         """The group, if it is at this step of this cohort; None if the message is late."""
         state = self._group(group)
         return state if state.phase is phase and state.number == cohort else None
-
-    def _digests(self, turn: Turn, shard: str, group: str, digests: tuple[bytes, ...]) -> None:
-        blocks = turn.federation.owners(group).get(shard, ())
-        if (
-            not blocks
-            or len(digests) != len(blocks)
-            or any(len(d) != DIGEST_BYTES for d in digests)
-        ):
-            raise Malformed(f"{shard}: it holds {len(blocks)} blocks of {group}, each one digest")

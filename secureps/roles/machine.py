@@ -12,7 +12,7 @@ threads, files, and anything of a single role.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Subscribe
@@ -137,6 +137,14 @@ class Step:
     effects: list[Any] = field(default_factory=list)
 
 
+@runtime_checkable
+class Viewed(Protocol):
+    """A role that can be looked at while nothing it does can be journalled."""
+
+    def view(self, now: float, sender: str, message: Any) -> Any:
+        """The answer to a request that changes nothing, None to any other; SecurepsErrors."""
+
+
 class Machine(Protocol):
     """A role. It raises a SecurepsError for a bad request, and then nothing has changed."""
 
@@ -152,11 +160,8 @@ class Machine(Protocol):
     def inspect(self, sender: str, message: Any) -> bool:
         """Before a payload is taken in: is it wanted? False if it is already held."""
 
-    def troubled(self, reason: str) -> list[Any] | None:
-        """The party's own disk refuses, or works again (no reason): effects that say so.
-
-        None: this role does not wait for it to work, and ends with the work that failed.
-        """
+    def troubled(self, reason: str) -> list[Any]:
+        """The party's own disk refuses, or works again (no reason): effects that say so."""
 
     def wake(self) -> float | None:
         """When to send the next `Tick`; None for never."""

@@ -67,7 +67,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.member_kit import MemberKit
 from secureps.roles.outgoing import Outgoing
-from secureps.roles.own_disk import Unwaiting
+from secureps.roles.own_disk import Alone
 from secureps.roles.pulse import Pulse
 from secureps.roles.releases import FOUNDED, Releases
 from secureps.roles.stopwatch import Stopwatch
@@ -75,7 +75,7 @@ from secureps.roles.tasks import Aim, Contribute, Contributed, Judged, Offer, Pr
 from secureps.roles.weighing import Weighing
 
 
-class Member(Unwaiting):
+class Member(Alone):
     """The machine of one client."""
 
     def __init__(self, kit: MemberKit) -> None:

@@ -11,11 +11,12 @@ from secureps.messages.requests import Trouble
 from secureps.roles.machine import COORDINATOR, Answered, Call, Step
 
 
-class Unwaiting:
-    """Of a role that ends where its disk refuses: its person is told, and starts it anew."""
+class Alone:
+    """Of a role whose disk is its own person's matter: its log says it, and nobody else hears."""
 
-    def troubled(self, reason: str) -> None:
+    def troubled(self, reason: str) -> list[Any]:
         """As `Machine.troubled`."""
+        return []
 
 
 class OwnDisk:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 from secureps.errors import (
     DamagedStore,
-    DiskFailed,
     Malformed,
     PeerError,
     SecurepsError,
@@ -29,7 +28,7 @@ from secureps.roles.machine import Answered, Failed
 from secureps.roles.speaking import check_answer
 from secureps.service.logs import tell
 from secureps.service.surroundings import Surroundings
-from secureps.service.troubles import AGAIN_SECONDS
+from secureps.service.troubles import AGAIN_SECONDS, refused
 
 PAYLOADS_IN_FLIGHT = 4
 """Calls with a payload that a party has open at a time."""
@@ -160,7 +159,7 @@ class Calls:
 
         def finish() -> None:
             error = kept.exception()
-            if isinstance(error, DiskFailed):  # our own: it is kept when the disk works again
+            if refused(error):  # our own disk: it is kept when the disk works again
                 again = partial(self._take_in, to, request, reply)
                 self._caller.later(again, AGAIN_SECONDS)
             elif isinstance(error, SecurepsError):

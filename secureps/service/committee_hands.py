@@ -18,7 +18,7 @@ from secureps.errors import ClientError, InternalError, Malformed
 from secureps.messages.submission import Receipt, enveloped_part, sharing_id
 from secureps.roles.committee_holder import CommitteeHolder
 from secureps.roles.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope, ShareDerived
-from secureps.service.executor import no_payload
+from secureps.service.hands import no_payload
 
 
 class CommitteeHands:

@@ -7,7 +7,7 @@ from pathlib import Path
 from secureps.errors import InternalError
 from secureps.roles.coordinator import Coordinator
 from secureps.roles.tasks import ManifestWritten, WriteManifest
-from secureps.service.executor import no_payload
+from secureps.service.hands import no_payload
 from secureps.store.checkpoint import FORMAT, Manifest, ShardFile, checkpoint_path, write_manifest
 
 

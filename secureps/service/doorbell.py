@@ -6,8 +6,10 @@ What must not live here: what happens at the end (`service.process`).
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -73,9 +75,18 @@ class Doorbell:
         with suppress(BlockingIOError):
             os.write(self._writer, bytes([_INSIDE]))
 
-    def wait(self) -> signal.Signals | None:
-        """The signal that came, or None if it was rung from inside; at once if it has been."""
+    def wait(
+        self, every: float | None = None, meanwhile: Callable[[], None] = lambda: None
+    ) -> signal.Signals | None:
+        """The signal that came, or None if it was rung from inside; at once if it has been.
+
+        Args:
+            every: seconds between two calls of `meanwhile`, whose errors end it; None: no calls.
+        """
         while True:
+            if not select.select([self._reader], [], [], every)[0]:
+                meanwhile()
+                continue
             for number in os.read(self._reader, 1):
                 if number in SIGNALS:
                     self._signalled = True

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from secureps.errors import (
     ClientError,
@@ -44,12 +44,15 @@ from secureps.roles.machine import (
     Step,
     Tick,
     Unwatched,
+    Viewed,
     Watch,
     WatchLost,
     Work,
     WorkFailed,
 )
 from secureps.service.calls import Calls
+from secureps.service.hands import Hands
+from secureps.service.limits import exhaustion
 from secureps.service.logs import tell
 from secureps.service.narrator import Narrator, facts
 from secureps.service.surroundings import Surroundings
@@ -58,22 +61,6 @@ from secureps.store.journal import Journal
 from secureps.wire.transport import settle
 
 T = TypeVar("T")
-
-
-class Hands(Protocol):
-    """What a role does outside its machine: long work, and everything with payloads."""
-
-    def work(self, task: Any) -> Any:
-        """Does a task; returns the event that reports its end, or None."""
-
-    def keep(self, request: Any, payload: bytes) -> None:
-        """Checks and stores the payload that came with a PutBlock or answers a request."""
-
-    def fetch(self, key: str) -> bytes:
-        """The payload that a machine named by `key`; a PeerError is the caller's answer."""
-
-    def seconds(self, task: Any) -> float:
-        """How long a task takes in virtual time."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -116,6 +103,7 @@ class Executor:
         self._waiting: set[Future[Any]] = set()
         self._watchers: dict[str, Callable[[Any], None]] = {}
         self._troubles = Troubles(party)
+        self._full: DiskFailed | None = None
         self._calls = Calls(party, around, self)
         self._tick: float | None = None
         self._cancel_watch: Callable[[], None] | None = None
@@ -269,12 +257,14 @@ class Executor:
         return NotReady(f"{self._party} waits for its own disk: {error}", AGAIN_SECONDS)
 
     def _disk(self, what: str, error: BaseException | None) -> None:
-        """The disk has refused to do something, or done it."""
+        """The disk has refused to do something, or done it; what is used up ends the process."""
+        if error is not None and exhaustion(error):
+            raise error
         if self._troubles.note(what, error):
             self._say_troubles()
 
     def _say_troubles(self) -> None:
-        for effect in self.machine.troubled(self._troubles.text) or ():
+        for effect in self.machine.troubled(self._troubles.text):
             self._perform(_Event(self._party, None), effect)
 
     # --- Caller -------------------------------------------------------------------
@@ -297,7 +287,20 @@ class Executor:
 
     # --- events -------------------------------------------------------------------
 
+    def _meanwhile(self, event: _Event) -> Any:
+        """What a request hears while nothing can be journalled: the view it wants, or to wait."""
+        try:
+            if isinstance(self.machine, Viewed):
+                seen = self.machine.view(self._loop.now(), event.sender, event.event)
+                return self._waits(self._full) if seen is None else seen
+        except SecurepsError as error:
+            return error
+        return self._waits(self._full)
+
     def _post(self, event: _Event) -> None:
+        if self._full is not None and event.answer is not None:
+            self._settle(event.answer, self._meanwhile(event))
+            return
         self._inbox.append(event)
         if not self._draining:
             self._draining = True
@@ -343,12 +346,15 @@ class Executor:
             try:
                 self._journal.append(self._loop.now(), records)
             except DiskFailed as error:
-                if self.machine.troubled(str(error)) is None:
-                    raise
                 self._draining = True  # nothing else is handled before, and nobody hears of these
+                self._full = error
                 self._disk("journal", error)
+                for item in (*(item for item, _ in handled), *self._inbox):
+                    if item.answer is not None:
+                        self._settle(item.answer, self._waits(error))
                 self.later(partial(self._commit_again, handled), AGAIN_SECONDS)
                 return
+            self._full = None
             self._disk("journal", None)
             self._meter.journalled(records)
             for record in records:
@@ -452,7 +458,7 @@ class Executor:
     def _worked(self, task: Any, done: Future[Any]) -> None:
         error = done.exception()
         self._disk(type(task).__name__, error)
-        if refused(error) and self.machine.troubled(self._troubles.text) is not None:
+        if refused(error):
             self.later(partial(self._perform, _Event(self._party, None), Work(task)), AGAIN_SECONDS)
         elif isinstance(error, SecurepsError):
             self._post(_Event(HANDS, WorkFailed(task, error)))
@@ -492,8 +498,3 @@ class Executor:
         self._cancel_watch = end
         if self._troubles.text:  # whoever is watched now may not have heard
             self._say_troubles()
-
-
-def no_payload(request: Any, payload: bytes) -> None:
-    """`Hands.keep` of a role that takes no payloads."""
-    raise Malformed(f"no payload is expected with a {type(request).__name__}")

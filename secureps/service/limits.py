@@ -7,7 +7,9 @@ it ends, says which limit it met, and is started again. What must not live here:
 from __future__ import annotations
 
 import errno
+import os
 import resource
+import threading
 
 from secureps.errors import ConfigError
 
@@ -47,6 +49,21 @@ def exhaustion(error: BaseException | None) -> str:
             return _told("file descriptors are used up", "-n", resource.RLIMIT_NOFILE)
         error = error.__cause__ or error.__context__
     return ""
+
+
+def probe() -> None:
+    """Opens a file and starts a thread, and nothing else.
+
+    Where neither can be had, threads of gRPC's own fail in silence: the process looks alive, and
+    its heartbeats go on.
+
+    Raises:
+        OSError, RuntimeError, MemoryError: as `exhaustion` names them.
+    """
+    os.close(os.open(os.devnull, os.O_RDONLY))
+    thread = threading.Thread(target=lambda: None, name="probe", daemon=True)
+    thread.start()
+    thread.join()
 
 
 def _told(what: str, option: str, kind: int) -> str:

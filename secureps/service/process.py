@@ -25,7 +25,7 @@ from secureps.service.clock import RealLoop
 from secureps.service.doorbell import Doorbell
 from secureps.service.executor import Executor
 from secureps.service.heap import give_back_payloads
-from secureps.service.limits import demand_descriptors, exhaustion
+from secureps.service.limits import demand_descriptors, exhaustion, probe
 from secureps.service.logs import tell
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.journal import SqliteJournal
@@ -43,6 +43,28 @@ GRACE = 1.0
 
 LAST_RESORT = 3.0
 """Seconds after a signal at which the process ends, whatever is still at work in it."""
+
+
+PROBE_SECONDS = 5.0
+"""Between two looks whether a file can be opened and a thread started."""
+
+
+class Probing:
+    """Of one process: once may be a moment's need of others, twice in succession is want."""
+
+    def __init__(self) -> None:
+        self._failed = False
+
+    def look(self) -> None:
+        """Raises what `limits.probe` does, the second time."""
+        try:
+            probe()
+        except (OSError, RuntimeError, MemoryError) as error:
+            if self._failed and exhaustion(error):
+                raise
+            self._failed = True
+        else:
+            self._failed = False
 
 
 class Server(Protocol):
@@ -152,7 +174,7 @@ def _run(
         if serve is not None:
             give_back_payloads()
             server = _listen(party, serve, executor, listen)
-        if (number := bell.wait()) is not None:
+        if (number := bell.wait(PROBE_SECONDS, Probing().look)) is not None:
             known = {"signal": number.name}
             tell(party.name, "Signal", f"ends on {number.name}", fields=known)
             _end_in_any_case()

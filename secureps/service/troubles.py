@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from secureps.errors import DiskFailed
+from secureps.service.limits import exhaustion
 from secureps.service.logs import tell
 
 AGAIN_SECONDS = 1.0
@@ -18,7 +19,7 @@ AGAIN_SECONDS = 1.0
 
 def refused(error: BaseException | None) -> bool:
     """Whether an error is the disk's, and the same may work later."""
-    return isinstance(error, DiskFailed | OSError)
+    return isinstance(error, DiskFailed | OSError) and not exhaustion(error)
 
 
 class Troubles:

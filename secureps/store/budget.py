@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from secureps.errors import BudgetSpent, OperatorError, PlanRefused
+from secureps.errors import BudgetSpent, DiskFailed, OperatorError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
 from secureps.messages.records import BudgetCharged
+from secureps.store.height import NO_SPACE
 from secureps.store.journal import SqliteJournal
 
 Fact = Charge | Release
@@ -148,6 +149,8 @@ class BudgetLedger:
             os.close(held)
 
     def _refused(self, error: OSError) -> OperatorError:
+        if error.errno in NO_SPACE:
+            return DiskFailed(f"{self.path}: cannot write: {error.strerror}")
         return OperatorError(
             f"{self.path}: {error.strerror}: what is spent must be kept over all runs; name "
             "another file by --ledger"

@@ -336,7 +336,7 @@ def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> bytes:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise DiskFailed(f"{path}: cannot write: {error.strerror}") from None
+        raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
     return hasher.digest()
 
 

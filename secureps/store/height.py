@@ -12,13 +12,17 @@ What must not live here: what a row is, and what a party does that finds itself 
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from secureps.errors import DamagedStore, OperatorError
+from secureps.errors import DamagedStore, DiskFailed, OperatorError
 from secureps.messages.encoding import DIGEST_BYTES, digest
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk that is full: it may work again."""
 
 PAGE = 4096
 """Bytes of a slot: what disks write whole."""
@@ -84,7 +88,8 @@ class Height:
             write_height(path, mark)
             self._file = os.open(path, os.O_WRONLY)
         except OSError as error:
-            raise OperatorError(f"{path}: cannot write: {error.strerror}") from None
+            refusal = DiskFailed if error.errno in NO_SPACE else OperatorError
+            raise refusal(f"{path}: cannot write: {error.strerror}") from error
         self._slot = 0
 
     def advance(self, mark: Mark) -> None:

@@ -28,7 +28,7 @@ from secureps.errors import DamagedStore, DiskFailed, InternalError, Malformed, 
 from secureps.messages import charge, records, stream_records
 from secureps.messages.encoding import digest, from_plain, to_plain
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.store.height import START, Height, Mark, height_path, read_height
+from secureps.store.height import NO_SPACE, START, Height, Mark, height_path, read_height
 
 Record = Any
 """An instance of a class of RECORDS."""
@@ -38,6 +38,9 @@ FORMAT = 2
 
 CHECKPOINT_PAGES = 64
 """Of SQLite's log, after which they are moved into the file: what one damaged page can take."""
+
+LEAST_ROOM = 1 << 16
+"""Bytes without which SQLite cannot make the files beside a journal."""
 
 _PAGE = 1000
 """Rows fetched at once by `replay`."""
@@ -177,8 +180,7 @@ class SqliteJournal:
                     self._base.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
-            refusal = DiskFailed if full else OperatorError
+            refusal = DiskFailed if _full(self._path, error) else OperatorError
             raise refusal(f"{self._path}: cannot write: {error}") from None
         self._seq, self._chain = seq, chain
         try:
@@ -255,7 +257,8 @@ class SqliteJournal:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # its log is like it
             base = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         except (sqlite3.Error, OSError) as error:
-            raise OperatorError(f"{self._path}: cannot open: {error}") from None
+            refusal = DiskFailed if _full(self._path, error) else OperatorError
+            raise refusal(f"{self._path}: cannot open: {error}") from error
         try:
             base.execute("PRAGMA journal_mode = WAL")
             base.execute("PRAGMA synchronous = FULL")
@@ -270,7 +273,8 @@ class SqliteJournal:
                 raise DamagedStore(f"{self._path}: not a journal of format {FORMAT}")
         except sqlite3.Error as error:
             base.close()
-            raise DamagedStore(f"{self._path}: {error}") from None
+            refusal = DiskFailed if _full(self._path, error) else DamagedStore
+            raise refusal(f"{self._path}: {error}") from None
         except BaseException:
             base.close()
             raise
@@ -374,6 +378,17 @@ def _body(record: Record) -> str:
         raise Malformed(f"{type(record).__name__} cannot be journalled: {error}") from None
 
 
+def _full(path: Path, error: Exception) -> bool:
+    """Whether a disk is full: where SQLite makes files it has other words for that."""
+    if isinstance(error, OSError):
+        return error.errno in NO_SPACE
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        left = os.statvfs(path.parent)
+        return left.f_bavail * left.f_frsize < LEAST_ROOM
+    return bool(code == sqlite3.SQLITE_FULL)
+
+
 def lock(path: Path) -> int:
     """An flock on a file beside the journal: SQLite drops its own locks between commits.
 
@@ -384,7 +399,8 @@ def lock(path: Path) -> int:
     try:
         held = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise OperatorError(f"{beside}: cannot open: {error.strerror}") from None
+        refusal = DiskFailed if error.errno in NO_SPACE else OperatorError
+        raise refusal(f"{beside}: cannot open: {error.strerror}") from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

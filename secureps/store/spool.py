@@ -118,7 +118,7 @@ class DiskSpool:
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            raise DiskFailed(f"{path}: cannot write: {error.strerror}") from None
+            raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
 
     def get(self, key: str) -> bytes:
         try:
