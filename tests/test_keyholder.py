@@ -234,7 +234,8 @@ def test_a_cohort_is_opened_block_by_block() -> None:
         key = f"{received_key('all', 0, block)}/{SUMS[block].hex()}"
         assert step == Step(effects=[Work(OpenSum("all", 0, block, key, 3))])
     headers = [opened_header(PLAN, RUN, "all", 0, b) for b in range(4)]
-    for header in headers[:3]:
+    first = [headers[block] for block in (2, 0, 1)]
+    for header in first:
         assert keys.give(HANDS, SumOpened(header, 0.5)) == Step()  # nothing before all are
     assert keys.give(HANDS, SumOpened(headers[3], 0.5)) == Step(
         [records.CohortReleased(make_cohort())],
@@ -253,25 +254,11 @@ def test_a_cohort_is_opened_block_by_block() -> None:
     sums, bound = tuple(h.digest for h in headers), cohort_digest(RUN, make_cohort())
     assert step == Step(
         effects=[
-            Work(Prune(tuple(h.key for h in headers))),
+            Work(Prune(tuple(h.key for h in (*first, headers[3])))),
             Call(COORDINATOR, requests.Opened(HOLDER, "all", 0, sums, bound)),
             Call(COORDINATOR, requests.Telemetry(HOLDER, "all", 1, figures)),
         ]
     )
-
-
-def test_what_it_opened_is_told_in_the_order_of_the_blocks() -> None:
-    """In whatever order they were fetched: each shard is given the digests of its own."""
-    keys = Keys().founded()
-    keys.order(opening())
-    told = []
-    for block in (2, 0, 3, 1):
-        keys.fetched(block)
-        keys.give(HANDS, SumOpened(opened_header(PLAN, RUN, "all", 0, block), 0.5))
-    for block in (3, 1, 0, 2):
-        told += keys.stored(block).effects
-    (opened,) = [e.message for e in told if isinstance(e, Call) and hasattr(e.message, "sums")]
-    assert opened.sums == tuple(opened_header(PLAN, RUN, "all", 0, b).digest for b in range(4))
 
 
 def test_the_grant_is_journalled_before_anything_is_fetched() -> None:
