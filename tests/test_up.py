@@ -271,12 +271,16 @@ def test_spent_budgets_end_the_run_before_its_time(
     script.write_text(EXAMINERS)
     plan = write_plan(tmp_path / "plan.toml", script=script)
     plan.write_text(plan.read_text().replace("budget = 50.0", "budget = 2.5"))
+    plan.write_text(plan.read_text().replace("clip = 16.0", "clip = 0.01"))
     monkeypatch.setenv("COLUMNS", "120")
     supervise_children(monkeypatch)
     assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", *SEEDED) == 0
     told = capsys.readouterr().out
     ending = "the privacy budget is spent: after version 1, another would bring 3 clients"
     assert ending in told
+    cuts = [line for line in told.splitlines() if "clip 0.01: cut to" in line]
+    assert len(cuts) == 1, "what a client's own log says of its update is repeated once"
+    assert re.match(r"client-0\d says: update norm ", cuts[0])
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
     assert summary["finished"].startswith(ending)
     assert summary["versions"] == {"all": 1}

@@ -17,6 +17,7 @@ from secureps.errors import PeerError, TooFew
 from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
+from secureps.run.echo import Echo
 from secureps.run.export import Model
 from secureps.run.folder import RunFolder
 from secureps.run.folding import folded
@@ -114,6 +115,7 @@ class Watch:
         self._began = self._moved_at - watched.before
         self._gone: dict[str, str] = {}
         self._told: set[str] = set()
+        self._echo = Echo(watched.folder.logs, watched.clients)
         self._unprotected = math.inf if watched.plan.section.privacy is None else None
 
     def __enter__(self) -> Watch:
@@ -176,6 +178,8 @@ class Watch:
         """Of processes that ended."""
         news = self._supervisor.poll()
         self.report(news, self._progress)
+        for line in self._echo.news():
+            self._progress.say(line, "yellow")
         self._gone |= {each.name: each.last for each in news if isinstance(each, Finished)}
 
     def _look(self) -> float:
