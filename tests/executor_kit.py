@@ -118,10 +118,10 @@ class Fingers:
             raise self.result
         return self.result
 
-    def keep(self, request: Any, payload: bytes) -> None:
+    def keep(self, request: Any, payload: bytes | memoryview) -> None:
         if payload == b"bad":
             raise Malformed("bad payload")
-        self.kept["kept"] = payload
+        self.kept["kept"] = bytes(payload)
 
     def fetch(self, key: str) -> bytes:
         return self.kept[key]

@@ -115,16 +115,16 @@ def longer(peer: HostilePeer) -> None:
 
 
 def not_below_q(peer: HostilePeer) -> None:
-    right = peer.put().payload
+    right = bytes(peer.put().payload)
     peer.ask(peer.owner(0), peer.put(payload=struct.pack("<Q", DATA_PRIME) + right[8:]))
 
 
 def of_another_layout(peer: HostilePeer) -> None:
-    peer.ask(peer.owner(0), peer.put(payload=peer.put().payload[:-8]))
+    peer.ask(peer.owner(0), peer.put(payload=bytes(peer.put().payload)[:-8]))
 
 
 def too_long_for_the_plan(peer: HostilePeer) -> None:
-    peer.ask(peer.owner(0), peer.put(payload=peer.put().payload + bytes(8)))
+    peer.ask(peer.owner(0), peer.put(payload=bytes(peer.put().payload) + bytes(8)))
 
 
 def to_the_other_shard(peer: HostilePeer) -> None:

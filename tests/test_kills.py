@@ -50,7 +50,7 @@ class Spool(MemorySpool):
         super().__init__()
         self._passed = passed
 
-    def put(self, key: str, payload: bytes) -> None:
+    def put(self, key: str, payload: bytes | memoryview) -> None:
         super().put(key, payload)
         self._passed("file")
 

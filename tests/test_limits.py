@@ -111,7 +111,7 @@ def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
         stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
         stage.hands.result = error
 
-        def keep(request: Any, payload: bytes) -> None:
+        def keep(request: Any, payload: bytes | memoryview) -> None:
             raise error  # noqa: B023
 
         stage.hands.keep = keep  # type: ignore[method-assign]

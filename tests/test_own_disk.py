@@ -81,7 +81,7 @@ class GuardedSpool(MemorySpool):
         super().__init__()
         self._disk = disk
 
-    def put(self, key: str, payload: bytes) -> None:
+    def put(self, key: str, payload: bytes | memoryview) -> None:
         self._disk.guard()
         super().put(key, payload)
 
@@ -221,7 +221,7 @@ def test_a_sender_is_asked_to_wait_whatever_the_disk_says(
         disk = Disk()
         keep = stage.hands.keep
 
-        def guarded(request: Any, payload: bytes) -> None:
+        def guarded(request: Any, payload: bytes | memoryview) -> None:
             disk.guard(error)  # noqa: B023
             keep(request, payload)  # noqa: B023
 
@@ -281,7 +281,7 @@ def test_an_answer_that_cannot_be_kept_is_kept_later() -> None:
     disk, keep = Disk(), stage.hands.keep
     failures = iter([DiskFailed("full"), DiskFailed("full")])
 
-    def guarded(request: Any, payload: bytes) -> None:
+    def guarded(request: Any, payload: bytes | memoryview) -> None:
         if (failure := next(failures, None)) is not None:
             raise failure
         keep(request, payload)

@@ -312,7 +312,7 @@ class TransportContract:
 
     def test_many_puts_at_once(self, world: Any, server: Echo) -> None:
         senders = {name: world.transport(name) for name in ("a", "b", "c", "d")}
-        sent = [(name, put(os.urandom(200_000), name)) for name in sorted(senders) * 8]
+        sent = [(name, put(os.urandom(50_000), name)) for name in sorted(senders) * 8]
         futures = [senders[name].call("shard-0", message) for name, message in sent]
         for future, (_, message) in zip(futures, sent):
             assert world.result(future) == Stored(message.header.digest)

@@ -132,7 +132,7 @@ class MemberHands:
         """The blocks that are here, by `roles.library.block_key`; for reading."""
         return self._cache
 
-    def keep(self, request: object, payload: bytes) -> None:
+    def keep(self, request: object, payload: bytes | memoryview) -> None:
         """Caches a published block; Malformed if it is no float32 block."""
         if not isinstance(request, GetBlock):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")

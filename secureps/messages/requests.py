@@ -411,7 +411,7 @@ class PutBlock:
     """
 
     header: BlockHeader
-    payload: bytes = b""
+    payload: bytes | memoryview = b""
     offset: int = 0
 
 

@@ -43,7 +43,7 @@ class CommitteeHands:
     def seconds(self, task: object) -> float:
         return 0.0
 
-    def keep(self, request: object, payload: bytes) -> None:
+    def keep(self, request: object, payload: bytes | memoryview) -> None:
         no_payload(request, payload)
 
     def fetch(self, key: str) -> bytes:

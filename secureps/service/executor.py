@@ -277,7 +277,7 @@ class Executor:
         """By the hands."""
         return self._beside(partial(self.hands.fetch, key))
 
-    def kept(self, request: Any, payload: bytes) -> Future[None]:
+    def kept(self, request: Any, payload: bytes | memoryview) -> Future[None]:
         """By the hands."""
         return self._beside(partial(self.hands.keep, request, payload))
 

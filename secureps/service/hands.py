@@ -16,7 +16,7 @@ class Hands(Protocol):
     def work(self, task: Any) -> Any:
         """Does a task; returns the event that reports its end, or None."""
 
-    def keep(self, request: Any, payload: bytes) -> None:
+    def keep(self, request: Any, payload: bytes | memoryview) -> None:
         """Checks and stores the payload that came with a PutBlock or answers a request."""
 
     def fetch(self, key: str) -> bytes:
@@ -26,6 +26,6 @@ class Hands(Protocol):
         """How long a task takes in virtual time."""
 
 
-def no_payload(request: Any, payload: bytes) -> None:
+def no_payload(request: Any, payload: bytes | memoryview) -> None:
     """`Hands.keep` of a role that takes no payloads."""
     raise Malformed(f"no payload is expected with a {type(request).__name__}")

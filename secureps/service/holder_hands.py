@@ -38,7 +38,7 @@ class HolderHands:
     def seconds(self, task: object) -> float:
         return 0.0
 
-    def keep(self, request: object, payload: bytes) -> None:
+    def keep(self, request: object, payload: bytes | memoryview) -> None:
         """Stores a shard's sum; Malformed if it is not the one that the shard announced."""
         if not isinstance(request, GetSum):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")

@@ -82,7 +82,7 @@ class ShardHands:
 
     # --- payloads -----------------------------------------------------------------
 
-    def keep(self, request: object, payload: bytes) -> None:
+    def keep(self, request: object, payload: bytes | memoryview) -> None:
         """Stores a block that the machine wants, once its bytes are what the header says.
 
         Raises:

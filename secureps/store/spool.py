@@ -30,7 +30,7 @@ class Spool(Protocol):
     All methods raise Malformed for a key that is none.
     """
 
-    def put(self, key: str, payload: bytes) -> None:
+    def put(self, key: str, payload: bytes | memoryview) -> None:
         """Keeps a payload, durably when it returns; again is harmless, the last one counts.
 
         Raises DiskFailed when the disk refuses; the key is then as it was before.
@@ -67,7 +67,7 @@ class MemorySpool:
     def __init__(self) -> None:
         self._payloads: dict[str, bytes] = {}
 
-    def put(self, key: str, payload: bytes) -> None:
+    def put(self, key: str, payload: bytes | memoryview) -> None:
         self._payloads[check_key(key)] = bytes(payload)
 
     def get(self, key: str) -> bytes:
@@ -104,7 +104,7 @@ class DiskSpool:
         except OSError as error:
             raise OperatorError(f"{self._root}: {error.strerror}") from None
 
-    def put(self, key: str, payload: bytes) -> None:
+    def put(self, key: str, payload: bytes | memoryview) -> None:
         path = self.path(key)
         # No key begins with "~", so a temporary file never looks like a payload.
         temporary = self._root / f"~{next(self._count)}.tmp"

@@ -10,7 +10,6 @@ and what becomes of a block that is whole.
 from __future__ import annotations
 
 import dataclasses
-import io
 import random
 import threading
 from collections import Counter
@@ -20,6 +19,7 @@ from typing import Any
 from secureps.errors import Busy, ConfigError, Malformed, Oversized, Unreachable
 from secureps.messages.requests import AskBlock, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
+from secureps.wire.gathering import Gathering
 from secureps.wire.transport import Endpoint
 
 RETRY_SECONDS = (0.05, 0.25)
@@ -128,14 +128,14 @@ class Upload:
         self.sender, self.header = sender, header
         self.idle = False
         self._intake = intake
-        self._bytes = io.BytesIO() if before is None else before.forget()
+        self._bytes = Gathering(header.length) if before is None else before.forget()
         self._known = self.have - at
         """Of what comes, the first so many bytes are here already."""
 
     @property
     def have(self) -> int:
         """Bytes of the block that are here."""
-        return self._bytes.tell()
+        return self._bytes.have
 
     def __enter__(self) -> Upload:
         return self
@@ -167,7 +167,7 @@ class Upload:
                 raise Oversized(f"more than the announced {self.header.length} bytes of payload")
             self._intake._take(self.sender, len(news))
             self._known -= len(piece) - len(news)
-            self._bytes.write(news)
+            self._bytes.add(news)
 
     def hand_over(self, endpoint: Endpoint) -> Future[Any]:
         """Whatever the endpoint answers to the block, which is whole.
@@ -182,8 +182,7 @@ class Upload:
             if self.have < length:
                 raise Malformed(f"{self.have} bytes of payload instead of the announced {length}")
             del self._intake._uploads[self.sender, self.header]
-            # `getvalue` is no copy, as a join of pieces would be.
-            whole = PutBlock(self.header, self.forget().getvalue())
+            whole = PutBlock(self.header, self.forget().whole())
 
         def give(_: object = None) -> None:
             with self._intake._lock:
@@ -198,9 +197,9 @@ class Upload:
         answer.add_done_callback(give)
         return answer
 
-    def forget(self) -> io.BytesIO:
+    def forget(self) -> Gathering:
         """What is here; this upload has it no more."""
-        held, self._bytes = self._bytes, io.BytesIO()
+        held, self._bytes = self._bytes, Gathering(self.header.length)
         return held
 
     def _drop(self) -> None:
