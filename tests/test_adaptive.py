@@ -82,6 +82,12 @@ def test_the_indicator_says_whether_the_update_passed_whole(
         assert math.sqrt(squared(joint[:-1])) == pytest.approx(clip.clip, rel=1e-6)
 
 
+def test_the_indicator_is_the_largest_float32_within_its_weight() -> None:
+    assert made(clip=0.5, weight=0.5).indicator == 0.125
+    third = made(clip=1.0, weight=2 / 3).indicator
+    assert third == float(np.float32(third)) <= 1 / 3 < float(np.nextafter(np.float32(third), 1))
+
+
 @pytest.mark.parametrize("scale", [0.25, 1.0, 4.0])
 def test_an_update_of_exactly_the_clip_passed_whole(scale: float) -> None:
     clip, update = made(), np.zeros(LENGTH, np.float32)

@@ -40,6 +40,20 @@ def test_weigh_known_answers() -> None:
     assert own.weigh(3, 2 * 65534) == 2  # 1.5: half to even
 
 
+def test_a_weight_is_rounded_exactly_however_large_the_numbers_are() -> None:
+    """In float64 what is a little more than a half would be one, and go to the even side."""
+    most, floats = 1 << 40, 0
+    for bits in (16, 17, 18):
+        own = code(bits)
+        half = pow(own.most // 2, -1, most // 2) * ((1 << 38) + 1) % (most // 2)
+        for examples in (half, half + most // 2):
+            exact = Fraction(examples * own.most, most)
+            assert exact - int(exact) == Fraction(1, 2) + Fraction(2, most)
+            assert own.weigh(examples, most) == int(exact) + 1
+            floats += round(examples * own.most / most) == int(exact)
+    assert floats, "they would do"
+
+
 @given(bits=BITS)
 def test_no_width_of_values_makes_weights_coarser_than_16_bits(bits: int) -> None:
     own = code(bits)
