@@ -1,0 +1,115 @@
+"""What signatures, envelopes and digests of a submission are bound to: all of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from secureps.messages.charge import Charge, Release
+from secureps.messages.evaluation import evaluated_digest
+from secureps.messages.submission import (
+    BlockHeader,
+    Receipt,
+    SubmissionId,
+    ciphertext_root,
+    enveloped_part,
+    model_digest,
+    rooted,
+    sharing_id,
+    signing_bytes,
+)
+
+ID = SubmissionId("c0", "all", 7)
+RECEIPT = Receipt(
+    run=bytes(32),
+    id=ID,
+    purpose="update",
+    version=3,
+    base=b"base",
+    blocks=(b"one", b"two"),
+    root=b"root",
+    envelopes=(b"first", b"second"),
+    commitments=(b"x", b"y"),
+    size=10,
+    charge=None,
+    release=None,
+    unsafe=False,
+    correction=b"1234",
+    magnitude=4,
+    update=bytes(16),
+    beside=b"beside",
+)
+OTHER: dict[str, Any] = {
+    "run": bytes([1]) * 32,
+    "id": SubmissionId("c0", "all", 8),
+    "purpose": "founding",
+    "version": 4,
+    "base": b"other",
+    "root": b"other",
+    "envelopes": (b"second", b"first"),
+    "commitments": (b"x", b"z"),
+    "size": 11,
+    "charge": Charge("c0", "all", 3, 1.0, 0.1, 4),
+    "release": Release("c0", "all", 3, 1.0, 1.0, 50.0, 1, 0.0),
+    "unsafe": True,
+    "correction": b"1235",
+    "step": 1,
+    "magnitude": None,
+    "update": bytes([1]) * 16,
+    "beside": b"",
+    "most_examples": 64,
+}
+
+
+def test_every_field_is_looked_at_here() -> None:
+    fields = {field.name for field in dataclasses.fields(Receipt)}
+    assert fields == OTHER.keys() | {"blocks", "signature"}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_signature_and_each_envelope_are_of_all_that_a_receipt_says(name: str) -> None:
+    """Envelopes are of all but themselves: one that is put into another receipt does not open."""
+    changed = dataclasses.replace(RECEIPT, **{name: OTHER[name]})
+    assert signing_bytes(changed) != signing_bytes(RECEIPT)
+    assert (enveloped_part(changed) != enveloped_part(RECEIPT)) is (name != "envelopes")
+
+
+def test_the_root_stands_for_the_blocks() -> None:
+    assert rooted(RECEIPT).blocks == ()
+    assert signing_bytes(rooted(RECEIPT)) == signing_bytes(RECEIPT)
+    assert enveloped_part(rooted(RECEIPT)) == enveloped_part(RECEIPT)
+    roots = [(b"one", b"two"), (b"two", b"one"), (b"one",), (b"onetwo",), (b"onet", b"wo"), ()]
+    assert len({ciphertext_root(blocks) for blocks in roots}) == len(roots)
+
+
+def test_a_header_is_signed_with_all_that_it_says() -> None:
+    header = BlockHeader(bytes(32), "c0", "update", "all", 7, 0, 10, b"digest")
+    others: dict[str, Any] = {"run": b"", "author": "c1", "purpose": "founding", "group": "b"}
+    others |= {"sequence": 8, "block": 1, "length": 11, "digest": b"other"}
+    made = {signing_bytes(dataclasses.replace(header, **{n: v})) for n, v in others.items()}
+    assert len(made | {signing_bytes(header)}) == len(others) + 1
+    assert others.keys() | {"signature"} == {f.name for f in dataclasses.fields(BlockHeader)}
+    assert signing_bytes(header)[0] != signing_bytes(RECEIPT)[0], "one is never the other"
+
+
+def test_a_key_is_shared_under_the_name_of_its_run_and_submission() -> None:
+    """In another run, and in another of this one, the same seeds are another key."""
+    ids = [ID, SubmissionId("c1", "all", 7), SubmissionId("c0", "b", 7), OTHER["id"]]
+    made = {sharing_id(run, id) for run in (bytes(32), OTHER["run"]) for id in ids}
+    assert len(made) == 2 * len(ids)
+
+
+def test_a_model_is_a_group_a_version_and_its_blocks() -> None:
+    made = {
+        model_digest("all", 3, (b"one", b"two")),
+        model_digest("b", 3, (b"one", b"two")),
+        model_digest("all", 4, (b"one", b"two")),
+        model_digest("all", 3, (b"two", b"one")),
+        model_digest("all", 3, (b"one",)),
+    }
+    assert len(made) == 5
+    evaluated = [evaluated_digest(b"a", (b"b",)), evaluated_digest(b"x", (b"b",))]
+    evaluated += [evaluated_digest(b"a", (b"x",)), evaluated_digest(b"a", (b"b", b""))]
+    assert len({*evaluated, *made}) == 9
