@@ -7,6 +7,7 @@ It knows nothing of secureps but for its last two lines, which let `python` run 
 way; Flower runs it as it is. The model is softmax regression.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -57,15 +58,19 @@ def softmax(scores: NDArray[Any]) -> NDArray[Any]:
     return powers
 
 
-def client_fn(context: Context) -> Client:
-    """One holder's share: every digit is dealt unevenly, so all see a few digits mostly."""
-    holder = int(context.node_config["partition-id"])
-    holders = int(context.node_config["num-partitions"])
+@cache
+def dealt(holders: int) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+    """All digits and whose they are: every one is dealt unevenly, so holders see a few mostly."""
     x, y = load_digits(return_X_y=True)
     rng = np.random.default_rng(SEED)
     shares = rng.dirichlet(np.ones(holders), size=CLASSES)
-    owner = np.array([rng.choice(holders, p=shares[digit]) for digit in y])
-    mine = owner == holder
+    return x, y, np.array([rng.choice(holders, p=shares[digit]) for digit in y])
+
+
+def client_fn(context: Context) -> Client:
+    """One holder's share; Flower makes a client for every message, so what is read is kept."""
+    x, y, owner = dealt(int(context.node_config["num-partitions"]))
+    mine = owner == int(context.node_config["partition-id"])
     return Digits((x[mine] / 16).astype(np.float32), y[mine]).to_client()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig
@@ -31,6 +33,26 @@ def test_it_knows_of_secureps_in_its_last_two_lines_alone() -> None:
 def test_it_keeps_the_contract() -> None:
     config = FitConfig({"all": 0}, 1, {"lr": 2.0, "local_steps": 5})
     check_trainer(lambda: Script(SCRIPT).make({"partition": "1", "partitions": "6"}), config)
+
+
+def test_it_reads_its_records_once_however_many_messages_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flower makes a client for each: a hundred holders took minutes to read the same file."""
+    trainer = Script(SCRIPT).make({"partition": "1", "partitions": "7"})
+    start, read = trainer.parameters(0), list[object]()
+    module = sys.modules["secureps_script_digits_numpy"]
+    load = module.load_digits
+
+    def counted(**given: bool) -> object:
+        read.append(given)
+        return load(**given)
+
+    monkeypatch.setattr(module, "load_digits", counted)
+    module.dealt.cache_clear()
+    for _ in range(3):
+        trainer.evaluate(start)
+    assert len(read) == 1
 
 
 def test_its_preset_learns_and_clips_nothing(tmp_path: Path) -> None:
