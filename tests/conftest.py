@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from secureps.store import journal
+
 pytest.register_assert_rewrite("tests.transport_kit")  # its contract is made of tests
 
 # A shell starts what runs in the background with SIGINT ignored, child processes inherit what
@@ -19,7 +21,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # What a process wrote outlives it; the disk is waited for on account of power cuts, which no test
 # plays, and three quarters of a simulation's time would be that. Tests of when it is waited for
 # put something of their own in its place.
-os.fsync = lambda fd: None
+os.fsync = os.fdatasync = lambda fd: None
+AS_DEPLOYED, journal.SYNCHRONOUS = journal.SYNCHRONOUS, "OFF"
 
 # As for every command; before anything imports torch, whose threads cost five times what they
 # do with models of this size.

@@ -27,6 +27,7 @@ from secureps.messages.records import (
     VersionCommitted,
 )
 from secureps.store.journal import RECORDS, Journal, MemoryJournal, SqliteJournal
+from tests.conftest import AS_DEPLOYED
 
 SOME = [
     Incarnated(1),
@@ -133,10 +134,15 @@ class TestSqliteJournal(JournalContract):
         journal.append(0.0, many)
         assert [r for _, r in journal.replay()] == many
 
-    def test_it_is_durable_as_asked(self, journal: Journal) -> None:
-        assert isinstance(journal, SqliteJournal)
-        assert journal._base.execute("PRAGMA synchronous").fetchone() == (2,)
-        assert journal._base.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    def test_it_is_durable_as_asked(
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("secureps.store.journal.SYNCHRONOUS", AS_DEPLOYED)
+        deployed = self.reopened(journal)
+        assert isinstance(deployed, SqliteJournal)
+        assert deployed._base.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert deployed._base.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        deployed.close()
 
 
 def test_the_table_holds_every_record_and_nothing_else() -> None:

@@ -36,6 +36,9 @@ Record = Any
 FORMAT = 2
 """Of the file; in SQLite's user_version. One of format 1 has no second file yet, and gets it."""
 
+SYNCHRONOUS = "FULL"
+"""SQLite's word for: a commit has waited for the disk."""
+
 CHECKPOINT_PAGES = 64
 """Of SQLite's log, after which they are moved into the file: what one damaged page can take."""
 
@@ -261,7 +264,7 @@ class SqliteJournal:
             raise refusal(f"{self._path}: cannot open: {error}") from error
         try:
             base.execute("PRAGMA journal_mode = WAL")
-            base.execute("PRAGMA synchronous = FULL")
+            base.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
             base.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             (version,) = base.execute("PRAGMA user_version").fetchone()
             tables = base.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
