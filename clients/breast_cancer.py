@@ -58,6 +58,10 @@ class Hospital:
         return EvaluateResult(loss, len(y), {"accuracy": float(((chances > 0.5) == y).mean())})
 
 
+SETTINGS = ()
+"""None of its own: `partition` and `partitions` every script is given."""
+
+
 def make(settings: Mapping[str, Any]) -> Hospital:
     data = breast_cancer(SEED)
     hospitals = dirichlet(data.y, int(settings.get("partitions", 4)), ALPHA, SEED, minimum=40)

@@ -9,6 +9,7 @@ from tests.documented import documented, says
 from tests.nursery import ROOT
 
 ELSEWHERE = {
+    "setting ... is not known; ... (the operator's fault)": ("test_settings.py", "is not known; "),
     "another connection of ... goes before a call on which nothing moves; still trying": (
         "test_places.py",
         "goes before a call on which nothing moves",

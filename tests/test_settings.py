@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from secureps.client.runner import read_settings
+from secureps.client.runner import read_settings, run_client
 from secureps.client.script import Script
 from secureps.client.settings import Asked
 from secureps.config import FederationSection
@@ -111,3 +111,40 @@ def test_a_missing_setting_is_a_key_error_of_its_key() -> None:
     with pytest.raises(KeyError) as raised:
         Asked({"row": 1})["rows"]
     assert raised.value.args == ("rows",)
+
+
+DECLARES = "SETTINGS = ('alpha', 'rows')\ndef make(settings): return settings.get('alpha', 1.0)\n"
+
+
+def test_a_script_that_declares_its_settings_takes_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(DECLARES)
+    script = Script(path)
+    given = {"alpha": 2.0, "rows": 3, "partition": 0, "partitions": 6}
+    assert script.make(given) == 2.0  # type: ignore[comparison-overlap]
+    for key, hint in (("unheard", ""), ("row", r"did you mean rows\? ")):
+        text = rf"setting '{key}' is not known; {hint}known are alpha, rows, partition, partitions"
+        with pytest.raises(ConfigError, match=text):
+            script.make({key: 1})
+
+
+def test_a_script_of_ones_own_declares_them_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`python script.py --set ...`: refused before anything is joined."""
+    names: dict[str, Any] = {}
+    exec(compile(DECLARES, "script.py", "exec"), names)
+    monkeypatch.setattr("secureps.client.runner.join", lambda *given: pytest.fail("it joined"))
+    line = ["--server", "here:1", "--kit", str(tmp_path), "--name", "a", "--set", "unheard=1"]
+    with pytest.raises(SystemExit) as ended:
+        run_client(names["make"], line)
+    assert ended.value.code == 78
+    assert "error: setting 'unheard' is not known; known are alpha, rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("declared", ["'alpha'", "(1, 2)"])
+def test_a_declaration_is_a_collection_of_names(declared: str, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(f"SETTINGS = {declared}\ndef make(settings): return 1\n")
+    with pytest.raises(ConfigError, match="SETTINGS must be the names of the settings"):
+        Script(path).make({"alpha": 1})

@@ -101,7 +101,7 @@ class FlowerScript:
                 server = self._app.server()
             if server is None:
                 return None
-            given = Settings.of(self._app.config, settings)
+            given = Settings.of(self._app.config, settings, self._app.texts)
             run = {**given.run}
             rounds = {ROUNDS: order.versions} if ROUNDS in self._app.config else {}
             with seeded(order.seed):  # again: torch, if it was imported only now

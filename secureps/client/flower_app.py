@@ -10,7 +10,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from secureps.client.flower_mods import check_mods, has_mods
+from secureps.client.flower_settings import texts_of
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
 from secureps.sections import read_toml
@@ -42,6 +43,7 @@ class FlowerApp:
         client: its ClientApp; of clients and client_fn one is made.
         server: its ServerApp, which knows the initial model and what the clients are told.
         config: the project's [tool.flwr.app.config], flat ("a.b" for b of table a).
+        texts: finds every text in the project's own code; none of an app without a project.
 
     Raises:
         ConfigError: it does not train, or has mods that cannot work here.
@@ -51,6 +53,7 @@ class FlowerApp:
     client: ClientApp
     server: Callable[[], ServerApp | None] = lambda: None
     config: Mapping[str, Setting] = field(default_factory=dict)
+    texts: Callable[[], Collection[str]] = frozenset
 
     def __post_init__(self) -> None:
         if not self.legacy and not self._actions("train"):
@@ -174,7 +177,8 @@ def in_project(folder: Path) -> FlowerApp:
         found = None if named is None else _load(folder, str(named), where)
         return found if isinstance(found, ServerApp) else None
 
-    return FlowerApp(str(folder), app, server, dict(_flat(own.get("config", {}), where)))
+    config = dict(_flat(own.get("config", {}), where))
+    return FlowerApp(str(folder), app, server, config, lambda: texts_of(folder))
 
 
 @contextmanager

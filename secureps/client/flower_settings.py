@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +12,13 @@ from secureps.client.settings import refuse_misspelt
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
 from secureps.sections import toml_value
+from secureps.spelling import meant
 
 NODE = {"partition": "partition-id", "partitions": "num-partitions"}
 """Settings of `up` and `simulate`, and what Flower's simulations call them in node_config."""
+
+_NOT_ITS_OWN = ("site-packages", "venv", "node_modules")
+"""Folders in a project's folder with code that is not the project's."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +30,25 @@ class Settings:
     initial: Path | None
 
     @classmethod
-    def of(cls, declared: Mapping[str, Setting], given: Mapping[str, Setting]) -> Settings:
+    def of(
+        cls,
+        declared: Mapping[str, Setting],
+        given: Mapping[str, Setting],
+        read: Callable[[], Collection[str]] = frozenset,
+    ) -> Settings:
         """From `--set`, and what the project's [tool.flwr.app.config] declares with defaults.
 
         Declared names override run_config; `partition` and `partitions` become node_config's
         partition-id and num-partitions. All others go to node_config and, if nothing is
-        declared, to run_config too.
+        declared, to run_config too. Where names are declared, one that the app's own code does not
+        contain is refused: it cannot ask node_config for it.
+
+        Args:
+            read: finds every text in the code of a project that declares names.
 
         Raises:
             ConfigError: a value of another type than the default's, a partition that is no
-                whole number, or a name that is nearly a declared one.
+                whole number, or a name that is none, or nearly a declared one.
         """
         node: dict[str, Setting] = {}
         run = dict(declared)
@@ -45,12 +60,29 @@ class Settings:
                 initial = Path(str(value))
             elif name in NODE or name in NODE.values():
                 node[NODE.get(name, name)] = _typed(name, value, int)
+            elif declared and name not in read():
+                known = (*declared, *NODE, "initial")
+                raise ConfigError(f"setting {name!r} is not known; {meant(name, known)}")
             else:
                 node[name] = value
                 if not declared:
                     run[name] = node[name]
         refuse_misspelt(node.keys() - NODE.values(), declared.keys() - given.keys())
         return cls(node, run, initial)
+
+
+def texts_of(folder: Path) -> frozenset[str]:
+    """Every text in the Python files of a project: whatever its code asks node_config for."""
+    found = set[str]()
+    for path in folder.rglob("*.py"):
+        inside = path.relative_to(folder).parts
+        if any(part.startswith(".") or part in _NOT_ITS_OWN for part in inside):
+            continue
+        with suppress(OSError, SyntaxError, ValueError):
+            tree = ast.parse(path.read_bytes())
+            constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+            found.update(value for value in constants if isinstance(value, str))
+    return frozenset(found)
 
 
 def _typed(name: str, value: Setting, kind: type) -> Setting:

@@ -74,7 +74,7 @@ class FlowerTrainer:
         name: str = "",
     ) -> None:
         self._app = app
-        self._settings = Settings.of(app.config, settings)
+        self._settings = Settings.of(app.config, settings, app.texts)
         self._states = States(state)
         self._name = name
         self._start: tuple[int, Start] | None = None

@@ -21,7 +21,7 @@ from secureps.client.blame import blamed
 from secureps.client.hands import MemberHands, initial_parameters, schema_of
 from secureps.client.holdings import Holdings
 from secureps.client.initial import initial_digest
-from secureps.client.settings import Asked
+from secureps.client.settings import Asked, refuse_unknown
 from secureps.client.trainer import Setting, Trainer
 from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
 from secureps.foreign import dump_crashes
@@ -218,6 +218,7 @@ def run_client(
     """
 
     def build(joining: Joining, settings: Mapping[str, Setting]) -> Trainer:
+        refuse_unknown(settings, getattr(make, "__globals__", {}))
         asked = Asked(settings)
         with blamed("make(settings)"):
             trainer = make(asked)

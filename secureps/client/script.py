@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from secureps.client.blame import blamed, told_of
 from secureps.client.flower_served import Founded, FoundingOrder
 from secureps.client.runner import looked_at
-from secureps.client.settings import Asked
+from secureps.client.settings import Asked, refuse_unknown
 from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, record_privacy
 from secureps.errors import ConfigError, PlanRefused, SecurepsError
 from secureps.foreign import told, where
@@ -84,6 +84,7 @@ class Script:
         with blamed("make(settings)"):
             if not isinstance(self._source, ModuleType):
                 return self._source.make(settings, state, name)
+            refuse_unknown(settings, vars(self._source))
             asked = Asked(settings)
             made = cast(Trainer, self._source.make(asked))
         asked.refuse_misspelt()

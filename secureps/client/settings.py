@@ -65,6 +65,30 @@ class Asked(dict[str, Any]):
         refuse_misspelt(known - self._asked, self._asked - known)
 
 
+EVERYBODYS = ("partition", "partitions")
+"""What `up` and `simulate` give to every client, whether its script asks for it or not."""
+
+
+def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
+    """Of a script that declares what it reads, in `SETTINGS`; of any other it cannot be known.
+
+    Args:
+        names: the script's own, of the module that `make` is in.
+
+    Raises:
+        ConfigError: a given key is not declared, or SETTINGS is no collection of names.
+    """
+    declared = names.get("SETTINGS")
+    if declared is None:
+        return
+    if isinstance(declared, str) or not all(isinstance(each, str) for each in declared):
+        raise ConfigError("SETTINGS must be the names of the settings that the script reads")
+    known = (*declared, *EVERYBODYS)
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"setting {key!r} is not known; {meant(key, known)}")
+
+
 def refuse_misspelt(given: set[str], wanted: set[str]) -> None:
     """Raises ConfigError: a given key is none of the wanted ones, but nearly.
 
