@@ -74,6 +74,7 @@ def test_a_budget_of_ones_own_is_counted_at_a_delta_of_ones_own() -> None:
     between = (lax + strict) / 2
     assert Allowance(plan, "c", None).excess(Ledger(), [*first]) == ""
     assert f"the budget is {between:g}" in Allowance(plan, "c", between).excess(Ledger(), [*first])
+    assert Allowance(plan, "c", between).excess(Ledger(first), [*first]) == "", "it is spent"
     assert Allowance(plan, "c", math.nextafter(strict, 9e9)).excess(Ledger(), [*first]) == ""
     small = parse(PlanSection, section | {"privacy": section["privacy"] | {"delta": 1e-7}}, "test")
     tight = client_epsilon(first, 1e-7)
