@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from secureps.wire.gathering import HUGE, Gathering
+from secureps.wire.gathering import HUGE, LARGE, Gathering
 
 
-@pytest.mark.parametrize("size", [0, 1, HUGE - 1, HUGE, HUGE + 1, 3 * HUGE + 5])
+@pytest.mark.parametrize("size", [0, 1, HUGE - 1, HUGE, LARGE - 1, LARGE, 3 * HUGE + 5])
 @pytest.mark.parametrize("piece", [1000, 1 << 20, 5 << 20])
 def test_what_came_is_whole_and_read_only(size: int, piece: int) -> None:
     data, gathering = os.urandom(size), Gathering(size)
@@ -41,3 +41,9 @@ def test_a_large_payload_is_gathered_in_one_place() -> None:
     assert isinstance(whole, memoryview)
     assert first.obj is whole.obj
     assert first[-1] == whole[-1] == ord("x")
+
+
+def test_a_payload_for_which_there_are_no_huge_pages_is_copied_nowhere() -> None:
+    gathering = Gathering(HUGE)
+    gathering.add(memoryview(bytes(HUGE)))
+    assert isinstance(gathering.whole(), bytes)

@@ -13,6 +13,8 @@ import numpy as np
 
 HUGE = 2 << 20
 """Bytes of a huge page. A payload of which less has come takes what has come, not a page."""
+LARGE = 4 << 20
+"""Bytes of the shortest array for which NumPy asks for huge pages."""
 
 
 class Gathering:
@@ -28,7 +30,7 @@ class Gathering:
     def add(self, piece: memoryview) -> None:
         """The next bytes; the caller knows that there is room for them."""
         end = self.have + len(piece)
-        if self._large is None and end >= HUGE:
+        if self._large is None and end >= HUGE and self._length >= LARGE:
             self._large = np.empty(self._length, np.uint8).data
             self._large[: self.have] = self._small.getbuffer()
             self._small = io.BytesIO()
