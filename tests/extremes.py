@@ -61,8 +61,8 @@ def extremes(
                 yield value[::-1]
         yield from ((other, *value[1:]) for other in extremes(first, inner, leaves))
     elif origin is not None:
-        (inner,) = (each for each in typing.get_args(hint) if each is not type(None))
-        if leaves is EXTREMES:
+        (inner, *others) = (each for each in typing.get_args(hint) if each is not type(None))
+        if leaves is EXTREMES and not others:
             yield None
         yield from extremes(_filled(inner) if value is None else value, inner, leaves)
     elif dataclasses.is_dataclass(hint):

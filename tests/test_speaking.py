@@ -35,11 +35,12 @@ SENDERS = {
     "coordinator": COORDINATOR,
 }
 ANSWERS = {"Noted", "Welcome", "Status", "Stored", "Payload", "Refusal"}
-KINDS = sorted(speaking.MESSAGES, key=lambda kind: kind.__name__)
+KINDS = sorted(speaking.SAID, key=lambda kind: kind.__name__)
 
 
 def test_the_table_knows_every_message_and_every_role() -> None:
     assert {kind.__name__ for kind in speaking.MESSAGES} | ANSWERS == set(codec._BODY)
+    assert {kind.__name__ for kind in speaking.SAID} == set(codec._BODY)
     for table in (speaking.TO_COORDINATOR, speaking.TO_SHARD):
         assert set(table) == set(ROLES) == set(SENDERS)
 

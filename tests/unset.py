@@ -18,7 +18,8 @@ def _empty(hint: Any) -> Any:
     origin = typing.get_origin(hint)
     if origin is tuple:
         return ()
-    if origin is not None:  # an optional field
-        return None
+    if origin is not None:  # an optional field, or one of several types
+        first, *_, last = typing.get_args(hint)
+        return None if last is type(None) else first()
     kind: type = hint
     return unset(kind) if dataclasses.is_dataclass(kind) else kind()

@@ -202,7 +202,7 @@ class Shard:
             self._discard(step, (SubmissionId(header.author, header.group, min(kept)),))
 
     def handle(self, now: float, sender: str, event: Any) -> Step:
-        if type(event) in speaking.MESSAGES:
+        if type(event) in speaking.SAID:
             speaking.check(self._name, speaking.TO_SHARD, self._roster, sender, event)
         match event:
             case AskBlock(header):

@@ -49,6 +49,7 @@ from secureps.messages.requests import (
     Payload,
     Prepared,
     PutBlock,
+    Refusal,
     Register,
     Retire,
     Spoilt,
@@ -105,6 +106,10 @@ _ANSWERS: Mapping[type, type] = {
     PutBlock: Stored,
     AskBlock: Stored,
 }
+
+
+SAID = MESSAGES | {Noted, Refusal}.union(_ANSWERS.values())
+"""Everything that comes from another party: answers too, which no role may say of itself."""
 
 
 def check_answer(server: str, request: object, reply: object) -> None:
