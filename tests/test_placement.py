@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureps.errors import PlanRefused
+from secureps.model import placement
 from secureps.model.placement import place, place_group
 
 KEYS = [f"group/{i}" for i in range(20_000)]
@@ -102,3 +103,13 @@ def test_bad_nodes_are_refused() -> None:
     for bad in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(PlanRefused, match="'b' has weight"):
             place("k", {"a": 1.0, "b": bad})
+
+
+@pytest.mark.parametrize("hashed", [bytes(32), b"\xff" * 32])
+def test_no_hash_is_at_an_end_of_the_interval(
+    hashed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 0 and 1 there is no score."""
+    monkeypatch.setattr(placement, "digest", lambda *_: hashed)
+    assert 0.0 < placement._uniform("key", "node") < 1.0
+    assert place("key", {"b": 1.0, "a": 2.0}) in {"a", "b"}

@@ -10,7 +10,7 @@ from secureps.config import PlanSection
 from secureps.messages.charge import Release
 from secureps.messages.evaluation import EVALUATION
 from secureps.policy.plan import Plan
-from secureps.policy.spending import planned
+from secureps.policy.spending import after, planned
 from secureps.privacy.accountant import client_epsilon
 from secureps.privacy.ledger import Ledger
 from secureps.roles.allowance import Allowance
@@ -41,6 +41,17 @@ def test_evaluations_are_planned_for() -> None:
     assert planned(plan, {"all": VALUES}, 2) == one
     assert planned(plan, {"all": VALUES}, 1) == client_epsilon(updates[:1], 1e-5)
     assert planned(private_plan("local"), {"all": VALUES}, 4) == client_epsilon(updates, 1e-5)
+
+
+def test_what_is_on_record_costs_nothing_more() -> None:
+    plan = private_plan("local")
+    mechanism = plan.mechanism("all", VALUES)
+    assert mechanism is not None
+    facts = [mechanism.release("c", "all", version) for version in range(3)]
+    both = client_epsilon(facts[:2], 1e-5)
+    assert after(plan, Ledger(facts[:2]), "c", facts[:2]) == both
+    assert after(plan, Ledger(facts[:2]), "c", facts[1:]) == client_epsilon(facts, 1e-5) > both
+    assert after(plan, Ledger(facts[:2]), "another", ()) == 0.0
 
 
 def test_a_further_step_of_a_version_is_a_release_of_its_own() -> None:
