@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
@@ -196,7 +197,7 @@ class Machines:
 def blocks() -> Iterator[tuple[list[str], str]]:
     """(machines, commands) of the page's blocks, in their order."""
     _, _, section = PAGE.read_text().partition("\n## Three machines, ")
-    section = section.partition("\n## ")[0]
+    section = section.partition("\n## A slow line")[0]
     for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL):
         where = re.match(r"# on ([a-z ]+):", block)
         assert where is not None, block
@@ -210,13 +211,18 @@ def test_every_block_of_the_page_says_where_it_runs() -> None:
         ["ps"],
         ["north", "south"],
         ["ps"],
+        ["ps"],
+        ["north", "south"],
+        ["north", "south"],
+        ["ps"],
     ]
 
 
-def test_three_machines_from_empty_hosts_to_a_model(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_three_machines_from_empty_hosts_to_a_model_and_on_from_it(tmp_path: Path) -> None:
     if reason := possible():
         pytest.skip(reason)
-    *starting, (_, export) = blocks()
+    *starting, (_, export), (_, again), (_, holder), (_, clients), (_, moving) = blocks()
     fingerprint = ""
     with Machines(tmp_path) as machines:
         for site in ("north", "south"):
@@ -225,16 +231,44 @@ def test_three_machines_from_empty_hosts_to_a_model(tmp_path: Path) -> None:
             for machine in where:
                 said = machines.run(machine, commands, SITE=machine, FINGERPRINT=fingerprint)
                 fingerprint = fingerprint or re.findall(r"^CA ([0-9a-f]{64})$", said, re.M)[0]
-        end = time.monotonic() + PATIENCE
-        while machines.logs().count("all 3 versions are made") < 4:
-            assert time.monotonic() < end, machines.logs()
-            assert "error:" not in machines.logs(), machines.logs()
-            time.sleep(0.2)
-        machines.run("ps", export)
-        model = load_file(tmp_path / "ps" / "model.safetensors")
-    assert model["weight"].shape == (30, 7)
-    assert abs(model["weight"] - 0.75).max() < 0.01, "three steps of a quarter"
+        all_say(machines, "all 3 versions are made")
+        model = exported(machines, export)
+        assert abs(model - 0.75).max() < 0.01, "three steps of a quarter"
+        machines.run("ps", again)
+        for site in ("north", "south"):
+            machines.run(site, holder, SITE=site)
+        machines.run("north", clients, SITE="north", FINGERPRINT=fingerprint)
+        founded(machines, tmp_path / "ps" / "second" / "checkpoints")
+        moved = machines.run("ps", moving)  # two of four clients are here: it cannot go on yet
+        assert int(re.findall(r"moved: (\d+) rows", moved)[0]) > 0
+        machines.run("south", clients, SITE="south", FINGERPRINT=fingerprint)
+        all_say(machines, "all 2 versions are made")
+        model = exported(machines, "secureps export second --out second.safetensors", "second")
+        assert abs(model - 1.25).max() < 0.01, "two steps more, from where the first run ended"
+    assert model.shape == (30, 7)
     assert not (tmp_path / "ps" / "kit" / "private" / "holder-north").exists()
+    assert "listens on 0.0.0.0:7602" in machines.logs()
+
+
+def all_say(machines: Machines, last: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while machines.logs().count(last) < 4:
+        assert time.monotonic() < end, machines.logs()
+        assert "error:" not in machines.logs(), machines.logs()
+        time.sleep(0.2)
+
+
+def founded(machines: Machines, checkpoints: Path) -> None:
+    """Version 0 is there: the shard has what it must not lose."""
+    end = time.monotonic() + PATIENCE
+    while not (checkpoints / "000000" / "manifest.json").is_file():
+        assert time.monotonic() < end, machines.logs()
+        time.sleep(0.1)
+
+
+def exported(machines: Machines, command: str, name: str = "model") -> Any:
+    machines.run("ps", command)
+    return load_file(machines.folder / "ps" / f"{name}.safetensors")["weight"]
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next_one() -> None:
