@@ -4,11 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from tests import test_errors_rpc, test_errors_terminal
+from tests import test_errors_rpc, test_errors_terminal, test_stolen_keys
 from tests.documented import documented, says
 from tests.nursery import ROOT
 
 ELSEWHERE = {
+    "...: an address has 300 letters, no more (the sender's fault)": (
+        "test_extremes.py",
+        "an address has 300 letters",
+    ),
+    "...: no file of a checkpoint: ... (the sender's fault)": (
+        "test_extremes.py",
+        "no file of a checkpoint",
+    ),
+    "...: ... has ... blocks, and is founded whole (the sender's fault)": (
+        "test_shard_orders.py",
+        "and is founded whole",
+    ),
+    "these are not the bytes that ... signed (the sender's fault)": (
+        "test_floods.py",
+        "these are not the bytes that",
+    ),
+    "...: it counts up to ... examples, and members of ... count up to ... (the sender's fault)": (
+        "test_admission.py",
+        "and members of ",
+    ),
+    "... has sent that once more already (the sender's fault)": (
+        "test_stream_following.py",
+        "has sent that once more already",
+    ),
     "setting ... is not known; ... (the operator's fault)": ("test_settings.py", "is not known; "),
     "another connection of ... goes before a call on which nothing moves; still trying": (
         "test_places.py",
@@ -217,7 +241,7 @@ ELSEWHERE = {
 
 
 def test_every_documented_message_is_asserted() -> None:
-    expected = test_errors_rpc.EXPECTED | test_errors_terminal.EXPECTED
+    expected = test_errors_rpc.EXPECTED | test_errors_terminal.EXPECTED | test_stolen_keys.EXPECTED
     assert set(documented()) == expected | set(ELSEWHERE)
 
 

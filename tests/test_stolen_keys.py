@@ -61,6 +61,7 @@ from secureps.wire import framing
 from secureps.wire.claims import REQUEST_DOMAIN
 from secureps.wire.codec import decode, encode
 from secureps.wire.rpc import GrpcTransport
+from tests.documented import documented, says
 from tests.federations import small_plan
 from tests.one_process import PATIENCE, OneProcess
 from tests.signing_kit import signer
@@ -290,6 +291,8 @@ BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
         lambda it: it.ask(it.owner(), AskBlock(it.block(author=VICTIM).header)),
         UnknownParty,
     ),
+    "an upload of nothing": (lambda it: it.raw(framing.PUT, AskRun(), b"x"), Malformed),
+    "a download of nothing": (lambda it: it.raw(framing.GET, AskRun()), Malformed),
     # --- what it would like to have -----------------------------------------------
     "a sum of ciphertexts": (asks(GetSum), UnknownParty),
     "a block of the model below 0": (asks(block=-1), Malformed),
@@ -428,3 +431,68 @@ def test_a_share_that_is_none_opens_nothing_and_stops_nothing(holder: Thief) -> 
         with suppress(SecurepsError):
             holder.ask(COORDINATOR, share(holder, number(holder), about))
         holder.around.makes(1)
+
+
+# --- in words ---------------------------------------------------------------------
+
+CLIENT_HEARS = {
+    "from before its begin": "byte ... of ... is asked for (the sender's fault)",
+    "an upload of nothing": "Put takes PutBlock, not ... (the sender's fault)",
+    "a download of nothing": "Get takes GetBlock or GetSum, not ... (the sender's fault)",
+    "a receipt of a far sequence": (
+        "...: a sequence is at least 0, and at most ... (the sender's fault)"
+    ),
+    "a retirement of who never came": "... has not joined, and cannot retire (the sender's fault)",
+    "its own withdrawal of theirs": (
+        "... is no submission of ... to a group without rounds (the sender's fault)"
+    ),
+    "a receipt without a correction": (
+        "...: the correction of its key is missing (the sender's fault)"
+    ),
+    "a receipt of no envelopes": (
+        "...: ... key holders want as many envelopes and ... commitments, not ... and "
+        "... (the sender's fault)"
+    ),
+    "a receipt for a sum": "...: no receipt is for ... (the sender's fault)",
+    "a receipt of a far step": (
+        "...: update ... of one version, by the plan's rule the last is ... (the sender's fault)"
+    ),
+}
+HOLDER_HEARS = {
+    "an opened sum": "no block is for ... (the sender's fault)",
+    "sums": "...: a committee gives shares of keys, and opens no sums (the sender's fault)",
+    "a sum of ciphertexts": (
+        "only a key holder that decrypts sums may ask for one (the sender's fault)"
+    ),
+    "an empty ledger": (
+        "... comes with an empty ledger to a run whose sums it has opened: restore "
+        "nothing, start a new run (the other side's fault)"
+    ),
+    "a far incarnation": (
+        "... says that it obeyed incarnation ...; this coordinator has come to ..., and "
+        "no start is ... further (the sender's fault)"
+    ),
+}
+EXPECTED = frozenset({*CLIENT_HEARS.values(), *HOLDER_HEARS.values()})
+
+
+def hears(error: SecurepsError, pattern: str) -> None:
+    line = f"{error} ({error.fault} fault)"
+    assert says(pattern, line), line
+    assert pattern in documented()
+
+
+@pytest.mark.parametrize("attack", CLIENT_HEARS)
+def test_what_a_client_hears(attack: str, client: Thief) -> None:
+    does, refused = BY_CLIENT[attack]
+    with pytest.raises(refused) as error:
+        does(client)
+    hears(error.value, CLIENT_HEARS[attack])
+
+
+@pytest.mark.parametrize("attack", HOLDER_HEARS)
+def test_what_a_holder_hears(attack: str, holder: Thief) -> None:
+    does, _ = BY_HOLDER[attack]
+    with pytest.raises(SecurepsError) as error:
+        does(holder)
+    hears(error.value, HOLDER_HEARS[attack])
