@@ -21,6 +21,7 @@ from secureps.errors import (
 )
 from secureps.messages import orders, records, requests
 from secureps.messages.orders import GroupVersion
+from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.roles.charter import Pinned
 from secureps.roles.library import block_key
@@ -148,6 +149,17 @@ def test_it_stays_with_its_run() -> None:
     (halt,) = halts(step)
     assert (halt.error, step.records) == (WrongRun, [])
     assert "give a new --state folder" in halt.reason
+
+
+def test_it_dials_no_shards_of_another_run() -> None:
+    """A coordinator of that one may have taken over the address."""
+    client = Client().joined()
+    moved = (ShardAddress("shard-a", "elsewhere:7", 1.0),)
+    order = orders.Configure(2, client.run, make_placement(PLAN), moved)
+    step = client.order(order)
+    assert [e for e in step.effects if isinstance(e, Locate)] == [Locate("shard-a", "elsewhere:7")]
+    other = dataclasses.replace(order, run=dataclasses.replace(client.run, nonce=bytes(32)))
+    assert not any(isinstance(effect, Locate) for effect in client.order(other).effects)
 
 
 def test_it_does_not_take_the_state_of_another_client() -> None:

@@ -37,14 +37,16 @@ def test_a_new_one_is_closed_and_all_that_is_written_in_it(tmp_path: Path) -> No
     assert set(found.values()) == {0o600}
 
 
-def test_one_that_others_could_read_is_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [0o055, 0o050, 0o005], ids=oct)
+def test_one_that_others_could_read_is_closed(others: int, tmp_path: Path) -> None:
+    """Its group is others, too."""
     state = tmp_path / "state"
     (state / "spool").mkdir(parents=True)
     (state / "spool" / "payload").write_bytes(b"x")
     for path, open_to in (
-        (state, 0o755),
-        (state / "spool", 0o755),
-        (state / "spool/payload", 0o644),
+        (state, 0o700 | others),
+        (state / "spool", 0o700 | others),
+        (state / "spool/payload", 0o600 | others & 0o044),
     ):
         path.chmod(open_to)
     ownership.own(state)
@@ -56,17 +58,18 @@ def test_one_that_others_could_read_is_closed(tmp_path: Path) -> None:
     ownership.own(state)
 
 
+@pytest.mark.parametrize("others", [0o022, 0o020, 0o002], ids=oct)
 @pytest.mark.parametrize("what", ["", "spool", "spool/payload"])
-def test_one_that_others_could_change_is_refused(what: str, tmp_path: Path) -> None:
+def test_one_that_others_could_change_is_refused(what: str, others: int, tmp_path: Path) -> None:
     state = tmp_path / "state"
     (state / "spool").mkdir(parents=True, mode=0o700)
     (state / "spool" / "payload").write_bytes(b"x")
     for path in (state, state / "spool"):
         path.chmod(0o700)
-    (state / what).chmod(0o722)
+    (state / what).chmod(0o700 | others)
     with pytest.raises(ConfigError, match=f"can be written to by others.*chmod -R go-rwx {state}"):
         ownership.own(state)
-    assert mode(state / what) == 0o722
+    assert mode(state / what) == 0o700 | others
 
 
 def test_one_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

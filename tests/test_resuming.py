@@ -268,6 +268,13 @@ def test_offsets_and_lengths_that_do_not_fit(offset: int, length: int, error: ty
     assert intake.taken == 0
 
 
+def test_the_end_of_a_block_that_is_too_long_is_refused_like_its_beginning() -> None:
+    intake = Intake(100, 60)
+    message = dataclasses.replace(put(bytes(80)), offset=60)
+    with pytest.raises(Oversized, match="a block may have 60 bytes"):
+        intake.begin("a", message, 20)
+
+
 @pytest.mark.parametrize(
     ("pieces", "error", "kept"),
     [

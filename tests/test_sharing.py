@@ -265,7 +265,8 @@ def test_commitments_say_which_seed_is_wrong(t: int, n: int) -> None:
         holder.check(shared.commitments)
         for i in range(0, len(us.subsets), 1 + len(us.subsets) // 20):
             others = list(shared.commitments)
-            others[i] = bytes([others[i][0] ^ 1]) + others[i][1:]
+            at = (7 * i + 5 * k + 31) % 32
+            others[i] = others[i][:at] + bytes([others[i][at] ^ 1]) + others[i][at + 1 :]
             if i not in us.held_by(k):
                 holder.check(others)  # somebody else's to find
                 continue
