@@ -20,6 +20,8 @@ from secureps.service.doorbell import Doorbell
 from secureps.service.limits import demand_descriptors, exhaustion
 from secureps.service.troubles import refused
 from tests.executor_kit import Stage
+from tests.nursery import spawn
+from tests.processes import PATIENCE, Processes
 from tests.test_executor import HEADER
 
 
@@ -136,3 +138,50 @@ def test_room_is_made_for_everybody_or_the_limit_is_named(monkeypatch: pytest.Mo
     known["limit"] = (256, resource.RLIM_INFINITY)
     demand_descriptors(1000)
     assert known["limit"] == (2128, resource.RLIM_INFINITY)
+
+
+STARVED = """
+import sys, threading
+from secureps.service import process
+from secureps.run.cli import main
+process.PROBE_SECONDS = 0.2
+most, start = int(sys.argv.pop(1)), threading.Thread.start
+def starved(self):
+    if threading.active_count() > most:
+        raise RuntimeError("can't start new thread")
+    start(self)
+threading.Thread.start = starved
+main()
+"""
+
+
+@pytest.mark.timeout(240)
+def test_no_server_lives_on_without_threads_or_descriptors(tmp_path: Path) -> None:
+    """Wherever it meets the limit it ends, and says which one it was; with enough it serves."""
+    script = tmp_path / "starved.py"
+    script.write_text(STARVED)
+    ended = list[int]()
+    with Processes(tmp_path / "run", "plain") as processes:
+        processes._faults["coordinator"] = ()
+        serve = processes._server("coordinator")[2:]
+        address = tmp_path / "run" / "coordinator" / "address"
+        for most in (0, 1, 2, 3, 4, 32):
+            log = tmp_path / f"{most}.log"
+            address.unlink(missing_ok=True)
+            child = spawn([str(script), str(most), *serve], tmp_path, log)
+            try:
+                processes.wait(lambda: child.poll() is not None or address.is_file(), "its end")  # noqa: B023
+                if child.poll() is not None:
+                    assert child.wait() == 1, log.read_text()
+                    assert "no new thread can be started (ulimit -u: " in log.read_text()
+                    ended.append(most)
+                    continue
+                few = len(list(Path(f"/proc/{child.pid}/fd").iterdir()))
+                resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (few, few))
+                assert child.wait(PATIENCE) == 1, log.read_text()
+                said = log.read_text()
+                assert "are used up (ulimit -n: " in said or "can be started (ulimit -u: " in said
+            finally:
+                child.kill()
+    assert ended[:4] == [0, 1, 2, 3]
+    assert "file descriptors are used up (ulimit -n: " in (tmp_path / "32.log").read_text()

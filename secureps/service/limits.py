@@ -51,8 +51,12 @@ def exhaustion(error: BaseException | None) -> str:
     return ""
 
 
-def probe() -> None:
-    """Opens a file and starts a thread, and nothing else.
+FIRST_THREADS = 4
+"""Of a party's own and of gRPC's, which crashes natively where it cannot start its first one."""
+
+
+def probe(threads: int = 1) -> None:
+    """Opens a file and starts so many threads at once, and nothing else.
 
     Where neither can be had, threads of gRPC's own fail in silence: the process looks alive, and
     its heartbeats go on.
@@ -61,9 +65,16 @@ def probe() -> None:
         OSError, RuntimeError, MemoryError: as `exhaustion` names them.
     """
     os.close(os.open(os.devnull, os.O_RDONLY))
-    thread = threading.Thread(target=lambda: None, name="probe", daemon=True)
-    thread.start()
-    thread.join()
+    over, started = threading.Event(), list[threading.Thread]()
+    try:
+        for _ in range(threads):
+            thread = threading.Thread(target=over.wait, name="probe", daemon=True)
+            thread.start()
+            started.append(thread)
+    finally:
+        over.set()
+        for thread in started:
+            thread.join()
 
 
 def _told(what: str, option: str, kind: int) -> str:

@@ -25,7 +25,7 @@ from secureps.service.clock import RealLoop
 from secureps.service.doorbell import Doorbell
 from secureps.service.executor import Executor
 from secureps.service.heap import give_back_payloads
-from secureps.service.limits import demand_descriptors, exhaustion, probe
+from secureps.service.limits import FIRST_THREADS, demand_descriptors, exhaustion, probe
 from secureps.service.logs import tell
 from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.journal import SqliteJournal
@@ -132,6 +132,7 @@ def run_process(
     if serve is not None:
         demand_descriptors(len(party.roster.certificates))
     try:
+        probe(FIRST_THREADS)
         with Doorbell() as bell:
             halt = _run(party, addresses, build, serve, listen, bell)
     except Exception as error:
