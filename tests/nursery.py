@@ -12,6 +12,7 @@ import atexit
 import gc
 import importlib
 import json
+import logging
 import os
 import runpy
 import signal
@@ -181,6 +182,7 @@ def _settle(folder: str, log: str, environment: dict[str, str] | None) -> None:
         os.dup2(file, number)
     os.close(nothing)
     os.close(said)
+    logging.getLogger().handlers.clear()  # of a module that was prepared: a program has none yet
 
 
 def _run(arguments: list[str]) -> None:
