@@ -36,6 +36,16 @@ def test_the_same_charge_again_changes_nothing() -> None:
     assert Ledger().charges == ()
 
 
+@pytest.mark.parametrize("fact", [ONE, WHOLE])
+def test_another_update_of_one_version_is_another_fact(fact: Charge | Release) -> None:
+    ledger, again = Ledger([fact]), replace(fact, attempt=1)
+    assert ledger.new(again)
+    ledger.append(again)
+    assert ledger.count("alice") == 2
+    assert (*ledger.charges, *ledger.releases) == (fact, again)
+    assert not ledger.new(fact)
+
+
 @pytest.mark.parametrize(
     "change", [{"noise_multiplier": 1.2}, {"sample_rate": 0.02}, {"steps": 101}, {"steps": 0}]
 )

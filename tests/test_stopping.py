@@ -56,6 +56,12 @@ def test_patience_counts_evaluations_without_improvement_in_a_row() -> None:
     )
 
 
+def test_an_improvement_is_by_more_than_the_least() -> None:
+    assert stop(evaluations(0.25, 0.5), section(patience=1, least=0.25)) is not None
+    assert stop(evaluations(0.25, 0.5625), section(patience=1, least=0.25)) is None
+    assert stop(evaluations(0.25, 0.25), section(patience=1, least=0.0)) is not None
+
+
 def test_many_small_steps_are_an_improvement_together() -> None:
     assert stop(evaluations(0.1, 0.14, 0.18, 0.22), section(patience=3, least=0.05)) is None
 
