@@ -8,6 +8,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -331,6 +332,27 @@ def test_lanes_close_where_a_link_is_slow_and_open_where_it_is_not() -> None:
     for _ in range(10):
         lanes.done(0.1)
     assert lanes.open == pace.LANES
+
+
+def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    never = SimpleNamespace(start=lambda: None, cancel=lambda: None)
+    monkeypatch.setattr(pace.Progress, "_timed", lambda progress, seconds: never)
+    now, stalls = [0.0], list[float]()
+    progress = pace.Progress(
+        1000.0, lambda: stalls.append(now[0]), lambda seconds: None, lambda: now[0]
+    )
+    with progress:
+        now[0] = 900.0
+        progress.moved()
+        assert progress.longest == 900.0
+        for now[0] in (1000.0, 1899.0):
+            progress._look()
+            assert not progress.over
+        now[0] = 1900.0
+        progress._look()
+    assert (progress.over, stalls) == (True, [1900.0])
 
 
 def test_payloads_wait_for_a_lane_and_no_longer_than_until_the_end() -> None:
