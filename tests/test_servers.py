@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 import threading
@@ -286,11 +285,9 @@ def test_a_watch_that_comes_during_the_stop_is_not_left_open(
 ) -> None:
     """Its call was let in before the stop, its request comes after all watches were ended."""
     server, echo, door = coordinator
-    assert server._loop is not None
     assert server._stop is not None
-    before, loop = len(asyncio.all_tasks(server._loop)), server._loop
     door.stream(Subscribe("a", ()), framing.WATCH, server._stop.is_set)
-    await_(lambda: len(asyncio.all_tasks(loop)) > before)
+    await_(lambda: server._callers._calls["a"] == 1)
     assert stop(server, PATIENCE) < CLOSED
     assert [str(outcome) for outcome in door.outcomes()] == ["the coordinator is stopping"]
     assert echo.subscribed.empty()

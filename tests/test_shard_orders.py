@@ -70,7 +70,7 @@ def test_the_run_is_pinned_once() -> None:
     assert desk.order(order) == Step()
     assert desk.shard.shelves.own("all") == OWN
     other = configure(desk.plan, incarnation=5, nonce=bytes(32))
-    refused(desk, COORDINATOR, other, WrongRun, "with a new one, and keep the one that it has")
+    refused(desk, COORDINATOR, other, WrongRun, "and keep the one that it has")
 
 
 @pytest.mark.parametrize(
