@@ -141,7 +141,7 @@ FIGURES = (
         "100 clients protected as a whole, accuracy",
         r"delta 1e-5, 10 versions, simulated" + _ACCURACY,
         score("simulate", "simulations/digits_client.toml"),
-        spread=0.005,
+        spread=0.015,
         quick=False,
     ),
     Figure(

@@ -68,6 +68,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.tuples(*(values(a) for a in arguments))
     assert origin in (typing.Union, types.UnionType), kind
+    if memoryview in arguments:
+        return values(bytes)
     return st.one_of(*(st.none() if a is type(None) else values(a) for a in arguments))
 
 

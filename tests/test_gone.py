@@ -78,8 +78,7 @@ def burnt(simulation: Simulation) -> records.CohortBurnt:
     found: records.CohortBurnt
     (found,) = journalled(simulation, records.CohortBurnt)
     assert found.reason == (
-        "a shard lost the opened sums, the sums and blocks of members, and client-02 has its own "
-        "no more"
+        "a shard lost the sums and blocks of members, and client-02 has its own no more"
     )
     return found
 

@@ -55,7 +55,7 @@ def to_plain(value: Any) -> Any:
     kind = type(value)
     if kind in _SCALARS or value is None:
         return value
-    if isinstance(value, bytes):
+    if isinstance(value, bytes | memoryview):
         return value.hex()
     if isinstance(value, (tuple, list)):
         return [to_plain(item) for item in value]
@@ -107,7 +107,8 @@ def _read(kind: Any, plain: Any, where: str) -> Any:
             raise Malformed(f"{where}: expected {len(rest) + 1} items")
         return tuple(_read(k, x, where) for k, x in zip((item, *rest), plain))
     if origin in (types.UnionType, typing.Union):
-        (inner,) = (k for k in typing.get_args(kind) if k is not type(None))
+        # a payload may be a view of its bytes; what is read back is bytes
+        (inner,) = (k for k in typing.get_args(kind) if k not in (type(None), memoryview))
         return None if plain is None else _read(inner, plain, where)
     if kind is bytes:
         if not isinstance(plain, str):
