@@ -32,7 +32,9 @@ CLIENTS, SHAPE, VERSIONS = 5, (1000, 100), 100_000
 SECONDS = 8.0
 """Of each measurement."""
 CALLS = 60
-"""Left undone on each server at a time."""
+"""Left undone on each server at a time, over one connection."""
+CONNECTIONS, CALLS_EACH = 8, 16
+"""More of them, and of calls on each, than one party has places for."""
 
 Metadata = tuple[tuple[str, Any], ...]
 
@@ -62,12 +64,13 @@ def signing(identity: Identity, name: str) -> Signed:
 class Flood:
     """Calls that are begun and never ended, anew every second; a context, and over at its end."""
 
-    def __init__(self, processes: Processes, metadata: Signed) -> None:
+    def __init__(self, processes: Processes, metadata: Signed, connections: int) -> None:
         self._targets = {
             name: int((processes.folder / name / "address").read_text().rpartition(":")[2])
             for name in ("coordinator", *processes.shards)
         }
         self._metadata = metadata
+        self._connections = connections
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -82,12 +85,12 @@ class Flood:
     def _run(self) -> None:
         while not self._over.is_set():
             lines: list[HalfOpen] = []
-            for name, port in self._targets.items():
+            for name, port in (*self._targets.items(),) * self._connections:
                 coordinator = name == "coordinator"
                 method = framing.COORDINATOR_TELL if coordinator else framing.PUT
                 with suppress(OSError):
                     lines.append(line := HalfOpen(port))
-                    for _ in range(CALLS):
+                    for _ in range(CALLS if self._connections == 1 else CALLS_EACH):
                         line.begin(
                             method,
                             self._metadata(name, f"127.0.0.1:{port}", method),
@@ -125,16 +128,18 @@ def main() -> None:
         start_servers(processes)
         with Crowd(processes, SHAPE):
             processes.wait(lambda: processes.reached(2), "version 2")
-            kinds: list[tuple[str, Signed]] = [("without a key", nobody)]
-            for name, client in (
-                ("with a client's key", own),
-                ("with the key of a client that is waited for", processes.clients[0]),
+            needed = processes.clients[0]
+            kinds: list[tuple[str, Signed, int]] = [("without a key", nobody, 1)]
+            for name, client, connections in (
+                ("with a client's key", own, 1),
+                ("with the key of a client that is waited for", needed, 1),
+                ("likewise, over eight connections", needed, CONNECTIONS),
             ):
                 key = load_private(processes.folder / "kit", client)
-                kinds.append((name, signing(key, client)))
-            for name, metadata in kinds:
+                kinds.append((name, signing(key, client), connections))
+            for name, metadata, connections in kinds:
                 before = speed(processes)
-                with Flood(processes, metadata):
+                with Flood(processes, metadata, connections):
                     during = speed(processes)
                 rows.append(
                     {
