@@ -81,6 +81,28 @@ def test_what_is_lost_after_it_said_that_it_was_prepared_is_prepared_again(tmp_p
     ward.nothing_was_burnt()
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["away", "coordinator restarts"])
+def test_no_version_is_committed_while_a_shard_that_was_prepared_is_away(
+    restarted: bool, tmp_path: Path
+) -> None:
+    """It may come back without its disk: of a version that is committed it would have nothing."""
+    ward = Ward(tmp_path, "plain", checkpoint_every=1)
+    to_part(ward, 2)
+    ward.until(Phase.PREPARING, 2)
+    ward.play.kill("shard-1")
+    ward.play.run(lambda: SHARD in ward.group.prepared)
+    lose_everything(ward)
+    if restarted:
+        ward.play.kill("coordinator")
+        ward.play.start("coordinator")
+    ward.play.start("shard-1")
+    ward.play.run(lambda: "shard-1" in ward.group.prepared)
+    assert ward.group.version == 2
+    ward.play.start(SHARD)
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+
+
 def test_without_its_seed_a_shard_adds_other_noise_and_the_cohort_is_begun_anew(
     tmp_path: Path,
 ) -> None:

@@ -274,7 +274,7 @@ def prepared(turn: Turn, group: GroupState, by: Prepared) -> bool:
     owners = turn.federation.owners(group.name)
     if len(group.prepared) < len(owners):
         return False
-    if unsure := [shard for shard in owners if (group.name, shard) in turn.unconfirmed]:
+    if unsure := [shard for shard in owners if _unsure(turn, group, shard)]:
         for shard in unsure:
             turn.order(shard, make_hold(turn, group, owners[shard]))
         return False
@@ -290,6 +290,16 @@ def prepared(turn: Turn, group: GroupState, by: Prepared) -> bool:
     if late:
         turn.discard(late)
     return True
+
+
+def _unsure(turn: Turn, group: GroupState, shard: str) -> bool:
+    """Whether a shard that was prepared may be so no more: its disk may be lost.
+
+    Who is away says it again when it comes back (`repeating`); were the version committed before,
+    nothing could be made of it. Of a run that is founded nothing is lost yet.
+    """
+    away = group.phase is Phase.PREPARING and shard not in turn.watchers
+    return away or (group.name, shard) in turn.unconfirmed
 
 
 def _name_liars(turn: Turn, group: GroupState) -> None:
