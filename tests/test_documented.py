@@ -34,6 +34,10 @@ ELSEWHERE = {
         "has sent that once more already",
     ),
     "setting ... is not known; ... (the operator's fault)": ("test_settings.py", "is not known; "),
+    "others wait, and this call has had its turn; go on with it later; still trying": (
+        "test_places.py",
+        "others wait, and this call has had its turn; go on with it later",
+    ),
     "another connection of ... goes before a call on which nothing moves; still trying": (
         "test_places.py",
         "goes before a call on which nothing moves",

@@ -110,6 +110,60 @@ def test_of_equals_the_one_with_fewer_goes_first_once_nothing_moves(
     plays(play())
 
 
+def test_a_call_has_its_turn_and_then_gives_way_to_another_party_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two parties that hold all there is, a byte now and then, do not shut the third out."""
+    monkeypatch.setattr(places, "QUIET", 0.02)
+    monkeypatch.setattr(places, "TURN", 0.2)
+
+    async def play() -> None:
+        hall = Hall()
+        for name in ("a1", "a2"):
+            await hall.begin(name, "own")
+        for name in ("b1", "b2"):
+            await hall.begin(name, "there", party="b")
+        await hall.begin("c1", "elsewhere", party="c")
+        assert hall.inside == ["a1", "a2", "b1", "b2"]
+        while "c1" not in hall.inside:
+            await asyncio.sleep(0.01)
+        assert hall.ends == {"a1": Busy}, "the one that came first, and no other"
+        assert hall.said == {"others wait, and this call has had its turn; go on with it later"}
+        await hall.begin("d1", "elsewhere", party="d")
+        hall.tasks.pop().cancel()  # whoever gave up waiting takes no place
+        await asyncio.sleep(0.3)
+        assert len(hall.inside) == 4
+        await hall.begin("d2", "elsewhere", party="d")
+        while "d2" not in hall.inside:
+            await asyncio.sleep(0.01)
+        assert len(hall.inside) == 4
+        await hall.close()
+
+    plays(play())
+
+
+def test_a_turn_ends_for_an_equal_connection_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has a copy of a key may be trusted as much as its owner, and move a little at a time."""
+    monkeypatch.setattr(places, "QUIET", 0.02)
+    monkeypatch.setattr(places, "TURN", 0.2)
+
+    async def play() -> None:
+        hall = Hall()
+        for peer in ("other", "own"):
+            hall.trusts(peer, TRUST)
+        await hall.begin("x1", "other")
+        await hall.begin("x2", "other")
+        await hall.begin("a1", "own")
+        while "a1" not in hall.inside:
+            for place in hall.places._own["a"].held:
+                place.move()
+            await asyncio.sleep(0.01)
+        assert hall.ends == {"x1": Busy}
+        await hall.close()
+
+    plays(play())
+
+
 def test_another_party_s_places_are_its_own() -> None:
     async def play() -> None:
         hall = Hall()

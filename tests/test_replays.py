@@ -114,6 +114,26 @@ def test_memory_is_bounded_and_what_is_forgotten_is_not_taken_again(
     assert not any(taken(server, claim(old, 2)) for old in given)
 
 
+def test_what_runs_out_between_check_and_use_is_not_taken(server: Challenges, clock: Clock) -> None:
+    """Its numbers are forgotten then: an old one would be taken for a new one."""
+    one = claim(server.fresh(), 0)
+    assert taken(server, one)
+    clock.time += LIFETIME - 0.001
+    server.check(one)
+    clock.time += 0.002
+    with pytest.raises(NotFresh):
+        server.use(one)
+
+
+def test_an_answer_that_is_no_challenge_spoils_nothing(world: Grpc) -> None:
+    """Answers are not signed: whoever sits on the wire can say so once, and no more."""
+    world.serve("shard-0", Echo())
+    transport = world.transport("a")
+    for wrong in (b"", b"short", bytes(CHALLENGE_BYTES), bytes(1000)):
+        transport._signer("shard-0").challenged(NotFresh("", challenge=wrong))
+        assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
+
+
 def test_every_part_of_a_claim_is_signed() -> None:
     signed: set[bytes] = set()
     one = Claim("a", "shard-0", RUN, bytes(CHALLENGE_BYTES), 7, b"d" * 32)

@@ -17,8 +17,9 @@ from secureps.errors import Busy, Malformed, Oversized, Unreachable, WrongVersio
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskBlock, GetSum, Payload, PutBlock, Stored
 from secureps.wire import pace
-from secureps.wire.framing import part
-from secureps.wire.intake import Intake, Upload
+from secureps.wire.framing import Collected, part
+from secureps.wire.gathering import Gathering
+from secureps.wire.intake import UNFINISHED, Intake, Upload
 from secureps.wire.rpc import GrpcTransport
 from tests.relay import Relay
 from tests.transport_kit import PATIENCE, Echo, Grpc, get, put, sign_as, values
@@ -215,6 +216,62 @@ def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced() -> None:
     assert first.hand_over(server := Echo()).done()
     assert intake.taken == 0
     assert server.seen == [("a", put(bytes(60)))]
+
+
+def test_blocks_that_nobody_ends_are_few_of_each_sender() -> None:
+    """Their headers take memory before anybody has judged them, whatever came of their bytes."""
+    intake = Intake(1 << 20, 1 << 20)
+    for sequence in range(3 * UNFINISHED):
+        for sender in "ab":
+            message = put(b"", sender, length=100)
+            header = dataclasses.replace(message.header, sequence=sequence, group="g" * 1000)
+            upload = intake.begin(sender, PutBlock(header), 100)
+            assert isinstance(upload, Upload)
+            with upload:
+                upload.add(b"x")
+    assert len(intake._uploads) == 2 * UNFINISHED
+    assert intake.taken == 2 * UNFINISHED
+    assert {header.sequence for _, header in intake._uploads} == set(
+        range(2 * UNFINISHED, 3 * UNFINISHED)
+    )
+
+
+def test_what_there_is_no_memory_for_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    intake = Intake(100, 100)
+    upload = intake.begin("a", put(b"", "a", length=100), 100)
+    assert isinstance(upload, Upload)
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    with upload:
+        upload.add(b"x" * 10)
+        monkeypatch.setattr(Gathering, "add", refuse)
+        with pytest.raises(MemoryError):
+            upload.add(b"x" * 10)
+    assert intake.taken == 10
+
+
+def test_a_pull_that_has_to_wait_goes_on_where_it_was(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others had their turn meanwhile: what came is kept."""
+    relay, transport = link()
+    add, busy = Collected.add, [True]
+
+    def interrupted(here: Collected, piece: Any, length: int) -> None:
+        add(here, piece, length)
+        if here.have > SIZE // 2 and busy:
+            busy.pop()
+            raise Busy("others wait")
+
+    monkeypatch.setattr(Collected, "add", interrupted)
+    with pytest.raises(Busy):
+        transport.call("shard-0", get(SIZE)).result(PATIENCE)
+    before = relay.down
+    answer = transport.call("shard-0", get(SIZE)).result(PATIENCE)
+    assert answer == Payload(payload_digest(values(SIZE)), values(SIZE))
+    assert relay.down - before < SIZE
 
 
 def test_what_nobody_sends_makes_room_and_the_oldest_first() -> None:

@@ -88,7 +88,8 @@ class Challenges:
         party, challenge = claim.party, claim.challenge
         mine = self._used[party]
         if challenge not in mine:
-            if _made(challenge) <= self._floor.get(party, -1.0):
+            over = self._now() - LIFETIME  # by now, and its numbers are forgotten
+            if _made(challenge) <= max(over, self._floor.get(party, over)):
                 raise self._refusal()
             mine[challenge] = _Used()
             if len(mine) > EACH:

@@ -107,7 +107,9 @@ class Signer:
     def challenged(self, error: NotFresh) -> None:
         """The server has refused a request, and said under which challenge to sign it."""
         with self._lock:
-            self._challenge, self._next = error.challenge, 0
+            # Answers are not signed: one that is none would spoil all requests to come.
+            usable = len(error.challenge) == CHALLENGE_BYTES
+            self._challenge, self._next = error.challenge if usable else b"", 0
 
 
 def check_party(party: str) -> str:

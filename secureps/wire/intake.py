@@ -22,6 +22,8 @@ from secureps.messages.submission import BlockHeader
 from secureps.wire.gathering import Gathering
 from secureps.wire.transport import Endpoint
 
+UNFINISHED = 64
+"""Blocks of one sender that are not whole and not on their way: the oldest goes for the next."""
 RETRY_SECONDS = (0.05, 0.25)
 """Between these a refused sender is asked to wait, at random so that senders spread."""
 
@@ -93,6 +95,9 @@ class Intake:
             if offset > have:
                 return Stored(header.digest, have)
             self._uploads.pop((sender, header), None)
+            idle = [each for each in self._uploads.values() if each.idle and each.sender == sender]
+            for each in idle[: max(0, len(idle) + 1 - UNFINISHED)]:
+                each._drop()  # their headers take memory too, which nobody has judged
             upload = Upload(self, sender, header, before, offset)
             self._uploads[sender, header] = upload
             return upload
@@ -167,7 +172,11 @@ class Upload:
                 raise Oversized(f"more than the announced {self.header.length} bytes of payload")
             self._intake._take(self.sender, len(news))
             self._known -= len(piece) - len(news)
-            self._bytes.add(news)
+            try:
+                self._bytes.add(news)
+            except BaseException:  # no memory: what did not come takes no room
+                self._intake._give(self.sender, len(news))
+                raise
 
     def hand_over(self, endpoint: Endpoint) -> Future[Any]:
         """Whatever the endpoint answers to the block, which is whole.

@@ -8,6 +8,7 @@ and does not wait for it. What must not live here: who a caller is, and what it 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Iterable
@@ -20,29 +21,38 @@ from secureps.wire.intake import RETRY_SECONDS
 
 QUIET = 0.5
 """Seconds in which nothing moves after which a call gives way to another connection's."""
+TURN = 60.0
+"""Seconds of a place after which its call gives way to one that waits, and goes on later."""
 TRUST = 8
 """The most that a connection is trusted: so many calls that it has ended well."""
 REMEMBERED = 256
 """Connections of a party of which is known how far they are trusted: those of the newest calls."""
 
+_BESIDE = "another connection of {} goes before a call on which nothing moves"
+_OVER = "others wait, and this call has had its turn; go on with it later"
+
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A call's, once it is its `turn`; `moved` is when anything of it came or went last."""
+    """A call's, once it is its `turn`; `moved` is when anything of it came or went last.
+
+    `since` is when it got one, infinite before; `ousted` for whom it has to go, if it has.
+    """
 
     peer: str
     limit: asyncio.Timeout
     turn: asyncio.Future[None]
     moved: float
-    ousted: bool = False
+    since: float = math.inf
+    ousted: str = ""
 
     def move(self) -> None:
         """Something came, or was taken."""
         self.moved = asyncio.get_running_loop().time()
 
-    def oust(self) -> None:
+    def oust(self, why: str) -> None:
         """Ends the call, which has a place or waits for one."""
-        self.ousted = True
+        self.ousted = why
         self.limit.reschedule(0.0)
 
 
@@ -93,7 +103,8 @@ class Places:
         """Waits for a place and holds it; `party` is authenticated, so that names are few.
 
         Raises:
-            Busy: another connection of the party goes first, and nothing came on this one.
+            Busy: another connection of the party goes first, and nothing came on this one; or
+                its turn is over and others wait. Who sends or fetches a payload goes on with it.
         """
         own, good = self._own[party], False
         loop = asyncio.get_running_loop()
@@ -102,9 +113,13 @@ class Places:
         try:
             async with limit:
                 await self._enter(party, own, place)
-                async with self._all:
+                await self._room(own)
+                try:
                     place.move()
+                    place.since = place.moved
                     yield place
+                finally:
+                    self._all.release()
                 good = True
         except SecurepsError as error:  # it was answered, unless it did not come
             good = not isinstance(error, Unreachable)
@@ -112,10 +127,7 @@ class Places:
         except TimeoutError:
             if not place.ousted:
                 raise
-            raise Busy(
-                f"another connection of {party} goes before a call on which nothing moves",
-                random.uniform(*RETRY_SECONDS),
-            ) from None
+            raise Busy(place.ousted, random.uniform(*RETRY_SECONDS)) from None
         finally:
             self._connections.note(party, peer, good)
             self._leave(party, own, place)
@@ -125,7 +137,7 @@ class Places:
         own = self._own[party]
         victim = self._yielding(party, own.waiting, peer) or self._yielding(party, own.held, peer)
         if victim is not None:
-            victim.oust()
+            victim.oust(_BESIDE.format(party))
         return victim is not None
 
     async def _enter(self, party: str, own: Own, place: Place) -> None:
@@ -134,8 +146,25 @@ class Places:
         while not place.turn.done():
             victim = self._yielding(party, own.held, place.peer)
             if victim is not None:
-                victim.oust()
+                victim.oust(_BESIDE.format(party))
             await asyncio.wait({place.turn}, timeout=QUIET)
+
+    async def _room(self, own: Own) -> None:
+        """Waits for one of the places of all; after a TURN others give way to who waits."""
+        room = asyncio.ensure_future(self._all.acquire())
+        try:
+            while not (await asyncio.wait({room}, timeout=QUIET))[0]:
+                over = asyncio.get_running_loop().time() - TURN
+                others = (
+                    place for each in self._own.values() if each is not own for place in each.held
+                )
+                late = [place for place in others if place.since <= over]
+                if late and not any(place.ousted for place in late):
+                    min(late, key=lambda place: place.since).oust(_OVER)
+        except BaseException:
+            if not room.cancel():
+                self._all.release()
+            raise
 
     def _leave(self, party: str, own: Own, place: Place) -> None:
         for places in (own.held, own.waiting):
@@ -160,7 +189,7 @@ class Places:
         """Which of these gives way to a call of this connection; None if none does.
 
         One of a connection that is trusted less, at once; one of an equal that has more of them,
-        when nothing moves.
+        when nothing moves, or whose turn is over.
         """
         here = [place for place in places if not place.ousted]
         has = Counter(place.peer for place in here)
@@ -170,7 +199,8 @@ class Places:
         def gives(place: Place) -> bool:
             known = trust(party, place.peer)
             quiet = now - place.moved >= QUIET and has[place.peer] > has[peer]
-            return place.peer != peer and (known < own or (known == own and quiet))
+            late = place.since <= now - TURN
+            return place.peer != peer and (known < own or (known == own and (quiet or late)))
 
         def order(place: Place) -> tuple[int, int, float]:
             return trust(party, place.peer), -has[place.peer], place.moved

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from secureps.errors import InternalError, NotFresh, Oversized, SecurepsError, Unreachable
+from secureps.errors import Busy, InternalError, NotFresh, Oversized, SecurepsError, Unreachable
 from secureps.messages.requests import (
     AskBlock,
     GetBlock,
@@ -292,9 +292,11 @@ class GrpcTransport:
             try:
                 return self._fresh(to, partial(self._get_from, to, message, here))
             except Exception as error:
-                if not _broke(self._failed(error, to)):
+                failed = self._failed(error, to)
+                later = isinstance(failed, Busy)
+                if not later and not _broke(failed):
                     raise
-                if here.have <= before:
+                if later or here.have <= before:
                     with self._lock:
                         self._halves[name] = here
                         while len(self._halves) > LANES:
