@@ -193,9 +193,9 @@ def test_a_holder_that_lies_is_named_when_all_answer_and_changes_nothing(tmp_pat
         assert processes.journal("coordinator", RoundGivenUp, CohortBurnt) == []
         log = processes.log("coordinator")
     assert [record.holders for record in named] == [("holder-1",), ("holder-1",)]
-    # Another subset with its answer may be tried before the fourth is there.
+    # Which three answer first is chance; another subset with the lie may be tried too.
     assert {record.number for record in failed} == {named[1].number}
-    assert failed[0].holders == ("holder-0", "holder-1", "holder-2")
+    assert all("holder-1" in record.holders and len(record.holders) == 3 for record in failed)
     for record in named:
         assert "but not those of holder-1" in record.reason
         assert f": cohort {record.number}: {record.reason}" in log
