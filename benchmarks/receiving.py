@@ -43,7 +43,7 @@ class _Shard:
         return self._worker.submit(self._answer, message)
 
     def subscribe(self, *_: Any) -> Any:
-        raise NotImplementedError
+        raise AssertionError("nobody watches a shard")
 
     def _answer(self, message: Any) -> Any:
         if isinstance(message, AskBlock):

@@ -148,7 +148,7 @@ def test_it_stays_with_its_run() -> None:
     step = client.welcome(nonce=bytes(32))
     (halt,) = halts(step)
     assert (halt.error, step.records) == (WrongRun, [])
-    assert "give a new --state folder" in halt.reason
+    assert "with a new one (--state)" in halt.reason
 
 
 def test_it_dials_no_shards_of_another_run() -> None:

@@ -10,7 +10,7 @@ from secureps.crypto.identity import Roster
 from secureps.errors import ConfigError, DamagedStore, SecurepsError, WrongRun, WrongShape
 from secureps.messages.records import RunPinned, SequencesBegun
 from secureps.messages.requests import Join, Missing, Welcome, Withdraw
-from secureps.messages.run import RunInfo
+from secureps.messages.run import RunInfo, other_run
 from secureps.messages.schema import Schema
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
@@ -125,10 +125,7 @@ class MemberKit:
         if known is None:
             self._agree(welcome)
         elif known.id != welcome.run.id:
-            raise WrongRun(
-                "the coordinator runs another run than the one this client takes part in; give a "
-                "new --state folder, and keep this one while its run goes on"
-            )
+            raise WrongRun(other_run(self.name, known.id, welcome.run.id))
         elif lost := out.behind(welcome.next):
             raise DamagedStore(lost)
         founded = Plan.from_text(welcome.run.plan).initial_digest
