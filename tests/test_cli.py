@@ -17,27 +17,23 @@ from secureps.run.up import Order
 from tests.command import run
 
 COMMANDS = (
-    "up",
-    "resume",
-    "runs",
-    "check",
-    "join",
-    "serve",
-    "simulate",
-    "keys",
-    "export",
-    "status",
-    "warm",
+    *("check", "up"),
+    *("runs", "status", "resume", "export"),
+    *("simulate", "study"),
+    *("keys", "serve", "join", "flower", "warm", "backup", "restore", "budget"),
 )
+"""In the order in which one needs them, a panel of `--help` a line."""
 HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numba", "numpy", "pydantic")
 
 
-def test_help_names_every_command(
+def test_help_names_every_command_in_order(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "--help") == 0
     shown = capsys.readouterr().out
-    assert all(f" {command} " in shown for command in COMMANDS)
+    found = [shown.index(f"│ {command} ") for command in COMMANDS]
+    assert found == sorted(found)
+    assert shown.count("╭─") == 5, "options, and four panels of commands"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -19,6 +19,7 @@ from secureps import __version__
 from secureps.errors import SecurepsError, exit_status
 from secureps.run.keeping import backup, budget, restore
 from secureps.run.options import Insecure, LogFormat, MLflow, TensorBoard, UnsafeSeed
+from secureps.run.run_commands import export, runs, status
 
 app = typer.Typer(
     name="secureps",
@@ -31,6 +32,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+# Where `--help` shows a command; panels stand in the order of their first commands.
+_HERE, _RUNS = "A federation on this machine", "Its runs"
+_VIRTUAL, _APART = "In virtual time", "Each party on a machine of its own"
 
 
 def _version(wanted: bool) -> None:
@@ -81,76 +86,7 @@ def root(
         os.environ["SECUREPS_KERNELS"] = str(kernels.absolute())  # of the processes it starts
 
 
-@app.command()
-def up(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan with a federation section.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="The run's folder. Default: runs/NAME-DATE-TIME."),
-    ] = None,
-    unsafe_seed: UnsafeSeed = None,
-    insecure: Insecure = False,
-    tensorboard: TensorBoard = None,
-    mlflow: MLflow = None,
-) -> None:
-    """Play a whole federation on this machine, each party a process of its own.
-
-    Makes keys, starts coordinator, shards, key holders and clients, shows how
-    the run goes, and ends with what it came to against training alone and
-    training centrally. Everything is in RUN: logs, checkpoints, report with
-    curves, model.safetensors. Ctrl-C stops all of it.
-    """
-    _one_thread()
-    _discreet()
-    from rich.console import Console
-
-    from secureps.run.extras import Extras
-    from secureps.run.up import Order
-    from secureps.run.up import up as play
-    from secureps.store.keyring import refuse_unsafe
-
-    refuse_unsafe(unsafe_seed, insecure)
-    extras = Extras(tensorboard, mlflow)
-    play(Order(plan, out, unsafe_seed, dict(os.environ), extras), Console())
-
-
-@app.command()
-def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
-    tensorboard: TensorBoard = None,
-    mlflow: MLflow = None,
-) -> None:
-    """Go on with a run of `up` that was stopped, by Ctrl-C or a power cut.
-
-    Every party starts from its journal: the model comes out as if nothing had
-    happened.
-    """
-    _one_thread()
-    _discreet()
-    from rich.console import Console
-
-    from secureps.run.extras import Extras
-    from secureps.run.up import resume as go_on
-
-    go_on(run, dict(os.environ), Console(), Extras(tensorboard, mlflow))
-
-
-@app.command()
-def runs(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where runs lie. Default: runs.")
-    ] = Path("runs"),
-) -> None:
-    """List the runs of `up`: how far each came, its score, and whether it is over."""
-    from rich.console import Console
-
-    from secureps.run.runs import find_runs, listing
-
-    for line in listing(find_runs(folder)):
-        Console().print(line, soft_wrap=True)
-
-
-@app.command()
+@app.command(rich_help_panel=_HERE)
 def check(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
     values: Annotated[
@@ -186,30 +122,159 @@ def check(
         console.print(part)
 
 
-@app.command()
-def flower(
-    plan: Annotated[
-        Path, typer.Argument(metavar="PLAN", help="A plan whose federation names a Flower app.")
-    ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.")],
+@app.command(rich_help_panel=_HERE)
+def up(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan with a federation section.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="The run's folder. Default: runs/NAME-DATE-TIME."),
+    ] = None,
+    unsafe_seed: UnsafeSeed = None,
+    insecure: Insecure = False,
+    tensorboard: TensorBoard = None,
+    mlflow: MLflow = None,
 ) -> None:
-    """Run a Flower app's ServerApp once, where the plan is made, and nowhere else.
+    """Play a whole federation on this machine, each party a process of its own.
 
-    Writes DIR/plan.toml, with what the strategy asks for, and
-    DIR/initial.safetensors: version 0 and what clients are told in every
-    version. Says what became of each setting; what cannot be had is refused by
-    name. `up`, `simulate` and `check` do it by themselves.
+    Makes keys, starts coordinator, shards, key holders and clients, shows how
+    the run goes, and ends with what it came to against training alone and
+    training centrally. Everything is in RUN: logs, checkpoints, report with
+    curves, model.safetensors. Ctrl-C stops all of it.
+    """
+    _one_thread()
+    _discreet()
+    from rich.console import Console
+
+    from secureps.run.extras import Extras
+    from secureps.run.up import Order
+    from secureps.run.up import up as play
+    from secureps.store.keyring import refuse_unsafe
+
+    refuse_unsafe(unsafe_seed, insecure)
+    extras = Extras(tensorboard, mlflow)
+    play(Order(plan, out, unsafe_seed, dict(os.environ), extras), Console())
+
+
+app.command(rich_help_panel=_RUNS)(runs)
+app.command(rich_help_panel=_RUNS)(status)
+
+
+@app.command(rich_help_panel=_RUNS)
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
+    tensorboard: TensorBoard = None,
+    mlflow: MLflow = None,
+) -> None:
+    """Go on with a run of `up` that was stopped, by Ctrl-C or a power cut.
+
+    Every party starts from its journal: the model comes out as if nothing had
+    happened.
+    """
+    _one_thread()
+    _discreet()
+    from rich.console import Console
+
+    from secureps.run.extras import Extras
+    from secureps.run.up import resume as go_on
+
+    go_on(run, dict(os.environ), Console(), Extras(tensorboard, mlflow))
+
+
+app.command(rich_help_panel=_RUNS)(export)
+
+
+@app.command(rich_help_panel=_VIRTUAL)
+def simulate(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A file of simulations/.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME.")
+    ] = None,
+    tensorboard: TensorBoard = None,
+    mlflow: MLflow = None,
+) -> None:
+    """Play many clients, delays and faults in virtual time, in one process.
+
+    The same scenario gives the same model, bit for bit. Noise is seeded: no
+    privacy.
+    """
+    _one_thread()
+    _discreet()
+    from secureps.run.extras import Extras
+    from secureps.run.simulate import simulate as play
+
+    play(scenario, out, extras=Extras(tensorboard, mlflow))
+
+
+@app.command(rich_help_panel=_VIRTUAL)
+def study(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a \\[study] section.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1, show_envvar=False, metavar="N", help="Processes that play, side by side."
+        ),
+    ] = 2,
+) -> None:
+    """Compare rules by the virtual time that each takes to a target, over several seeds.
+
+    Ctrl-C lets the trials that are being played end, and keeps them: the same
+    command goes on.
     """
     _one_thread()
     from rich.console import Console
 
-    from secureps.crypto.sampling import SecretSeed
-    from secureps.run.founding import prepare
+    from secureps.run.study import study as compare
 
-    prepare(plan, out, SecretSeed.from_os(), Console())
+    compare(scenario, out, workers, Console())
 
 
-@app.command()
+@app.command(
+    name="keys",
+    rich_help_panel=_APART,
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def keys(context: typer.Context) -> None:
+    """Make start-up kits, add parties to them, show who is in one: init, issue, show."""
+    from typer.main import get_command
+
+    from secureps.run.keys import keys as kits
+
+    get_command(kits)(args=context.args, prog_name="secureps keys")
+
+
+@app.command(rich_help_panel=_APART)
+def serve(
+    role: Annotated[
+        Literal["coordinator", "shard", "keyholder"],
+        typer.Argument(metavar="ROLE", help="coordinator, shard or keyholder."),
+    ],
+    config: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="Its configuration: name, kit, state, listen, coordinator, ..."
+        ),
+    ],
+    log_format: LogFormat = "text",
+) -> None:
+    """Run one server until a signal stops it.
+
+    Killed at any moment and started again with the same FILE, it goes on where
+    it was. STATE/address says where it listens.
+    """
+    from secureps.run.serve import serve as run
+
+    with _as_a_party():
+        run(role, config, log_format)
+
+
+@app.command(rich_help_panel=_APART)
 def join(
     script: Annotated[
         Path,
@@ -296,167 +361,30 @@ def join(
     typer.echo(reason)
 
 
-@app.command()
-def serve(
-    role: Annotated[
-        Literal["coordinator", "shard", "keyholder"],
-        typer.Argument(metavar="ROLE", help="coordinator, shard or keyholder."),
+@app.command(rich_help_panel=_APART)
+def flower(
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="A plan whose federation names a Flower app.")
     ],
-    config: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE", help="Its configuration: name, kit, state, listen, coordinator, ..."
-        ),
-    ],
-    log_format: LogFormat = "text",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.")],
 ) -> None:
-    """Run one server until a signal stops it.
+    """Run a Flower app's ServerApp once, where the plan is made, and nowhere else.
 
-    Killed at any moment and started again with the same FILE, it goes on where
-    it was. STATE/address says where it listens.
-    """
-    from secureps.run.serve import serve as run
-
-    with _as_a_party():
-        run(role, config, log_format)
-
-
-@app.command()
-def simulate(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A file of simulations/.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME.")
-    ] = None,
-    tensorboard: TensorBoard = None,
-    mlflow: MLflow = None,
-) -> None:
-    """Play many clients, delays and faults in virtual time, in one process.
-
-    The same scenario gives the same model, bit for bit. Noise is seeded: no
-    privacy.
-    """
-    _one_thread()
-    _discreet()
-    from secureps.run.extras import Extras
-    from secureps.run.simulate import simulate as play
-
-    play(scenario, out, extras=Extras(tensorboard, mlflow))
-
-
-@app.command()
-def study(
-    scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a \\[study] section.")
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
-    ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=1, show_envvar=False, metavar="N", help="Processes that play, side by side."
-        ),
-    ] = 2,
-) -> None:
-    """Compare rules by the virtual time that each takes to a target, over several seeds.
-
-    Ctrl-C lets the trials that are being played end, and keeps them: the same
-    command goes on.
+    Writes DIR/plan.toml, with what the strategy asks for, and
+    DIR/initial.safetensors: version 0 and what clients are told in every
+    version. Says what became of each setting; what cannot be had is refused by
+    name. `up`, `simulate` and `check` do it by themselves.
     """
     _one_thread()
     from rich.console import Console
 
-    from secureps.run.study import study as compare
+    from secureps.crypto.sampling import SecretSeed
+    from secureps.run.founding import prepare
 
-    compare(scenario, out, workers, Console())
-
-
-@app.command(
-    name="keys",
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-def keys(context: typer.Context) -> None:
-    """Make start-up kits, add parties to them, show who is in one: init, issue, show."""
-    from typer.main import get_command
-
-    from secureps.run.keys import keys as kits
-
-    get_command(kits)(args=context.args, prog_name="secureps keys")
+    prepare(plan, out, SecretSeed.from_os(), Console())
 
 
-@app.command()
-def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that has checkpoints/.")],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The safetensors file to write, or replace.")
-    ],
-    best: Annotated[
-        bool, typer.Option("--best", help="The best version by the federation's own evaluation.")
-    ] = False,
-) -> None:
-    """Write the newest whole model of a run as one safetensors file, by tensor name.
-
-    Reads RUN/checkpoints alone; no server has to run. A damaged checkpoint is
-    named, and the one before it is taken.
-    """
-    from secureps.crypto.sampling import NO_PRIVACY
-    from secureps.policy.rule import named
-    from secureps.run.export import export as write
-
-    model = write(run, out, best)
-    if model.unsafe:
-        text = f"warning: {NO_PRIVACY}, in what came from {named(model.unsafe)}"
-        typer.secho(text, fg=typer.colors.RED, bold=True, err=True)
-    for complaint in model.complaints:
-        typer.secho(f"warning: passed over {complaint}", fg=typer.colors.YELLOW, err=True)
-    for spec in model.layout.local:
-        text = f"warning: {spec.name} is not in it: it stays with each client"
-        typer.secho(text, fg=typer.colors.YELLOW, err=True)
-    typer.echo(
-        f"wrote {len(model.tensors)} tensors to {out}: checkpoint {model.number}, "
-        f"version {model.version}"
-    )
-
-
-app.command()(backup)
-app.command()(restore)
-app.add_typer(budget, name="budget")
-
-
-@app.command()
-def status(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run of `up`.")
-    ] = None,
-    server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The coordinator of any other run.")
-    ] = None,
-    kit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A start-up kit with an observer's key.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Who asks, if it is no observer: a name on the kit's roster.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
-    again: Annotated[
-        bool, typer.Option("--watch", help="Every 2 seconds, until the run is over.")
-    ] = False,
-) -> None:
-    """Ask a coordinator how its run stands. Looking changes nothing.
-
-    Versions, what each group waits for and why, who has spent how much, who holds what. Give RUN,
-    or --server and --kit.
-    """
-    from rich.console import Console
-
-    from secureps.run.looking import find, look
-
-    look(find(run, server, kit, name), as_json, again, Console())
-
-
-@app.command()
+@app.command(rich_help_panel=_APART)
 def warm() -> None:
     """Compile the kernels of `rlwe` ahead, so that no party waits for that later.
 
@@ -467,6 +395,11 @@ def warm() -> None:
 
     done = compile_all()
     typer.echo(f"compiled {done.compiled} kernels in {done.seconds:.1f} s, kept in {done.folder}")
+
+
+app.command(rich_help_panel=_APART)(backup)
+app.command(rich_help_panel=_APART)(restore)
+app.add_typer(budget, name="budget", rich_help_panel=_APART)
 
 
 def _complain(error: SecurepsError) -> None:
