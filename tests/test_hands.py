@@ -17,6 +17,7 @@ from secureps.messages import records
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import GetBlock
 from secureps.policy.plan import Plan
+from secureps.policy.priority import LARGEST
 from secureps.roles.charter import Pinned
 from secureps.roles.member import Member
 from secureps.roles.tasks import Aim, Contribute, SealedUpdate
@@ -74,6 +75,18 @@ def test_an_update_that_counts_for_more_is_another_one(tmp_path: Path) -> None:
     assert light.content != heavy.content
     assert light.receipt.update != heavy.receipt.update
     assert contributed(own, 1).receipt.update == light.receipt.update
+
+
+def test_what_is_declared_of_an_update_is_what_its_clip_counts(tmp_path: Path) -> None:
+    """No clip bounds running statistics: whoever has large ones would always go first."""
+    rule = {"name": "priority", "buffer": 3, "minimum": 2, "score": "magnitude"}
+    plan = make_plan(group=[{"clip": 8.0, "rule": rule}], capacity=16)
+    own = hands(plan, tmp_path, UnsafeSeed(1))
+    update = np.zeros(VALUES, np.float32)
+    update[:5], update[5] = 900.0, 1.0  # tensor "bias" of five values comes first
+    assert own._magnitude("all", update) == LARGEST
+    own._holdings.trainer.kinds = lambda: {"bias": "statistics"}  # type: ignore[attr-defined]
+    assert own._magnitude("all", update) == LARGEST - 2 * 3
 
 
 @pytest.mark.parametrize("examples", [1, 7, 900])

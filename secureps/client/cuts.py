@@ -47,18 +47,30 @@ def clip_update(
     adaptive, clip = plan.adaptive(layout.name), plan.group(layout.name).clip
     if adaptive is not None and scale is not None:
         return adaptive.clipped(delta, scale)
-    kept = [part for name, part in _parts(layout) if kinds.get(name) == "statistics"]
-    bare = delta.copy() if kept else delta
-    for part in kept:
-        bare[part] = 0
-    clipped, norm = clip_l2(bare, clip)
-    for part in kept:
+    clipped, norm = clip_l2(without_statistics(layout, delta, kinds), clip)
+    for part in _statistics(layout, kinds):
         clipped[part] = delta[part]
     if norm > clip:
         cut = f"cut to {100 * clip / norm:.2g} %"
         where = plan.headed(layout.name, "")
         tell(party, EVENT, f"{where}update norm {norm:.3g}, clip {clip:.3g}: {cut}")
     return clipped
+
+
+def without_statistics(
+    layout: GroupLayout, delta: NDArray[np.float32], kinds: Mapping[str, Kind]
+) -> NDArray[np.float32]:
+    """The values of an update that its clip counts: zeros in place of running statistics.
+
+    Args:
+        delta: float32 of shape (values of the group,); itself comes back if there are none.
+        kinds: what training does to each tensor.
+    """
+    parts = _statistics(layout, kinds)
+    bare = delta.copy() if parts else delta
+    for part in parts:
+        bare[part] = 0
+    return bare
 
 
 def tell_range(
@@ -72,6 +84,11 @@ def tell_range(
         text = f"{int(beyond.sum()):,} of the update's {scaled.size:,} values are beyond range"
         whose = f", {count[worst]:,} of them in {worst}" if count.get(worst) else ""
         tell(party, EVENT, f"{where}{text} {most:.3g}: cut to it{whose}")
+
+
+def _statistics(layout: GroupLayout, kinds: Mapping[str, Kind]) -> list[slice]:
+    """Where running statistics lie in the group's values."""
+    return [part for name, part in _parts(layout) if kinds.get(name) == "statistics"]
 
 
 def _parts(layout: GroupLayout) -> Iterator[tuple[str, slice]]:

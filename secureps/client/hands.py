@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.blame import blamed
-from secureps.client.cuts import clip_update, tell_range
+from secureps.client.cuts import clip_update, tell_range, without_statistics
 from secureps.client.holdings import Holdings
 from secureps.client.initial import initial_digest, refuse_other_start
 from secureps.client.judge import judge
@@ -394,11 +394,13 @@ class MemberHands:
         return adaptive.check(float(self._cache[block_key(last)][-1]))
 
     def _magnitude(self, group: str, clipped: NDArray[np.float32]) -> int | None:
-        """What is declared of an update's size, if the rule asks for it."""
+        """What is declared of an update's size, as its clip counts it, if the rule asks for it."""
         section = self._machine.pinned.plan.group(group)
         if not isinstance(section.rule, PrioritySection) or section.rule.score != "magnitude":
             return None
-        return declared(float(np.linalg.norm(clipped)), section.clip)
+        layout, kinds = self._layout().group(group), kinds_of(self._holdings.trainer)
+        counted = without_statistics(layout, clipped, kinds)
+        return declared(float(np.linalg.norm(counted)), section.clip)
 
     # --- evaluating ---------------------------------------------------------------
 
