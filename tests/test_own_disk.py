@@ -16,7 +16,7 @@ import pytest
 from secureps.errors import DiskFailed, NotReady, OperatorError, UnknownParty
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import payload_digest
-from secureps.messages.records import Incarnated
+from secureps.messages.records import Finished, Incarnated
 from secureps.messages.requests import (
     AskStatus,
     GetBlock,
@@ -206,6 +206,30 @@ def test_a_coordinator_whose_journal_is_full_answers_and_shows_it(tmp_path: Path
     assert isinstance(foreign.exception(), UnknownParty)
     disk.full = False
     simulation.run()
+    assert same(simulation.model(), unharmed()[0])
+
+
+def test_the_end_of_a_run_is_shown_once_it_is_in_the_journal(tmp_path: Path) -> None:
+    disk = Disk()
+
+    class FullAtTheEnd(GuardedJournal):
+        def append(self, at: float, records: Sequence[Any]) -> None:
+            if disk.refusals == 0 and any(isinstance(each, Finished) for each in records):
+                disk.full = True
+            super().append(at, records)
+
+    journal = {"coordinator": FullAtTheEnd(disk)}
+    conditions = Conditions(journal=lambda name: journal.get(name) or MemoryJournal())
+    simulation = small_federation(small_plan(), tmp_path, conditions)
+    simulation.run(lambda: disk.refusals > 0)
+    seen = simulation.parties["coordinator"].request("shard-0", AskStatus())
+    simulation.run(seen.done)
+    assert disk.full
+    assert simulation.coordinator.federation.finished, "it has ended, for all it knows"
+    assert (seen.result().finished, seen.result().failure) == ("", "")
+    disk.full = False
+    simulation.run()
+    assert asked(simulation).finished
     assert same(simulation.model(), unharmed()[0])
 
 

@@ -6,6 +6,7 @@ follow, `roles.federation` is the state. What must not live here: I/O, payloads,
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from secureps.crypto.field import parse_vector
@@ -21,12 +22,7 @@ from secureps.errors import (
 )
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
-from secureps.messages.records import (
-    CheckpointPart,
-    HolderRefused,
-    Incarnated,
-    ShareReceived,
-)
+from secureps.messages.records import CheckpointPart, HolderRefused, Incarnated, ShareReceived
 from secureps.messages.requests import (
     AskRun,
     AskStatus,
@@ -146,13 +142,16 @@ class Coordinator:
         return []
 
     def view(self, now: float, sender: str, message: Any) -> Any:
-        """As `Viewed`: the status, of which a full disk of its own is a part."""
+        """As `Viewed`: the status, of which a full disk of its own is a part.
+
+        The end of a run is not shown: whoever sees it stops, and it may not be in the journal yet.
+        """
         if not isinstance(message, AskStatus):
             return None
-        speaking.check(
-            "the coordinator", speaking.TO_COORDINATOR, self._charter.roster, sender, message
-        )
-        return status(self._turn(now), self._telemetry.newest, self.servers)
+        roster = self._charter.roster
+        speaking.check("the coordinator", speaking.TO_COORDINATOR, roster, sender, message)
+        seen = status(self._turn(now), self._telemetry.newest, self.servers)
+        return replace(seen, finished="", failure="")
 
     def wake(self) -> float | None:
         times = (self._until, self._presence.next_look)
