@@ -1,21 +1,31 @@
 """When a client evaluates a published version of the model, and which one.
 
 It evaluates exactly the version that it is asked for, and before it trains from it. One that
-has a newer one already says so, and nobody waits for it. What must not live here: budgets
-(`roles.allowance`), and evaluating (`client.hands`).
+has a newer one already says so, and nobody waits for it. What must not live here: what a budget
+allows (`roles.allowance`), and evaluating (`client.hands`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
+from secureps.errors import PlanRefused
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
+from secureps.messages.requests import Decline
 from secureps.messages.submission import model_digest
 from secureps.policy.plan import Plan
+from secureps.policy.rule import Base
+from secureps.privacy.ledger import Ledger
+from secureps.roles.agenda import Desk
+from secureps.roles.allowance import Allowance
+from secureps.roles.charter import Pinned
 from secureps.roles.library import Library
+from secureps.roles.machine import COORDINATOR, Call, Halt, Say, Step
+from secureps.roles.releases import Releases
 from secureps.roles.tasks import Aim, Evaluate
 
 DECLINES = "this client sends no evaluation; its own log says why"
@@ -95,3 +105,85 @@ def digests(plan: Plan, published: Mapping[str, Published]) -> tuple[bytes, ...]
     """Of every group of the model as it is published, in the plan's order."""
     found = (published[group] for group in plan.groups)
     return tuple(model_digest(each.group, each.version, each.blocks) for each in found)
+
+
+@dataclass(slots=True)
+class Appraiser:
+    """What one client evaluates of its run, and what it has evaluated since it started.
+
+    Args:
+        pinned, allowance, ledger, library, releases: the client's own, as they are now.
+        evaluated: the newest version that it was asked for and has looked at.
+        model: the digest of the model that it judges, or judged last.
+        refuses: its person has read why it evaluates nothing.
+    """
+
+    pinned: Pinned
+    allowance: Allowance
+    ledger: Ledger
+    library: Library
+    releases: Releases
+    evaluated: int = 0
+    model: bytes = b""
+    refuses: bool = False
+
+    def turn(
+        self,
+        step: Step,
+        desk: Desk,
+        invites: dict[str, Invite],
+        aims: Callable[[str, Base], Aim],
+    ) -> tuple[bool, Evaluate | None]:
+        """What is to be judged now, if anything; an invitation that is declined is taken away.
+
+        Args:
+            aims: what an update of a group from a base is trained for.
+
+        Returns:
+            Whether anything else waits, and the task to begin, None for none.
+        """
+        if desk.plan.evaluator == self.allowance.client:
+            return self._judge(step)
+        invite = invites.get(EVALUATION)
+        ready = readiness(desk.plan, desk.published, invite, self.releases.judged)
+        if invite is None or ready is Readiness.EARLY:
+            return False, None
+        self.evaluated, base = invite.evaluates, Base(invite.version, 0)
+        if desk.pending(EVALUATION, base):
+            return False, None
+        aim = aims(EVALUATION, base)
+        refusal = self.allowance.refusal(self.ledger, self.pinned.layout, aim)
+        if ready is not Readiness.READY or refusal:
+            del invites[EVALUATION]
+            if ready is not Readiness.PAST:
+                self.decline(step, invite, DECLINES if refusal else ready.value)
+            return False, None
+        return True, self._task(step, aim)
+
+    def _judge(self, step: Step) -> tuple[bool, Evaluate | None]:
+        """As the designated evaluator."""
+        version = to_judge(self.pinned.plan, self.library.published, self.evaluated)
+        if not version:
+            return False, None
+        if objection := self.allowance.evaluation_objection():
+            step.effects.append(Halt(objection, PlanRefused))
+            return True, None
+        task = self._task(step)
+        if task is not None:
+            self.evaluated = version
+        return True, task
+
+    def _task(self, step: Step, aim: Aim | None = None) -> Evaluate | None:
+        """Judges what is published, once all of it is here."""
+        if self.library.lacking(self.pinned, step):
+            return None
+        self.model = model_content(self.pinned.plan, self.library.published)
+        return task(self.pinned.plan, self.library, aim)
+
+    def decline(self, step: Step, invite: Invite, reason: str) -> None:
+        """Says so to the coordinator, and to the person here when it is for good."""
+        if not self.refuses and (own := self.allowance.evaluation_objection()):
+            self.refuses = True
+            step.effects.append(Say(own))
+        message = Decline(self.allowance.client, invite.group, invite.round, reason)
+        step.effects.append(Call(COORDINATOR, message))

@@ -48,6 +48,7 @@ from secureps.privacy.ledger import Ledger
 from secureps.roles import appraisal, tasks
 from secureps.roles.agenda import Desk, Gathering, hurried, unanswered
 from secureps.roles.allowance import Allowance
+from secureps.roles.appraisal import Appraiser
 from secureps.roles.charter import Pinned, founded
 from secureps.roles.library import Library
 from secureps.roles.machine import (
@@ -86,15 +87,14 @@ class Member(Alone):
         self._out = Outgoing()
         self._ledger = Ledger()
         self._releases = Releases()
-        self._judging = b""
         self._library = Library()
         self._stopwatch = Stopwatch()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
         self._working = self._watching = False
         self._leaving: Halt | None = None
-        self._evaluated = 0
-        self._refuses_to_evaluate = False
+        self._appraiser: Appraiser
+        self._allowance: Allowance
         self._gathering = Gathering()
         self._pulse = Pulse()
 
@@ -107,6 +107,11 @@ class Member(Alone):
                 self._groups = self._pinned.plan.touched(self._kit.rows)
                 self._library = Library.of(self._groups)
                 self._weighing = self._kit.weighing(self._pinned.plan)
+                own = self._kit.terms.budget
+                self._allowance = Allowance(self._pinned.plan, self._kit.name, own)
+                self._appraiser = Appraiser(
+                    self._pinned, self._allowance, self._ledger, self._library, self._releases
+                )
             case Sealed(receipt):
                 if receipt.id.client != self._kit.name:
                     raise ConfigError(
@@ -300,7 +305,7 @@ class Member(Alone):
             self._groups,
             self._library.published,
             self._invites,
-            self._evaluated,
+            self._appraiser.evaluated,
             self._out.sealed.values(),
             self._out.moving.keys(),
         )
@@ -335,52 +340,13 @@ class Member(Alone):
 
     def _evaluate(self, step: Step) -> bool:
         """Begins to judge the model that is published, if asked; whether anything else waits."""
-        plan = self._plan
-        if plan.evaluator == self._kit.name:
-            return self._judge(step)
-        invite = self._invites.get(EVALUATION)
-        ready = appraisal.readiness(plan, self._library.published, invite, self._releases.judged)
-        if invite is None or ready is appraisal.Readiness.EARLY:
-            return False
-        self._evaluated = invite.evaluates
-        if self._desk().pending(EVALUATION, Base(invite.version, 0)):
-            return False
-        aim = self._aim(EVALUATION, Base(invite.version, 0))
-        refusal = self._allowance.refusal(self._ledger, self.pinned.layout, aim)
-        if ready is not appraisal.Readiness.READY or refusal:
-            del self._invites[EVALUATION]
-            if ready is not appraisal.Readiness.PAST:
-                self._decline(step, invite, appraisal.DECLINES if refusal else ready.value)
-            return False
-        if self._pulled(step):
-            self._followed[EVALUATION] = self._invites.pop(EVALUATION)
-            self._begin_evaluation(step, aim)
-        return True
-
-    def _judge(self, step: Step) -> bool:
-        """As the designated evaluator."""
-        plan, published = self._plan, self._library.published
-        if not (version := appraisal.to_judge(plan, published, self._evaluated)):
-            return False
-        if objection := self._allowance.evaluation_objection():
-            step.effects.append(Halt(objection, PlanRefused))
-        elif self._pulled(step):
-            self._evaluated = version
-            self._begin_evaluation(step)
-        return True
-
-    def _begin_evaluation(self, step: Step, aim: Aim | None = None) -> None:
-        self._judging = appraisal.model_content(self._plan, self._library.published)
-        self._working = True
-        step.effects.append(Work(appraisal.task(self._plan, self._library, aim)))
-
-    def _decline(self, step: Step, invite: Invite, reason: str) -> None:
-        """Says so to the coordinator, and to the person here when it is for good."""
-        if not self._refuses_to_evaluate and (own := self._allowance.evaluation_objection()):
-            self._refuses_to_evaluate = True
-            step.effects.append(Say(own))
-        message = Decline(self._kit.name, invite.group, invite.round, reason)
-        step.effects.append(Call(COORDINATOR, message))
+        waits, task = self._appraiser.turn(step, self._desk(), self._invites, self._aim)
+        if task is not None:
+            if task.aim is not None:
+                self._followed[EVALUATION] = self._invites.pop(EVALUATION)
+            self._working = True
+            step.effects.append(Work(task))
+        return waits
 
     def _contributed(self, now: float, step: Step, event: Contributed) -> None:
         self._working = False
@@ -393,7 +359,7 @@ class Member(Alone):
             if spends is not None and spends.attempt and self._unaffordable(step, [spends]):
                 step.effects.append(Work(Prune(tuple(h.key for h in update.headers))))
                 return
-            judged = self._judging if update.receipt.id.group == EVALUATION else b""
+            judged = self._appraiser.model if update.receipt.id.group == EVALUATION else b""
             sealed = Sealed(update.receipt, update.headers, update.content, judged)
             self._write(step, sealed)
             self._out.keyed.add(update.receipt.id)
@@ -401,7 +367,7 @@ class Member(Alone):
         if event.told and (sent := [update.receipt for update in event.updates]):
             step.effects.append(Say(self._allowance.tells(self._ledger, event.told, sent)))
         for aim in event.others:
-            self._decline(step, self._followed[aim.group], appraisal.unsent(aim.group))
+            self._appraiser.decline(step, self._followed[aim.group], appraisal.unsent(aim.group))
         for report in event.telemetry:
             figures = (*report.figures, Figure("bytes_down", float(self._library.take_account())))
             step.effects.append(Call(COORDINATOR, replace(report, figures=figures)))
@@ -490,10 +456,6 @@ class Member(Alone):
     @property
     def _plan(self) -> Plan:
         return self.pinned.plan
-
-    @property
-    def _allowance(self) -> Allowance:
-        return Allowance(self._plan, self._kit.name, self._kit.terms.budget)
 
     def _write(self, step: Step, record: Any) -> None:
         step.records.append(record)
