@@ -28,6 +28,8 @@ from secureps.errors import (
 )
 from secureps.messages.charge import Charge, Release
 from secureps.privacy.accountant import epsilon
+from secureps.roles.member import Member
+from secureps.roles.member_kit import Terms
 from secureps.run.names import client_names
 from secureps.run.simulation import Cast, Simulation
 from secureps.store.budget import OWN_DELTA, BudgetLedger, default_ledger
@@ -130,6 +132,26 @@ def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
     assert halt.error is BudgetSpent
     assert f"over all runs that {own.path} counts" in halt.reason
     assert exit_status(halt.error(halt.reason)) == 78
+
+
+def test_a_client_that_takes_no_plan_without_privacy_leaves(tmp_path: Path) -> None:
+    """And retires: no round waits for it until its lease or a deadline is over."""
+    rule = {"quorum": 5, "minimum": 5, "deadline": 100.0}
+    plan = small_plan(versions=2, lease=300.0, group=[{"clip": 3.0, "range": 1.0, "rule": rule}])
+    trainers = {name: Counting(i) for i, name in enumerate(client_names(6))}
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
+    machine = simulation.parties["client-02"].machine
+    assert isinstance(machine, Member)
+    machine._kit = dataclasses.replace(machine._kit, terms=Terms(8.0))
+    simulation.run(lambda: bool(simulation.coordinator.federation.finished))
+    federation = simulation.coordinator.federation
+    assert federation.finished == "all 2 versions are made"
+    assert federation.retired == {"client-02"}
+    assert simulation.loop.now() < 50.0, "a round waited for who had left"
+    assert trainers["client-02"].trained == 0
+    halt = simulation.parties["client-02"].halted.result()
+    assert halt.error is PlanRefused
+    assert halt.reason.startswith("the plan trains without privacy")
 
 
 def test_what_is_on_record_costs_nothing_more(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
     client.publish(0)
     client.invite(0)
     step = client.pull(0)
-    (halt,) = halts(step)
+    halt = leaves(client, step)
     assert halt.error is PlanRefused
     assert "trains without privacy" in halt.reason
     assert works(step) == []

@@ -7,14 +7,33 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Malformed
+from secureps.errors import BudgetSpent, Malformed, WrongVersion
 from secureps.messages import orders, requests
 from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
-from secureps.roles.machine import COORDINATOR, HANDS, Answered, Step, Tick
+from secureps.roles.machine import (
+    COORDINATOR,
+    HANDS,
+    Answered,
+    Failed,
+    Halt,
+    Step,
+    Tick,
+    WatchLost,
+    WorkFailed,
+)
 from secureps.roles.tasks import Aim, Contribute, Contributed, Prune, Reseal, SealedUpdate
-from tests.member_kit import Client, leaves, puts, said, works
-from tests.roles_kit import PRIVACY, STEPS, make_plan, sign, update_name
+from tests.member_kit import RULE, Client, halts, leaves, puts, said, works
+from tests.roles_kit import (
+    ADDRESSES,
+    PRIVACY,
+    SCHEMA,
+    STEPS,
+    make_placement,
+    make_plan,
+    sign,
+    update_name,
+)
 
 SSP: dict[str, Any] = {"name": "ssp", "slack": 2, "minimum": 2}
 PLAN = make_plan("bfv", group=[{"rule": SSP}])
@@ -125,6 +144,82 @@ def test_what_is_paid_for_arrives_before_the_client_stops_at_its_budget() -> Non
     step = client.give("c0", Tick())
     assert (said(step, requests.Retire), works(step)) == ([], [])
     assert "this client stops" in leaves(client, arrives(client, made)).reason
+
+
+def paired(first: dict[str, Any], second: dict[str, Any] = SSP) -> tuple[Client, SealedUpdate]:
+    """Its update of b is on its way, and it trains for w."""
+    groups = [
+        {"name": "b", "pattern": "bias", "rule": first},
+        {"name": "w", "pattern": "*", "rule": second},
+    ]
+    steps = {"local_steps": STEPS}
+    client = Client(make_plan(group=groups, privacy=PRIVACY, training=steps)).joined()
+    for group in ("b", "w"):
+        client.publish(0, group)
+    client.invite(0, "b")
+    client.give("c0", Tick())
+    client.now += 1.0
+    client.give("c0", Tick())
+    for group in ("b", "w"):
+        client.pull(0, group)
+    made = client.sealed(0, 0, "b")
+    client.contributed(made)
+    client.order(orders.Invite(1, "w", 0, 0, 10.0))
+    client.now += 1.0
+    client.give("c0", Tick())
+    return client, made
+
+
+def refused(client: Client) -> Step:
+    """The ledger of its records allows it nothing more."""
+    return client.give(HANDS, WorkFailed(None, BudgetSpent("nothing more is sealed")))
+
+
+@pytest.mark.parametrize("rule", [SSP, RULE])
+def test_what_is_paid_for_arrives_before_the_client_stops_at_its_ledger(
+    rule: dict[str, Any],
+) -> None:
+    client, made = paired(rule)
+    step = refused(client)
+    assert (said(step, requests.Retire), halts(step), works(step)) == ([], [], [])
+    halt = leaves(client, arrives(client, made))
+    assert halt == Halt("nothing more is sealed", BudgetSpent)
+
+
+def test_what_a_round_wants_no_more_holds_up_nobody() -> None:
+    client, _ = paired(RULE)
+    assert said(refused(client), requests.Retire) == []
+    assert leaves(client, client.publish(1, "b")).error is BudgetSpent
+
+
+def test_what_is_refused_on_its_way_is_not_waited_for() -> None:
+    client, made = paired(SSP)
+    refused(client)
+    late = Failed(requests.Submit(made.receipt), WrongVersion("too late"))
+    assert leaves(client, client.give(COORDINATOR, late)).error is BudgetSpent
+
+
+def test_a_client_that_leaves_still_sends_again_and_trains_no_more() -> None:
+    client, made = paired(SSP)
+    refused(client)
+    step = client.order(orders.SendAgain(2, made.receipt.id))
+    assert [header for _, header in puts(step)] == list(made.headers)
+    client.publish(1, "w")
+    step = client.invite(1, "w")
+    assert works(step) == said(step, requests.Retire) == []
+    leaves(client, arrives(client, made))
+
+
+def test_nobody_retires_while_a_greeting_is_under_way() -> None:
+    """It could come after the retirement, and take it back; and orders are heard until then."""
+    client, made = paired(SSP)
+    refused(client)
+    assert said(client.give(COORDINATOR, WatchLost()), requests.Join)
+    assert said(arrives(client, made), requests.Retire) == []
+    join = requests.Join("c0", SCHEMA, (), client.run.id)
+    welcome = requests.Welcome(client.run, make_placement(client.plan), ADDRESSES)
+    step = client.give(COORDINATOR, Answered(join, welcome))
+    assert leaves(client, step).error is BudgetSpent
 
 
 # --- after a burnt cohort ---------------------------------------------------------

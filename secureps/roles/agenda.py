@@ -140,6 +140,22 @@ class Desk:
             for sealed in self.sealed
         )
 
+    def wanted(self) -> bool:
+        """Whether something is on its way that is paid for, and of use when it arrives.
+
+        A round that has made its version wants nothing more; all others take what comes late.
+        """
+        return any(
+            self._wanted(each.receipt) for each in self.sealed if each.receipt.id in self.moving
+        )
+
+    def _wanted(self, receipt: Receipt) -> bool:
+        group = receipt.id.group
+        if group == EVALUATION or not self.plan.bounds(group).rounds:
+            return True
+        newest = self.published.get(group)
+        return newest is None or newest.version <= receipt.version
+
 
 def unanswered(plan: Plan, invites: Mapping[str, Invite], receipt: Receipt) -> dict[str, Invite]:
     """The invitations that are left when a receipt has arrived.
@@ -152,8 +168,3 @@ def unanswered(plan: Plan, invites: Mapping[str, Invite], receipt: Receipt) -> d
     if invite is None or rounds or Base(invite.version, invite.step) > base:
         return dict(invites)
     return {name: each for name, each in invites.items() if name != group}
-
-
-def hurried(plan: Plan, moving: Iterable[SubmissionId]) -> bool:
-    """Whether something is on its way that is paid for, and wanted whenever it arrives."""
-    return any(id.group == EVALUATION or not plan.bounds(id.group).rounds for id in moving)

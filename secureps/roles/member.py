@@ -46,7 +46,7 @@ from secureps.policy.spending import Fact
 from secureps.policy.work import portion
 from secureps.privacy.ledger import Ledger
 from secureps.roles import appraisal, tasks
-from secureps.roles.agenda import Desk, Gathering, hurried, unanswered
+from secureps.roles.agenda import Desk, Gathering, unanswered
 from secureps.roles.allowance import Allowance
 from secureps.roles.appraisal import Appraiser
 from secureps.roles.charter import Pinned, founded
@@ -93,6 +93,7 @@ class Member(Alone):
         self._followed: dict[str, Invite] = {}
         self._working = self._watching = False
         self._leaving: Halt | None = None
+        self._retired = False
         self._appraiser: Appraiser
         self._allowance: Allowance
         self._gathering = Gathering()
@@ -161,9 +162,10 @@ class Member(Alone):
                     self._pulse.beats(now, self._plan.section.lease, self._kit.name, step)
             case WatchLost():
                 self._watching = False
-                return Step() if self._leaving else self._greet()
+                return Step() if self._retired else self._greet()
             case Answered(Retire()) | Failed(Retire()) if self._leaving is not None:
                 step.effects.append(self._leaving)
+                return step
             case Answered(request, reply):
                 self._answered(now, step, request, reply)
                 if isinstance(request, GetBlock) and self._library.pulling:
@@ -171,8 +173,10 @@ class Member(Alone):
             case Failed(request, error):
                 self._failed(step, request, error)
             case WorkFailed(_, error):
-                self._end(step, Halt(str(error), type(error)))
-                return step
+                halt = Halt(str(error), type(error))
+                if not isinstance(error, BudgetSpent):
+                    return Step(effects=[halt])
+                self._leave(step, halt)
             case Contributed() if sender == HANDS:
                 self._contributed(now, step, event)
             case Judged(message) if sender == HANDS:
@@ -244,6 +248,8 @@ class Member(Alone):
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
         gathering, self._gathering = self._gathering, Gathering()
+        if self._leaving is not None:
+            self._retire(step)
         if self._pinned is None or self._working or self._leaving:
             return
         for group, invite in list(self._invites.items()):
@@ -281,7 +287,9 @@ class Member(Alone):
     def _count(self, step: Step) -> None:
         """Begins to train from the first version, if that alone tells how many examples it has."""
         known = all(group in self._library.published for group in self._groups)
-        if self._weighing.counts and known and self._pulled(step):
+        if not (self._weighing.counts and known) or self._objects(step):
+            return
+        if self._pulled(step):
             self._working = True
             step.effects.append(Work(tasks.Count(*self._library.take())))
 
@@ -315,26 +323,36 @@ class Member(Alone):
         return not self._library.lacking(self.pinned, step)
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
-        """Whether training for these would spend too much; what is paid for arrives first."""
-        if objection := self._allowance.objection():
-            step.effects.append(Halt(objection, PlanRefused))
-            return True
+        """Whether this client leaves instead of training for these."""
         facts = self._allowance.planned(self.pinned.layout, aims)
-        if hurried(self._plan, self._out.moving):
-            return bool(self._allowance.excess(self._ledger, facts))
-        return self._unaffordable(step, facts)
+        return self._objects(step) or self._unaffordable(step, facts)
+
+    def _objects(self, step: Step) -> bool:
+        """Whether this client trains nothing under this plan, by its own budget."""
+        if objection := self._allowance.objection():
+            self._leave(step, Halt(objection, PlanRefused))
+        return bool(objection)
 
     def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
         """Whether these exceed the plan's budget, or this client's own at its own delta."""
         if excess := self._allowance.excess(self._ledger, facts):
-            self._end(step, Halt(f"another version {excess}: this client stops"))
+            self._leave(step, Halt(f"another version {excess}: this client stops"))
         return bool(excess)
 
-    def _end(self, step: Step, halt: Halt) -> None:
-        """Ends; if its budget is spent it retires first, so that nobody waits for it."""
-        if halt.error in (None, BudgetSpent):
-            self._leaving = halt
-        step.effects.append(Call(COORDINATOR, Retire(self._kit.name)) if self._leaving else halt)
+    def _leave(self, step: Step, halt: Halt) -> None:
+        """Trains no more, and ends once the coordinator knows it."""
+        self._leaving = halt
+        self._retire(step)
+
+    def _retire(self, step: Step) -> None:
+        """Says that nobody need wait for it, after all that is paid for has arrived.
+
+        What a retired client sends to a round is dropped. A greeting that is under way could
+        arrive after this, and would take it back.
+        """
+        if not self._retired and self._watching and not self._desk().wanted():
+            self._retired = True
+            step.effects.append(Call(COORDINATOR, Retire(self._kit.name)))
 
     # --- evaluate -----------------------------------------------------------------
 
