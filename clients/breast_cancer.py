@@ -14,11 +14,17 @@ import numpy as np
 from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import log_loss
 
-from secureps.client.runner import run_client
-from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult
-from secureps.errors import ConfigError, PlanRefused
-from secureps.scenario.datasets import breast_cancer, stratified
-from secureps.scenario.partition import dirichlet
+from secureps import (
+    Array,
+    ConfigError,
+    EvaluateResult,
+    FitConfig,
+    FitResult,
+    PlanRefused,
+    datasets,
+    dirichlet,
+    run_client,
+)
 
 SEED = 7  # of the split; the same for all hospitals
 ALPHA = 0.4  # how unlike they are: some see hardly any benign tumour, some hardly any other
@@ -63,19 +69,19 @@ SETTINGS = ()
 
 
 def make(settings: Mapping[str, Any]) -> Hospital:
-    data = breast_cancer(SEED)
+    data = datasets.breast_cancer(SEED)
     hospitals = dirichlet(data.y, int(settings.get("partitions", 4)), ALPHA, SEED, minimum=40)
     partition = str(settings.get("partition", 0))
     if partition not in map(str, range(len(hospitals))):
         raise ConfigError(f"partition must be 0 to {len(hospitals) - 1}, got {partition}")
     mine = hospitals[int(partition)]
-    train, held_out = (mine[part] for part in stratified(data.y[mine], 0.15, SEED))
+    train, held_out = (mine[part] for part in datasets.stratified(data.y[mine], 0.15, SEED))
     return Hospital((data.x[train], data.y[train]), (data.x[held_out], data.y[held_out]))
 
 
 def make_evaluator(settings: Mapping[str, Any]) -> Hospital:
     """All records at one party; `evaluate` is on the held-out ones, which no hospital has."""
-    data = breast_cancer(SEED)
+    data = datasets.breast_cancer(SEED)
     return Hospital((data.x, data.y), (data.held_out_x, data.held_out_y))
 
 

@@ -17,17 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.runner import run_client
-from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
-from secureps.scenario.datasets import Dataset, digits
-from secureps.sections import Section, parse
+from secureps import EvaluateResult, FitConfig, FitResult, Settings, datasets, run_client
 
 FEATURES, HIDDEN, CLASSES = 64, 1334, 10
 
 Arrays = dict[str, NDArray[Any]]
 
 
-class Share(Section):
+class Share(Settings):
     """Which holder of how many, and with how many records; `seed` is of the split."""
 
     partition: int = 0
@@ -37,14 +34,14 @@ class Share(Section):
 
 
 @lru_cache(maxsize=1)
-def _digits(seed: int) -> Dataset:
-    return digits(seed)
+def _digits(seed: int) -> datasets.Dataset:
+    return datasets.digits(seed)
 
 
 class Holder:
     """Holds the numbers of its records."""
 
-    def __init__(self, data: Dataset, rows: NDArray[np.int64]) -> None:
+    def __init__(self, data: datasets.Dataset, rows: NDArray[np.int64]) -> None:
         self._data = data
         self._rows = rows
 
@@ -95,7 +92,7 @@ def _forward(parameters: Arrays, x: NDArray[np.float32]) -> tuple[NDArray[Any], 
 
 def make(settings: Mapping[str, Any]) -> Holder:
     """A holder's records, drawn from all: a thousand holders have some in common."""
-    share = parse(Share, dict(settings), "--set")
+    share = Share.of(settings)
     data = _digits(share.seed)
     rng = np.random.default_rng((share.seed, share.partition))
     return Holder(data, rng.choice(len(data.y), share.records, replace=False))

@@ -19,18 +19,25 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from secureps.client.runner import run_client
-from secureps.client.torch import Records, TorchTrainer
-from secureps.client.trainer import EvaluateResult, FitConfig
-from secureps.errors import ConfigError
-from secureps.scenario import clicks
-from secureps.scenario.datasets import stratified
-from secureps.sections import Section, parse
+from secureps import (
+    Array,
+    ConfigError,
+    EvaluateResult,
+    FitConfig,
+    Settings,
+    TorchTrainer,
+    clicks,
+    datasets,
+    run_client,
+)
+
+Records = tuple[Array, Array]
+"""Inputs and targets."""
 
 LOCAL_HELD_OUT = 0.15  # of a share, for the holder's own evaluation
 
 
-class Market(Section):
+class Market(Settings):
     """Which share is mine, of how many, how large it and the table are."""
 
     partition: int = 0
@@ -45,10 +52,6 @@ class Market(Section):
     @property
     def world(self) -> clicks.Clicks:
         return clicks.Clicks(self.rows, self.partitions, self.records, self.held_out, self.seed)
-
-
-def read(settings: Mapping[str, Any]) -> Market:
-    return parse(Market, dict(settings), "--set")
 
 
 def model(rows: int, dim: int) -> nn.Module:
@@ -77,18 +80,18 @@ def trainer(market: Market, train: Records, held_out: Records) -> TorchTrainer:
 
 def make(settings: Mapping[str, Any]) -> TorchTrainer:
     """This holder's share: trained on, except for a part that its own evaluation uses."""
-    market = read(settings)
+    market = Market.of(settings)
     if not 0 <= market.partition < market.partitions:
         raise ConfigError(f"partition must be 0 to {market.partitions - 1}, got {market.partition}")
     mine = market.world.share(market.partition)
-    rest, part = stratified(mine.y, LOCAL_HELD_OUT, market.seed)
+    rest, part = datasets.stratified(mine.y, LOCAL_HELD_OUT, market.seed)
     y = mine.y.astype(np.float32)
     return trainer(market, (mine.x[rest], y[rest]), (mine.x[part], y[part]))
 
 
 def make_evaluator(settings: Mapping[str, Any]) -> TorchTrainer:
     """All shares pooled; `evaluate` is on the global held-out set, which no holder has."""
-    market = read(settings)
+    market = Market.of(settings)
     pooled, judged = market.world.pooled(), market.world.judged()
     y, held_out_y = (each.y.astype(np.float32) for each in (pooled, judged))
     return trainer(market, (pooled.x, y), (judged.x, held_out_y))
@@ -96,7 +99,7 @@ def make_evaluator(settings: Mapping[str, Any]) -> TorchTrainer:
 
 def central(settings: Mapping[str, Any]) -> EvaluateResult:
     """What one party that held everything would reach, without privacy."""
-    pooled, seed = make_evaluator(settings), read(settings).seed
+    pooled, seed = make_evaluator(settings), Market.of(settings).seed
     config = FitConfig({}, seed, {"lr": 0.1, "momentum": 0.9, "batch_size": 64, "local_epochs": 6})
     return pooled.evaluate(pooled.fit(pooled.parameters(seed), config).parameters)
 

@@ -77,6 +77,6 @@ def client_fn(context: Context) -> Client:
 app = ClientApp(client_fn=client_fn)
 
 if __name__ == "__main__":
-    from secureps.client.flower import run_flower
+    from secureps import run_flower
 
     run_flower(app)

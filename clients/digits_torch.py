@@ -17,20 +17,23 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from secureps.client.runner import run_client
-from secureps.client.torch import TorchTrainer
-from secureps.client.trainer import EvaluateResult, FitConfig
-from secureps.errors import ConfigError
-from secureps.scenario.datasets import Dataset, digits, stratified
-from secureps.scenario.partition import dirichlet
-from secureps.sections import Section, parse
+from secureps import (
+    ConfigError,
+    EvaluateResult,
+    FitConfig,
+    Settings,
+    TorchTrainer,
+    datasets,
+    dirichlet,
+    run_client,
+)
 
 Shares = tuple[NDArray[np.int64], ...]
 
 LOCAL_HELD_OUT = 0.15  # of a share, for the holder's own evaluation
 
 
-class Split(Section):
+class Split(Settings):
     """Which share is mine, of how many, how unlike they are (small alpha: few digits each)."""
 
     partition: int = 0
@@ -41,44 +44,42 @@ class Split(Section):
     device: str = "auto"  # CUDA if there is one; or a name that torch knows
 
 
-def read(settings: Mapping[str, Any]) -> Split:
-    return parse(Split, dict(settings), "--set")
-
-
 def model() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 @cache
-def shares(partitions: int, alpha: float, seed: int, minimum: int) -> tuple[Dataset, Shares]:
+def shares(
+    partitions: int, alpha: float, seed: int, minimum: int
+) -> tuple[datasets.Dataset, Shares]:
     """All records and whose they are; drawn once where one process plays many holders."""
-    data = digits(seed)
+    data = datasets.digits(seed)
     return data, dirichlet(data.y, partitions, alpha, seed, minimum)
 
 
 def make(settings: Mapping[str, Any]) -> TorchTrainer:
     """This holder's share: trained on, except for a part that its own evaluation uses."""
-    split = read(settings)
+    split = Split.of(settings)
     data, parts = shares(split.partitions, split.alpha, split.seed, split.minimum)
     if not 0 <= split.partition < split.partitions:
         raise ConfigError(f"partition must be 0 to {split.partitions - 1}, got {split.partition}")
     mine = parts[split.partition]
-    cut = (mine[part] for part in stratified(data.y[mine], LOCAL_HELD_OUT, split.seed))
+    cut = (mine[part] for part in datasets.stratified(data.y[mine], LOCAL_HELD_OUT, split.seed))
     train, held_out = ((data.x[part], data.y[part]) for part in cut)
     return TorchTrainer(model, train, held_out, device=split.device)
 
 
 def make_evaluator(settings: Mapping[str, Any]) -> TorchTrainer:
     """All shares pooled; `evaluate` is on the global held-out set, which no holder has."""
-    split = read(settings)
-    data = digits(split.seed)
+    split = Split.of(settings)
+    data = datasets.digits(split.seed)
     held_out = (data.held_out_x, data.held_out_y)
     return TorchTrainer(model, (data.x, data.y), held_out, device=split.device)
 
 
 def central(settings: Mapping[str, Any]) -> EvaluateResult:
     """What one party that held everything would reach, without privacy."""
-    pooled, seed = make_evaluator(settings), read(settings).seed
+    pooled, seed = make_evaluator(settings), Split.of(settings).seed
     config = FitConfig({}, seed, {"lr": 0.2, "momentum": 0.9, "local_epochs": 15})
     return pooled.evaluate(pooled.fit(pooled.parameters(seed), config).parameters)
 

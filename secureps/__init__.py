@@ -1,3 +1,94 @@
-"""secureps: a parameter server for training on data that may not leave its owner."""
+"""A parameter server for training on data that may not leave its owner.
+
+    import secureps as ps
+
+The names below are what users need; scripts and notebooks import nothing deeper. Each is imported
+when it is first used: `import secureps` itself imports nothing but the standard library. What must
+not live here: any code but that.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Array",
+    "ConfigError",
+    "EvaluateResult",
+    "FitConfig",
+    "FitResult",
+    "Parameters",
+    "PlanRefused",
+    "SecurepsError",
+    "Settings",
+    "TorchTrainer",
+    "Trainer",
+    "clicks",
+    "datasets",
+    "dirichlet",
+    "errors",
+    "load_plan",
+    "rules",
+    "run_client",
+    "run_flower",
+]
+
+if TYPE_CHECKING:
+    from secureps import errors
+    from secureps.client.flower import run_flower
+    from secureps.client.runner import run_client
+    from secureps.client.settings import Settings
+    from secureps.client.torch import TorchTrainer
+    from secureps.client.trainer import (
+        Array,
+        EvaluateResult,
+        FitConfig,
+        FitResult,
+        Parameters,
+        Trainer,
+    )
+    from secureps.errors import ConfigError, PlanRefused, SecurepsError
+    from secureps.policy import rule as rules
+    from secureps.policy.plan import load_plan
+    from secureps.scenario import clicks, datasets
+    from secureps.scenario.partition import dirichlet
+else:
+    _MODULES = {
+        "clicks": "secureps.scenario.clicks",
+        "datasets": "secureps.scenario.datasets",
+        "errors": "secureps.errors",
+        "rules": "secureps.policy.rule",
+    }
+    _HOMES = {
+        "Array": "secureps.client.trainer",
+        "ConfigError": "secureps.errors",
+        "EvaluateResult": "secureps.client.trainer",
+        "FitConfig": "secureps.client.trainer",
+        "FitResult": "secureps.client.trainer",
+        "Parameters": "secureps.client.trainer",
+        "PlanRefused": "secureps.errors",
+        "SecurepsError": "secureps.errors",
+        "Settings": "secureps.client.settings",
+        "TorchTrainer": "secureps.client.torch",
+        "Trainer": "secureps.client.trainer",
+        "dirichlet": "secureps.scenario.partition",
+        "load_plan": "secureps.policy.plan",
+        "run_client": "secureps.client.runner",
+        "run_flower": "secureps.client.flower",
+    }
+
+    def __getattr__(name: str) -> object:
+        """Imports a public name when it is first used."""
+        if name in _MODULES:
+            return import_module(_MODULES[name])
+        if name not in _HOMES:
+            raise AttributeError(f"module 'secureps' has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        """The public names, whether they are imported yet or not."""
+        return [*__all__, "__version__"]

@@ -32,6 +32,10 @@
 
 What must not live here: anything that knows gRPC. `status` is only the name of the
 gRPC status code that `wire.rpc` maps the class to. Messages never contain secrets.
+
+Example:
+    >>> issubclass(ps.errors.BudgetSpent, ps.PlanRefused)
+    True
 """
 
 from __future__ import annotations
@@ -43,7 +47,15 @@ from typing import ClassVar
 
 
 class SecurepsError(Exception):
-    """Base of all errors; `str(error)` is one line that says what happened and what to do."""
+    """Base of all errors; `str(error)` is one line that says what happened and what to do.
+
+    Example:
+        >>> try:
+        ...     ps.load_plan("nowhere.toml")
+        ... except ps.SecurepsError as error:
+        ...     print(f"{type(error).__name__}, {error.fault} fault")
+        ConfigError, the operator's fault
+    """
 
     status: ClassVar[str] = "UNKNOWN"
     fault: ClassVar[str] = "nobody knows whose"
@@ -96,11 +108,23 @@ class OperatorError(SecurepsError):
 
 
 class ConfigError(OperatorError):
-    pass
+    """A file that does not parse, or a setting with a bad value.
+
+    Example:
+        >>> raise ps.ConfigError("partition must be 0 to 5, got 9")
+        Traceback (most recent call last):
+        secureps.errors.ConfigError: partition must be 0 to 5, got 9
+    """
 
 
 class PlanRefused(OperatorError):
-    pass
+    """A plan that is unsound, or that a trainer cannot train under; says why.
+
+    Example:
+        >>> raise ps.PlanRefused("this trainer has no DP-SGD: use a plan without [privacy]")
+        Traceback (most recent call last):
+        secureps.errors.PlanRefused: this trainer has no DP-SGD: use a plan without [privacy]
+    """
 
 
 class BudgetSpent(PlanRefused):

@@ -33,6 +33,7 @@ PAGES = (
     "docs/operations.md",
     "docs/plan.md",
     "docs/protocol.md",
+    "docs/python.md",
     "docs/rules.md",
     "docs/threat-model.md",
     "docs/trainers.md",

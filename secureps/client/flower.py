@@ -192,6 +192,10 @@ def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:
     Args:
         app: a ClientApp, a client_fn, or a client.
         arguments: the command line; default: the process's own.
+
+    Example:
+        >>> if __name__ == "__main__":  # python app.py --server HOST:PORT --kit KIT --name me
+        ...     ps.run_flower(app)
     """
     run(
         lambda joining, settings: FlowerScript(of_object(app, "this script")).make(

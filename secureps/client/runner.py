@@ -215,6 +215,12 @@ def run_client(
     Args:
         make: builds the trainer from the `--set key=value` settings.
         arguments: the command line; default: the process's own.
+
+    Example:
+        >>> def make(settings):
+        ...     return ps.TorchTrainer(model, *records(settings["data"]))
+        >>> if __name__ == "__main__":  # python client.py --server HOST:PORT --kit KIT --name me
+        ...     ps.run_client(make)
     """
 
     def build(joining: Joining, settings: Mapping[str, Setting]) -> Trainer:

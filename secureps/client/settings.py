@@ -7,11 +7,35 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
+from secureps.sections import Section, parse
 from secureps.spelling import meant
+
+
+class Settings(Section):
+    """A script's settings, declared: a field for each, with its type and default.
+
+    Values are checked and converted; a setting that is no field is refused.
+
+    Example:
+        >>> class Share(ps.Settings):
+        ...     partition: int = 0
+        ...     device: str = "cpu"
+        >>> Share.of({"partition": "3"})
+        Share(partition=3, device='cpu')
+    """
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Reads what `make(settings)` is given.
+
+        Raises:
+            ConfigError: names every setting that is wrong.
+        """
+        return parse(cls, dict(settings), "--set")
 
 
 class MissingSetting(KeyError):

@@ -26,6 +26,9 @@ from secureps.policy.plan import Plan
 Array = NDArray[Any]
 """One tensor of a model; any shape, a floating, integer or boolean dtype."""
 
+Parameters = dict[str, Array]
+"""A whole model: every tensor by its name."""
+
 Setting = float | int | str | bool
 """One value of a plan's `[training]` table."""
 
@@ -125,6 +128,11 @@ class FitConfig:
     Raises:
         ConfigError: the seed does not fit 63 bits, `work` is no part, or there is `privacy` and
             no secret.
+
+    Example:
+        >>> config = ps.FitConfig({"all": 3}, seed=7, settings={"local_steps": 10}, work=0.5)
+        >>> config.part(config.settings["local_steps"])
+        5
     """
 
     versions: Mapping[str, int]
@@ -160,6 +168,10 @@ class FitResult:
         metrics: finite numbers about the training; empty under `RecordPrivacy`, because a
             training loss is computed from records without noise.
         steps: optimizer steps taken; what the accountant composes over.
+
+    Example:
+        >>> ps.FitResult({"weights": np.zeros(3, np.float32)}, 120, {"loss": 0.5}, steps=10)
+        FitResult(examples=120, metrics={'loss': 0.5}, steps=10)
     """
 
     parameters: dict[str, Array] = field(repr=False)
@@ -176,6 +188,10 @@ class EvaluateResult:
     leave this client as encrypted integers, and what everybody sees is their mean over at
     least the minimum cohort; no epsilon covers the held-out records. A designated evaluator's
     are told as they are. Who knows no loss says None.
+
+    Example:
+        >>> ps.EvaluateResult(loss=0.25, examples=30, metrics={"accuracy": 0.9})
+        EvaluateResult(loss=0.25, examples=30, metrics={'accuracy': 0.9})
     """
 
     loss: float | None
@@ -223,6 +239,19 @@ class Trainer(Evaluator, Protocol):
 
     And `kinds() -> Mapping[str, Kind]`, of tensors by name; one that is not named counts as
     trained. Statistics are refused where noise would be added to them (`policy.kinds`).
+
+    Example:
+        >>> class Mean:  # of a hospital's 40 records
+        ...     def parameters(self, seed):
+        ...         return {"mean": np.zeros(1, np.float32)}
+        ...     def fit(self, parameters, config):
+        ...         trained = {"mean": parameters["mean"] * np.float32(0.5) + np.float32(1)}
+        ...         return ps.FitResult(trained, 40, {}, steps=1)
+        ...     def evaluate(self, parameters):
+        ...         return ps.EvaluateResult(float((parameters["mean"][0] - 2) ** 2), 10, {})
+        >>> trainer: ps.Trainer = Mean()
+        >>> trainer.evaluate(trainer.parameters(seed=1)).loss
+        4.0
     """
 
     def parameters(self, seed: int) -> dict[str, Array]:

@@ -396,7 +396,7 @@ def _mechanism(
     return ClientMechanism(clip, values, bits, noise, placement, honest)
 
 
-def load_plan(path: Path, base: Path | None = None) -> Plan:
+def load_plan(path: Path | str, base: Path | None = None) -> Plan:
     """Reads and validates a plan file.
 
     `initial` is taken relative to `base` (default: the file's folder), and pinned by its digest;
@@ -405,7 +405,13 @@ def load_plan(path: Path, base: Path | None = None) -> Plan:
     Raises:
         ConfigError: the file does not parse, or a key has a bad value.
         PlanRefused: the plan is unsound.
+
+    Example:
+        >>> plan = ps.load_plan("plan.toml")
+        >>> plan.section.name, plan.section.versions
+        ('line', 3)
     """
+    path = Path(path)
     values = read_toml(path)
     if "plan" in values and "group" not in values:
         raise ConfigError(f"{path} is a scenario: `secureps simulate` plays it; name its plan here")

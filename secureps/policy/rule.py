@@ -5,6 +5,11 @@ there, `enter` at which clock a member begins. Time is an argument: seconds of t
 journalled clock. A rule has rounds (whoever is asked together is summed together), or it is
 driven by arrivals: members are asked one by one, whenever they are free, and what is not
 summed waits. What must not live here: any single rule, any I/O, any payload.
+
+Example:
+    >>> state = ps.rules.RuleState(version=3, live=frozenset({"north", "south"}))
+    >>> ps.rules.lacking_members(state, minimum=3).reason
+    'waits for members: 2 are live, a cohort needs 3'
 """
 
 from __future__ import annotations
@@ -15,7 +20,8 @@ from functools import cached_property
 from typing import Protocol
 
 from secureps.messages.encoding import digest
-from secureps.messages.submission import Member, SubmissionId
+from secureps.messages.submission import Member as Member  # a user's rule closes cohorts of them
+from secureps.messages.submission import SubmissionId
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,11 @@
 
 For demonstrations, tests and benchmarks. Statistics for scaling are taken from the pooled
 training part, which a real federation could not look at.
+
+Example:
+    >>> data = ps.datasets.digits(seed=7)
+    >>> data.x.shape[1], data.classes
+    (64, 10)
 """
 
 from __future__ import annotations

@@ -41,6 +41,11 @@ def dirichlet(
 
     Raises:
         ConfigError: an argument out of range, or no draw gave everyone the minimum.
+
+    Example:
+        >>> mine, theirs = ps.dirichlet(np.zeros(10, np.int64), 2, alpha=5.0, seed=1)
+        >>> len(mine) + len(theirs)
+        10
     """
     if parties < 1:
         raise ConfigError(f"a split needs at least one party, got {parties}")
