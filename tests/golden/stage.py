@@ -1,0 +1,184 @@
+"""Runs that lie on a disk: kits, plans and state folders as `secureps serve` and clients keep them.
+
+A run is played in virtual time, with the stores of real processes: `Stage.halt` leaves its folder
+as a kill -9 of all parties would, and a later `Stage` over the same folder goes on with it. What
+must not live here: which runs there are (`generate`), and what a test expects of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from secureps.crypto.identity import Identity
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.crypto.secret import Secret
+from secureps.messages.encoding import canonical, digest
+from secureps.policy.plan import load_plan
+from secureps.roles.machine import COORDINATOR
+from secureps.run.names import client_names, holder_names, shard_names
+from secureps.run.simulation import Cast, Conditions, MemoryKit, Simulation
+from secureps.store.checkpoint import latest_good
+from secureps.store.journal import Journal, SqliteJournal
+from secureps.store.keyring import load_holder_secret, load_private, load_public, own_seed
+from secureps.store.served import ServedJournal
+from secureps.store.spool import DiskSpool
+from tests.federations import Tensors, Walker
+from tests.streams import seconds
+
+FOLDER = Path(__file__).parent
+FORMATS = sorted(path for path in FOLDER.glob("format-*"))
+"""Folders of files, one for each format that was ever written."""
+
+CLIENTS = 3
+SHAPE = (10, 7)
+LOCKS = ("*.lock", "*.turn")
+"""Who holds a file: of no use to anybody later."""
+
+
+def _slow(name: str, task: object) -> float:
+    """Training takes minutes: no restart changes who comes before whom."""
+    return 60.0 * seconds(name, task)
+
+
+def _delay(sender: str, to: str, message: Any) -> float:
+    """No two parties are heard at the same moment."""
+    return 0.001 * zlib.crc32(f"{sender} {to}".encode()) / 2**32
+
+
+class Stage:
+    """All parties of the run in a folder, which has its plan and its kit.
+
+    Args:
+        folder: plan.toml, kit/, and state/NAME/ of each party once it has begun.
+        now: seconds of the run's clock at which its parties start.
+    """
+
+    def __init__(self, folder: Path, now: float = 0.0) -> None:
+        self.folder = folder
+        self._journals: dict[str, Journal] = {}
+        plan = load_plan(folder / "plan.toml")
+        self.clients = client_names(CLIENTS)
+        shards, self.holders = shard_names(plan.section.shards), holder_names(plan.holders)
+        self.parties = (COORDINATOR, *shards, *self.holders, *self.clients)
+        trainers = {name: Walker(i, SHAPE) for i, name in enumerate(self.clients)}
+        cast = Cast(trainers, UnsafeSeed(0), _slow)
+        conditions = Conditions(
+            delay=_delay,
+            journal=self._journal,
+            spool=lambda name: DiskSpool(folder / "state" / name / "spool"),
+            late=frozenset(self.parties),
+        )
+        self.simulation = Simulation(plan, cast, folder / "state", conditions)
+        self.simulation._kit = self._kit(shards)
+        for name in (*shards, *self.clients):
+            self.simulation._seeds[name] = own_seed(self._state(name) / "seed")
+        loop = self.simulation.loop
+        loop.call_later(now, lambda: None)
+        loop.run(lambda: loop.now() >= now)
+        for name in self.parties:
+            self.simulation.start(name)
+
+    def play(self, until: Callable[[], bool] | None = None) -> None:
+        """To the end, or until something is so."""
+        self.simulation.run(until)
+
+    def halt(self) -> float:
+        """Ends all parties at once, whatever they are at; the time on the run's clock."""
+        for name in self.parties:
+            self.simulation.kill(name)
+        for journal in self._journals.values():
+            journal.close()
+        return self.simulation.loop.now()
+
+    def ending(self) -> dict[str, Any]:
+        """What the run came to: digests of its model, of its ledger, of its last checkpoint."""
+        federation = self.simulation.coordinator.federation
+        facts = (*federation.ledger.charges, *federation.ledger.releases)
+        _, manifest, _ = latest_good(self.simulation.checkpoints)
+        return {
+            "finished": federation.finished,
+            "versions": self.simulation.versions(),
+            "model": model_digest(self.simulation.model()),
+            "ledger": digest("ledger", *map(canonical, facts)).hex(),
+            "facts": len(facts),
+            "checkpoint": {part.shard: part.digest.hex() for part in manifest.files},
+        }
+
+    def records(self, name: str) -> list[Any]:
+        """What a party has journalled."""
+        return [record for _, record in self._journals[name].replay()]
+
+    @cached_property
+    def public(self) -> Any:
+        """What everybody may know of the kit, verified."""
+        return load_public(self.folder / "kit")
+
+    def _kit(self, shards: tuple[str, ...]) -> MemoryKit:
+        kit = self.folder / "kit"
+        identities: dict[str, Identity] = {
+            name: load_private(kit, name) for name in (*self.holders, *self.clients)
+        }
+        secrets: dict[str, Secret] = {name: load_holder_secret(kit, name) for name in self.holders}
+        return MemoryKit(self.public, identities, secrets)
+
+    def _state(self, name: str) -> Path:
+        state = self.folder / "state" / name
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return state
+
+    def _journal(self, name: str) -> Journal:
+        journal: Journal = SqliteJournal(self._state(name) / "journal.db")
+        if name.startswith("holder-"):
+            journal = ServedJournal(journal, self.folder / "kit" / "private" / name / "runs")
+        self._journals[name] = journal
+        return journal
+
+
+def model_digest(model: Tensors) -> str:
+    """Of names, types, shapes and bytes of all tensors, in their order."""
+    hasher = hashlib.sha256()
+    for name, tensor in model.items():
+        little = np.ascontiguousarray(tensor)
+        hasher.update(f"{name} {little.dtype.str} {little.shape}\n".encode() + little.tobytes())
+    return hasher.hexdigest()
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Stores a folder in one file: nothing of who made it, where or when."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for path in sorted(folder.rglob("*")):
+            if path.is_dir() or any(path.match(lock) for lock in LOCKS):
+                continue
+            entry = tar.gettarinfo(path, path.relative_to(folder).as_posix())
+            entry.uid = entry.gid = entry.mtime = 0
+            entry.uname = entry.gname = ""
+            with path.open("rb") as file:
+                tar.addfile(entry, file)
+    archive.write_bytes(lzma.compress(raw.getvalue(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Makes the folder again, for its owner alone."""
+    folder.mkdir(mode=0o700, parents=True)
+    with tarfile.open(archive, "r:xz") as tar:
+        tar.extractall(folder, filter="data")
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir():
+            path.chmod(0o700)
+
+
+def read_json(path: Path) -> Any:
+    """A file of this folder."""
+    return json.loads(path.read_text())
