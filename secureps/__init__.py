@@ -21,11 +21,14 @@ __all__ = [
     "FitConfig",
     "FitResult",
     "Parameters",
+    "PlanCheck",
     "PlanRefused",
+    "RunResult",
     "SecurepsError",
     "Settings",
     "TorchTrainer",
     "Trainer",
+    "check",
     "clicks",
     "datasets",
     "dirichlet",
@@ -34,6 +37,8 @@ __all__ = [
     "rules",
     "run_client",
     "run_flower",
+    "simulate",
+    "up",
 ]
 
 if TYPE_CHECKING:
@@ -53,6 +58,7 @@ if TYPE_CHECKING:
     from secureps.errors import ConfigError, PlanRefused, SecurepsError
     from secureps.policy import rule as rules
     from secureps.policy.plan import load_plan
+    from secureps.run.api import PlanCheck, RunResult, check, simulate, up
     from secureps.scenario import clicks, datasets
     from secureps.scenario.partition import dirichlet
 else:
@@ -69,15 +75,20 @@ else:
         "FitConfig": "secureps.client.trainer",
         "FitResult": "secureps.client.trainer",
         "Parameters": "secureps.client.trainer",
+        "PlanCheck": "secureps.run.api",
         "PlanRefused": "secureps.errors",
+        "RunResult": "secureps.run.api",
         "SecurepsError": "secureps.errors",
         "Settings": "secureps.client.settings",
         "TorchTrainer": "secureps.client.torch",
         "Trainer": "secureps.client.trainer",
+        "check": "secureps.run.api",
         "dirichlet": "secureps.scenario.partition",
         "load_plan": "secureps.policy.plan",
         "run_client": "secureps.client.runner",
         "run_flower": "secureps.client.flower",
+        "simulate": "secureps.run.api",
+        "up": "secureps.run.api",
     }
 
     def __getattr__(name: str) -> object:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -44,8 +45,8 @@ def where(error: BaseException) -> str:
 
 def dump_crashes() -> None:
     """From now on a native crash of this process says on stderr in which line of Python it was."""
-    if not faulthandler.is_enabled():
-        faulthandler.enable()
+    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)  # a notebook's own sys.stderr is no file
 
 
 def crashed(lines: Iterable[str]) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import doctest
 import importlib
 import re
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -93,12 +97,50 @@ def test_every_name_has_an_example_that_runs(name: str, folder: Path) -> None:
     assert not said, "".join(said)
 
 
-def test_the_page_runs_as_it_stands(folder: Path) -> None:
-    scope: dict[str, Any] = {"__name__": "page"}
+def run_page(scope: dict[str, Any]) -> None:
     for language, block in _FENCE.findall(PAGE):
         if language == "python" and not _FILE.match(block):
             exec(compile(block, "docs/python.md", "exec"), scope)
-    assert isinstance(scope["ps"], ModuleType)
+
+
+def test_the_page_runs_as_it_stands_in_a_notebook(folder: Path) -> None:
+    """Cells run inside an event loop, and what they print goes to no terminal or file."""
+    scope: dict[str, Any] = {"__name__": "page"}
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    async def cell() -> None:
+        run_page(scope)
+
+    with redirect_stdout(StringIO()) as said, redirect_stderr(StringIO()):
+        asyncio.run(cell())
+    assert "version" in said.getvalue()
+    assert "\x1b" not in said.getvalue(), "no live panel"
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert scope["result"]._repr_html_().startswith("<table><tr><th>run</th><td>line</td>")
+    assert scope["checked"]._repr_html_().startswith("<pre>line: sound.")
+
+
+def test_a_simulation_runs_in_any_thread(folder: Path) -> None:
+    with ThreadPoolExecutor(1) as beside:
+        result = beside.submit(ps.simulate, "scenario.toml", quiet=True).result()
+    assert result.versions == {"all": 3}
+    assert result.score == {"loss": result.history[-1]["loss"]}
+    assert (result.folder, result.model_path.parent) == (folder / "runs" / "line",) * 2
+
+
+def test_a_folder_without_a_finished_run_has_no_result(folder: Path) -> None:
+    with pytest.raises(ps.ConfigError, match=r"no run has ended here: there is no summary\.json"):
+        ps.RunResult.read(folder)
+
+
+def test_crashes_are_dumped_where_a_notebook_has_no_stderr_of_its_own() -> None:
+    code = (
+        "import faulthandler, io, sys; sys.stderr = io.StringIO(); "
+        "from secureps.foreign import dump_crashes; dump_crashes(); "
+        "print(faulthandler.is_enabled())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
 
 
 def deeper(code: str) -> set[str]:

@@ -1,0 +1,289 @@
+"""What `secureps up`, `simulate` and `check` are in Python, for scripts and notebooks.
+
+They print plain lines, have no live panel, and return what the commands write. What must not live
+here: any of the work.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from secureps.client.trainer import Parameters
+from secureps.errors import ConfigError
+from secureps.policy.explanation import Explanation
+from secureps.run.check import check as examine
+from secureps.run.check import record, tables
+from secureps.run.folder import RunFolder
+from secureps.run.simulate import simulate as play
+from secureps.run.sinks import METRICS
+from secureps.run.up import Order
+from secureps.run.up import up as play_here
+from secureps.store.checkpoint import read_state
+from secureps.store.keyring import refuse_unsafe
+
+COLUMNS = 100
+"""Of a plan's page as text."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a finished run came to.
+
+    Args:
+        name: of the plan or scenario.
+        folder: of the run: everything it wrote.
+        finished: why it ended.
+        versions: the last version of every group.
+        seconds: from start to end; of virtual time, where it was simulated.
+        score: loss and metrics of the last model on held-out records; empty if nobody judged it.
+        epsilon: the most that any client spent; None without privacy, infinite under an unsafe
+            seed.
+        history: one mapping of metrics per version and group, in the order of publishing: those
+            of metrics.jsonl.
+        figures: charts, as PNG files.
+
+    Example:
+        >>> result = ps.simulate("scenario.toml", quiet=True)
+        >>> result.versions, len(result.history)
+        ({'all': 3}, 4)
+        >>> again = ps.RunResult.read(result.folder)
+        >>> again == result
+        True
+    """
+
+    name: str
+    folder: Path
+    finished: str
+    versions: Mapping[str, int]
+    seconds: float
+    score: Mapping[str, float]
+    epsilon: float | None
+    history: tuple[Mapping[str, Any], ...] = field(repr=False)
+    figures: tuple[Path, ...] = field(repr=False)
+
+    @classmethod
+    def read(cls, folder: Path | str) -> RunResult:
+        """The result of a run that is over, from its folder.
+
+        Raises:
+            ConfigError: no run has ended there.
+        """
+        folder = Path(folder).resolve()
+        here = next((each for each in (folder / "report", folder) if _summary(each).exists()), None)
+        if here is None:
+            raise ConfigError(f"{folder}: no run has ended here: there is no summary.json")
+        summary = json.loads(_summary(here).read_text())
+        judged, lines = summary["score"] or {}, (here / METRICS).read_text().splitlines()
+        return cls(
+            name=summary["name"],
+            folder=folder,
+            finished=summary["finished"],
+            versions=summary["versions"],
+            seconds=summary.get("wall_seconds", summary.get("virtual_seconds")),
+            score=_score(judged),
+            epsilon=_epsilon(summary),
+            history=tuple(json.loads(line) for line in lines),
+            figures=tuple(sorted(here.glob("*.png"))),
+        )
+
+    @property
+    def model_path(self) -> Path:
+        """The last model, as a safetensors file."""
+        return RunFolder(self.folder).model
+
+    def model(self) -> Parameters:
+        """The last model: a new array for every tensor, by name.
+
+        Raises:
+            DamagedStore: the file is not there, or damaged.
+        """
+        return dict(read_state(self.model_path, None)[0])
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label}: {value}" for label, value in self._facts())
+
+    def _repr_html_(self) -> str:
+        rows = (
+            f"<tr><th>{html.escape(label)}</th><td>{html.escape(value)}</td></tr>"
+            for label, value in self._facts()
+        )
+        return f"<table>{''.join(rows)}</table>"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        versions = ", ".join(f"{group} {version}" for group, version in self.versions.items())
+        score = ", ".join(f"{name} {value:.4f}" for name, value in self.score.items())
+        spent = None if self.epsilon is None else f"{self.epsilon:.3f}"
+        facts = {
+            "run": self.name,
+            "finished": self.finished,
+            "versions": versions,
+            "seconds": f"{self.seconds:.1f}",
+            "held-out score": score,
+            "epsilon spent": spent,
+            "folder": str(self.folder),
+        }
+        return [(label, value) for label, value in facts.items() if value]
+
+
+@dataclass(frozen=True)
+class PlanCheck:
+    """A sound plan, explained; its text is what `secureps check` prints.
+
+    Example:
+        >>> checked = ps.check("plan.toml")
+        >>> str(checked).splitlines()[0]
+        'line: sound. 3 versions under rlwe, 1 shard.'
+        >>> checked.record()["name"]
+        'line'
+    """
+
+    explanation: Explanation
+
+    def record(self) -> dict[str, Any]:
+        """Plain values, as `secureps check --json` prints them."""
+        return record(self.explanation)
+
+    def __str__(self) -> str:
+        console = Console(file=StringIO(), width=COLUMNS, force_terminal=False, force_jupyter=False)
+        with console.capture() as page:
+            for part in tables(self.explanation):
+                console.print(part)
+        return page.get()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def check(plan: Path | str, values: int | None = None) -> PlanCheck:
+    """Explains a plan, or refuses it: who sees what, what privacy and bytes it costs.
+
+    Starts nothing but the plan's script, in a process of its own, to see its model.
+
+    Args:
+        plan: the file of a plan or a scenario.
+        values: how many values the model has, where the plan does not tell.
+
+    Raises:
+        ConfigError, PlanRefused: the plan is unsound; says why.
+
+    Example:
+        >>> print(ps.check("plan.toml"))
+        line: sound. 3 versions under rlwe, 1 shard.
+        ...
+    """
+    return PlanCheck(examine(Path(plan), values))
+
+
+def up(
+    plan: Path | str,
+    out: Path | str | None = None,
+    *,
+    unsafe_seed: int | None = None,
+    insecure_for_tests: bool = False,
+    quiet: bool = False,
+) -> RunResult:
+    """Plays a plan's whole federation on this machine, each party a process of its own.
+
+    Returns when the run is over. Ctrl-C, or whatever else ends it, leaves no process behind;
+    `secureps resume FOLDER` goes on with a run that was stopped.
+
+    Args:
+        plan: the file of a plan with a [federation].
+        out: the run's folder; default: runs/NAME-DATE-TIME.
+        unsafe_seed: makes the run repeatable, and noise and encryption worthless; needs
+            `insecure_for_tests`.
+        quiet: print nothing.
+
+    Raises:
+        ConfigError, PlanRefused: the plan cannot be played.
+        OperatorError: a process died too often.
+        SecurepsError: whatever else ended the run.
+
+    Example:
+        >>> result = ps.up("plan.toml", quiet=True)
+        >>> result.versions
+        {'all': 3}
+        >>> sorted(result.model())
+        ['height', 'slope']
+    """
+    refuse_unsafe(unsafe_seed, insecure_for_tests)
+    console = Console(force_terminal=sys.stdout.isatty(), force_jupyter=False, quiet=quiet)
+    folder = None if out is None else Path(out)
+    environment = {**_DEFAULTS, **os.environ}
+    return RunResult.read(play_here(Order(Path(plan), folder, unsafe_seed, environment), console))
+
+
+def simulate(
+    scenario: Path | str, out: Path | str | None = None, *, quiet: bool = False
+) -> RunResult:
+    """Plays a scenario's many clients, delays and faults in virtual time, in this process.
+
+    The same scenario gives the same model, bit for bit, on the same number of threads: set
+    OMP_NUM_THREADS=1 before NumPy or torch is imported for the bits of `secureps simulate`. Noise
+    is seeded: no privacy.
+
+    Args:
+        scenario: its file.
+        out: the report's folder, which must be empty; default: runs/NAME.
+        quiet: print nothing.
+
+    Raises:
+        ConfigError: the folder holds something, or the scenario is not right.
+        SecurepsError: whatever ended the run before its time.
+
+    Example:
+        >>> result = ps.simulate("scenario.toml", quiet=True)
+        >>> print(result)
+        run: line
+        finished: ...
+        versions: all 3
+        seconds: ...
+        held-out score: loss ...
+        folder: ...
+        >>> sorted(result.model())
+        ['height', 'slope']
+    """
+    folder = None if out is None else Path(out)
+    return RunResult.read(play(Path(scenario), folder, _silent if quiet else print))
+
+
+_DEFAULTS = {
+    "OMP_NUM_THREADS": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "GRPC_VERBOSITY": "NONE",
+}
+"""Of the processes that are started, unless the environment says otherwise; as on the command
+line."""
+
+
+def _silent(line: str) -> None:
+    """Hears a line of progress."""
+
+
+def _summary(report: Path) -> Path:
+    return report / "summary.json"
+
+
+def _score(judged: Mapping[str, Any]) -> dict[str, float]:
+    """The loss, and the measure that the script names, of a summary's score."""
+    named = {"loss": judged.get("loss"), judged.get("measure", ""): judged.get("value")}
+    return {name: float(value) for name, value in named.items() if value is not None}
+
+
+def _epsilon(summary: Mapping[str, Any]) -> float | None:
+    if not summary["adjacency"]:
+        return None
+    members = summary.get("members")
+    spent = [m["epsilon"] for m in members] if members is not None else [summary["epsilon"]]
+    return math.inf if None in spent else max(spent, default=0.0)
