@@ -17,7 +17,7 @@ from secureps.run.up import Order
 from tests.command import run
 
 COMMANDS = (
-    *("check", "up"),
+    *("new", "check", "up"),
     *("runs", "status", "resume", "export"),
     *("simulate", "study"),
     *("keys", "serve", "join", "flower", "warm", "backup", "restore", "budget"),

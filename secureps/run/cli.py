@@ -87,6 +87,35 @@ def root(
 
 
 @app.command(rich_help_panel=_HERE)
+def new(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The project's: of its folder and its plan.")
+    ],
+    torch: Annotated[
+        bool, typer.Option("--torch", help="A network of PyTorch, with record-level privacy.")
+    ] = False,
+    sklearn: Annotated[
+        bool, typer.Option("--sklearn", help="A classifier of scikit-learn.")
+    ] = False,
+    flower: Annotated[bool, typer.Option("--flower", help="A Flower app.")] = False,
+) -> None:
+    """Make a project that runs: a plan, a client's script, a README and a test.
+
+    In the folder NAME, which must not be there or be empty. Without an option
+    the script needs NumPy alone.
+    """
+    from secureps.run.new import new as make
+
+    asked = {"torch": torch, "sklearn": sklearn, "flower": flower}
+    kinds = [kind for kind, wanted in asked.items() if wanted] or ["numpy"]
+    if len(kinds) > 1:
+        raise typer.BadParameter("a project has one kind of script: give one option of these")
+    made = make(name, kinds[0], Path())
+    typer.echo(f"made {name}: {', '.join(path.name for path in made)}")
+    typer.echo(f"next:\n  cd {name}\n  secureps up plan.toml")
+
+
+@app.command(rich_help_panel=_HERE)
 def check(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
     values: Annotated[

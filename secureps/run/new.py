@@ -1,0 +1,74 @@
+"""`secureps new`: a folder with a project that runs, to be filled with one's own records.
+
+The files are those of `templates/`, as they are but for the project's name. What must not live
+here: their text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from secureps.errors import ConfigError, OperatorError
+from secureps.sections import NAME, PATTERNS
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+EVERY = "every"
+"""The folder of what all kinds have; a kind's own file of the same name goes before."""
+
+NEEDS = {
+    "numpy": {},
+    "torch": {"torch": "secureps[torch]", "opacus": "secureps[torch]"},
+    "sklearn": {"sklearn": "scikit-learn"},
+    "flower": {"flwr": "secureps[flower]"},
+}
+"""Of every kind: the packages that its script imports, and what pip calls what brings them."""
+
+RENAMED = {"gitignore": ".gitignore"}
+"""What a template cannot be called, for it would mean something where templates lie."""
+
+_PROJECT = "PROJECT_NAME"
+"""In a template: the project's name."""
+
+
+def new(name: str, kind: str, parent: Path) -> tuple[Path, ...]:
+    """Makes a project.
+
+    Args:
+        name: of its folder and its plan.
+        kind: a key of NEEDS.
+        parent: the folder that its folder will be in.
+
+    Returns:
+        the files that were made.
+
+    Raises:
+        ConfigError: no such name can be given, the folder is not empty, or the kind's packages
+            are not installed; nothing was made.
+        OperatorError: the disk refuses.
+    """
+    if not re.fullmatch(NAME, name):
+        raise ConfigError(f"{name!r} cannot be a project's name: {PATTERNS[NAME]}")
+    for package, wanted in NEEDS[kind].items():
+        if find_spec(package) is None:
+            raise ConfigError(f"--{kind} needs {package}: pip install '{wanted}'")
+    folder = parent / name
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise ConfigError(f"{folder} is there and not empty: take another name, or remove it")
+    try:
+        folder.mkdir(exist_ok=True)
+        return tuple(_write(folder, kind, name))
+    except OSError as error:
+        raise OperatorError(f"{folder}: cannot make the project: {error}") from None
+
+
+def _write(folder: Path, kind: str, name: str) -> Iterator[Path]:
+    files = {path.name: path for each in (EVERY, kind) for path in (TEMPLATES / each).iterdir()}
+    for file, template in sorted(files.items()):
+        if template.is_file():
+            path = folder / RENAMED.get(file, file)
+            path.write_text(template.read_text().replace(_PROJECT, name))
+            yield path
