@@ -11,6 +11,7 @@ import numpy as np
 from secureps.client.runner import run_client
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.errors import NotFinite
+from secureps.wire import claims
 from tests.federations import Tensors, Walker
 
 
@@ -62,6 +63,8 @@ def make(settings: Mapping[str, Any]) -> Walker:
     number, fault = int(settings["partition"]), settings.get("fault", "")
     if fault == "verbose":
         return Startless(number)
+    if fault == "other format":
+        vars(claims)["FORMAT"] = 3
     if fault == "schema":
         return Walker(number, shape=(31, 7))
     return Faulty(number, fault)

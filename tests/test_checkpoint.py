@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.torch import load_file
 
-from secureps.errors import DamagedStore, Malformed, OperatorError
+from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
 from secureps.messages.charge import Charge, Release
+from secureps.messages.format import FORMAT, OLDEST_CHECKPOINT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema, TensorSpec
@@ -65,7 +66,7 @@ def write_checkpoint(root: Path, number: int) -> Manifest:
         digest = write_state(path, state(number * 2 + n), {"shard": f"shard-{n}", "epoch": "1"})
         files.append(ShardFile(f"shard-{n}", path.name, digest, path.stat().st_size))
     manifest = Manifest(
-        checkpoint.FORMAT,
+        FORMAT,
         number,
         RUN.id.hex(),
         RUN,
@@ -335,13 +336,28 @@ def test_file_names_stay_in_the_directory(
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"), [({"format": 2}, "format 2"), ({"id": "00"}, "digest")]
+    ("changes", "complaint"), [({"format": 0}, "format 0"), ({"id": "00"}, "digest")]
 )
 def test_manifests_that_cannot_be(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
     manifest = dataclasses.replace(write_checkpoint(tmp_path, 1), **changes)
     write_manifest(tmp_path / "000001", manifest)
     with pytest.raises(DamagedStore, match=complaint):
         load_checkpoint(tmp_path / "000001")
+
+
+def test_older_formats_are_read_and_a_newer_one_is_refused(tmp_path: Path) -> None:
+    """Also where its fields are others; and no older checkpoint is taken in its place."""
+    manifest = write_checkpoint(tmp_path, 1)
+    for format in range(OLDEST_CHECKPOINT, FORMAT + 1):
+        write_manifest(tmp_path / "000001", dataclasses.replace(manifest, format=format))
+        assert load_checkpoint(tmp_path / "000001").format == format
+    write_checkpoint(tmp_path, 2)
+    path = tmp_path / "000002" / "manifest.json"
+    plain = json.loads(path.read_text()) | {"format": FORMAT + 1, "more": 3}
+    path.write_text(json.dumps(plain))
+    for read in (load_checkpoint, lambda path: latest_good(path.parent)):
+        with pytest.raises(ConfigError, match=rf"format {FORMAT + 1}, .* knows formats up to"):
+            read(tmp_path / "000002")
 
 
 @ANY_PATH

@@ -6,12 +6,14 @@ import dataclasses
 import re
 import shutil
 import socket
+import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 
 import pytest
 
+from secureps.messages.format import FORMAT
 from secureps.messages.records import RunPinned, Sealed
 from secureps.messages.requests import Welcome
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
@@ -59,8 +61,8 @@ DETAILS = {
     "nothing": "it is a NoneType",
     "nan": "tensor 'head.bias'",
     "inf": "tensor 'body.weight'",
-    "raise": "fit raised RuntimeError: disk of patients (faulty_client.py:28 in fit)",
-    "exit": "fit raised SystemExit: enough (faulty_client.py:30 in fit)",
+    "raise": "fit raised RuntimeError: disk of patients (faulty_client.py:29 in fit)",
+    "exit": "fit raised SystemExit: enough (faulty_client.py:31 in fit)",
     "loss": "the loss is nan",
 }
 """What the line must say besides."""
@@ -125,6 +127,21 @@ BEFORE = {
         "... takes part in run ..., and the other side in ...: one of the two has another run's "
         "state folder. Start it with the folder of this run, or with a new one (--state), and keep "
         "the one that it has while its run goes on (the sender's fault)"
+    ),
+    "other format": (
+        "... has format ... of secureps, and ... format ...: all parties of a run need one "
+        "version: install the coordinator's on this party's machine, and start it again with the "
+        "same state folder (the operator's fault)"
+    ),
+    "older state": (
+        "...: format ..., and this version of secureps has format ...: finish the run with the "
+        "version that began it; or begin a new run from its last checkpoint: secureps export "
+        'writes the model, and the plan of the new run names it, initial = "FILE" '
+        "(the operator's fault)"
+    ),
+    "newer state": (
+        "...: format ..., and this version of secureps knows formats up to ...: install the "
+        "version that wrote it (the operator's fault)"
     ),
     "other client": (
         "this state folder is ...'s: ... needs a --state folder of its own (the operator's fault)"
@@ -264,9 +281,9 @@ def mistaken(mistake: str, federation: Terminals) -> list[str]:
             return command(SPARE, SCRIPT, *RIGHT, "--threshold", "0")
         case "threshold":
             return command(SPARE, *JOIN, SCRIPT, *RIGHT, "--threshold", "3")
-        case "schema" | "verbose":
+        case "schema" | "other format" | "verbose":
             settings = ("partition=7", f"fault={mistake}")
-            return command(SPARE, SCRIPT, *["--verbose"][mistake == "schema" :], settings=settings)
+            return command(SPARE, SCRIPT, *["--verbose"][mistake != VERBOSE :], settings=settings)
         case "shard":
             server = (folder / "shard-0" / "address").read_text().strip()
             return command(SPARE, SCRIPT, *RIGHT, server=server)
@@ -293,6 +310,11 @@ def mistaken(mistake: str, federation: Terminals) -> list[str]:
             return command("nobody", SCRIPT, *RIGHT)
         case "a shard":
             return command("shard-0", SCRIPT, *RIGHT)
+        case "older state" | "newer state":
+            write_state(federation, mistake)
+            with closing(sqlite3.connect(folder / mistake / "journal.db")) as base:
+                base.execute(f"PRAGMA user_version = {FORMAT + (1 if mistake[0] == 'n' else -1)}")
+            return command(SPARE, SCRIPT, *RIGHT, state=str(folder / mistake))
         case "other run" | "other client":
             write_state(federation, mistake)
             return command(SPARE, SCRIPT, *RIGHT, state=str(folder / mistake))

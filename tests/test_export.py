@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from secureps.config import PlanSection
 from secureps.errors import ConfigError, DamagedStore, OperatorError
+from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema, TensorSpec
@@ -91,7 +92,7 @@ def write(
     write_manifest(
         checkpoint_path(root, number),
         Manifest(
-            checkpoint.FORMAT,
+            FORMAT,
             number,
             run.id.hex(),
             run,

@@ -165,18 +165,6 @@ def test_without_its_height_a_journal_may_be_an_older_copy(
         SqliteJournal(killed)
 
 
-def test_a_journal_from_before_there_were_heights_gets_one(killed: Path) -> None:
-    base = sqlite3.connect(killed)
-    base.execute("PRAGMA user_version = 1")
-    base.close()
-    height_path(killed).unlink()
-    assert rows(killed) == COMMITS
-    assert read_height(height_path(killed)) == last_row(killed)
-    height_path(killed).unlink()
-    with pytest.raises(DamagedStore, match="missing"):
-        SqliteJournal(killed)
-
-
 def test_a_height_that_cannot_be_noted_is_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

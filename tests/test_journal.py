@@ -10,14 +10,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from secureps.errors import DamagedStore, InternalError, Malformed, OperatorError
+from secureps.errors import ConfigError, DamagedStore, InternalError, Malformed, OperatorError
 from secureps.messages import charge, records, stream_records
 from secureps.messages.charge import Charge
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import (
     CheckpointOrdered,
@@ -26,7 +28,8 @@ from secureps.messages.records import (
     RoundOpened,
     VersionCommitted,
 )
-from secureps.store.journal import RECORDS, Journal, MemoryJournal, SqliteJournal
+from secureps.store.height import height_path
+from secureps.store.journal import RECORDS, Journal, MemoryJournal, SqliteJournal, last_row
 from tests.conftest import AS_DEPLOYED
 
 SOME = [
@@ -197,12 +200,48 @@ def written(tmp_path: Path) -> Path:
         ("UPDATE journal SET at = 'noon' WHERE seq = 1", "row 1 does not match"),
         ("UPDATE journal SET chain = x'00' WHERE seq = 4", "row 4 does not match"),
         ("UPDATE head SET seq = 4", "row 4 should be the last"),
-        ("PRAGMA user_version = 9", "not a journal of format 2"),
+        ("PRAGMA user_version = 0", "not a journal"),
         ("DROP TABLE journal", "no such table"),
     ],
 )
 def test_a_changed_journal_is_recognised(written: Path, statement: str, complaint: str) -> None:
     assert complaint in damaged(written, statement)
+
+
+@pytest.mark.parametrize(
+    ("format", "complaint"),
+    [
+        (FORMAT - 1, "finish the run with the version that began it; or begin a new run from"),
+        (FORMAT + 1, "install the version that wrote it"),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_journal_of_another_format_is_refused_with_what_to_do(
+    written: Path, format: int, complaint: str, known: bool
+) -> None:
+    """Before anything else of it is looked at, its height too: its tables may be others."""
+    set_format(written, format, "ALTER TABLE head RENAME TO other")
+    if not known:
+        height_path(written).unlink()
+    for look in (SqliteJournal, last_row):
+        with pytest.raises(ConfigError, match=rf"journal: format {format}, .*{complaint}"):
+            look(written)
+
+
+def test_who_reads_older_journals_leaves_them_as_they_are(written: Path) -> None:
+    set_format(written, 1)
+    journal = SqliteJournal(written, oldest=1)
+    journal.append(3.0, SOME[:1])
+    assert [record for _, record in journal.replay()][-1] == SOME[0]
+    journal.close()
+    with pytest.raises(ConfigError, match="format 1"):
+        SqliteJournal(written)
+
+
+def set_format(path: Path, format: int, *more: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as base:
+        for statement in (f"PRAGMA user_version = {format}", *more):
+            base.execute(statement)
 
 
 def test_swapped_rows_are_recognised(written: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import queue
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import grpc
 import pytest
 
 from secureps.errors import (
+    ConfigError,
     Malformed,
     NotFresh,
     SecurepsError,
@@ -18,8 +20,9 @@ from secureps.errors import (
     Unsigned,
     WrongRun,
 )
+from secureps.messages.format import FORMAT, UNNUMBERED
 from secureps.messages.requests import Heartbeat, Noted, Subscribe
-from secureps.wire import challenges, framing
+from secureps.wire import challenges, claims, framing
 from secureps.wire.challenges import EACH, LIFETIME, WINDOW, Challenges
 from secureps.wire.claims import CHALLENGE_BYTES, Claim, Signer, claim_of
 from secureps.wire.codec import encode
@@ -161,6 +164,7 @@ def test_metadata_comes_back_as_it_was_signed() -> None:
         back = claim_of(signer.metadata("/m", RUN, b"envelope"))
         assert (back.party, back.to, back.run) == ("a", "shard-0", RUN)
         assert (back.challenge, back.number) == (b"c" * CHALLENGE_BYTES, number)
+        assert back.format == FORMAT
         assert back.signature == sign_as("a")(back.signed("/m"))
         assert back.envelope(b"envelope") == b"envelope"
         with pytest.raises(Unsigned):
@@ -181,6 +185,11 @@ def test_metadata_comes_back_as_it_was_signed() -> None:
         ("secureps-fresh-bin", bytes(1 << 12), Malformed),
         ("secureps-digest-bin", b"x", Malformed),
         ("secureps-signature-bin", None, Unsigned),
+        ("secureps-format", "", Malformed),
+        ("secureps-format", "0", Malformed),
+        ("secureps-format", "-2", Malformed),
+        ("secureps-format", "2.0", Malformed),
+        ("secureps-format", "9" * 5000, Malformed),
     ],
 )
 def test_metadata_that_says_nothing_sensible(
@@ -190,6 +199,12 @@ def test_metadata_that_says_nothing_sensible(
     said[key] = value
     with pytest.raises(error):
         claim_of(tuple(said.items()))
+
+
+def test_who_names_no_format_has_that_of_the_first_version() -> None:
+    said: dict[str, Any] = dict(Signer("a", "shard-0", sign_as("a")).metadata("/m", RUN, b""))
+    del said["secureps-format"]
+    assert claim_of(tuple(said.items())).format == UNNUMBERED == 2
 
 
 # --- over sockets -----------------------------------------------------------------
@@ -305,6 +320,26 @@ def test_a_party_speaks_in_the_run_that_it_belongs_to(world: Grpc) -> None:
     transport.belong(OTHER)
     with pytest.raises(WrongRun):
         world.result(transport.call("shard-0", Heartbeat("a")))
+
+
+@pytest.mark.parametrize("theirs", [FORMAT - 1, FORMAT + 1])
+def test_a_peer_of_another_format_is_refused_at_its_first_request(
+    world: Grpc, theirs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("shard-0", "coordinator"):
+        world.serve(name, Echo())
+    transport = world.transport("a")
+    said = rf"a has format {theirs} of secureps, and .* format {FORMAT}: .* install the coord"
+    with monkeypatch.context() as other:
+        other.setattr(claims, "FORMAT", theirs)
+        for name in ("shard-0", "coordinator"):
+            with pytest.raises(ConfigError, match=said):
+                world.result(transport.call(name, Heartbeat("a")))
+        lost: queue.Queue[SecurepsError] = queue.Queue()
+        transport.watch(Subscribe("a", ()), lambda _: None, lost.put)
+        with pytest.raises(ConfigError, match=said):
+            raise lost.get(timeout=PATIENCE)
+    assert world.result(transport.call("coordinator", Heartbeat("a"))) == Noted()
 
 
 def test_a_server_that_forgot_its_challenges_is_asked_again(world: Grpc) -> None:

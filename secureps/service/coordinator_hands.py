@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from secureps.errors import InternalError
+from secureps.messages.format import FORMAT
 from secureps.roles.coordinator import Coordinator
 from secureps.roles.tasks import ManifestWritten, WriteManifest
 from secureps.service.hands import no_payload
-from secureps.store.checkpoint import FORMAT, Manifest, ShardFile, checkpoint_path, write_manifest
+from secureps.store.checkpoint import Manifest, ShardFile, checkpoint_path, write_manifest
 
 
 class CoordinatorHands:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from secureps.errors import BudgetSpent, DiskFailed, OperatorError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
+from secureps.messages.format import OLDEST_LEDGER
 from secureps.messages.records import BudgetCharged
 from secureps.store.height import NO_SPACE
 from secureps.store.journal import SqliteJournal
@@ -62,6 +63,7 @@ class BudgetLedger:
             BudgetSpent: all runs together would come to more than the budget.
             PlanRefused: the facts on record are of the other unit.
             DamagedStore: the ledger is damaged, or an older copy.
+            ConfigError: a later version wrote it, in another format.
             OperatorError: it cannot be written.
         """
         try:
@@ -74,7 +76,7 @@ class BudgetLedger:
                 return
             self._demand(known, [fact], delta)
             record = BudgetCharged(run, *_by_unit(fact))
-            journal = SqliteJournal(self.path)
+            journal = SqliteJournal(self.path, OLDEST_LEDGER)
             try:
                 journal.append(time.time(), [record])
             finally:
@@ -127,7 +129,7 @@ class BudgetLedger:
         )
 
     def _read(self) -> list[tuple[bytes, Fact]]:
-        journal = SqliteJournal(self.path)
+        journal = SqliteJournal(self.path, OLDEST_LEDGER)
         try:
             rows = [record for _, record in journal.replay()]
         finally:

@@ -24,15 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from secureps.errors import DamagedStore, DiskFailed, Malformed, OperatorError
+from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import DIGEST_BYTES, canonical, digest, from_plain, to_plain
 from secureps.messages.evaluation import VersionEvaluated
+from secureps.messages.format import FORMAT, OLDEST_CHECKPOINT, newer
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
-
-FORMAT = 1
-"""Of the manifest."""
 
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 64 << 20
@@ -76,7 +74,7 @@ class Manifest:
     """What a checkpoint is.
 
     Args:
-        format: FORMAT.
+        format: from OLDEST_CHECKPOINT to FORMAT.
         number: of the checkpoint; its directory is named after it.
         id: the run id, hexadecimal; run: what it binds.
         versions: the vector of group versions it holds.
@@ -202,6 +200,7 @@ def load_checkpoint(directory: str | Path) -> Manifest:
     """The manifest of a checkpoint all of whose bytes are as they were written.
 
     Raises:
+        ConfigError: a later version wrote it, in another format.
         DamagedStore: names the file that is absent, torn or damaged.
     """
     directory = Path(directory)
@@ -210,14 +209,17 @@ def load_checkpoint(directory: str | Path) -> Manifest:
     try:
         plain = json.loads(text)
         plain.pop("digest")
+        found = plain["format"]
+        if isinstance(found, int) and found > FORMAT:  # its fields may be others
+            raise ConfigError(newer(path, found))
         manifest = from_plain(Manifest, plain)
         sound = _manifest_text(manifest) == text and manifest.run.id.hex() == manifest.id
     except (Malformed, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         sound = False
     if not sound:
         raise DamagedStore(f"{path}: damaged: it does not match its own digest")
-    if manifest.format != FORMAT:
-        raise DamagedStore(f"{path}: format {manifest.format}; this version reads {FORMAT}")
+    if manifest.format < OLDEST_CHECKPOINT:
+        raise DamagedStore(f"{path}: format {manifest.format}; there is none such")
     if checkpoint_path("", manifest.number).name != directory.name:
         raise DamagedStore(f"{path}: it belongs to checkpoint {manifest.number}")
     for part in manifest.files:

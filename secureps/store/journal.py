@@ -24,17 +24,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from secureps.errors import DamagedStore, DiskFailed, InternalError, Malformed, OperatorError
+from secureps.errors import (
+    ConfigError,
+    DamagedStore,
+    DiskFailed,
+    InternalError,
+    Malformed,
+    OperatorError,
+)
 from secureps.messages import charge, records, stream_records
 from secureps.messages.encoding import digest, from_plain, to_plain
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.format import FORMAT, other_journal
 from secureps.store.height import NO_SPACE, START, Height, Mark, height_path, read_height
 
 Record = Any
 """An instance of a class of RECORDS."""
-
-FORMAT = 2
-"""Of the file; in SQLite's user_version. One of format 1 has no second file yet, and gets it."""
 
 SYNCHRONOUS = "FULL"
 """SQLite's word for: a commit has waited for the disk."""
@@ -138,14 +143,17 @@ class SqliteJournal:
 
     Args:
         path: the file, made if it does not exist; PATH.lock and PATH.height lie beside it.
+        oldest: the first format that is read; SQLite's user_version has a file's own.
 
     Raises:
         OperatorError: another process holds it, or the file cannot be made.
+        ConfigError: it is of another format.
         DamagedStore: it is no journal, or its end is missing.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, oldest: int = FORMAT) -> None:
         self._path = Path(path)
+        self._oldest = oldest
         self._lock = lock(self._path)
         try:
             self._refuse_behind()
@@ -253,7 +261,7 @@ class SqliteJournal:
         if mark is None or mark == START:
             return
         empty = not self._path.is_file() or self._path.stat().st_size == 0
-        refuse_behind(self._path, START if empty else last_row(self._path), mark)
+        refuse_behind(self._path, START if empty else last_row(self._path, self._oldest), mark)
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -266,14 +274,10 @@ class SqliteJournal:
             base.execute("PRAGMA journal_mode = WAL")
             base.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
             base.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-            (version,) = base.execute("PRAGMA user_version").fetchone()
-            tables = base.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if version == 0 and tables == 0:
+            if not _tables(self._path, base, self._oldest):
                 start = "INSERT INTO head VALUES (1, 0, x'');"
                 base.executescript(f"BEGIN;{_SCHEMA}{start}PRAGMA user_version = {FORMAT};COMMIT;")
                 _sync(self._path.parent)
-            elif version not in (1, FORMAT):
-                raise DamagedStore(f"{self._path}: not a journal of format {FORMAT}")
         except sqlite3.Error as error:
             base.close()
             refusal = DiskFailed if _full(self._path, error) else DamagedStore
@@ -289,8 +293,7 @@ class SqliteJournal:
             own = _head(self._path, self._base)
             beside = height_path(self._path)
             mark = read_height(beside)
-            (version,) = self._base.execute("PRAGMA user_version").fetchone()
-            if mark is None and own != START and version == FORMAT:
+            if mark is None and own != START:
                 raise DamagedStore(
                     f"{beside}: missing: it says how far the journal beside it has come, and "
                     "without it nobody can tell an older copy; bring both back from one copy: "
@@ -299,8 +302,6 @@ class SqliteJournal:
             if mark is not None and mark != START:
                 self._refuse_other(own, mark)
             height = Height(beside, own)
-            if version != FORMAT:
-                self._base.execute(f"PRAGMA user_version = {FORMAT}")
         except BaseException as error:
             self._base.close()
             if isinstance(error, sqlite3.Error):
@@ -336,12 +337,13 @@ def refuse_behind(path: Path, own: Mark, height: Mark) -> None:
     )
 
 
-def last_row(path: Path) -> Mark:
+def last_row(path: Path, oldest: int = FORMAT) -> Mark:
     """Where the journal in a file ends, by its log too, neither of which is changed.
 
     A file without tables is one of which no commit is whole.
 
     Raises:
+        ConfigError: it is older than format `oldest`, or newer than FORMAT.
         DamagedStore: it is no journal, or its end is missing.
     """
     try:
@@ -349,12 +351,22 @@ def last_row(path: Path) -> Mark:
     except sqlite3.Error as error:
         raise DamagedStore(f"{path}: {error}") from None
     try:
-        empty = base.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
-        return START if empty else _head(path, base)
+        return _head(path, base) if _tables(path, base, oldest) else START
     except sqlite3.Error as error:
         raise DamagedStore(f"{path}: {error}") from None
     finally:
         base.close()
+
+
+def _tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:
+    """Whether there is a journal yet; ConfigError if there is one of another format."""
+    (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    (found,) = base.execute("PRAGMA user_version").fetchone()
+    if tables and not found:
+        raise DamagedStore(f"{path}: not a journal")
+    if tables and not oldest <= found <= FORMAT:
+        raise ConfigError(other_journal(path, found))
+    return bool(tables)
 
 
 def _head(path: Path, base: sqlite3.Connection) -> Mark:

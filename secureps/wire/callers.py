@@ -17,7 +17,8 @@ from typing import Any
 
 from grpc.aio import EOF
 
-from secureps.errors import Busy, Malformed, Oversized, Unreachable, WrongRun
+from secureps.errors import Busy, ConfigError, Malformed, Oversized, Unreachable, WrongRun
+from secureps.messages.format import FORMAT, other_peer
 from secureps.messages.run import other_run
 from secureps.wire.challenges import Challenges
 from secureps.wire.claims import Claim, claim_of
@@ -61,6 +62,7 @@ class Callers:
         Raises:
             Unsigned, UnknownParty, Malformed: nobody's call.
             Unreachable: one for another server.
+            ConfigError: of a party with another format.
             NotFresh: signed under no challenge of this process's, or for a call before.
             WrongRun: of a party in another run.
             Busy: too many of this party's are under way.
@@ -68,6 +70,8 @@ class Callers:
         claim = claim_of(context.invocation_metadata())
         if claim.to != self._name:
             raise Unreachable(f"{claim.to} is asked, and this is {self._name}; check the address")
+        if claim.format != FORMAT:  # before anything of it is judged that may mean something else
+            raise ConfigError(other_peer(claim.party, claim.format, self._name))
         self._challenges.check(claim)
         self._authenticate(claim.party, claim.signed(method), claim.signature)
         self._challenges.use(claim)

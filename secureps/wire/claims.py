@@ -19,6 +19,7 @@ from typing import Any
 
 from secureps.errors import Malformed, NotFresh, Unsigned
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
+from secureps.messages.format import FORMAT, UNNUMBERED
 
 REQUEST_DOMAIN = b"secureps-request"
 CHALLENGE_BYTES = 40
@@ -27,11 +28,13 @@ TRIES = 4
 
 _PARTY = "secureps-party"
 _TO = "secureps-to"
+_FORMAT = "secureps-format"
 _RUN = "secureps-run-bin"
 _FRESH = "secureps-fresh-bin"
 _DIGEST = "secureps-digest-bin"
 _SIGNATURE = "secureps-signature-bin"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
+_FORMAT_NUMBER = re.compile(r"[1-9][0-9]{0,5}")
 _NUMBER = struct.Struct("<Q")
 
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -48,6 +51,8 @@ class Claim:
         number: of the requests under this challenge; below 2^64.
         digest: of the envelope to come.
         signature: of all this, and the method.
+        format: the party's FORMAT. It is not signed: whoever changes it has the request refused,
+            and could as well drop it.
     """
 
     party: str
@@ -57,6 +62,7 @@ class Claim:
     number: int
     digest: bytes
     signature: bytes = b""
+    format: int = UNNUMBERED
 
     def signed(self, method: str) -> bytes:
         """What the signature covers: every part behind its length, so that none runs into the next.
@@ -98,6 +104,7 @@ class Signer:
         return (
             (_PARTY, self._party),
             (_TO, self._to),
+            (_FORMAT, str(FORMAT)),
             (_RUN, run),
             (_FRESH, challenge + _NUMBER.pack(number)),
             (_DIGEST, digest),
@@ -144,4 +151,9 @@ def claim_of(metadata: Iterable[Any] | None) -> Claim:
     if len(number) != _NUMBER.size or len(challenge) not in (0, CHALLENGE_BYTES):
         raise Malformed(f"{len(fresh)} bytes are no challenge and number")
     (count,) = _NUMBER.unpack(number)
-    return Claim(check_party(party), check_party(to), run, challenge, count, digest, signature)
+    format = found.get(_FORMAT, str(UNNUMBERED))
+    if not isinstance(format, str) or _FORMAT_NUMBER.fullmatch(format) is None:
+        raise Malformed(f"{format!r:.80} is no number of a format")
+    check_party(party)
+    check_party(to)
+    return Claim(party, to, run, challenge, count, digest, signature, int(format))

@@ -17,6 +17,7 @@ from secureps.roles.group_state import Phase
 from secureps.run.names import client_names, holder_names, shard_names
 from secureps.store.budget import BudgetLedger
 from secureps.store.keyring import create_kit, issue
+from tests.golden.schema import schema
 from tests.golden.stage import CLIENTS, Stage, pack
 from tests.golden.values import digests, examples
 
@@ -138,7 +139,7 @@ def _charge(stage: Stage) -> None:
 def main(folder: Path) -> None:
     """Makes all files of a format."""
     folder.mkdir()
-    for name, values in (("values", examples()), ("digests", digests())):
+    for name, values in (("values", examples()), ("digests", digests()), ("schema", schema())):
         text = json.dumps(values, indent=0, sort_keys=True) + "\n"
         (folder / f"{name}.json").write_text(text)
     (folder / "runs").mkdir()

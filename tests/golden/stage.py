@@ -37,8 +37,8 @@ from tests.federations import Tensors, Walker
 from tests.streams import seconds
 
 FOLDER = Path(__file__).parent
-FORMATS = sorted(path for path in FOLDER.glob("format-*"))
-"""Folders of files, one for each format that was ever written."""
+FORMATS = {int(path.name.partition("-")[2]): path for path in FOLDER.glob("format-*")}
+"""Folders of files, by the number of each format that was ever released."""
 
 CLIENTS = 3
 SHAPE = (10, 7)

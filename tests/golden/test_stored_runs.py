@@ -15,7 +15,9 @@ import pytest
 from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.sharing import HolderShare
+from secureps.errors import ConfigError
 from secureps.messages.encoding import to_plain
+from secureps.messages.format import FORMAT, OLDEST_CHECKPOINT
 from secureps.messages.submission import (
     BlockHeader,
     Receipt,
@@ -25,8 +27,11 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.policy.plan import Plan, load_plan
+from secureps.run.export import read_model
 from secureps.store.budget import BudgetLedger
 from secureps.store.checkpoint import (
+    Manifest,
+    latest_good,
     load_checkpoint,
     read_metadata,
     read_state,
@@ -38,10 +43,23 @@ from secureps.store.journal import SqliteJournal, last_row
 from secureps.store.keyring import load_holder_secret, load_public
 from tests.golden.stage import FORMATS, Stage, read_json, unpack
 
-RUNS = [path for folder in FORMATS for path in sorted((folder / "runs").glob("*.tar.xz"))]
-STORED = pytest.mark.parametrize(
-    "archive", RUNS, ids=lambda path: f"{path.parent.parent.name}-{path.name.partition('.')[0]}"
-)
+RUNS = {
+    number: sorted((folder / "runs").glob("*.tar.xz")) for number, folder in sorted(FORMATS.items())
+}
+
+
+def of(*numbers: int) -> Any:
+    """For the runs of these formats."""
+    return pytest.mark.parametrize(
+        "archive",
+        [path for number in numbers for path in RUNS.get(number, ())],
+        ids=lambda path: f"{path.parent.parent.name}-{path.name.partition('.')[0]}",
+    )
+
+
+STORED = of(*RUNS)
+TODAYS = of(FORMAT)
+OLDER = of(*(number for number in RUNS if number < FORMAT))
 
 
 @pytest.fixture
@@ -80,11 +98,16 @@ def parts(value: Any) -> Iterator[Any]:
             yield from parts(getattr(value, field.name))
 
 
+def manifest_of(folder: Path) -> Manifest:
+    _, manifest, _ = latest_good(folder / "state" / "checkpoints")
+    return manifest
+
+
 def all_parts(folder: Path) -> list[Any]:
     return [part for path in journals(folder) for record in records(path) for part in parts(record)]
 
 
-@STORED
+@TODAYS
 def test_it_goes_on_to_the_same_bits(archive: Path, folder: Path) -> None:
     known = known_of(archive)
     stage = Stage(folder, known["now"])
@@ -95,7 +118,13 @@ def test_it_goes_on_to_the_same_bits(archive: Path, folder: Path) -> None:
         stage.halt()
 
 
-@STORED
+@OLDER
+def test_a_run_of_an_older_format_is_refused(archive: Path, folder: Path) -> None:
+    with pytest.raises(ConfigError, match="finish the run with the version that began it"):
+        Stage(folder)
+
+
+@TODAYS
 def test_every_row_is_read_and_written_again(archive: Path, folder: Path) -> None:
     for path in journals(folder):
         with closing(sqlite3.connect(path)) as base:
@@ -107,7 +136,7 @@ def test_every_row_is_read_and_written_again(archive: Path, folder: Path) -> Non
         assert read_height(height_path(path)) == last_row(path)
 
 
-@STORED
+@TODAYS
 def test_every_signature_holds_and_every_digest_fits(archive: Path, folder: Path) -> None:
     roster = load_public(folder / "kit").roster
     found = all_parts(folder)
@@ -122,7 +151,7 @@ def test_every_signature_holds_and_every_digest_fits(archive: Path, folder: Path
         roster.find(header.author).identity.verify(*signing_bytes(header), header.signature)
 
 
-@STORED
+@TODAYS
 def test_every_envelope_opens_for_its_holder(archive: Path, folder: Path) -> None:
     public, plan = load_public(folder / "kit"), load_plan(folder / "plan.toml")
     sealed = {part for part in all_parts(folder) if isinstance(part, Receipt) and part.envelopes}
@@ -146,7 +175,9 @@ def test_every_checkpoint_is_read_and_written_again(
     assert found
     for directory in found:
         manifest, again = load_checkpoint(directory), tmp_path / "again" / directory.name
+        assert OLDEST_CHECKPOINT <= manifest.format <= FORMAT
         assert Plan.from_text(manifest.run.plan).text == load_plan(folder / "plan.toml").text
+        assert read_model(directory).number == manifest.number
         for part in manifest.files:
             tensors, metadata = read_state(directory / part.file, part.digest)
             assert metadata == read_metadata(directory / part.file)
@@ -160,6 +191,9 @@ def test_every_checkpoint_is_read_and_written_again(
 def test_a_ledger_over_all_runs_counts_what_it_counted(archive: Path, folder: Path) -> None:
     for path in sorted((folder / "ledgers").glob("*.db")):
         facts = BudgetLedger(path).facts()
+        assert {run for run, _ in facts} == {bytes.fromhex(manifest_of(folder).id)}
+        if archive not in RUNS.get(FORMAT, ()):
+            continue
         own = records(folder / "state" / path.stem / "journal.db")
         sealed = {part for each in own for part in parts(each) if isinstance(part, Receipt)}
         spent = [(each.run, each.fact) for each in sealed if each.fact is not None]
@@ -170,6 +204,6 @@ def test_a_ledger_over_all_runs_counts_what_it_counted(archive: Path, folder: Pa
 
 
 def test_a_ledger_is_among_them() -> None:
-    assert {path.name for path in RUNS} >= {
+    assert {path.name for path in RUNS[2]} >= {
         f"{name}.tar.xz" for name in ("rlwe-sync", "rlwe-buffered", "bfv-sync", "plain-private")
     }

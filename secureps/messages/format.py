@@ -1,0 +1,57 @@
+"""One number for all formats: of what is sent, of what is journalled, and of checkpoints.
+
+Whoever changes a format raises FORMAT: fields of a message or record, `secureps.proto`, what is
+signed, how a payload is packed, what lies in a checkpoint. Then:
+
+    peers         of another format are refused at their first request
+    journals      of another format are refused: a run ends in the format that it began in
+    ledgers       over all runs are read since OLDEST_LEDGER: what was spent stays spent
+    checkpoints   are read since OLDEST_CHECKPOINT: a new run begins from one
+
+Files of every format that was released are in `tests/golden`, and stay there. What must not live
+here: any format itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FORMAT: Final = 2
+
+FINGERPRINT: Final = "df8aee4f38859e72"
+"""Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
+
+UNNUMBERED: Final = 2
+"""The format of a peer that names none: version 0.1.0."""
+
+OLDEST_LEDGER: Final = 2
+OLDEST_CHECKPOINT: Final = 1
+"""Version 0.1.0 counted them by themselves, and wrote 1."""
+
+
+def other_peer(party: str, theirs: int, server: str) -> str:
+    """What a party hears whose format is not the one of a server that it asks."""
+    return (
+        f"{party} has format {theirs} of secureps, and {server} format {FORMAT}: all parties of a "
+        "run need one version: install the coordinator's on this party's machine, and start it "
+        "again with the same state folder"
+    )
+
+
+def other_journal(path: object, found: int) -> str:
+    """What a party hears whose journal is of another format."""
+    if found > FORMAT:
+        return newer(path, found)
+    return (
+        f"{path}: format {found}, and this version of secureps has format {FORMAT}: finish the run "
+        "with the version that began it; or begin a new run from its last checkpoint: secureps "
+        'export writes the model, and the plan of the new run names it, initial = "FILE"'
+    )
+
+
+def newer(path: object, found: int) -> str:
+    """What is said of a file that a later version wrote."""
+    return (
+        f"{path}: format {found}, and this version of secureps knows formats up to {FORMAT}: "
+        "install the version that wrote it"
+    )

@@ -1,0 +1,27 @@
+"""The number of all formats: whoever changes one has to raise it."""
+
+from __future__ import annotations
+
+from secureps.messages.format import FINGERPRINT, FORMAT, OLDEST_CHECKPOINT, OLDEST_LEDGER
+from tests.golden.schema import fingerprint, schema
+from tests.golden.stage import FORMATS, read_json
+
+
+def test_no_format_changes_under_the_same_number() -> None:
+    assert fingerprint() == FINGERPRINT, (
+        "a field of a message, record, file or of the proto is another than FORMAT says: raise "
+        f"FORMAT, unless it was raised since the last release, and write down {fingerprint()!r} "
+        "as its FINGERPRINT"
+    )
+
+
+def test_a_released_format_is_what_it_was() -> None:
+    """A fingerprint can be written down anew; the schema of a format with files cannot."""
+    if FORMAT in FORMATS:
+        assert schema() == read_json(FORMATS[FORMAT] / "schema.json"), "raise FORMAT"
+
+
+def test_numbers_only_grow() -> None:
+    assert FORMAT in (max(FORMATS), max(FORMATS) + 1)
+    assert min(FORMATS) >= OLDEST_CHECKPOINT
+    assert min(FORMATS) >= OLDEST_LEDGER
