@@ -18,7 +18,7 @@ from tests.command import run
 
 COMMANDS = (
     *("new", "check", "up"),
-    *("runs", "status", "resume", "export"),
+    *("runs", "status", "log", "stop", "resume", "export"),
     *("simulate", "study"),
     *("keys", "serve", "join", "flower", "warm", "backup", "restore", "budget"),
 )
@@ -67,6 +67,8 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         ("join", "nowhere.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "me"),
         ("serve", "shard", "--config", "nowhere.toml"),
         ("export", "nowhere", "--out", "model.safetensors"),
+        ("log", "nowhere"),
+        ("stop", "nowhere"),
         ("keys", "show", "nowhere"),
         ("status", "--server", "127.0.0.1:1", "--kit", "nowhere", "--name", "me"),
     ],

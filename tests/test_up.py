@@ -24,6 +24,7 @@ from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.policy.plan import load_plan
 from secureps.run.extras import Extras
 from secureps.run.folder import Cast, RunFolder
+from secureps.run.runs import STOPPED
 from secureps.run.up import Order, Troupe, up
 from secureps.store.checkpoint import read_state, write_state
 from tests import extras_kit
@@ -293,11 +294,23 @@ def test_spent_budgets_end_the_run_before_its_time(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.timeout(120)
-def test_a_signal_leaves_nothing_over(number: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_a_signal_leaves_nothing_over(
+    number: signal.Signals,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """SIGTERM is what `secureps stop` sends, which waits until all is over."""
     out = tmp_path / "run"
     play = start(write_plan(tmp_path / "plan.toml", script=WALKERS), out)
     until(lambda: len(processes(out)) == 6, play)
-    play.send_signal(number)
+    if number == signal.SIGINT:
+        play.send_signal(number)
+    else:
+        assert run(monkeypatch, "stop", out) == 0
+        assert capsys.readouterr().out == f"{out}: {STOPPED}\n"
+        assert not processes(out)
     told, _ = play.communicate()
     assert play.returncode == code, told
     assert "Traceback" not in told

@@ -10,7 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from secureps.errors import ConfigError, OperatorError
@@ -69,6 +69,8 @@ def claimed(root: Path) -> Iterator[None]:
                     f"{root}: {lock.parent.name} still runs, although what started it is gone: "
                     "end the processes that name this folder, then try again"
                 )
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(handle)
@@ -77,6 +79,24 @@ def claimed(root: Path) -> Iterator[None]:
 def is_claimed(root: Path) -> bool:
     """Whether somebody plays the folder."""
     return (root / "lock").exists() and _held(root / "lock")
+
+
+def player(root: Path) -> int | None:
+    """The process that plays the folder; None where nobody does, or it has not yet said so.
+
+    The number in a lock may be one of an earlier play, which the kernel has given to somebody else
+    since: so it counts only if that process has the lock open.
+    """
+    if not is_claimed(root):
+        return None
+    import psutil  # by `secureps stop` alone
+
+    lock = (root / "lock").resolve()
+    with suppress(ValueError, psutil.Error):
+        number = int(lock.read_text())
+        if str(lock) in (file.path for file in psutil.Process(number).open_files()):
+            return number
+    return None
 
 
 def _held(path: Path) -> bool:

@@ -19,7 +19,7 @@ from secureps import __version__
 from secureps.errors import SecurepsError, exit_status
 from secureps.run.keeping import backup, budget, restore
 from secureps.run.options import Insecure, LogFormat, MLflow, TensorBoard, UnsafeSeed
-from secureps.run.run_commands import export, runs, status
+from secureps.run.run_commands import export, log, runs, status, stop
 
 app = typer.Typer(
     name="secureps",
@@ -186,6 +186,8 @@ def up(
 
 app.command(rich_help_panel=_RUNS)(runs)
 app.command(rich_help_panel=_RUNS)(status)
+app.command(rich_help_panel=_RUNS)(log)
+app.command(rich_help_panel=_RUNS)(stop)
 
 
 @app.command(rich_help_panel=_RUNS)

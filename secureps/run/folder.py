@@ -25,6 +25,7 @@ from pathlib import Path
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.policy.plan import Plan
+from secureps.policy.rule import named
 from secureps.roles.machine import COORDINATOR
 from secureps.run.claim import ORIGIN, new_folder
 from secureps.run.names import OBSERVER, client_names, holder_names, shard_names
@@ -126,9 +127,18 @@ class Origin:
             plan, directory = Path(record["plan"]), Path(record["directory"])
             return cls(plan, directory, record["unsafe_seed"], float(record["began"]))
         except FileNotFoundError:
-            raise ConfigError(f"{folder.root}: no run of `secureps up`: no origin.json") from None
+            text = f"{folder.root}: no run of `secureps up`: no origin.json; {_runs(folder.root)}"
+            raise ConfigError(text) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def _runs(meant: Path) -> str:
+    """Which runs there are beside a folder that is none, and in runs/: the newest first."""
+    found = {*meant.parent.glob(f"*/{ORIGIN}"), *Path("runs").resolve().glob(f"*/{ORIGIN}")}
+    newest = sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True)
+    runs = [os.path.relpath(path.parent) for path in newest]
+    return f"there are {named(runs)}" if runs else "there is none beside it, and none in runs"
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`secureps runs`, `status` and `export`: commands about runs that are there already.
+"""`secureps runs`, `status`, `log`, `stop`, `export`: commands about runs that are there already.
 
 What must not live here: any work; every command imports what it needs when it runs. Errors go up
 to `run.cli`.
@@ -54,6 +54,40 @@ def status(
     from secureps.run.looking import find, look
 
     look(find(run, server, kit, name), as_json, again, Console())
+
+
+def log(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
+    party: Annotated[
+        str | None, typer.Argument(metavar="[PARTY]", help="Whose; default: of all parties.")
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option(min=0, show_envvar=False, metavar="N", help="The last N lines.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="And what comes, until the run ends.")
+    ] = False,
+) -> None:
+    """Print what the parties of a run have written, in the order of time.
+
+    Ctrl-C ends --follow, and not the run.
+    """
+    from secureps.run.party_logs import log as lines
+
+    for line in lines(run, party, tail, follow):
+        typer.echo(line)
+
+
+def stop(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
+) -> None:
+    """End a run of `up` that another terminal plays, in order, and wait for that.
+
+    As Ctrl-C there does: nothing is lost, and `secureps resume` goes on with it.
+    """
+    from secureps.run.stop import stop as end
+
+    typer.echo(end(run))
 
 
 def export(
