@@ -23,8 +23,10 @@ __all__ = [
     "Parameters",
     "PlanCheck",
     "PlanRefused",
+    "PulledModel",
     "RunResult",
     "SecurepsError",
+    "Session",
     "Settings",
     "TorchTrainer",
     "Trainer",
@@ -33,6 +35,7 @@ __all__ = [
     "datasets",
     "dirichlet",
     "errors",
+    "join",
     "load_plan",
     "rules",
     "run_client",
@@ -43,8 +46,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from secureps import errors
+    from secureps.client.exchange import PulledModel
     from secureps.client.flower import run_flower
     from secureps.client.runner import run_client
+    from secureps.client.session import Session, join
     from secureps.client.settings import Settings
     from secureps.client.torch import TorchTrainer
     from secureps.client.trainer import (
@@ -77,13 +82,16 @@ else:
         "Parameters": "secureps.client.trainer",
         "PlanCheck": "secureps.run.api",
         "PlanRefused": "secureps.errors",
+        "PulledModel": "secureps.client.exchange",
         "RunResult": "secureps.run.api",
         "SecurepsError": "secureps.errors",
+        "Session": "secureps.client.session",
         "Settings": "secureps.client.settings",
         "TorchTrainer": "secureps.client.torch",
         "Trainer": "secureps.client.trainer",
         "check": "secureps.run.api",
         "dirichlet": "secureps.scenario.partition",
+        "join": "secureps.client.session",
         "load_plan": "secureps.policy.plan",
         "run_client": "secureps.client.runner",
         "run_flower": "secureps.client.flower",

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from secureps.client.holdings import Holdings
 from secureps.client.runner import make_member
-from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.trainer import FitConfig, FitResult, Trainer
 from secureps.crypto.identity import Identity, certify, sign_roster
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.encoding import payload_digest
@@ -73,6 +73,7 @@ class OneProcess:
 
     def __init__(self, plan: Plan, folder: Path, clients: int) -> None:
         self.plan, self.folder = plan, folder
+        self.trainer: Callable[[int], Trainer] = Slow
         self.clients = client_names(clients)
         self.shards = shard_names(plan.section.shards)
         self.holders = holder_names(plan.holders)
@@ -81,7 +82,7 @@ class OneProcess:
         self.parties: dict[str, Executor] = {}
         self._closing: list[Callable[[], None]] = []
 
-    def __enter__(self) -> OneProcess:
+    def __enter__(self) -> Self:
         for name in (COORDINATOR, *self.shards, *self.holders, *self.clients[:-1]):
             self._start(name)
         return self
@@ -165,7 +166,7 @@ class OneProcess:
         if name in self.holders:
             own = HolderSecrets(name, identity, self.kit.secrets[name], 2)
             return make_holder(public, own, stores, around)
-        trainer = Slow(self.clients.index(name))
+        trainer = self.trainer(self.clients.index(name))
         holdings = Holdings(name, trainer, identity, SEED, public.holder_keys, stores.folder)
         return make_member(public, holdings, stores, around, lambda task: 0.0)
 

@@ -197,12 +197,11 @@ def test_too_few_who_could_still_come_end_the_run() -> None:
     world.due = [due for due in world.due if due.to != "c2"]
     while world.group().version < 1:
         world.pump(1)
-    assert world.group().reason == ("their budget is spent: c2; waits for members: 2 of 3 are live")
+    assert world.group().reason == "take part no more: c2; waits for members: 2 of 3 are live"
     world.give("c1", requests.Retire("c1"))
     world.pump()
     assert world.federation.finished == (
-        "the privacy budget is spent: after version 1, 2 clients have stopped at budgets "
-        "of their own"
+        "too few clients are left: after version 1, 2 of them take part no more"
     )
     assert world.federation.checkpoints[-1].version_of("all") == 1
 

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -20,12 +21,16 @@ import numpy as np
 import pytest
 
 import secureps as ps
+from secureps.client.script import Script
+from tests.disk_federation import DiskFederation
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "python.md").read_text()
 
 ALIASES = ("Array", "Parameters")
 """Names of types, which have no docstring of their own."""
+
+WITH_A_SERVER = ("Session", "join")
 
 _FENCE = re.compile(r"^```(python|toml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r'\A(?:"""|# )([\w.]+\.(?:py|toml))')
@@ -84,12 +89,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def server(folder: Path) -> Iterator[str]:
+    """The coordinator of a run of the page's plan, in which `client-03` may take part."""
+    script = Script(folder / "client.py")
+    federation = DiskFederation(
+        ps.load_plan("plan.toml"), folder, 4, lambda number: script.make({"partition": number})
+    )
+    with federation:
+        yield federation.server
+
+
 @pytest.mark.parametrize("name", [name for name in ps.__all__ if name not in ALIASES])
-def test_every_name_has_an_example_that_runs(name: str, folder: Path) -> None:
+def test_every_name_has_an_example_that_runs(
+    name: str, folder: Path, request: pytest.FixtureRequest
+) -> None:
     public = getattr(ps, name)
     text = public.__doc__ or ""
     assert "Example:" in text, f"{name} has no example"
     scope: dict[str, Any] = {"ps": ps, "np": np, "__name__": "examples"}
+    if name in WITH_A_SERVER:
+        scope["server"] = request.getfixturevalue("server")
     example = doctest.DocTestParser().get_doctest(text, scope, name, None, None)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     said: list[str] = []
@@ -103,9 +123,9 @@ def run_page(scope: dict[str, Any]) -> None:
             exec(compile(block, "docs/python.md", "exec"), scope)
 
 
-def test_the_page_runs_as_it_stands_in_a_notebook(folder: Path) -> None:
+def test_the_page_runs_as_it_stands_in_a_notebook(folder: Path, server: str) -> None:
     """Cells run inside an event loop, and what they print goes to no terminal or file."""
-    scope: dict[str, Any] = {"__name__": "page"}
+    scope: dict[str, Any] = {"__name__": "page", "server": server}
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
     async def cell() -> None:

@@ -17,6 +17,7 @@ from secureps.roles.machine import (
     Answered,
     Failed,
     Halt,
+    Leave,
     Step,
     Tick,
     WatchLost,
@@ -144,6 +145,23 @@ def test_what_is_paid_for_arrives_before_the_client_stops_at_its_budget() -> Non
     step = client.give("c0", Tick())
     assert (said(step, requests.Retire), works(step)) == ([], [])
     assert "this client stops" in leaves(client, arrives(client, made)).reason
+
+
+def test_who_is_told_to_leave_does_so_after_what_is_on_its_way() -> None:
+    client = Client(PLAN).joined()
+    assert leaves(client, client.give(HANDS, Leave("had enough"))) == Halt("had enough")
+    client = Client(PLAN).joined()
+    client.publish(0)
+    invite(client, 0, 0)
+    client.pull(0)
+    made = update(client, 0, 0, 0)
+    client.contributed(made)
+    step = client.give(HANDS, Leave("had enough"))
+    assert (said(step, requests.Retire), halts(step)) == ([], [])
+    assert client.give(HANDS, Leave("twice")).effects == []
+    assert leaves(client, arrives(client, made)) == Halt("had enough")
+    with pytest.raises(Malformed):
+        client.order(Leave("somebody else's wish"))
 
 
 def paired(first: dict[str, Any], second: dict[str, Any] = SSP) -> tuple[Client, SealedUpdate]:

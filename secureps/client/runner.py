@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,12 +156,21 @@ class Joining:
             )
 
 
+Make = Callable[[PublicKit, Holdings, Stores, Surroundings], Executor]
+"""Makes a client; see `make_member`."""
+
+
 def join(joining: Joining, trainer: Trainer) -> Halt:
     """Takes part until the run is over; returns why it ended.
 
     Raises:
         SecurepsError: whatever ended it before, with whose fault it is.
     """
+    return take_part(joining, trainer, partial(make_member, terms=joining.terms))
+
+
+def take_part(joining: Joining, trainer: Trainer, make: Make) -> Halt:
+    """As `join`, with a client that `make` puts together."""
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     identity = load_private(joining.kit, joining.name)
@@ -180,7 +190,7 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
                 joining.ledger or default_ledger(joining.kit, joining.name), joining.terms.budget
             ),
         )
-        return make_member(kit, holdings, stores, around, terms=joining.terms)
+        return make(kit, holdings, stores, around)
 
     party = Party(joining.name, identity, kit.roster, joining.state)
     return run_process(party, {COORDINATOR: joining.server}, build)

@@ -6,6 +6,7 @@ What must not live here: what a plan means (`policy.plan`).
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from secureps.config import PlanSection
 
@@ -31,3 +32,18 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
             del rule["fraction"]
     text = {"plan": body, "initial_digest": initial_digest}
     return json.dumps(text, sort_keys=True, separators=(",", ":"))
+
+
+def different_keys(own: str, other: str) -> tuple[str, ...]:
+    """The keys by which two plans' texts differ, `group.0.clip` for one; none if they are equal."""
+
+    def flat(value: Any, path: str) -> dict[str, Any]:
+        if isinstance(value, dict | list):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            return {k: v for key, item in items for k, v in flat(item, f"{path}.{key}").items()}
+        return {path.removeprefix(".plan").removeprefix("."): value}
+
+    mine, theirs = flat(json.loads(own), ""), flat(json.loads(other), "")
+    missing = object()
+    keys = sorted(mine.keys() | theirs.keys())
+    return tuple(k for k in keys if mine.get(k, missing) != theirs.get(k, missing))

@@ -120,11 +120,13 @@ def budget_spent(
     turn: Turn, group: GroupState, spent: frozenset[str], retired: frozenset[str]
 ) -> str:
     """Why no round of a group can open any more, whoever comes."""
-    privacy = turn.plan.section.privacy
-    parts = [
-        f"the privacy budget is spent: after version {group.version}{turn.plan.of(group.name)}"
-    ]
-    if spent and privacy is not None:
+    privacy, after = turn.plan.section.privacy, f"after version {group.version}"
+    after += turn.plan.of(group.name)
+    if privacy is None:  # they left, or insist on privacy
+        number = f"{len(retired)} of them {'takes' if len(retired) == 1 else 'take'} part no more"
+        return f"too few clients are left: {after}, {number}"
+    parts = [f"the privacy budget is spent: {after}"]
+    if spent:
         budget = f"{privacy.budget:g} ({adjacency(turn.plan)})"
         parts.append(f"another would bring {len(spent)} clients above epsilon {budget}")
     if stopped := retired - spent:

@@ -125,6 +125,13 @@ class WatchLost:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """Event: whoever runs this party wants it to take part no more, and to end."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Event: the time that `wake` asked for has come."""
 

@@ -58,6 +58,7 @@ from secureps.roles.machine import (
     Call,
     Failed,
     Halt,
+    Leave,
     Say,
     Step,
     Tick,
@@ -177,6 +178,9 @@ class Member(Alone):
                 if not isinstance(error, BudgetSpent):
                     return Step(effects=[halt])
                 self._leave(step, halt)
+            case Leave(reason) if sender == HANDS:
+                if self._leaving is None:
+                    self._leave(step, Halt(reason))
             case Contributed() if sender == HANDS:
                 self._contributed(now, step, event)
             case Judged(message) if sender == HANDS:

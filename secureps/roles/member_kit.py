@@ -13,7 +13,9 @@ from secureps.messages.requests import Join, Missing, Welcome, Withdraw
 from secureps.messages.run import RunInfo, other_run
 from secureps.messages.schema import Schema
 from secureps.messages.submission import Receipt, SubmissionId
+from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan
+from secureps.policy.rule import named
 from secureps.roles.charter import Pinned, check_run
 from secureps.roles.machine import Halt, Say
 from secureps.roles.outgoing import Outgoing
@@ -27,6 +29,8 @@ class Terms:
     Args:
         budget: the epsilon at which it stops; a plan that trains without privacy is refused.
         threshold: how many key holders must agree to open a sum; a plan of fewer is refused.
+        plan: the text of the plan that it agreed to (`Plan.text`); a run of another one is refused.
+            Empty: it takes whichever the coordinator has.
 
     Raises:
         ConfigError: no plan could keep them, or every plan does.
@@ -34,6 +38,7 @@ class Terms:
 
     budget: float | None = None
     threshold: int | None = None
+    plan: str = ""
 
     def __post_init__(self) -> None:
         if self.budget is not None and not 0 < self.budget < math.inf:
@@ -117,7 +122,8 @@ class MemberKit:
             out: what it has sent.
 
         Raises:
-            WrongRun: it is another run, or founded on another file than this client was given.
+            WrongRun: it is another run, founded on another file than this client was given, or of
+                another plan than it agreed to.
             DamagedStore: it has sent more than is on record here.
             WrongShape: a new run trains another model than its own.
             PlanRefused: it counts by public numbers, and there is none; and as `check_run`.
@@ -133,6 +139,11 @@ class MemberKit:
             raise WrongRun(
                 "the run is founded on another file than the one that this client was given: ask "
                 "for the plan's file of version 0, and give that as the setting initial"
+            )
+        if self.terms.plan and (keys := different_keys(self.terms.plan, welcome.run.plan)):
+            raise WrongRun(
+                f"the run's plan is not the one that this client agreed to, in {named(keys)}: ask "
+                "the run's operator for the plan, see `secureps check`, and join with it"
             )
 
     def _agree(self, welcome: Welcome) -> None:

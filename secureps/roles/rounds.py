@@ -42,7 +42,12 @@ def open_round(turn: Turn, group: GroupState) -> float | None:
         spent = ending.exhausted(turn, ending.next_version(turn))
         invited, reason = _admitted(turn, group, live - spent)
         if stopped := (live & spent) | retired:
-            reason = f"their budget is spent: {named(sorted(stopped))}; {reason}"
+            why = (
+                "take part no more"
+                if turn.plan.section.privacy is None
+                else "their budget is spent"
+            )
+            reason = f"{why}: {named(sorted(stopped))}; {reason}"
         if not invited and not _admitted(turn, group, turn.clients - out - spent - retired)[0]:
             ending.end(turn, ending.budget_spent(turn, group, spent, retired))
     if group.sitting_out and not invited:

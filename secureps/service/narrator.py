@@ -50,7 +50,7 @@ class Narrator:
             case EvaluationSkipped(version, reason):
                 return f"version {version} is not evaluated: {reason}"
             case records.MemberRetired(client):
-                return f"{client} takes part no more: what it may spend is spent"
+                return f"{client} takes part no more"
             case records.MemberDeclined(group, _, client, reason):
                 return self._of(group, f"{client} takes no part: {reason}")
             case stream_records.MembersReturned(group, clients, reason):

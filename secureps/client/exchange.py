@@ -1,0 +1,215 @@
+"""How a client's worker and its data holder's own thread hand a model and an update to each other.
+
+What must not live here: what users call (`client.session`), and what a client does with an update.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult, Parameters
+from secureps.errors import ScriptFailed
+from secureps.messages.records import Sealed, SubmissionSettled
+from secureps.roles.machine import Halt, Leave
+from secureps.roles.tasks import Contribute, Contributed
+from secureps.service.hands import Hands
+from secureps.service.surroundings import Unmetered
+
+LEFT = "this client left the run"
+
+
+@dataclass(frozen=True, eq=False)
+class PulledModel(Mapping[str, Array]):
+    """A published model: its tensors by name, read-only, in the dtypes of the first parameters.
+
+    Args:
+        parameters: the same as a dict.
+        config: what the run asks of this training: settings, seed, part of the work, privacy.
+
+    Example:
+        >>> config = ps.FitConfig({"all": 3}, seed=7, settings={"lr": 0.5})
+        >>> model = ps.PulledModel({"slope": np.ones(1, np.float32)}, config)
+        >>> model.version, model["slope"], model.config.settings["lr"]
+        (3, array([1.], dtype=float32), 0.5)
+    """
+
+    parameters: Parameters = field(repr=False)
+    config: FitConfig
+
+    @property
+    def version(self) -> int:
+        """Of the model; where its groups are at several versions, the lowest."""
+        return min(self.config.versions.values())
+
+    def __getitem__(self, name: str) -> Array:
+        return self.parameters[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parameters)
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a data holder's loop brings to `join`; see there."""
+
+    initial: Parameters | Callable[[int], Parameters]
+    examples: int
+    evaluate: Callable[[Parameters], EvaluateResult] | None = None
+    touches: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+
+class Left(BaseException):
+    """Ends a training that nobody waits for: no Exception, so that no script is blamed for it."""
+
+
+class Exchange:
+    """Where the client's worker and the caller's thread meet: each waits for the other."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._asked: PulledModel | None = None
+        self._pushed: FitResult | None = None
+        self._sealed: set[str] | None = None
+        self._durable = set[str]()
+        self._closed = self._started = False
+        self.outcomes: dict[str, str] = {}
+        self.end: Halt | BaseException | None = None
+
+    # --- the client's side ----------------------------------------------------------
+
+    def ask(self, model: PulledModel) -> FitResult:
+        """Hands out a model, and waits for what is pushed."""
+        with self._changed:
+            self._asked, self._pushed, self._sealed = model, None, None
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._pushed is not None or self._over)
+            if self._pushed is None:
+                raise Left
+            return self._pushed
+
+    def sealed(self, ids: set[str]) -> None:
+        """These updates came of what was pushed; they count once they are journalled."""
+        with self._changed:
+            self._sealed = ids
+            self._changed.notify_all()
+
+    def journalled(self, records: Sequence[Any]) -> None:
+        """Records of the client are durable."""
+        with self._changed:
+            for record in records:
+                match record:
+                    case Sealed(receipt):
+                        self._durable.add(str(receipt.id))
+                    case SubmissionSettled(id, outcome):
+                        self.outcomes[str(id)] = outcome
+            self._changed.notify_all()
+
+    def started(self) -> None:
+        with self._changed:
+            self._started = True
+            self._changed.notify_all()
+
+    def ended(self, end: Halt | BaseException) -> None:
+        with self._changed:
+            self.end = end
+            self._changed.notify_all()
+
+    # --- the caller's side ----------------------------------------------------------
+
+    def wait_for_start(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._started or self._over)
+
+    def take(self) -> PulledModel | None:
+        """The next model to train from; None once the run is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked is not None or self._over)
+            model, self._asked = self._asked, None
+            return None if self._over else model
+
+    def give(self, result: FitResult) -> tuple[str, ...]:
+        """Hands an update over; returns what is durable of it."""
+        with self._changed:
+            if self._over:
+                return ()
+            self._pushed = result
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._kept or self._over)
+            return tuple(sorted((self._sealed or set()) & self._durable))
+
+    def close(self) -> None:
+        """Nothing is trained any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def _over(self) -> bool:
+        return self._closed or self.end is not None
+
+    @property
+    def _kept(self) -> bool:
+        return self._sealed is not None and self._sealed <= self._durable
+
+
+class ExchangeMeter(Unmetered):
+    """Tells an exchange what is durable."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def journalled(self, records: Sequence[Any]) -> None:
+        self._exchange.journalled(records)
+
+
+class ExchangeTrainer:
+    """The `Trainer` of a session: its fit is whatever the caller does between pull and push."""
+
+    def __init__(self, site: Site, exchange: Exchange) -> None:
+        self._site, self._exchange = site, exchange
+
+    def parameters(self, seed: int) -> Parameters:
+        initial = self._site.initial
+        return initial(seed) if callable(initial) else dict(initial)
+
+    def examples(self) -> int:
+        return self._site.examples
+
+    def touches(self) -> Mapping[str, NDArray[np.int64]]:
+        return self._site.touches
+
+    def fit(self, parameters: Parameters, config: FitConfig) -> FitResult:
+        for array in parameters.values():
+            array.flags.writeable = False
+        return self._exchange.ask(PulledModel(parameters, config))
+
+    def evaluate(self, parameters: Parameters) -> EvaluateResult:
+        if self._site.evaluate is None:
+            raise ScriptFailed("this session was joined without evaluate=")
+        return self._site.evaluate(parameters)
+
+
+class ExchangeHands:
+    """A client's hands that tell an exchange what they sealed."""
+
+    def __init__(self, hands: Hands, exchange: Exchange) -> None:
+        self._hands, self._exchange = hands, exchange
+        self.keep, self.fetch, self.seconds = hands.keep, hands.fetch, hands.seconds
+
+    def work(self, task: Any) -> Any:
+        try:
+            done = self._hands.work(task)
+        except Left:
+            return Leave(LEFT)
+        if isinstance(task, Contribute) and isinstance(done, Contributed):
+            self._exchange.sealed({str(update.receipt.id) for update in done.updates})
+        return done

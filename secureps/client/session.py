@@ -1,0 +1,371 @@
+"""A data holder's own training loop in a federation: pull the model, train, push the update.
+
+The client is the one of `client.runner`, on a thread beside the caller's; its trainer hands the
+model to whoever pulls it, and waits for what is pushed. What must not live here: sealing,
+budgets and rules, which are that client's.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from secureps.client.exchange import (
+    LEFT,
+    Exchange,
+    ExchangeHands,
+    ExchangeMeter,
+    ExchangeTrainer,
+    PulledModel,
+    Site,
+)
+from secureps.client.runner import Joining, make_member, take_part
+from secureps.client.trainer import (
+    Array,
+    EvaluateResult,
+    FitConfig,
+    FitResult,
+    Parameters,
+    check_like,
+    record_privacy,
+)
+from secureps.errors import PlanRefused, ScriptFailed
+from secureps.policy.plan import Plan, load_plan
+from secureps.roles.machine import HANDS, Halt, Leave
+from secureps.roles.member_kit import Terms
+from secureps.service.executor import Executor
+from secureps.store.keyring import default_state
+
+LEAVE_SECONDS = 30.0
+"""That the coordinator gets to hear that this client leaves, and updates to arrive before."""
+
+
+class Session:
+    """One client of a run, in a `with`, for a training loop of one's own; made by `join`.
+
+    It joins when the `with` begins. When the block ends before the run does, the client leaves in
+    order: updates that were pushed arrive, then the coordinator is told that nobody need wait for
+    it; it may join again later with the same state. An exception that leaves the block passes on
+    unchanged, and stops the client at once, as if it had been killed: join again with the same
+    state, and it goes on where it was.
+
+    Its methods are for one thread. Each raises whatever ended the client, with whose fault it is.
+
+    Example:
+        >>> with ps.join("kit", "plan.toml", server=server, name="client-03",
+        ...              initial={"slope": np.zeros(1, "f4"), "height": np.zeros(1, "f4")},
+        ...              examples=50) as session:
+        ...     for model in session:
+        ...         trained = {name: array + np.float32(0.1) for name, array in model.items()}
+        ...         sealed = session.push(parameters=trained)
+        >>> session.finished
+        'all 3 versions are made'
+    """
+
+    def __init__(self, joining: Joining, site: Site) -> None:
+        self._joining, self._exchange = joining, Exchange()
+        self._trainer = ExchangeTrainer(site, self._exchange)
+        self._examples = site.examples
+        self._executor: Executor | None = None
+        self._thread = threading.Thread(target=self._run, name=joining.name, daemon=True)
+        self._pulled: PulledModel | None = None
+        self._entered = self._told = False
+
+    def __enter__(self) -> Session:
+        if self._entered:
+            raise ScriptFailed("a session is for one `with`: join once more")
+        self._entered = True
+        self._thread.start()
+        try:
+            self._exchange.wait_for_start()
+        except BaseException:  # Ctrl-C: there is no __exit__ yet
+            self._stop()
+            raise
+        self._raise()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._leave()
+            self._raise()
+        else:
+            self._stop()
+
+    def __iter__(self) -> Iterator[PulledModel]:
+        """Every model that this client is asked to train from, until the run is over."""
+        while (model := self.pull()) is not None:
+            yield model
+
+    @property
+    def finished(self) -> str:
+        """Why the client ended; empty while it takes part."""
+        end = self._exchange.end
+        return end.reason if isinstance(end, Halt) else str(end or "")
+
+    @property
+    def outcomes(self) -> Mapping[str, str]:
+        """What became of updates, by what `push` returned, as far as it is known.
+
+        "included" in a version, and "durable" once a checkpoint has that version; or "dropped" or
+        "lost", and the log says why.
+        """
+        return dict(self._exchange.outcomes)
+
+    def pull(self) -> PulledModel | None:
+        """Waits until the federation asks this client to train, and returns the model.
+
+        The same version may come again, where what was made of its updates was lost: push the
+        same once more, and no more privacy is spent.
+
+        Returns:
+            None once the run is over, or this client's budget is spent: `finished` says.
+
+        Raises:
+            ScriptFailed: what was pulled before was not pushed.
+            SecurepsError: whatever ended the client.
+        """
+        self._demand_inside()
+        if self._pulled is not None:
+            raise ScriptFailed(
+                f"pull: version {self._pulled.version} was pulled before, and nothing was pushed: "
+                "push what came of it first"
+            )
+        self._pulled = self._exchange.take()
+        self._raise()
+        return self._pulled
+
+    def push(
+        self,
+        delta: Mapping[str, ArrayLike] | None = None,
+        *,
+        parameters: Mapping[str, ArrayLike] | None = None,
+        examples: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+        steps: int = 1,
+    ) -> tuple[str, ...]:
+        """Hands over what came of the pulled model: clipped, noised and sealed as the plan says.
+
+        Returns when the sealed update is durable in this client's outbox, and what it spends in
+        its journal and ledger. From then on it is sent, the same bytes however often, until the
+        coordinator has it, also after a kill. Whether it becomes part of a version is for the
+        rule to decide: `outcomes` tells later.
+
+        Args:
+            delta: what is to be added to the model: a finite array for each tensor, of its shape.
+            parameters: the whole new model, in place of `delta`.
+            examples: how many records it comes from; default: those told to `join`.
+            metrics: numbers about the training, for this client's terminal alone.
+            steps: optimizer steps taken.
+
+        Returns:
+            the names of the updates, one for each group; none if nobody wants it any more.
+
+        Raises:
+            ScriptFailed: nothing was pulled, or the update is not one of this model; nothing was
+                sent, and another one may be pushed.
+            SecurepsError: whatever ended the client.
+        """
+        self._demand_inside()
+        if self._pulled is None:
+            raise ScriptFailed("push: there is no pulled model: call pull() before each push")
+        trained = _trained(self._pulled, delta, parameters)
+        number = self._examples if examples is None else examples
+        result = FitResult(trained, _counted(number), _finite(metrics or {}), _counted(steps))
+        if self._pulled.config.privacy is not None:
+            _demand_private(self._pulled.config, result)
+        self._pulled = None
+        sealed = self._exchange.give(result)
+        self._raise()
+        return sealed
+
+    # --- the client -----------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            end: Halt | BaseException = take_part(self._joining, self._trainer, self._make)
+        except BaseException as error:
+            end = error
+        self._exchange.ended(end)
+
+    def _make(self, *parts: Any) -> Executor:
+        kit, site, stores, around = parts
+        metered = replace(around, meter=ExchangeMeter(self._exchange))
+        executor = make_member(kit, site, stores, metered, terms=self._joining.terms)
+        executor.hands = ExchangeHands(executor.hands, self._exchange)
+        self._executor = executor
+        self._exchange.started()
+        return executor
+
+    def _leave(self) -> None:
+        executor = self._executor
+        if executor is not None and executor.run and self._exchange.end is None:
+            executor.later(partial(executor.heard, HANDS, Leave(LEFT)))
+            self._exchange.close()
+            self._thread.join(LEAVE_SECONDS)
+        self._stop()
+
+    def _stop(self) -> None:
+        self._exchange.close()
+        if self._executor is not None:
+            self._executor.stop()
+        self._thread.join()
+
+    def _raise(self) -> None:
+        """Raises what ended the client, once."""
+        end = self._exchange.end
+        if isinstance(end, BaseException) and not self._told:
+            self._told = True
+            raise end
+
+    def _demand_inside(self) -> None:
+        if not self._entered:
+            raise ScriptFailed("a session joins in a `with`: with ps.join(...) as session:")
+
+
+def join(
+    kit: Path | str,
+    plan: Plan | Path | str,
+    *,
+    server: str,
+    name: str,
+    initial: Parameters | Callable[[int], Parameters],
+    examples: int,
+    evaluate: Callable[[Parameters], EvaluateResult] | None = None,
+    touches: Mapping[str, NDArray[np.int64]] | None = None,
+    private_steps: bool = False,
+    state: Path | str | None = None,
+    budget: float | None = None,
+    threshold: int | None = None,
+    records: int | None = None,
+    ledger: Path | str | None = None,
+    threads: int = 1,
+    ca_fingerprint: str | None = None,
+    unsafe_seed: int | None = None,
+    insecure_for_tests: bool = False,
+) -> Session:
+    """Takes part in a run with a training loop of one's own; to be used in a `with`.
+
+    The guarantees, rules and ledgers are those of `run_client`.
+
+    Args:
+        kit: the start-up kit's folder.
+        plan: the plan that this client agrees to; a run of any other is refused.
+        server: HOST:PORT of the coordinator.
+        name: who this is on the kit's roster.
+        initial: version 0, every tensor by name, or a function of a seed that makes it; what
+            counts if this client is the one that founds the run, and its shapes and dtypes always.
+        examples: how many records it trains on.
+        evaluate: judges a model on held-out records, where the plan asks for it; called in another
+            thread, between a push and the next pull.
+        touches: rows of sparse tensors that its records touch, see `Trainer`.
+        private_steps: the loop takes the private steps of a plan with record-level privacy itself:
+            it samples records, clips each gradient, and adds noise from `config.secret`.
+        state: the folder of journal, outbox and seed; default: KIT/state/NAME.
+        budget: the epsilon at which this client stops, whatever the plan says.
+        threshold: how many key holders must agree to open a sum, at least.
+        records: count as so many records, a public number, however many there are.
+        ledger: the file of what its records spend over all runs; default: beside the kit.
+        threads: that seal updates.
+        ca_fingerprint: refuse a kit that another CA has signed.
+        unsafe_seed: makes it repeatable, without privacy; needs `insecure_for_tests`.
+
+    Raises:
+        ConfigError: the plan does not parse, or an option is wrong.
+        PlanRefused: the plan trains with record-level privacy, and the loop takes no private steps.
+
+    Example:
+        >>> start = {"slope": np.zeros(1, np.float32), "height": np.zeros(1, np.float32)}
+        >>> with ps.join("kit", "plan.toml", server=server, name="client-03",
+        ...              initial=start, examples=50) as session:
+        ...     while (model := session.pull()) is not None:
+        ...         half_way = {"slope": (2 - model["slope"]) / 2, "height": 0 * model["height"]}
+        ...         sealed = session.push(half_way)
+        >>> session.finished
+        'all 3 versions are made'
+    """
+    agreed = plan if isinstance(plan, Plan) else load_plan(plan)
+    if not private_steps and record_privacy(agreed, records) is not None:
+        raise PlanRefused(
+            "the plan trains with record-level privacy: a loop that clips each record's gradient "
+            "and adds the noise itself says so by private_steps=True; or use TorchTrainer, which "
+            "does, with run_client"
+        )
+    joining = Joining(
+        server,
+        Path(kit),
+        name,
+        default_state(Path(kit), name) if state is None else Path(state),
+        unsafe_seed,
+        Terms(budget, threshold, agreed.text),
+        threads,
+        ca_fingerprint,
+        records,
+        insecure_for_tests,
+        None if ledger is None else Path(ledger),
+    )
+    return Session(joining, Site(initial, examples, evaluate, touches or {}))
+
+
+# --- what is pushed -----------------------------------------------------------------
+
+
+def _trained(
+    model: PulledModel,
+    delta: Mapping[str, ArrayLike] | None,
+    parameters: Mapping[str, ArrayLike] | None,
+) -> Parameters:
+    """The new model; ScriptFailed says what is wrong with the update."""
+    pushed = delta if parameters is None else parameters
+    if pushed is None or (delta is not None and parameters is not None):
+        raise ScriptFailed("push: give the delta, or parameters= of the whole new model")
+    given = {name: np.asarray(array) for name, array in pushed.items()}
+    if wrong := check_like(given, {name: array.shape for name, array in model.items()}):
+        raise ScriptFailed(f"push: {wrong}")
+    trained = dict[str, Array]()
+    for name, base in model.items():
+        own = given[name]
+        if not np.can_cast(own.dtype, base.dtype, "same_kind"):
+            raise ScriptFailed(f"push: tensor {name!r} is {own.dtype}, the model's is {base.dtype}")
+        cast = own.astype(base.dtype)
+        trained[name] = cast if parameters is not None else base + cast
+        if not np.isfinite(trained[name]).all():
+            raise ScriptFailed(f"push: tensor {name!r} has values that are NaN or infinite")
+    return trained
+
+
+def _counted(number: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+        raise ScriptFailed(f"push: examples and steps are integers of 1 or more, got {number!r}")
+    return int(number)
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise ScriptFailed(f"push: metric {name!r} is no finite number")
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _demand_private(config: FitConfig, result: FitResult) -> None:
+    """What a plan with record-level privacy asks of an update, before the client ends by it."""
+    if result.steps != config.settings["local_steps"]:
+        raise ScriptFailed(
+            f"push: the plan charges for {config.settings['local_steps']} private steps, and "
+            f"steps={result.steps} were taken"
+        )
+    if result.metrics:
+        raise ScriptFailed("push: metrics of a private training are computed without noise")
