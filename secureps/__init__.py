@@ -24,6 +24,7 @@ __all__ = [
     "PlanCheck",
     "PlanRefused",
     "PulledModel",
+    "RecordPrivacy",
     "RunResult",
     "SecurepsError",
     "Session",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         FitConfig,
         FitResult,
         Parameters,
+        RecordPrivacy,
         Trainer,
     )
     from secureps.errors import ConfigError, PlanRefused, SecurepsError
@@ -83,6 +85,7 @@ else:
         "PlanCheck": "secureps.run.api",
         "PlanRefused": "secureps.errors",
         "PulledModel": "secureps.client.exchange",
+        "RecordPrivacy": "secureps.client.trainer",
         "RunResult": "secureps.run.api",
         "SecurepsError": "secureps.errors",
         "Session": "secureps.client.session",

@@ -146,6 +146,15 @@ ELSEWHERE = {
         "test_initial.py",
         "founded on another file than the one that this client was given",
     ),
+    "the run's plan is not the one that this client agreed to, in ...: ask the run's operator for "
+    "the plan, see secureps check, and join with it (the sender's fault)": (
+        "test_session.py",
+        "agreed to, in ",
+    ),
+    "push: tensor ... has values that are NaN or infinite (the script's fault)": (
+        "test_session.py",
+        "has values that are NaN",
+    ),
     "version 0 of the run is not the model of the file that this client was given (the "
     "setting initial); nothing was trained: ask the run's operator which file it is founded on "
     "(the sender's fault)": (

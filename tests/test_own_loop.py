@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +21,9 @@ cipher = { name = "plain" }
 [[group]]
 clip = 8.0
 rule = { quorum = 3, minimum = 3, deadline = 60.0 }
+[evaluation]
+every = 2
+metrics = { loss = 10.0, accuracy = 1.0 }
 """
 
 
@@ -44,9 +46,11 @@ def test_it_learns_with_others_of_its_kind(tmp_path: Path, monkeypatch: pytest.M
     with federation, ThreadPoolExecutor(HOLDERS) as threads:
         federation.clients = tuple(f"client-{number:02d}" for number in range(HOLDERS))
         assert set(threads.map(play, range(HOLDERS))) == {"all 4 versions are made"}
-        found = federation.model()
+        found, evaluation = federation.model(), federation.status().evaluation
     assert found is not None
     digits = own_loop.Digits(0, HOLDERS)
     before = {name: 0 * array for name, array in found[1].items()}
     assert digits.evaluate(found[1]).loss < digits.evaluate(before).loss - 0.5
-    assert "own_loop" in sys.modules
+    assert evaluation is not None
+    metrics = {metric.name: metric.value for metric in evaluation.results[-1].metrics}
+    assert metrics["accuracy"] > 0.5, "the holders' own evaluate=, inside the federation"

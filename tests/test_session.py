@@ -24,6 +24,7 @@ from tests.disk_federation import DiskFederation
 from tests.federations import Walker, small_plan
 
 RULE = {"quorum": 3, "minimum": 2, "start": 3, "deadline": 60.0}
+SSP = {"name": "ssp", "slack": 2, "minimum": 2}
 GROUP = small_plan().section.model_dump(mode="json")["group"][0]
 LAST = "client-02"
 SEED: dict[str, Any] = {"unsafe_seed": 3, "insecure_for_tests": True}
@@ -185,6 +186,17 @@ def test_a_run_that_too_many_leave_says_so(federation: DiskFederation) -> None:
         session.pull()
     finished = federation.until(federation.over)
     assert finished == "too few clients are left: after version 1, 1 of them takes part no more"
+
+
+def test_a_loop_sends_several_updates_of_a_version_where_the_rule_asks(tmp_path: Path) -> None:
+    ssp = small_plan(versions=4, local=[], group=[{**GROUP, "rule": SSP}])
+    with DiskFederation(ssp, tmp_path, 3, walkers) as federation:
+        session = joined(federation)
+        sent = list[str]()
+        pulled = play(session, sent.extend)
+    assert pulled == sorted(pulled)
+    assert len(set(sent)) == len(pulled) > 0
+    assert session.finished == "all 4 versions are made"
 
 
 def test_an_exception_passes_and_what_was_pushed_is_kept(federation: DiskFederation) -> None:

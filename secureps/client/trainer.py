@@ -59,6 +59,11 @@ class RecordPrivacy:
 
     Raises:
         ConfigError: a value is not finite or out of range.
+
+    Example:
+        >>> privacy = ps.RecordPrivacy(1.1, 1.0, sample_rate=0.25, delta=1e-5, records=200)
+        >>> privacy.expected_batch(held=180)
+        50.0
     """
 
     noise_multiplier: float

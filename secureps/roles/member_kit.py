@@ -143,7 +143,7 @@ class MemberKit:
         if self.terms.plan and (keys := different_keys(self.terms.plan, welcome.run.plan)):
             raise WrongRun(
                 f"the run's plan is not the one that this client agreed to, in {named(keys)}: ask "
-                "the run's operator for the plan, see `secureps check`, and join with it"
+                "the run's operator for the plan, see secureps check, and join with it"
             )
 
     def _agree(self, welcome: Welcome) -> None:
