@@ -12,22 +12,22 @@ import re
 import threading
 from pathlib import Path
 
-from secureps.client.holdings import Holdings
 from secureps.client.runner import make_member
+from secureps.client.site import Site
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import SecurepsError
 from secureps.roles.machine import COORDINATOR
-from secureps.service.clock import RealLoop
+from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
+from secureps.service.loop import RealLoop
 from secureps.service.process import CALL_TIMEOUT, Party
-from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import load_private, load_public
 from secureps.store.spool import DiskSpool
-from secureps.wire.rpc import GrpcTransport
-from tests.federations import Tensors, Walker
-from tests.processes import Processes
+from secureps.wire.grpc.client import GrpcTransport
+from tests.kits.federations import Tensors, Walker
+from tests.kits.processes import Processes
 
 SHAPE = (1000, 1000)
 WORKERS = 2
@@ -129,11 +129,9 @@ class Crowd:
         server = {COORDINATOR: processes.server}
         transport = GrpcTransport(name, party.sign, server, CALL_TIMEOUT)
         self._transports.append(transport)
-        holdings = Holdings(
-            name, trainer, identity, UnsafeSeed(3), public.holder_keys, state / "local"
-        )
+        holdings = Site(name, trainer, identity, UnsafeSeed(3), public.holder_keys, state / "local")
         stores = Stores(MemoryJournal(), DiskSpool(state / "outbox"), state)
-        around = Surroundings(transport, self._loop, lambda: random.uniform(0.5, 1.5))
+        around = Environment(transport, self._loop, lambda: random.uniform(0.5, 1.5))
         return make_member(public, holdings, stores, around)
 
 

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.nursery import ROOT
-from tests.processes import Processes
+from tests.kits.nursery import ROOT
+from tests.kits.processes import Processes
 
 
 class Deployed(Processes):

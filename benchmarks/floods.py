@@ -22,11 +22,11 @@ from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
 from secureps.crypto.identity import Identity
 from secureps.store.keyring import load_private
-from secureps.wire import framing
-from secureps.wire.claims import REQUEST_DOMAIN, Signer
-from tests.half_open import HalfOpen
-from tests.processes import Processes
-from tests.signing_kit import signer
+from secureps.wire.grpc import framing
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN, Signer
+from tests.kits.half_open import HalfOpen
+from tests.kits.processes import Processes
+from tests.kits.signing_kit import signer
 
 CLIENTS, SHAPE, VERSIONS = 5, (1000, 100), 100_000
 SECONDS = 8.0

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.crowd import Crowd, million_plan, start_servers
 from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
-from tests.processes import Recorder
+from tests.kits.processes import Recorder
 
 CLIENTS = 5
 CASES = (((1000, 100), 20), ((1000, 10_000), 4))

@@ -4,7 +4,7 @@ Of runs with 5, 20 and 50 clients of a million parameters, with a model that is 
 with one of four million: what grows with the clients, and what with the model. A shard takes
 blocks one at a time, spools them to disk and adds them one at a time, so what it holds besides its
 model is what its threads are taking in: at most `run.serve.IN_FLIGHT_BYTES`, whoever sends it.
-`tests/test_memory.py` asserts both, the bound and the prediction.
+`tests/processes/test_shard_memory.py` asserts both, the bound and the prediction.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from benchmarks.crowd import SHAPE, Crowd, memory, million_plan, start_servers
 from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
 from secureps.model.layout import GroupLayout
-from secureps.policy.footprint import Footprint, footprint
+from secureps.policy.explain.memory import MemoryUse, footprint
 from secureps.policy.plan import Plan
 from secureps.run.check import service
-from tests.processes import Processes
+from tests.kits.processes import Processes
 
 Shape = tuple[int, ...]
 
@@ -46,7 +46,7 @@ class Peaks:
 
     idle: dict[str, int]
     most: dict[str, int]
-    predicted: Footprint
+    predicted: MemoryUse
     seconds: float
 
     @property
@@ -76,7 +76,7 @@ def shard_peaks(
         return Peaks(idle, _of(processes, "VmHWM"), predicted, time.monotonic() - began)
 
 
-def predict(plan: Plan, clients: int, values: int) -> Footprint:
+def predict(plan: Plan, clients: int, values: int) -> MemoryUse:
     """What `secureps check` would say with so many clients."""
     group = GroupLayout(plan.groups[0], (), values, plan.section.block_size - 1)
     return footprint(plan, (group,), service(plan, clients))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from secureps.client.runner import run_client
-from secureps.wire.rpc import GrpcTransport
-from tests.federations import Walker
+from secureps.wire.grpc.client import GrpcTransport
+from tests.kits.federations import Walker
 
 SHAPE = (500, 500)
 

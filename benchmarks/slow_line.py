@@ -21,7 +21,7 @@ from benchmarks.line import Line
 from benchmarks.report import Row, report
 from benchmarks.slow_client import SHAPE
 from benchmarks.stopwatch import FLOAT_BYTES
-from tests.nursery import ROOT
+from tests.kits.nursery import ROOT
 
 SLOW = "client-02"
 VERSIONS = 5

@@ -1,6 +1,6 @@
 """Blocks side by side: what `rlwe` takes by the clock with 1 and with 2 threads.
 
-Blocks of 2^18 values, 16 bits, capacity 32, through `service.blocks`, as clients seal and shards
+Blocks of 2^18 values, 16 bits, capacity 32, through `service.parallel`, as clients seal and shards
 add and open them. Tries of both take turns, and the fastest of each counts: what else the machine
 does disturbs both.
 """
@@ -19,7 +19,7 @@ from benchmarks.vectors import BITS
 from secureps.codec.grid import Grid
 from secureps.crypto.cipher import CipherParameters, Place
 from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
-from secureps.service.blocks import in_order
+from secureps.service.parallel import in_order
 
 THREADS = (1, 2)
 BLOCKS = 16

@@ -20,8 +20,8 @@ from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
 from benchmarks.stopwatch import FLOAT_BYTES
 from secureps.crypto.suite import CIPHERS
-from tests.nursery import ROOT
-from tests.processes import Processes
+from tests.kits.nursery import ROOT
+from tests.kits.processes import Processes
 
 CLIENTS = 5
 VERSIONS = 2
@@ -44,7 +44,7 @@ class _Federation(Deployed):
 
     def _client(self, name: str) -> list[str]:
         command = super()._client(name)
-        script = str(ROOT / "tests" / "walker_client.py")
+        script = str(ROOT / "tests" / "kits" / "walker_client.py")
         return [str(ROOT / "benchmarks" / "walker.py") if c == script else c for c in command]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.crowd import SHAPE
 from secureps.client.runner import run_client
-from tests.federations import Walker
+from tests.kits.federations import Walker
 
 
 def make(settings: Mapping[str, Any]) -> Walker:

@@ -48,10 +48,10 @@ __all__ = [
 if TYPE_CHECKING:
     from secureps import errors
     from secureps.client.exchange import PulledModel
-    from secureps.client.flower import run_flower
+    from secureps.client.flower.script import run_flower
     from secureps.client.runner import run_client
+    from secureps.client.script_settings import Settings
     from secureps.client.session import Session, join
-    from secureps.client.settings import Settings
     from secureps.client.torch import TorchTrainer
     from secureps.client.trainer import (
         Array,
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
         Trainer,
     )
     from secureps.errors import ConfigError, PlanRefused, SecurepsError
-    from secureps.policy import rule as rules
     from secureps.policy.plan import load_plan
+    from secureps.policy.rules import rule as rules
     from secureps.run.api import PlanCheck, RunResult, check, simulate, up
     from secureps.scenario import clicks, datasets
     from secureps.scenario.partition import dirichlet
@@ -73,7 +73,7 @@ else:
         "clicks": "secureps.scenario.clicks",
         "datasets": "secureps.scenario.datasets",
         "errors": "secureps.errors",
-        "rules": "secureps.policy.rule",
+        "rules": "secureps.policy.rules.rule",
     }
     _HOMES = {
         "Array": "secureps.client.trainer",
@@ -89,7 +89,7 @@ else:
         "RunResult": "secureps.run.api",
         "SecurepsError": "secureps.errors",
         "Session": "secureps.client.session",
-        "Settings": "secureps.client.settings",
+        "Settings": "secureps.client.script_settings",
         "TorchTrainer": "secureps.client.torch",
         "Trainer": "secureps.client.trainer",
         "check": "secureps.run.api",
@@ -97,7 +97,7 @@ else:
         "join": "secureps.client.session",
         "load_plan": "secureps.policy.plan",
         "run_client": "secureps.client.runner",
-        "run_flower": "secureps.client.flower",
+        "run_flower": "secureps.client.flower.script",
         "simulate": "secureps.run.api",
         "up": "secureps.run.api",
     }

@@ -31,7 +31,7 @@
     `-- InternalError      our own fault
 
 What must not live here: anything that knows gRPC. `status` is only the name of the
-gRPC status code that `wire.rpc` maps the class to. Messages never contain secrets.
+gRPC status code that `wire.grpc.client` maps the class to. Messages never contain secrets.
 
 Example:
     >>> issubclass(ps.errors.BudgetSpent, ps.PlanRefused)

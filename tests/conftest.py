@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from secureps.store import journal
 
-pytest.register_assert_rewrite("tests.transport_kit")  # its contract is made of tests
+pytest.register_assert_rewrite("tests.kits.transport_kit")  # its contract is made of tests
 
 # A shell starts what runs in the background with SIGINT ignored, child processes inherit what
 # is ignored, and Python then leaves it so: no process of a test would hear Ctrl-C.

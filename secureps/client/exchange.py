@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult, Parameters
 from secureps.errors import ScriptFailed
-from secureps.messages.records import Sealed, SubmissionSettled
+from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.roles.machine import Halt, Leave
-from secureps.roles.tasks import Contribute, Contributed
-from secureps.service.hands import Hands
-from secureps.service.surroundings import Unmetered
+from secureps.roles.member.tasks import Contribute, Contributed
+from secureps.service.environment import Unmetered
+from secureps.service.worker import Worker
 
 LEFT = "this client left the run"
 
@@ -201,7 +201,7 @@ class ExchangeTrainer:
 class ExchangeHands:
     """A client's hands that tell an exchange what they sealed."""
 
-    def __init__(self, hands: Hands, exchange: Exchange) -> None:
+    def __init__(self, hands: Worker, exchange: Exchange) -> None:
         self._hands, self._exchange = hands, exchange
         self.keep, self.fetch, self.seconds = hands.keep, hands.fetch, hands.seconds
 

@@ -18,27 +18,39 @@ from typing import Any
 
 import numpy as np
 
-from secureps.client.blame import blamed
-from secureps.client.hands import MemberHands, initial_parameters, schema_of
-from secureps.client.holdings import Holdings
-from secureps.client.initial import initial_digest
-from secureps.client.settings import Asked, refuse_unknown
+from secureps.client.initial_model import initial_digest
+from secureps.client.script_errors import blamed
+from secureps.client.script_settings import Asked, refuse_unknown
+from secureps.client.site import Site
 from secureps.client.trainer import Setting, Trainer
-from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
-from secureps.foreign import dump_crashes
+from secureps.client.worker import ClientWorker, initial_parameters, schema_of
+from secureps.config.sections import toml_value
+from secureps.errors import (
+    ConfigError,
+    Malformed,
+    SecurepsError,
+    WrongShape,
+    exit_status,
+)
 from secureps.messages.schema import Schema
 from secureps.policy.counting import MOST_EXAMPLES
 from secureps.roles.machine import COORDINATOR, Halt
-from secureps.roles.member import Member
-from secureps.roles.member_kit import NO_TERMS, MemberKit, Terms
-from secureps.sections import toml_value
+from secureps.roles.member.member import Member
+from secureps.roles.member.settings import NO_TERMS, MemberSettings, Terms
+from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, run_process
-from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.budget import BudgetLedger, default_ledger
-from secureps.store.keyring import PublicKit, default_state, load_private, load_public, seed_of
+from secureps.store.keyring import (
+    PublicKit,
+    default_state,
+    load_private,
+    load_public,
+    seed_of,
+)
 from secureps.store.ownership import own
+from secureps.tracebacks import dump_crashes
 
 LOCAL = "local"
 """The folder of the tensors that never leave, in a client's state folder."""
@@ -46,9 +58,9 @@ LOCAL = "local"
 
 def make_member(
     kit: PublicKit,
-    holdings: Holdings,
+    holdings: Site,
     stores: Stores,
-    around: Surroundings,
+    around: Environment,
     cost: Callable[[object], float] = lambda task: 0.0,
     terms: Terms = NO_TERMS,
 ) -> Executor:
@@ -63,7 +75,7 @@ def make_member(
         rows = touched_rows(holdings.trainer, schema)
     with blamed("examples"):
         examples = counted(holdings.trainer)
-    member = MemberKit(
+    member = MemberSettings(
         holdings.name,
         kit.roster,
         kit.holders_digest,
@@ -75,7 +87,7 @@ def make_member(
         initial_digest(holdings.trainer),
     )
     machine = Member(member)
-    hands = MemberHands(holdings, machine, stores.spool, cost)
+    hands = ClientWorker(holdings, machine, stores.spool, cost)
     return Executor(holdings.name, machine, stores.journal, around, hands)
 
 
@@ -156,7 +168,7 @@ class Joining:
             )
 
 
-Make = Callable[[PublicKit, Holdings, Stores, Surroundings], Executor]
+Make = Callable[[PublicKit, Site, Stores, Environment], Executor]
 """Makes a client; see `make_member`."""
 
 
@@ -176,8 +188,8 @@ def take_part(joining: Joining, trainer: Trainer, make: Make) -> Halt:
     identity = load_private(joining.kit, joining.name)
     seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure)
 
-    def build(stores: Stores, around: Surroundings) -> Executor:
-        holdings = Holdings(
+    def build(stores: Stores, around: Environment) -> Executor:
+        holdings = Site(
             joining.name,
             trainer,
             identity,

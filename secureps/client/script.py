@@ -10,17 +10,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
-from secureps.client.blame import blamed, told_of
-from secureps.client.flower_served import Founded, FoundingOrder
+from secureps.client.flower.served import Founded, FoundingOrder
 from secureps.client.runner import looked_at
-from secureps.client.settings import Asked, refuse_unknown
+from secureps.client.script_errors import blamed, told_of
+from secureps.client.script_settings import Asked, refuse_unknown
 from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, record_privacy
 from secureps.errors import ConfigError, PlanRefused, SecurepsError
-from secureps.foreign import told, where
 from secureps.policy.plan import Plan
+from secureps.tracebacks import told, where
 
 if TYPE_CHECKING:
-    from secureps.client.flower import FlowerScript
+    from secureps.client.flower.script import FlowerScript
 
 
 def speaks_flower(path: Path) -> bool:
@@ -48,7 +48,7 @@ def speaks_flower(path: Path) -> bool:
 def refuse_privacy(path: Path, plan: Plan) -> None:
     """Raises PlanRefused: a Flower app under a plan with record privacy, before anything starts."""
     if record_privacy(plan) is not None and speaks_flower(path):
-        from secureps.client.flower import NO_RECORD_PRIVACY
+        from secureps.client.flower.script import NO_RECORD_PRIVACY
 
         raise PlanRefused(f"{path}: {NO_RECORD_PRIVACY}")
 
@@ -66,7 +66,7 @@ class Script:
         self._source: ModuleType | FlowerScript
         if speaks_flower(path):
             # flwr is an extra, and takes half a second
-            from secureps.client.flower import FlowerScript
+            from secureps.client.flower.script import FlowerScript
 
             self._source = FlowerScript.at(path, _load)
             return

@@ -2,8 +2,8 @@
 
 Every payload is durable before the receipt that names it exists. A key that a committee shares is
 kept in memory until nobody can ask for its update again: after a burnt cohort the same integers are
-sealed anew. What must not live here: what is sealed (`client.hands`),
-and when anything is sent (`roles.member`).
+sealed anew. What must not live here: what is sealed (`client.worker`),
+and when anything is sent (`roles.member.member`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.policy.spending import Fact
-from secureps.roles.allowance import Allowance
-from secureps.roles.charter import Pinned
-from secureps.roles.tasks import Aim, Contribute, Evaluate, SealedUpdate
-from secureps.service.blocks import in_order
+from secureps.roles.member.budget import Budget
+from secureps.roles.member.tasks import Aim, Contribute, Evaluate, SealedUpdate
+from secureps.roles.pinned_run import Pinned
+from secureps.service.parallel import in_order
 from secureps.store.budget import BudgetLedger
 from secureps.store.spool import Spool
 
@@ -150,7 +150,7 @@ class OutboxSealer:
             aims: tuple[Aim, ...] = () if task.aim is None else (task.aim,)
         else:  # without aims it counts its examples: by the training of the first ones
             aims = task.aims or tuple(Aim(at.group, at.version, 0) for at in task.model)
-        ahead = Allowance(pinned.plan, client, None).planned(pinned.layout, aims)
+        ahead = Budget(pinned.plan, client, None).planned(pinned.layout, aims)
         self._ledger.look(pinned.run.id, ahead, privacy.delta)
 
     def _charge(self, pinned: Pinned, spends: Fact | None) -> None:

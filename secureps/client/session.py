@@ -40,8 +40,8 @@ from secureps.client.trainer import (
 )
 from secureps.errors import PlanRefused, ScriptFailed
 from secureps.policy.plan import Plan, load_plan
-from secureps.roles.machine import HANDS, Halt, Leave
-from secureps.roles.member_kit import Terms
+from secureps.roles.machine import WORKER, Halt, Leave
+from secureps.roles.member.settings import Terms
 from secureps.service.executor import Executor
 from secureps.store.keyring import default_state
 
@@ -213,7 +213,7 @@ class Session:
     def _leave(self) -> None:
         executor = self._executor
         if executor is not None and executor.run and self._exchange.end is None:
-            executor.later(partial(executor.heard, HANDS, Leave(LEFT)))
+            executor.later(partial(executor.heard, WORKER, Leave(LEFT)))
             self._exchange.close()
             self._thread.join(LEAVE_SECONDS)
         self._stop()

@@ -1,6 +1,6 @@
 """`TorchTrainer`: local SGD, or DP-SGD by Opacus, on a PyTorch model.
 
-The only module of secureps that imports torch, but for `client.descent`. What must not live here:
+The only module of secureps that imports torch, but for `client.torch_sgd`. What must not live here:
 anything about rounds, grids or encryption.
 
 Randomness comes from `FitConfig.seed` alone, in streams that do not touch each other: order of
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from secureps.client.descent import (
+from secureps.client.torch_sgd import (
     Measure,
     Task,
     descend,
@@ -46,8 +46,8 @@ from secureps.client.trainer import (
     check_like,
 )
 from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
-from secureps.policy.kinds import Kind
-from secureps.spelling import meant
+from secureps.policy.checks.tensor_kinds import Kind
+from secureps.wording import meant
 
 Records = tuple[Tensor | Array, Tensor | Array]
 """(x, y): inputs and targets; the first dimension of both counts the same records."""

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.blame import blamed
-from secureps.config import RecordPrivacySection
+from secureps.client.script_errors import blamed
+from secureps.config.plan import RecordPrivacySection
 from secureps.errors import ConfigError
+from secureps.policy.checks.tensor_kinds import Kind
 from secureps.policy.counting import by_public_number, public_number
-from secureps.policy.kinds import Kind
 from secureps.policy.plan import Plan
 
 Array = NDArray[Any]
@@ -243,7 +243,8 @@ class Trainer(Evaluator, Protocol):
     file, or serves another model as version 0, is refused.
 
     And `kinds() -> Mapping[str, Kind]`, of tensors by name; one that is not named counts as
-    trained. Statistics are refused where noise would be added to them (`policy.kinds`).
+    trained. Statistics are refused where noise would be added to them
+    (`policy.checks.tensor_kinds`).
 
     Example:
         >>> class Mean:  # of a hospital's 40 records

@@ -1,8 +1,8 @@
 """The prime field of shares: vectors modulo P = 2^31 - 1, their bytes, and Lagrange's formula.
 
 P is a Mersenne prime, so x = (x & P) + (x >> 31) modulo P: vectors, which may be secret, are
-never divided (`tests/test_secret_arithmetic.py` sees what numpy is asked to do with them). Factors
-and points are public.
+never divided (`tests/crypto/test_secret_arithmetic.py` sees what numpy is asked to do with them).
+Factors and points are public.
 
 What must not live here: who holds which vector (`crypto.sharing`).
 """

@@ -23,7 +23,7 @@ from secureps.crypto.cipher import (
 from secureps.crypto.plain import PlainCipher
 from secureps.crypto.ring import choose
 from secureps.errors import KitError, PlanRefused
-from secureps.spelling import meant
+from secureps.wording import meant
 
 if TYPE_CHECKING:
     from secureps.crypto.rlwe import RlweSealing

@@ -2,7 +2,7 @@
 
 `to_plain` / `from_plain` turn a record into JSON's values and back by its type hints
 alone; `canonical` is the byte string that is hashed and signed. What must not live
-here: the wire (protobuf is in `wire.codec`), and any knowledge of single messages.
+here: the wire (protobuf is in `wire.protobuf`), and any knowledge of single messages.
 """
 
 from __future__ import annotations

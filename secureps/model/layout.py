@@ -22,7 +22,7 @@ from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.spelling import nearest
+from secureps.wording import nearest
 
 MOST_VALUES = 1 << 36
 """Values of the largest tensor."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import PlanRefused, WrongShape
-from secureps.spelling import meant
+from secureps.wording import meant
 
 Values: TypeAlias = NDArray[np.float32]
 Schedule: TypeAlias = Callable[[int], float]

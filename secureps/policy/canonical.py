@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from secureps.config import PlanSection
+from secureps.config.plan import PlanSection
 
 LATER = ("adaptive", "sparse", "versions")
 """Keys of a group that are left out where they say nothing."""

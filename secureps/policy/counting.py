@@ -2,8 +2,8 @@
 
 A client tells the coordinator the power of two at or above its number, and no more; the largest
 that those tell who are there when a group's first round opens is the group's bound, for good,
-unless the plan states one. What must not live here: when that is (`roles.counting`), and how a
-weight travels (`codec.weight`).
+unless the plan states one. What must not live here: when that is
+(`roles.coordinator.example_bounds`), and how a weight travels (`codec.weight`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from secureps.config import GroupSection, PlanSection, RecordPrivacySection
+from secureps.config.plan import GroupSection, PlanSection, RecordPrivacySection
 from secureps.errors import Malformed, PlanRefused
 
 MOST_EXAMPLES = 1 << 40

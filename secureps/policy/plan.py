@@ -20,7 +20,13 @@ from numpy.typing import NDArray
 
 from secureps.codec.grid import Grid
 from secureps.codec.weight import WeightCode
-from secureps.config import ClientPrivacySection, GroupSection, PlanSection, RecordPrivacySection
+from secureps.config.plan import (
+    ClientPrivacySection,
+    GroupSection,
+    PlanSection,
+    RecordPrivacySection,
+)
+from secureps.config.sections import parse, placed, read_toml
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher
@@ -28,27 +34,31 @@ from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
-from secureps.model.optimizer import Optimizer, OptimizerSettings, ScheduleSettings, build_optimizer
-from secureps.policy.canonical import canonical
-from secureps.policy.coverage import (
-    refuse_adaptive,
-    refuse_client_privacy,
-    refuse_placement,
-    refuse_rows,
+from secureps.model.optimizer import (
+    Optimizer,
+    OptimizerSettings,
+    ScheduleSettings,
+    build_optimizer,
 )
-from secureps.policy.evaluation import (
+from secureps.policy.canonical import canonical
+from secureps.policy.checks.evaluation import (
     evaluated_versions,
     evaluation_group,
     refuse_noisy_choice,
     refuse_unsound_evaluation,
 )
-from secureps.policy.rule import Rule
-from secureps.policy.rules import Bounds, bounds, build_rule, refuse_rule
-from secureps.policy.sparse import refuse_small, row_blocks, touched
-from secureps.policy.work import refuse_unsound_work
+from secureps.policy.checks.local_work import refuse_unsound_work
+from secureps.policy.checks.privacy import (
+    refuse_adaptive,
+    refuse_client_privacy,
+    refuse_placement,
+    refuse_rows,
+)
+from secureps.policy.checks.row_blocks import refuse_small, row_blocks, touched
+from secureps.policy.rules.registry import Bounds, bounds, build_rule, refuse_rule
+from secureps.policy.rules.rule import Rule
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
-from secureps.sections import parse, placed, read_toml
 
 
 @dataclass(frozen=True)
@@ -115,7 +125,7 @@ class Plan:
         return found
 
     def touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-        """The groups that a client contributes to, see `policy.sparse.touched`."""
+        """The groups that a client contributes to, see `policy.checks.row_blocks.touched`."""
         return touched(self.section.group, rows)
 
     def versions(self, group: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from secureps.config import ClientPrivacySection
+from secureps.config.plan import ClientPrivacySection
 from secureps.errors import InternalError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
 from secureps.messages.evaluation import EVALUATION
@@ -62,7 +62,7 @@ def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
     Raises:
         InternalError: the plan protects nothing, or a fact is of the other unit.
     """
-    from secureps.privacy.accountant import client_epsilon, epsilon  # 80 MB that a shard saves
+    from secureps.privacy.accountant import client_epsilon, epsilon
 
     privacy = plan.section.privacy
     if privacy is None:

@@ -34,7 +34,7 @@ from secureps.messages.charge import Release
 from secureps.privacy.mechanism import Words
 from secureps.privacy.rounding import norm_limit, round_to_norm
 from secureps.privacy.skellam import LEAST_VARIANCE, MOST_VARIANCE, Skellam, tail
-from secureps.spelling import meant
+from secureps.wording import meant
 
 Placement: TypeAlias = Literal["local", "distributed", "aggregator"]
 

@@ -20,7 +20,7 @@ from secureps.messages.requests import Subscribe
 COORDINATOR = "coordinator"
 """The one party that everyone dials."""
 
-HANDS = "hands"
+WORKER = "hands"
 """The sender of an event that reports the end of a `Work`."""
 
 

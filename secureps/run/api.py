@@ -21,14 +21,14 @@ from rich.console import Console
 
 from secureps.client.trainer import Parameters
 from secureps.errors import ConfigError
-from secureps.policy.explanation import Explanation
+from secureps.policy.explain.explanation import Explanation
 from secureps.run.check import check as examine
 from secureps.run.check import record, tables
-from secureps.run.folder import RunFolder
-from secureps.run.simulate import simulate as play
-from secureps.run.sinks import METRICS
-from secureps.run.up import Order
-from secureps.run.up import up as play_here
+from secureps.run.report.sinks import METRICS
+from secureps.run.simulate.simulate import simulate as play
+from secureps.run.up.folder import RunFolder
+from secureps.run.up.up import Order
+from secureps.run.up.up import up as play_here
 from secureps.store.checkpoint import read_state
 from secureps.store.keyring import refuse_unsafe
 

@@ -1,6 +1,6 @@
 """`secureps check`: a plan in a page, before anybody runs it.
 
-What must not live here: what the numbers are (`policy.explanation`), and why a plan is
+What must not live here: what the numbers are (`policy.explain.explanation`), and why a plan is
 refused (`policy.plan`).
 """
 
@@ -17,31 +17,31 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from secureps.client.hands import schema_of
 from secureps.client.script import refuse_privacy, speaks_flower
-from secureps.config import FederationSection
+from secureps.client.worker import schema_of
+from secureps.config.plan import FederationSection
+from secureps.config.sections import read_toml, refuse_misplaced
 from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.messages.schema import Schema
-from secureps.policy.committee_cost import CommitteeCost
+from secureps.policy.checks.tensor_kinds import Kind, refuse_statistics, remarks
 from secureps.policy.counting import counts
-from secureps.policy.explanation import Explanation, GroupCost, Price, explain
-from secureps.policy.footprint import Footprint, Service
-from secureps.policy.kinds import Kind, refuse_statistics, remarks
+from secureps.policy.explain.committee_cost import CommitteeCost
+from secureps.policy.explain.explanation import Explanation, GroupCost, Price, explain
+from secureps.policy.explain.memory import MemoryUse, Service
+from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
-from secureps.policy.rule_words import RuleWords
-from secureps.run.founding import Founding, found
-from secureps.run.names import shard_names
-from secureps.run.progress import headed
-from secureps.run.script_process import Assignment, script_process
+from secureps.run.party_names import shard_names
+from secureps.run.report.terminal import headed
+from secureps.run.script.process import Assignment, script_process
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
-from secureps.run.simulate import load_scenario
-from secureps.sections import read_toml, refuse_misplaced
+from secureps.run.simulate.simulate import load_scenario
+from secureps.run.up.server_app import Founding, found
 from secureps.units import size
-from secureps.wire import servers
-from secureps.wire.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
-from secureps.wire.pace import LANES
+from secureps.wire.grpc import servers
+from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
+from secureps.wire.grpc.pacing import LANES
 
 PROGRAM_BYTES = 86_000_000
 """Resident in a shard that has no model yet: Python 3.11, numpy, gRPC (`benchmarks.memory`,
@@ -219,8 +219,8 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
         yield Text(f"note: {remark}", "yellow")
 
 
-def _rules(rules: tuple[RuleWords, ...]) -> Table:
-    quantities: dict[str, Callable[[RuleWords], str]] = {
+def _rules(rules: tuple[RuleText, ...]) -> Table:
+    quantities: dict[str, Callable[[RuleText], str]] = {
         "a version": lambda r: r.rule,
         "an update may be behind": lambda r: r.behind,
         "weights of members": lambda r: r.weights,
@@ -331,7 +331,7 @@ def _named(alike: list[GroupCost]) -> str:
     return f"{alike[0].name} to {alike[-1].name}, each"
 
 
-def _shard(need: Footprint) -> Table:
+def _shard(need: MemoryUse) -> Table:
     return _table(
         f"what a shard needs at its peak, about, {_count(need.clients, 'client')} connected",
         ("what", "how much"),

@@ -17,9 +17,9 @@ import typer
 
 from secureps import __version__
 from secureps.errors import SecurepsError, exit_status
-from secureps.run.keeping import backup, budget, restore
 from secureps.run.options import Insecure, LogFormat, MLflow, TensorBoard, UnsafeSeed
 from secureps.run.run_commands import export, log, runs, status, stop
+from secureps.run.state_commands import backup, budget, restore
 
 app = typer.Typer(
     name="secureps",
@@ -174,9 +174,9 @@ def up(
     _discreet()
     from rich.console import Console
 
-    from secureps.run.extras import Extras
-    from secureps.run.up import Order
-    from secureps.run.up import up as play
+    from secureps.run.report.trackers import Extras
+    from secureps.run.up.up import Order
+    from secureps.run.up.up import up as play
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure)
@@ -205,8 +205,8 @@ def resume(
     _discreet()
     from rich.console import Console
 
-    from secureps.run.extras import Extras
-    from secureps.run.up import resume as go_on
+    from secureps.run.report.trackers import Extras
+    from secureps.run.up.up import resume as go_on
 
     go_on(run, dict(os.environ), Console(), Extras(tensorboard, mlflow))
 
@@ -230,8 +230,8 @@ def simulate(
     """
     _one_thread()
     _discreet()
-    from secureps.run.extras import Extras
-    from secureps.run.simulate import simulate as play
+    from secureps.run.report.trackers import Extras
+    from secureps.run.simulate.simulate import simulate as play
 
     play(scenario, out, extras=Extras(tensorboard, mlflow))
 
@@ -260,7 +260,7 @@ def study(
     _one_thread()
     from rich.console import Console
 
-    from secureps.run.study import study as compare
+    from secureps.run.study.study import study as compare
 
     compare(scenario, out, workers, Console())
 
@@ -374,7 +374,7 @@ def join(
     where it was.
     """
     from secureps.client.runner import Joining, read_settings
-    from secureps.roles.member_kit import Terms
+    from secureps.roles.member.settings import Terms
     from secureps.run.join import join as run
     from secureps.service.logs import logging_as
     from secureps.store.keyring import default_state
@@ -410,7 +410,7 @@ def flower(
     from rich.console import Console
 
     from secureps.crypto.sampling import SecretSeed
-    from secureps.run.founding import prepare
+    from secureps.run.up.server_app import prepare
 
     prepare(plan, out, SecretSeed.from_os(), Console())
 

@@ -17,9 +17,9 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ClientError, ConfigError, DamagedStore, PlanRefused
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.model.layout import GroupLayout, Layout
+from secureps.policy.early_stopping import best
 from secureps.policy.plan import Plan
-from secureps.policy.stopping import best
-from secureps.run.folding import folded
+from secureps.run.report.group_labels import folded
 from secureps.store.checkpoint import (
     Manifest,
     checkpoint_directories,

@@ -9,7 +9,7 @@ from secureps.client.runner import Joining
 from secureps.client.runner import join as take_part
 from secureps.client.script import Script
 from secureps.client.trainer import Setting
-from secureps.foreign import dump_crashes
+from secureps.tracebacks import dump_crashes
 
 
 def join(script: Path, joining: Joining, settings: Mapping[str, Setting]) -> str:

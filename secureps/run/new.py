@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from secureps.config.sections import NAME, PATTERNS
 from secureps.errors import ConfigError, OperatorError
-from secureps.sections import NAME, PATTERNS
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -13,9 +13,9 @@ from heapq import merge
 from pathlib import Path
 
 from secureps.errors import ConfigError
-from secureps.run.claim import is_claimed
-from secureps.run.folder import Origin, RunFolder
-from secureps.spelling import meant
+from secureps.run.run_lock import is_claimed
+from secureps.run.up.folder import Origin, RunFolder
+from secureps.wording import meant
 
 PAUSE = 0.2
 """Seconds between two looks at logs that are followed."""

@@ -20,7 +20,7 @@ def runs(
     """List the runs of `up`: how far each came, its score, and whether it is over."""
     from rich.console import Console
 
-    from secureps.run.runs import find_runs, listing
+    from secureps.run.up.runs import find_runs, listing
 
     for line in listing(find_runs(folder)):
         Console().print(line, soft_wrap=True)
@@ -51,7 +51,7 @@ def status(
     """
     from rich.console import Console
 
-    from secureps.run.looking import find, look
+    from secureps.run.status import find, look
 
     look(find(run, server, kit, name), as_json, again, Console())
 
@@ -105,7 +105,7 @@ def export(
     named, and the one before it is taken.
     """
     from secureps.crypto.sampling import NO_PRIVACY
-    from secureps.policy.rule import named
+    from secureps.policy.rules.rule import named
     from secureps.run.export import export as write
 
     model = write(run, out, best)

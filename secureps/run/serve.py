@@ -11,7 +11,8 @@ from typing import Any
 
 from safetensors import safe_open
 
-from secureps.config import ServeSection
+from secureps.config.sections import parse, read_toml
+from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, naming
 from secureps.messages.run import ShardAddress
@@ -19,7 +20,7 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
-from secureps.run.parties import (
+from secureps.run.assemble import (
     Founding,
     HolderSecrets,
     ShardSettings,
@@ -27,12 +28,11 @@ from secureps.run.parties import (
     make_holder,
     make_shard,
 )
-from secureps.sections import parse, read_toml
+from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.process import Authenticate, Party, Server, run_process, settle
-from secureps.service.surroundings import Stores, Surroundings
 from secureps.store.keyring import (
     PublicKit,
     check_fits,
@@ -41,8 +41,8 @@ from secureps.store.keyring import (
     load_public,
     seed_of,
 )
-from secureps.store.served import ServedJournal, served_runs
-from secureps.wire.servers import CoordinatorServer, ShardServer
+from secureps.store.served_runs import ServedJournal, served_runs
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import Endpoint
 
 MOST_BLOCK_BYTES = 33 << 20
@@ -136,7 +136,7 @@ class Gauged:
     listen: str | None
     stack: ExitStack
 
-    def around(self, stores: Stores, around: Surroundings) -> Surroundings:
+    def around(self, stores: Stores, around: Environment) -> Environment:
         """The same surroundings with a meter; called when the state folder is ours alone."""
         spool = stores.folder / "spool"
         self.metrics.gauge(
@@ -169,7 +169,7 @@ def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
     listen = settle(serving.state, serving.section.listen)
     with _gauged(serving) as gauged:
 
-        def build(stores: Stores, around: Surroundings) -> Executor:
+        def build(stores: Stores, around: Environment) -> Executor:
             return make_coordinator(
                 kit, founding, checkpoints, stores, gauged.around(stores, around)
             )
@@ -209,7 +209,7 @@ def _serve_shard(serving: Serving, kit: PublicKit) -> None:
     )
     with _gauged(serving) as gauged:
 
-        def build(stores: Stores, around: Surroundings) -> Executor:
+        def build(stores: Stores, around: Environment) -> Executor:
             return make_shard(kit, settings, stores, gauged.around(stores, around))
 
         def server(endpoint: Endpoint, listen: str, authenticate: Authenticate) -> Server:
@@ -242,7 +242,7 @@ def _serve_holder(serving: Serving, kit: PublicKit) -> None:
     )
     with _gauged(serving) as gauged:
 
-        def build(stores: Stores, around: Surroundings) -> Executor:
+        def build(stores: Stores, around: Environment) -> Executor:
             noted = replace(stores, journal=ServedJournal(stores.journal, runs))
             return make_holder(kit, own, noted, gauged.around(stores, around))
 

@@ -1,6 +1,6 @@
 """`secureps stop`: ends the play of a run that was started in another terminal, in order.
 
-What must not live here: how a play ends (`run.supervisor`).
+What must not live here: how a play ends (`run.up.supervisor`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from secureps.errors import OperatorError
-from secureps.run.claim import PATIENCE, is_claimed, player
-from secureps.run.folder import Origin, RunFolder
-from secureps.run.runs import standing
+from secureps.run.run_lock import PATIENCE, is_claimed, player
+from secureps.run.up.folder import Origin, RunFolder
+from secureps.run.up.runs import standing
 
 STOP_SECONDS = 60.0
 """For a play to end: its processes get some seconds of their own, then what is known is written."""

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from secureps.errors import ConfigError
-from secureps.spelling import meant
+from secureps.wording import meant
 
 MOST = 1e15
 """The largest number that a table may have."""

@@ -25,10 +25,10 @@ from secureps.errors import (
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload
 from secureps.roles.machine import Answered, Failed
-from secureps.roles.speaking import check_answer
+from secureps.roles.permissions import check_answer
+from secureps.service.disk_faults import AGAIN_SECONDS, refused
+from secureps.service.environment import Environment
 from secureps.service.logs import tell
-from secureps.service.surroundings import Surroundings
-from secureps.service.troubles import AGAIN_SECONDS, refused
 
 PAYLOADS_IN_FLIGHT = 4
 """Calls with a payload that a party has open at a time."""
@@ -59,7 +59,7 @@ class Caller(Protocol):
 class Calls:
     """The open requests of one party; to be used on its thread."""
 
-    def __init__(self, party: str, around: Surroundings, caller: Caller) -> None:
+    def __init__(self, party: str, around: Environment, caller: Caller) -> None:
         self._party = party
         self._around = around
         self._caller = caller

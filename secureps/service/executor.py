@@ -32,7 +32,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.requests import PutBlock, Subscribe
 from secureps.roles.machine import (
     COORDINATOR,
-    HANDS,
+    WORKER,
     Answer,
     Call,
     Failed,
@@ -51,12 +51,12 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.service.calls import Calls
-from secureps.service.hands import Hands
+from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
+from secureps.service.environment import Environment
 from secureps.service.limits import exhaustion
+from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import tell
-from secureps.service.narrator import Narrator, facts
-from secureps.service.surroundings import Surroundings
-from secureps.service.troubles import AGAIN_SECONDS, Troubles, refused
+from secureps.service.worker import Worker
 from secureps.store.journal import Journal
 from secureps.wire.transport import settle
 
@@ -82,8 +82,8 @@ class Executor:
         party: str,
         machine: Machine,
         journal: Journal,
-        around: Surroundings,
-        hands: Hands,
+        around: Environment,
+        hands: Worker,
     ) -> None:
         self.halted: Future[Halt] = Future()
         self.run = b""
@@ -94,7 +94,7 @@ class Executor:
         self._loop = around.loop
         self._jitter = around.jitter
         self._meter = around.meter
-        self._narrator = Narrator()
+        self._narrator = LogLines()
         self.hands = hands
         self._inbox: deque[_Event] = deque()
         self._draining = False
@@ -102,7 +102,7 @@ class Executor:
         self._stopped = False
         self._waiting: set[Future[Any]] = set()
         self._watchers: dict[str, Callable[[Any], None]] = {}
-        self._troubles = Troubles(party)
+        self._troubles = DiskFaults(party)
         self._full: DiskFailed | None = None
         self._calls = Calls(party, around, self)
         self._tick: float | None = None
@@ -461,11 +461,11 @@ class Executor:
         if refused(error):
             self.later(partial(self._perform, _Event(self._party, None), Work(task)), AGAIN_SECONDS)
         elif isinstance(error, SecurepsError):
-            self._post(_Event(HANDS, WorkFailed(task, error)))
+            self._post(_Event(WORKER, WorkFailed(task, error)))
         elif error is not None:
             raise error
         elif done.result() is not None:
-            self._post(_Event(HANDS, done.result()))
+            self._post(_Event(WORKER, done.result()))
 
     # --- orders -------------------------------------------------------------------
 

@@ -5,7 +5,7 @@
      "group": "all", "version": 3}
 
 The one home of logging's set-up. What must not live here: what is worth a line
-(`service.narrator`).
+(`service.log_lines`).
 """
 
 from __future__ import annotations

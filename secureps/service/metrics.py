@@ -34,9 +34,9 @@ from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.requests import Payload, PutBlock
 from secureps.policy.spending import adjacency
-from secureps.roles.group_state import Phase
+from secureps.roles.coordinator.group import Phase
 from secureps.service.snapshot import Snapshot
-from secureps.wire.callers import Authenticate
+from secureps.wire.grpc.admission import Authenticate
 
 REQUEST_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 WORK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -45,7 +45,7 @@ IN, OUT = "in", "out"
 
 
 class Metrics:
-    """Counts what one executor does; implements `service.surroundings.Meter`."""
+    """Counts what one executor does; implements `service.environment.Meter`."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

@@ -21,18 +21,18 @@ from typing import Protocol
 from secureps.crypto.identity import Identity, Roster
 from secureps.errors import ConfigError, OperatorError, Unsigned
 from secureps.roles.machine import Halt
-from secureps.service.clock import RealLoop
-from secureps.service.doorbell import Doorbell
+from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
-from secureps.service.heap import give_back_payloads
 from secureps.service.limits import FIRST_THREADS, demand_descriptors, exhaustion, probe
 from secureps.service.logs import tell
-from secureps.service.surroundings import Stores, Surroundings
+from secureps.service.loop import RealLoop
+from secureps.service.malloc import give_back_payloads
+from secureps.service.shutdown import Shutdown
 from secureps.store.journal import SqliteJournal
 from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
-from secureps.wire.claims import REQUEST_DOMAIN
-from secureps.wire.rpc import GrpcTransport
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.transport import Endpoint
 
 CALL_TIMEOUT = 30.0
@@ -68,7 +68,7 @@ class Probing:
 
 
 class Server(Protocol):
-    """What `wire.rpc`'s servers have in common."""
+    """What `wire.grpc.client`'s servers have in common."""
 
     def start(self) -> None: ...
 
@@ -112,7 +112,7 @@ def authenticator(roster: Roster) -> Authenticate:
 def run_process(
     party: Party,
     addresses: Mapping[str, str],
-    build: Callable[[Stores, Surroundings], Executor],
+    build: Callable[[Stores, Environment], Executor],
     serve: Serve | None = None,
     listen: str = "",
 ) -> Halt:
@@ -133,7 +133,7 @@ def run_process(
         demand_descriptors(len(party.roster.certificates))
     try:
         probe(FIRST_THREADS)
-        with Doorbell() as bell:
+        with Shutdown() as bell:
             halt = _run(party, addresses, build, serve, listen, bell)
     except Exception as error:
         if refused := exhaustion(error):
@@ -147,10 +147,10 @@ def run_process(
 def _run(
     party: Party,
     addresses: Mapping[str, str],
-    build: Callable[[Stores, Surroundings], Executor],
+    build: Callable[[Stores, Environment], Executor],
     serve: Serve | None,
     listen: str,
-    bell: Doorbell,
+    bell: Shutdown,
 ) -> Halt:
     journal = SqliteJournal(party.state / "journal.db")
     last = max((at for at, _ in journal.replay()), default=0.0)
@@ -158,7 +158,7 @@ def _run(
     transport = GrpcTransport(party.name, party.sign, addresses, CALL_TIMEOUT)
     jitter = random.SystemRandom()
     stores = Stores(journal, DiskSpool(party.state / "spool"), party.state)
-    executor = build(stores, Surroundings(transport, loop, lambda: jitter.uniform(0.5, 1.5)))
+    executor = build(stores, Environment(transport, loop, lambda: jitter.uniform(0.5, 1.5)))
     executor.halted.add_done_callback(lambda _: bell.ring())
     server: Server | None = None
 

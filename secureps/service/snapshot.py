@@ -13,11 +13,11 @@ from typing import Any
 
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, facts_of, spent
-from secureps.roles.committee_holder import CommitteeHolder
-from secureps.roles.coordinator import Coordinator
-from secureps.roles.keyholder import KeyHolder
-from secureps.roles.report import why
-from secureps.roles.shard import Shard
+from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.coordinator.status import why
+from secureps.roles.holder.bfv import KeyHolder
+from secureps.roles.holder.committee import CommitteeHolder
+from secureps.roles.shard.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)

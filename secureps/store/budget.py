@@ -20,9 +20,9 @@ from pathlib import Path
 from secureps.errors import BudgetSpent, DiskFailed, OperatorError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
 from secureps.messages.format import OLDEST_LEDGER
-from secureps.messages.records import BudgetCharged
-from secureps.store.height import NO_SPACE
+from secureps.messages.member_records import BudgetCharged
 from secureps.store.journal import SqliteJournal
+from secureps.store.journal_height import NO_SPACE
 
 Fact = Charge | Release
 
@@ -161,7 +161,7 @@ class BudgetLedger:
 
 def epsilon_of(facts: Sequence[Fact], delta: float) -> float:
     """The epsilon of facts of one unit together; PlanRefused for facts of both."""
-    from secureps.privacy.accountant import client_epsilon, epsilon  # slow to import
+    from secureps.privacy.accountant import client_epsilon, epsilon
 
     charges = [fact for fact in facts if isinstance(fact, Charge)]
     releases = [fact for fact in facts if isinstance(fact, Release)]

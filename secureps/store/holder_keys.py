@@ -41,7 +41,7 @@ class KeyKind:
 
 
 def _bfv_pair() -> tuple[bytes, bytes]:
-    from secureps.crypto.bfv_seal import generate  # servers load this module without tenseal
+    from secureps.crypto.bfv_seal import generate
 
     secret, public = generate()
     return secret.to_bytes(), public.to_bytes()

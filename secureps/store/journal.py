@@ -2,12 +2,12 @@
 
     Journal         the Protocol
     SqliteJournal   one file; every row's digest covers all rows before it, and a second one
-                    says how far it has come (`store.height`)
+                    says how far it has come (`store.journal_height`)
     MemoryJournal   for simulation and tests
 
-A record is any dataclass of `messages.records`, `messages.stream_records` or `messages.charge`,
-or what became of an evaluation. What must not live here: what records mean (machines fold
-them), and payloads (they are in the spool).
+A record is any dataclass of `messages.coordinator_records`, `messages.coordinator_records` or
+`messages.charge`, or what became of an evaluation. What must not live here: what records mean
+(machines fold them), and payloads (they are in the spool).
 """
 
 from __future__ import annotations
@@ -32,11 +32,18 @@ from secureps.errors import (
     Malformed,
     OperatorError,
 )
-from secureps.messages import charge, records, stream_records
+from secureps.messages import (
+    charge,
+    coordinator_records,
+    holder_records,
+    member_records,
+    records,
+    shard_records,
+)
 from secureps.messages.encoding import digest, from_plain, to_plain
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.format import FORMAT, other_journal
-from secureps.store.height import NO_SPACE, START, Height, Mark, height_path, read_height
+from secureps.store.journal_height import NO_SPACE, START, Height, Mark, height_path, read_height
 
 Record = Any
 """An instance of a class of RECORDS."""
@@ -64,7 +71,14 @@ CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain B
 def _records() -> dict[str, type]:
     own = {
         name: kind
-        for module in (records, stream_records, charge)
+        for module in (
+            coordinator_records,
+            holder_records,
+            member_records,
+            records,
+            shard_records,
+            charge,
+        )
         for name, kind in vars(module).items()
         if isinstance(kind, type)
         and dataclasses.is_dataclass(kind)

@@ -1,7 +1,7 @@
 """How parties reach one another: the Protocols, and a network inside one process.
 
     Endpoint            what a server offers
-    Transport           a party's way to the servers (gRPC's is in `wire.rpc`)
+    Transport           a party's way to the servers (gRPC's is in `wire.grpc.client`)
     InProcessNetwork    both ends in one process, all delays by a clock, faults by a table
 
 Futures are `concurrent.futures.Future`; they end in an answer or in a SecurepsError.

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from secureps.policy.plan import load_plan
-from secureps.roles.group_state import Phase
-from secureps.run.names import client_names, holder_names, shard_names
+from secureps.roles.coordinator.group import Phase
+from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.store.budget import BudgetLedger
 from secureps.store.keyring import create_kit, issue
 from tests.golden.schema import schema

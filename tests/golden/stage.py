@@ -26,15 +26,15 @@ from secureps.crypto.secret import Secret
 from secureps.messages.encoding import canonical, digest
 from secureps.policy.plan import load_plan
 from secureps.roles.machine import COORDINATOR
-from secureps.run.names import client_names, holder_names, shard_names
-from secureps.run.simulation import Cast, Conditions, MemoryKit, Simulation
+from secureps.run.party_names import client_names, holder_names, shard_names
+from secureps.run.simulate.simulation import Cast, Conditions, MemoryKit, Simulation
 from secureps.store.checkpoint import latest_good
 from secureps.store.journal import Journal, SqliteJournal
 from secureps.store.keyring import load_holder_secret, load_private, load_public, own_seed
-from secureps.store.served import ServedJournal
+from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
-from tests.federations import Tensors, Walker
-from tests.streams import seconds
+from tests.kits.federations import Tensors, Walker
+from tests.kits.streams import seconds
 
 FOLDER = Path(__file__).parent
 FORMATS = {int(path.name.partition("-")[2]): path for path in FOLDER.glob("format-*")}

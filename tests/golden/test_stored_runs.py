@@ -38,8 +38,8 @@ from secureps.store.checkpoint import (
     write_manifest,
     write_state,
 )
-from secureps.store.height import height_path, read_height
 from secureps.store.journal import SqliteJournal, last_row
+from secureps.store.journal_height import height_path, read_height
 from secureps.store.keyring import load_holder_secret, load_public
 from tests.golden.stage import FORMATS, Stage, read_json, unpack
 

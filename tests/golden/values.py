@@ -36,9 +36,9 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.store.journal import RECORDS
-from secureps.wire.claims import REQUEST_DOMAIN, Claim
-from secureps.wire.codec import SIZES, encode
-from tests.unset import unset
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN, Claim
+from secureps.wire.protobuf import SIZES, encode
+from tests.kits.unset import unset
 
 UNSENT = "is not sent by itself"
 

@@ -1,0 +1,101 @@
+"""What clip and range cut off an update, told on the client's own terminal and nowhere else.
+
+No noise covers an update's norm, so it must not live in telemetry, receipts or journals; and
+whoever chose `clip` or `range` too small would otherwise never learn of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.model.layout import GroupLayout
+from secureps.policy.checks.tensor_kinds import Kind
+from secureps.policy.plan import Plan
+from secureps.privacy.mechanism import clip_l2
+from secureps.service.logs import tell
+
+EVENT = "UpdateCut"
+
+
+def clip_update(
+    of: tuple[str, Plan],
+    layout: GroupLayout,
+    delta: NDArray[np.float32],
+    scale: float | None,
+    kinds: Mapping[str, Kind],
+) -> NDArray[np.float32]:
+    """An update of a group as it is rounded: within its clip, running statistics left alone.
+
+    Statistics are in the units of what their layer sees, not of steps along a gradient: in one norm
+    with the weights they would shrink what the weights learnt to nothing. No plan adds noise to
+    them (`policy.checks.tensor_kinds.refuse_statistics`), so no privacy depends on their length.
+
+    Args:
+        of: the client that is told, and the plan.
+        delta: float32 of shape (values of the group,).
+        scale: of an adaptive clip, None where it stays.
+        kinds: what training does to each tensor.
+
+    Raises:
+        NotFinite: a value is not finite.
+    """
+    party, plan = of
+    adaptive, clip = plan.adaptive(layout.name), plan.group(layout.name).clip
+    if adaptive is not None and scale is not None:
+        return adaptive.clipped(delta, scale)
+    clipped, norm = clip_l2(without_statistics(layout, delta, kinds), clip)
+    for part in _statistics(layout, kinds):
+        clipped[part] = delta[part]
+    if norm > clip:
+        cut = f"cut to {100 * clip / norm:.2g} %"
+        where = plan.headed(layout.name, "")
+        tell(party, EVENT, f"{where}update norm {norm:.3g}, clip {clip:.3g}: {cut}")
+    return clipped
+
+
+def without_statistics(
+    layout: GroupLayout, delta: NDArray[np.float32], kinds: Mapping[str, Kind]
+) -> NDArray[np.float32]:
+    """The values of an update that its clip counts: zeros in place of running statistics.
+
+    Args:
+        delta: float32 of shape (values of the group,); itself comes back if there are none.
+        kinds: what training does to each tensor.
+    """
+    parts = _statistics(layout, kinds)
+    bare = delta.copy() if parts else delta
+    for part in parts:
+        bare[part] = 0
+    return bare
+
+
+def tell_range(
+    party: str, where: str, layout: GroupLayout, scaled: NDArray[np.float64], most: float
+) -> None:
+    """A line if values of an update, as they go on the grid, are beyond its range; and in what."""
+    if max(scaled.max(initial=0), -scaled.min(initial=0)) > most:
+        beyond = np.abs(scaled) > most
+        count = {name: int(beyond[part].sum()) for name, part in _parts(layout)}
+        worst = max(count, key=lambda name: count[name], default="")
+        text = f"{int(beyond.sum()):,} of the update's {scaled.size:,} values are beyond range"
+        whose = f", {count[worst]:,} of them in {worst}" if count.get(worst) else ""
+        tell(party, EVENT, f"{where}{text} {most:.3g}: cut to it{whose}")
+
+
+def _statistics(layout: GroupLayout, kinds: Mapping[str, Kind]) -> list[slice]:
+    """Where running statistics lie in the group's values."""
+    return [part for name, part in _parts(layout) if kinds.get(name) == "statistics"]
+
+
+def _parts(layout: GroupLayout) -> Iterator[tuple[str, slice]]:
+    """Where each tensor's values lie in the group's; of a row-block, its rows of them."""
+    start = 0
+    for spec in layout.tensors:
+        shape = spec.shape
+        if layout.rows is not None:
+            shape = (layout.rows[1] - layout.rows[0], *shape[1:])
+        yield spec.name, slice(start, start := start + math.prod(shape))

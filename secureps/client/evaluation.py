@@ -1,0 +1,67 @@
+"""A data holder's judgement of a model, as the plan wants it: named metrics of held-out records.
+
+What must not live here: when it is asked for (`roles.member.evaluation`), and how it travels
+(`client.worker`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.script_errors import blamed
+from secureps.client.trainer import Array, EvaluateResult, Evaluator
+from secureps.config.plan import EvaluationSection
+from secureps.errors import Malformed, WrongShape
+from secureps.messages.evaluation import Metric
+from secureps.messages.orders import GroupVersion
+from secureps.policy.checks.evaluation import check_metrics, to_vector
+
+LOSS = "loss"
+"""The name of the loss among the metrics."""
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What `evaluate` returned.
+
+    Args:
+        metrics: those of the plan, in their own units, sorted by name.
+        vector: the same as a client contributes them, float32 in [-1, 1].
+        examples: held-out records, at least 1.
+    """
+
+    metrics: tuple[Metric, ...] = field(repr=False)
+    vector: NDArray[np.float32] = field(repr=False)
+    examples: int
+
+
+def judge(
+    evaluator: Evaluator,
+    parameters: dict[str, Array],
+    section: EvaluationSection,
+    model: tuple[GroupVersion, ...],
+) -> Judgement:
+    """Has a model judged, of these versions; the evaluator gets it for itself.
+
+    Raises:
+        ScriptFailed: the holder's code raised; or a metric of the plan is missing or no number.
+    """
+    with blamed("evaluate"):
+        evaluate_at = getattr(evaluator, "evaluate_at", None)
+        if evaluate_at is None:
+            result = evaluator.evaluate(parameters)
+        else:
+            result = evaluate_at(parameters, {at.group: at.version for at in model})
+    with blamed("what evaluate returned"):
+        if not isinstance(result, EvaluateResult):
+            raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
+        if result.examples < 1:
+            raise Malformed(f"{result.examples} held-out examples: at least 1 is needed")
+        values = ({} if result.loss is None else {LOSS: result.loss}) | result.metrics
+        vector = to_vector(section, values)
+        metrics = tuple(Metric(name, float(values[name])) for name in sorted(section.metrics))
+        check_metrics(section, metrics)
+    return Judgement(metrics, vector, result.examples)

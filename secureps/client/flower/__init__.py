@@ -1,0 +1,1 @@
+"""Flower apps in a data holder's place; flwr is an extra."""

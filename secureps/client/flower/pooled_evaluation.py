@@ -1,0 +1,35 @@
+"""Judges a model as its holders do: each on records of its own, counted by their number.
+
+For apps that have no held-out set but their clients'. What must not live here: whose they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from secureps.client.trainer import Array, EvaluateResult, Evaluator
+
+
+class PooledEvaluation:
+    """The mean of at least one evaluator's loss and metrics, weighted by examples.
+
+    A metric that not all of them report is left out.
+    """
+
+    def __init__(self, evaluators: Sequence[Evaluator]) -> None:
+        self._evaluators = tuple(evaluators)
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        """As `Evaluator.evaluate`; examples are those of all."""
+        results = [each.evaluate(parameters) for each in self._evaluators]
+        total = sum(result.examples for result in results)
+
+        def mean(values: list[float]) -> float:
+            pairs = zip(values, results, strict=True)
+            return sum(value * result.examples for value, result in pairs) / total
+
+        common = set.intersection(*(set(result.metrics) for result in results))
+        metrics = {name: mean([r.metrics[name] for r in results]) for name in sorted(common)}
+        losses = [result.loss for result in results if result.loss is not None]
+        loss = mean(losses) if len(losses) == len(results) else None
+        return EvaluateResult(loss, total, metrics)

@@ -1,0 +1,280 @@
+"""Flower's records and ours: a model as an `ArrayRecord`, and `context.state` on disk.
+
+What must not live here: apps and messages (`client.flower.script`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from secureps.client.trainer import Array as NumpyArray
+from secureps.client.trainer import check_like
+from secureps.errors import ConfigError, DamagedStore, NotFinite, WrongShape
+from secureps.store.checkpoint import read_state, write_state
+
+Tensors = dict[str, NumpyArray]
+
+KEPT = 3
+"""Versions in `States`: the one before this one, and two for a run that had to go back."""
+
+KINDS = {"arrays": ArrayRecord, "metrics": MetricRecord, "config": ConfigRecord}
+"""Flower's records, and what they are called in the files of `States`."""
+
+_EMPTY = "_empty"
+"""Flower's placeholder in a record of no arrays."""
+
+
+@dataclass(frozen=True, eq=False)
+class FlowerModel:
+    """A model in the app's own order. Arrays without names are called arr_0, arr_1, ...
+
+    Flower calls those "0", "1", ...: `nameless` says that they are to be called so again.
+    """
+
+    tensors: Tensors
+    nameless: bool
+
+    @classmethod
+    def of_record(cls, record: ArrayRecord) -> FlowerModel:
+        """Raises WrongShape: no arrays, or one that is none of NumPy's."""
+        arrays = {name: array for name, array in record.items() if name != _EMPTY}
+        if not arrays:
+            raise WrongShape("the app's model has no arrays")
+        nameless = list(arrays) == [str(i) for i in range(len(arrays))]
+        return cls({_ours(n, nameless): _numpy(n, a) for n, a in arrays.items()}, nameless)
+
+    @classmethod
+    def of_file(cls, tensors: Mapping[str, NumpyArray], names: Sequence[str] = ()) -> FlowerModel:
+        """As a safetensors file has it; without `names` in the file's order, but for arr_0, ..."""
+        if names:
+            nameless = list(names) == [_ours(str(i), True) for i in range(len(names))]
+            return cls({name: tensors[name] for name in names}, nameless)
+        expected = [_ours(str(i), True) for i in range(len(tensors))]
+        nameless = set(tensors) == set(expected)
+        return cls({name: tensors[name] for name in (expected if nameless else tensors)}, nameless)
+
+    def record(self, tensors: Mapping[str, NumpyArray]) -> ArrayRecord:
+        """A state of this model as the app expects it; the arrays are copied.
+
+        Raises:
+            WrongShape: it is none.
+        """
+        reason = check_like(tensors, self.shapes)
+        if reason is not None:
+            raise WrongShape(f"not a state of this app's model: {reason}")
+        names = {name: str(i) if self.nameless else name for i, name in enumerate(self.tensors)}
+        return ArrayRecord({theirs: Array(np.asarray(tensors[n])) for n, theirs in names.items()})
+
+    def read(self, record: ArrayRecord, given: Mapping[str, NumpyArray]) -> Tensors:
+        """What the app made of the state `given` of this model, in its order.
+
+        Floating-point numbers may come in another width than they were given in, because
+        many apps compute in float64: they are cast back. Integers and booleans beside them stay
+        as they were given: they count steps, as BatchNorm does, and in an update's length a
+        hundred steps would leave what trains no room under the clip.
+
+        Raises:
+            WrongShape: other names, shapes or kinds of numbers; says which.
+            NotFinite: NaN, or infinite, perhaps only in the model's own width.
+        """
+        found = FlowerModel.of_record(record).tensors
+        reason = check_like(found, self.shapes)
+        if reason is not None:
+            raise WrongShape(f"the app's fit returned another model: {reason}")
+        trained = {name: _like(self.tensors[name], found[name], name) for name in self.tensors}
+        if not any(_real(array) for array in trained.values()):
+            return trained
+        return {n: each if _real(each) else given[n].copy() for n, each in trained.items()}
+
+    def refuse_unsummable(self, where: str) -> None:
+        """Raises ConfigError: nothing in it is a number that an average means anything for."""
+        if any(
+            a.size and a.dtype.kind in "fiu" and a.dtype != np.uint8 for a in self.tensors.values()
+        ):
+            return
+        listed = ", ".join(
+            f"{name} ({array.dtype}, {array.size} values)"
+            for name, array in list(self.tensors.items())[:3]
+        )
+        raise ConfigError(
+            f"{where}: its model has no numbers to average: {listed}. What is "
+            "serialized into bytes, as XGBoost's trees or a pickle, cannot be added up under "
+            "encryption: send the model's numbers as arrays, or train such models with Flower alone"
+        )
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: array.shape for name, array in self.tensors.items()}
+
+
+def _real(array: NumpyArray) -> bool:
+    return array.dtype.kind == "f"
+
+
+def _ours(name: str, nameless: bool) -> str:
+    return f"arr_{name}" if nameless else name
+
+
+def _numpy(name: str, array: Array) -> NumpyArray:
+    try:
+        found: NumpyArray = array.numpy()
+    except (TypeError, ValueError):
+        raise WrongShape(
+            f"array {name!r} of the app's model is serialized as {array.stype!r}; only arrays of "
+            "numbers that NumPy reads (numpy.ndarray) can be averaged"
+        ) from None
+    return found
+
+
+def _like(wanted: NumpyArray, found: NumpyArray, name: str) -> NumpyArray:
+    if found.dtype != wanted.dtype and not found.dtype.kind == wanted.dtype.kind == "f":
+        raise WrongShape(
+            f"the app's fit returned another model: tensor {name!r} is {found.dtype}, the "
+            f"model's is {wanted.dtype}"
+        )
+    with np.errstate(over="ignore"):
+        cast = found.astype(wanted.dtype, copy=False)
+    if not np.isfinite(cast).all():
+        raise NotFinite(f"local training made tensor {name!r} NaN or infinite")
+    return cast
+
+
+EVALUATED = "-evaluated"
+"""Ends the name of a file that an evaluation left."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Place:
+    """After which version a state is, and whether that was evaluated meanwhile."""
+
+    version: int
+    evaluated: bool
+
+    @classmethod
+    def of(cls, path: Path) -> _Place:
+        number = path.stem.removeprefix("state-").removesuffix(EVALUATED)
+        return cls(int(number), path.stem.endswith(EVALUATED))
+
+    @property
+    def name(self) -> str:
+        return f"state-{self.version:012d}{EVALUATED * self.evaluated}.safetensors"
+
+
+class States:
+    """`context.state` by the version it came after; in memory if there is no folder.
+
+    A fit at version n starts from the newest state of n or before, and leaves n + 1: a fit that
+    a killed client repeats finds what it found the first time. The evaluation of version n comes
+    before the fit: it starts from what the last fit left, and its own state is found by this one.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._memory: dict[_Place, tuple[Tensors, str]] = {}
+
+    def before(self, version: int, evaluates: bool = False) -> RecordDict:
+        """What the fit or evaluation at `version` starts from; DamagedStore if its file is torn."""
+        newest = _Place(version, not evaluates)
+        return self._load([known for known in self._places() if known <= newest])
+
+    def newest(self) -> RecordDict:
+        """What the last fit or evaluation left."""
+        return self._load(self._places())
+
+    def keep(self, version: int, state: RecordDict, evaluated: bool = False) -> None:
+        """What the fit at `version` left; whatever came later is of a run that went back.
+
+        Or, with `evaluated`, what the evaluation of `version` left.
+        """
+        if not state and not self._places():
+            return
+        place = _Place(version, True) if evaluated else _Place(version + 1, False)
+        arrays, text = to_plain(state)
+        if self._folder is None:
+            self._memory[place] = arrays, text
+        else:
+            write_state(self._file(place), arrays, {"state": text})
+        known = self._places()
+        later = {other for other in known if other > place and not evaluated}
+        versions = sorted({other.version for other in known if other not in later})[-KEPT:]
+        for other in known:
+            if other in later or other.version < versions[0]:
+                self._drop(other)
+
+    def _places(self) -> list[_Place]:
+        if self._folder is None:
+            return sorted(self._memory)
+        return sorted(_Place.of(path) for path in self._folder.glob("state-*.safetensors"))
+
+    def _load(self, places: list[_Place]) -> RecordDict:
+        if not places:
+            return RecordDict()
+        if self._folder is None:
+            return from_plain(*self._memory[places[-1]])
+        arrays, metadata = read_state(self._file(places[-1]), None)
+        try:
+            return from_plain(arrays, metadata["state"])
+        except (KeyError, ValueError, TypeError) as error:
+            raise DamagedStore(f"{self._file(places[-1])}: not a state: {error}") from None
+
+    def _drop(self, place: _Place) -> None:
+        if self._folder is None:
+            del self._memory[place]
+        else:
+            self._file(place).unlink()
+
+    def _file(self, place: _Place) -> Path:
+        assert self._folder is not None
+        return self._folder / place.name
+
+
+def to_plain(state: RecordDict) -> tuple[Tensors, str]:
+    """Every array's own bytes as a tensor, and everything else as JSON."""
+    arrays: Tensors = {}
+    records: list[tuple[str, str, dict[str, Any]]] = []
+    for name, record in state.items():
+        items: dict[str, Any] = {}
+        for key, value in record.items():
+            if isinstance(value, Array):
+                tensor = str(len(arrays))
+                arrays[tensor] = np.frombuffer(value.data, dtype=np.uint8)
+                items[key] = (tensor, value.dtype, value.shape, value.stype)
+            else:
+                items[key] = _scalars(value)
+        kind = next(kind for kind, record_type in KINDS.items() if isinstance(record, record_type))
+        records.append((name, kind, items))
+    return arrays, json.dumps(records)
+
+
+def from_plain(arrays: Mapping[str, NumpyArray], text: str) -> RecordDict:
+    state = RecordDict()
+    for name, kind, items in json.loads(text):
+        if kind == "arrays":
+            values: dict[str, Any] = {
+                key: Array(dtype, tuple(shape), stype, arrays[tensor].tobytes())
+                for key, (tensor, dtype, shape, stype) in items.items()
+            }
+        else:
+            values = {key: _from_scalars(value) for key, value in items.items()}
+        state[name] = KINDS[kind](values)
+    return state
+
+
+def _scalars(value: Any) -> Any:
+    """JSON has no bytes."""
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    return [_scalars(each) for each in value] if isinstance(value, list) else value
+
+
+def _from_scalars(value: Any) -> Any:
+    if isinstance(value, dict):
+        return bytes.fromhex(value["bytes"])
+    return [_from_scalars(each) for each in value] if isinstance(value, list) else value

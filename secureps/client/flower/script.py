@@ -1,0 +1,207 @@
+"""Flower apps in a data holder's place: the only door between secureps and flwr.
+
+`run_flower` ends a Flower script that joins by itself; `FlowerScript` is what `secureps join`
+and `secureps up` make of a file or a project. Only this module and its neighbours `flower_*`
+import flwr, which is an extra: pip install 'secureps[flower]'. What must not live here: driving
+an app (`client.flower.trainer`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from secureps.client.flower.pooled_evaluation import PooledEvaluation
+from secureps.client.flower.served import Fate, Founded, FoundingOrder, Served, Told
+from secureps.client.flower.settings import Settings
+from secureps.client.global_rng import seeded
+from secureps.client.runner import run
+from secureps.client.trainer import Setting
+from secureps.errors import ConfigError, naming
+
+# flwr is kept quiet before it is imported (alembic, which it imports, tells of every plugin) and
+# before any app is loaded: nothing here reports to Flower, but what an app calls might.
+logging.getLogger("alembic").setLevel(logging.WARNING)
+
+try:
+    from flwr.supercore import telemetry
+
+    from secureps.client.flower.app import FlowerApp, in_module, in_project, loading, of_object
+    from secureps.client.flower.records import FlowerModel
+    from secureps.client.flower.server import Heard, Round, rehearse
+    from secureps.client.flower.strategy import examine
+    from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, told
+except ImportError as missing:
+    raise ConfigError(
+        f"Flower apps need flwr 1.41: pip install 'secureps[flower]' ({missing})"
+    ) from None
+
+telemetry.FLWR_TELEMETRY_ENABLED = "0"
+
+__all__ = ["NO_RECORD_PRIVACY", "FlowerScript", "FlowerTrainer", "run_flower"]
+
+STATE = "flower"
+"""The folder of `context.state` in a client's state folder."""
+
+
+ROUNDS = "num-server-rounds"
+"""Of run_config: how Flower's templates call the number of rounds, which the plan says here."""
+
+
+class FlowerScript:
+    """A Flower app in the place of a data holder's script (`client.script`)."""
+
+    def __init__(self, app: FlowerApp) -> None:
+        self._app = app
+
+    @classmethod
+    def at(cls, path: Path, load: Callable[[Path], ModuleType]) -> FlowerScript:
+        """Of a project's folder, or of a file, which `load` imports.
+
+        Raises:
+            ConfigError: no app, or one that cannot be run here; says why.
+        """
+        if path.is_dir():
+            return cls(in_project(path))
+        with loading(str(path)) as started:
+            module = load(path)
+        return cls(in_module(module, started, str(path)))
+
+    def make(
+        self, settings: Mapping[str, Setting], state: Path | None, name: str = ""
+    ) -> FlowerTrainer:
+        """One data holder's trainer; `state` is its client's state folder, None for memory."""
+        folder = None if state is None else state / STATE
+        return FlowerTrainer(self._app, settings, folder, name)
+
+    @property
+    def own_code(self) -> str:
+        """Why nobody else should run the app beside its clients; empty if anybody may."""
+        return "the app has mods, which run in its clients alone" if self._app.has_mods else ""
+
+    def found(self, settings: Mapping[str, Setting], order: FoundingOrder) -> Founded | None:
+        """What the app's ServerApp decides, which is run here and nowhere else.
+
+        Args:
+            settings: as a client's; the data of `partition` 0 are asked for a model if the
+                ServerApp has none.
+
+        Returns:
+            None if there is no ServerApp.
+
+        Raises:
+            ConfigError: it fails, has no model, or asks for what cannot be had here.
+        """
+        where = self._app.where
+        try:
+            with seeded(order.seed):
+                server = self._app.server()
+            if server is None:
+                return None
+            given = Settings.of(self._app.config, settings, self._app.texts)
+            run = {**given.run}
+            rounds = {ROUNDS: order.versions} if ROUNDS in self._app.config else {}
+            with seeded(order.seed):  # again: torch, if it was imported only now
+                heard = rehearse(server, {**run, **rounds}, order.versions)
+        except Exception as error:
+            raise ConfigError(f"{where}: its ServerApp failed: {told(error)}") from error
+        with naming(where, ConfigError):
+            examined = examine(heard, order.drop)
+        model = self._model(settings, heard, order)
+        for rehearsed in (*heard.fits, *heard.evaluations):
+            if not self._app.legacy and not self._app.has(rehearsed.type):
+                raise ConfigError(
+                    f"{where}: its ServerApp asks for {rehearsed.type}, which its ClientApp lacks"
+                )
+        first = heard.fits[0] if heard.fits else None
+        evaluation = heard.evaluations[0] if heard.evaluations else None
+        served = Served(
+            names=tuple(model.tensors),
+            train="" if first is None else first.type,
+            evaluate="" if evaluation is None else evaluation.type,
+            arrays=(first.arrays if first is not None else "") or "arrays",
+            config=(first.config if first is not None else "") or "config",
+            weighted_by=examined.weighted_by,
+            run=rounds,
+            fits=_changes(heard.fits),
+            evaluations=_changes(heard.evaluations),
+        )
+        return Founded(
+            model.tensors, served, examined.name, examined.wishes, _told(heard, examined.fates)
+        )
+
+    def _model(
+        self, settings: Mapping[str, Setting], heard: Heard, order: FoundingOrder
+    ) -> FlowerModel:
+        """The initial one: the plan's own, the ServerApp's, or a client's."""
+        if "initial" not in settings and heard.arrays is not None:
+            model = FlowerModel.of_record(heard.arrays)
+            model.refuse_unsummable(self._app.where)
+            return model
+        trainer = self.make({"partition": 0, **settings}, None)
+        trainer.parameters(order.seed)
+        return trainer.model
+
+    def make_evaluator(self, settings: Mapping[str, Setting]) -> PooledEvaluation | None:
+        """All holders' own evaluations, if the app has one: there is no other held-out set."""
+
+        def holder(partition: int) -> FlowerTrainer:
+            return self.make({**settings, "partition": partition}, None)
+
+        if self.own_code:
+            return None
+        first = holder(0)
+        if not first.evaluates():
+            return None
+        return PooledEvaluation(
+            [first, *map(holder, range(1, int(settings.get("partitions", "1"))))]
+        )
+
+
+def _changes(rounds: Sequence[Round]) -> tuple[Told, ...]:
+    """What is told, from each round on at which it is something else."""
+    found = list[Told]()
+    for number, each in enumerate(rounds, 1):
+        if not found or found[-1].records != each.records:
+            found.append(Told(number, each.records))
+    return tuple(found)
+
+
+def _told(heard: Heard, lost: tuple[Fate, ...]) -> tuple[Fate, ...]:
+    """What became of what clients are told, and of what only a server has."""
+    changes = len(_changes(heard.fits))
+    each = "the same in every round" if changes < 2 else f"{changes} different ones, by the round"
+    fates = [Fate("what clients are told to train", each, "each version's, from this founding")]
+    if heard.evaluations:
+        changes = len(_changes(heard.evaluations))
+        each = "the same in every round" if changes < 2 else f"{changes} different ones"
+        fates.append(Fate("what they are told to evaluate", each, "as above"))
+    if heard.judges:
+        text = "not called: holders judge; `secureps export` gives the model"
+        fates.append(Fate("evaluate_fn", "records of Flower's server", text, True))
+    return (*fates, *lost)
+
+
+def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:
+    """The last line of a Flower script that joins a federation of secureps by itself.
+
+    Reads the command line as `client.runner.run_client` does; exits with status 1 and one line
+    on stderr when something is wrong.
+
+    Args:
+        app: a ClientApp, a client_fn, or a client.
+        arguments: the command line; default: the process's own.
+
+    Example:
+        >>> if __name__ == "__main__":  # python app.py --server HOST:PORT --kit KIT --name me
+        ...     ps.run_flower(app)
+    """
+    run(
+        lambda joining, settings: FlowerScript(of_object(app, "this script")).make(
+            settings, joining.state, joining.name
+        ),
+        arguments,
+    )

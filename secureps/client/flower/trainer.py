@@ -1,0 +1,440 @@
+"""`FlowerTrainer`: an unmodified Flower client app as a data holder's `Trainer`.
+
+The app is driven in this process, with messages as Flower's server would send them; nothing
+of Flower listens or dials. What must not live here: finding an app (`client.flower.app`), and
+rounds, clipping and encryption, which are the same for every trainer.
+
+An app draws from the global generators of random, NumPy and torch, so these are seeded for
+every call from `FitConfig.seed`, and put back: a client that was killed repeats its bits. An
+app that draws from the operating system instead still trains, but repeats nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.common import Code
+
+from secureps.client.flower.app import FlowerApp
+from secureps.client.flower.records import FlowerModel, States, from_plain
+from secureps.client.flower.served import Served, read_served
+from secureps.client.flower.server import RUN, message
+from secureps.client.flower.settings import NODE, Settings
+from secureps.client.global_rng import seeded
+from secureps.client.trainer import (
+    SEED_BITS,
+    Array,
+    EvaluateResult,
+    FitConfig,
+    FitResult,
+    Setting,
+)
+from secureps.errors import (
+    ConfigError,
+    NotFinite,
+    PlanRefused,
+    SecurepsError,
+    WrongShape,
+)
+from secureps.messages.encoding import payload_digest
+from secureps.policy.checks.tensor_kinds import Kind
+
+log = logging.getLogger("secureps")
+
+FITTED = "secureps.fitted"
+"""The record of `context.state` in which the metrics of the last training are kept; apps do not
+see it."""
+
+LOCAL_WORK = ("local_steps", "local_epochs")
+"""Settings of `[training]` that say how much work a version is."""
+
+STATISTICS = ("running_mean", "running_var")
+"""What a BatchNorm's are called."""
+
+NO_RECORD_PRIVACY = (
+    "the plan's record privacy is a promise about every training step, and a Flower app takes "
+    "steps of its own: use a plan without [privacy], or give model and records to a "
+    "TorchTrainer, whose steps are DP-SGD, as clients/digits_torch.py does"
+)
+
+
+class FlowerTrainer:
+    """A `Trainer` that drives an app.
+
+    Args:
+        app: what was found.
+        settings: see `flower_settings.Settings`.
+        state: where `context.state` survives; None for memory.
+        name: the client's; its node id follows from it.
+
+    Raises:
+        ConfigError: a setting of the wrong type.
+    """
+
+    def __init__(
+        self,
+        app: FlowerApp,
+        settings: Mapping[str, Setting],
+        state: Path | None,
+        name: str = "",
+    ) -> None:
+        self._app = app
+        self._settings = Settings.of(app.config, settings, app.texts)
+        self._states = States(state)
+        self._name = name
+        self._start: tuple[int, Start] | None = None
+        self._told = set[str]()
+
+    # --- Trainer ------------------------------------------------------------------
+
+    def parameters(self, seed: int) -> dict[str, Array]:
+        """From `initial`, else the client's get_parameters.
+
+        Raises:
+            ConfigError: neither has a model that can be averaged; says how to make one.
+        """
+        if not 0 <= seed < 1 << SEED_BITS:
+            raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
+        if self._start is None or self._start[0] != seed:
+            self._start = seed, self._started(seed)
+        tensors = self._start[1].model.tensors
+        return {name: array.copy() for name, array in tensors.items()}
+
+    def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+        """One train message; its config is the plan's `[training]` and server-round.
+
+        With less than all of the work, `local_steps` or `local_epochs` of `[training]` are fewer,
+        and `work` is the part. What the ServerApp tells clients in that round comes before that.
+        Metrics are in the result, and in that of the next evaluation, and go no further. Nobody
+        counts an app's steps: they are 0.
+
+        Raises:
+            PlanRefused: under record privacy.
+            ConfigError: the app failed, or answers what cannot be used.
+            WrongShape, NotFinite: see `FlowerModel`.
+        """
+        if config.privacy is not None:
+            raise PlanRefused(NO_RECORD_PRIVACY)
+        start, versions = self._known(), config.versions.values()
+        number = max(versions, default=0) + 1
+        content = self._content("fitins", parameters, _lighter(config), number)
+        at = sum(versions)  # grows with every group's version
+        state = self._states.before(at)
+        state.pop(FITTED, None)
+        context = self._context(state)
+        reply = self._ask(
+            self._kind("train", start.served.train),
+            content,
+            context,
+            _bound(config.seed, parameters),
+        )
+        result = self._fitted(reply, start, parameters)
+        self._keep(at, context.state, result.metrics)
+        return result
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        """One evaluate message, of no version. What it does to `context.state` is forgotten.
+
+        Raises:
+            ConfigError: the app has no evaluate function, or answers what cannot be used.
+        """
+        return self._demanded(self._evaluate(parameters, None))
+
+    def evaluate_at(
+        self, parameters: dict[str, Array], versions: Mapping[str, int]
+    ) -> EvaluateResult:
+        """The same of a version, and what it leaves in `context.state` is there for the next fit.
+
+        Metrics of this client's last training are in the result too.
+        """
+        return self._demanded(self._evaluate(parameters, versions))
+
+    def kinds(self) -> dict[str, Kind]:
+        """Running statistics, by the names that PyTorch gives them; arrays without names are not
+        told apart."""
+        names = self._known().model.tensors
+        return {name: "statistics" for name in names if name.endswith(STATISTICS)}
+
+    def initial_digest(self) -> str:
+        """Of the file that `initial` names, in hex; empty if it was given none."""
+        return self._known().digest
+
+    @property
+    def model(self) -> FlowerModel:
+        """The initial model, as the app orders it."""
+        return self._known().model
+
+    def evaluates(self) -> bool:
+        """Whether the app can; asks it to, with its initial model."""
+        return self._evaluate(self.parameters(0), None) is not None
+
+    def _demanded(self, result: EvaluateResult | None) -> EvaluateResult:
+        if result is None:
+            raise ConfigError(f"{self._app.where}: the app has no evaluate function")
+        return result
+
+    # --- the initial model --------------------------------------------------------
+
+    def _known(self) -> Start:
+        if self._start is None:
+            self.parameters(0)
+        assert self._start is not None
+        return self._start[1]
+
+    def _started(self, seed: int) -> Start:
+        if self._settings.initial is not None:
+            tensors, served = read_served(self._settings.initial)
+            names = () if served is None else served.names
+            digest = payload_digest(Path(self._settings.initial).read_bytes()).hex()
+            start = Start(FlowerModel.of_file(tensors, names), served or Served(), digest)
+        else:
+            start = Start(self._own_model(seed), Served())
+        start.model.refuse_unsummable(self._app.where)
+        return start
+
+    def _own_model(self, seed: int) -> FlowerModel:
+        if not self._app.legacy:
+            raise ConfigError(self._no_model("a ClientApp of messages has none"))
+        content = RecordDict({"getparametersins.config": ConfigRecord()})
+        reply = self._ask("get_parameters", content, self._context(RecordDict()), seed)
+        status = self._status(reply, "getparametersres")
+        if status is Code.GET_PARAMETERS_NOT_IMPLEMENTED:
+            raise ConfigError(self._no_model("the client has no get_parameters"))
+        if status is not Code.OK:
+            raise ConfigError(f"{self._app.where}: get_parameters was not OK: {status.name}")
+        return FlowerModel.of_record(reply.array_records["getparametersres.parameters"])
+
+    def _no_model(self, why: str) -> str:
+        return (
+            f"{self._app.where}: no initial model: {why}; the plan's author makes one, by "
+            "`secureps flower PLAN` of the app's ServerApp, or as a safetensors file, and gives it "
+            "to every holder, as the setting initial, and in the plan: initial"
+        )
+
+    # --- messages -----------------------------------------------------------------
+
+    def _context(self, state: RecordDict) -> Context:
+        known = self._known().served.run if self._start is not None else {}
+        node, run = dict(self._settings.node), {**self._settings.run, **known}
+        return Context(RUN, self._node_id(), node, state, run)
+
+    def _node_id(self) -> int:
+        """Of its own for every client: by its name, or else by its partition."""
+        if not self._name:
+            return 1 + int(self._settings.node.get(NODE["partition"], 0))
+        name = hashlib.blake2b(self._name.encode(), digest_size=8, person=b"secureps-node").digest()
+        return int.from_bytes(name, "big") >> 1 or 1
+
+    def _kind(self, action: str, asked: str) -> str:
+        """The type of a message: what the ServerApp sends, else what the app has."""
+        found = asked or self._app.action(action)
+        return found if found is not None else action
+
+    def _content(
+        self, legacy: str, parameters: Mapping[str, Array], config: Mapping[str, Setting], at: int
+    ) -> RecordDict:
+        """A message's; `legacy` is what the records' names begin with in the older API.
+
+        What the ServerApp tells clients in round `at` comes before `config`.
+
+        Raises:
+            WrongShape: the tensors are not this model's.
+        """
+        start = self._known()
+        served, arrays = start.served, start.model.record(parameters)
+        said = from_plain({}, served.told(legacy == "evaluateins", at))
+        before = dict(said.config_records.get(served.config, {}))
+        settings = ConfigRecord({**before, **config, "server-round": at})
+        if self._app.legacy:
+            return RecordDict({f"{legacy}.parameters": arrays, f"{legacy}.config": settings})
+        return RecordDict({**said, served.arrays: arrays, served.config: settings})
+
+    def _ask(self, kind: str, content: RecordDict, context: Context, seed: int) -> RecordDict:
+        """The content of the app's answer."""
+        where = f"{self._app.where}: {kind} failed"
+        try:
+            with seeded(seed):
+                reply = self._app.client(message(content, kind, context.node_id), context)
+        except SecurepsError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{where}: {told(error)}") from error
+        if reply.has_error():
+            raise ConfigError(f"{where}: {' '.join(str(reply.error.reason).split())}")
+        return reply.content
+
+    # --- answers ------------------------------------------------------------------
+
+    def _status(self, reply: RecordDict, name: str) -> Code:
+        try:
+            return Code(reply.config_records[f"{name}.status"]["code"])
+        except (KeyError, ValueError):
+            raise ConfigError(f"{self._app.where}: an answer without a status") from None
+
+    def _fitted(self, reply: RecordDict, start: Start, given: Mapping[str, Array]) -> FitResult:
+        where = f"{self._app.where}: fit"
+        if self._app.legacy:
+            status = self._status(reply, "fitres")
+            if status is not Code.OK:
+                text = str(reply.config_records["fitres.status"].get("message"))
+                raise ConfigError(f"{where} was not OK: {status.name}: {text}")
+            arrays = reply.array_records["fitres.parameters"]
+            said: dict[str, Any] = dict(reply.config_records["fitres.metrics"])
+            key = "num-examples"
+            count: Any = reply.metric_records["fitres.num_examples"]["num_examples"]
+        else:
+            if len(reply.array_records) != 1:
+                n = len(reply.array_records)
+                raise WrongShape(f"{where} returned {n} ArrayRecords; one of them is the model")
+            (arrays,) = reply.array_records.values()
+            said, key = _said(reply), start.served.weighted_by
+            count = said.pop(key, None)
+        tensors = start.model.read(arrays, given)
+        examples = _examples(count, key, where)
+        return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
+
+    def _evaluate(
+        self, parameters: dict[str, Array], versions: Mapping[str, int] | None
+    ) -> EvaluateResult | None:
+        """None if the app has no function for it."""
+        legacy, start = self._app.legacy, self._known()
+        kind = self._kind("evaluate", start.served.evaluate)
+        if not legacy and not self._app.has(kind):
+            return None
+        at = 0 if versions is None else sum(versions.values())
+        number = 0 if versions is None else max(versions.values(), default=0)
+        content = self._content("evaluateins", parameters, {}, number)
+        state = self._states.newest() if versions is None else self._states.before(at, True)
+        before = {n: float(v) for n, v in state.metric_records.get(FITTED, {}).items()}  # type: ignore[arg-type]
+        state.pop(FITTED, None)
+        context = self._context(state)
+        reply = self._ask(kind, content, context, 0)
+        result = self._judged(reply, start)
+        if result is None or versions is None:
+            return result
+        self._keep(at, context.state, before, evaluated=True)
+        return EvaluateResult(result.loss, result.examples, {**before, **result.metrics})
+
+    def _judged(self, reply: RecordDict, start: Start) -> EvaluateResult | None:
+        where = f"{self._app.where}: evaluate"
+        loss: Any
+        if self._app.legacy:
+            status = self._status(reply, "evaluateres")
+            if status is Code.EVALUATE_NOT_IMPLEMENTED:
+                return None
+            if status is not Code.OK:
+                raise ConfigError(f"{where} was not OK: {status.name}")
+            key = "num-examples"
+            count: Any = reply.metric_records["evaluateres.num_examples"]["num_examples"]
+            loss = reply.metric_records["evaluateres.loss"]["loss"]
+            said: dict[str, Any] = dict(reply.config_records["evaluateres.metrics"])
+        else:
+            said, key = _said(reply), start.served.weighted_by
+            count = said.pop(key, None)
+            losses = [name for name in said if "loss" in name.lower()]
+            name = "loss" if "loss" in said else losses[0] if len(losses) == 1 else ""
+            loss = said.get(name)
+            said.pop("loss", None)
+        if isinstance(loss, int | float) and not math.isfinite(loss):
+            raise NotFinite(f"{where}: the loss is {loss}")
+        found = float(loss) if isinstance(loss, int | float) else None
+        return EvaluateResult(found, _examples(count, key, where), self._numbers("evaluate", said))
+
+    def _keep(
+        self, at: int, state: RecordDict, metrics: Mapping[str, float], evaluated: bool = False
+    ) -> None:
+        """Keeps `context.state`, with the metrics of the last training."""
+        if metrics:
+            state = RecordDict({**state, FITTED: MetricRecord(dict(metrics))})
+        self._states.keep(at, state, evaluated)
+
+    def _numbers(self, what: str, said: Mapping[str, Any]) -> dict[str, float]:
+        """The finite numbers among metrics; the others are named once on this client's terminal."""
+        found = dict(_flat(said))
+        numbers = {n: float(v) for n, v in found.items() if isinstance(v, bool | int | float)}
+        metrics = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        others = sorted((found.keys() - metrics.keys()) - self._told)
+        if others:
+            self._told.update(others)
+            log.warning(
+                "%s: %s returned %s, no finite number: it goes nowhere",
+                self._app.where,
+                what,
+                ", ".join(others),
+            )
+        return metrics
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """The initial model, and what the ServerApp said with it."""
+
+    model: FlowerModel
+    served: Served
+    digest: str = ""
+
+
+def _lighter(config: FitConfig) -> dict[str, Setting]:
+    """The plan's settings, for the part of the work that is to be done."""
+    told = dict(config.settings)
+    if config.work == 1:
+        return told
+    for name in LOCAL_WORK:
+        count = told.get(name)
+        if isinstance(count, int) and not isinstance(count, bool):
+            told[name] = config.part(count)
+    return {**told, "work": config.work}
+
+
+def _bound(seed: int, parameters: Mapping[str, Array]) -> int:
+    """63 bits of BLAKE2b over a seed and the model that is trained.
+
+    An app's own noise (LocalDpMod) comes of it too: who has a version trained again from
+    another model must not be able to subtract one answer from the other, and with it the noise.
+    """
+    digest = hashlib.blake2b(seed.to_bytes(8, "big"), digest_size=8, person=b"secureps-flower")
+    for name, array in sorted(parameters.items()):
+        header = repr((name, str(array.dtype), array.shape)).encode()
+        digest.update(len(header).to_bytes(8, "big") + header + array.tobytes())
+    return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
+
+
+def told(error: Exception) -> str:
+    """What went wrong in the app, and where, in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    at = (own or frames)[-1]
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    hint = ""
+    if isinstance(error, KeyError) and error.args[:1] and error.args[0] in NODE.values():
+        hint = "; the settings partition and partitions say it, such as 0 and 6"
+    return f"{text} ({Path(at.filename).name}, line {at.lineno}){hint}"
+
+
+def _said(reply: RecordDict) -> dict[str, Any]:
+    """Everything of a reply but arrays, whatever its records are called."""
+    records: list[Any] = [*reply.config_records.values(), *reply.metric_records.values()]
+    return {name: value for record in records for name, value in record.items()}
+
+
+def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Lists become metrics of their own: per-class.0, per-class.1, ..."""
+    for name, value in said.items():
+        if isinstance(value, list):
+            yield from ((f"{name}.{i}", each) for i, each in enumerate(value))
+        else:
+            yield name, value
+
+
+def _examples(count: Any, key: str, where: str) -> int:
+    if not isinstance(count, int | float) or count != int(count) or count < 1:
+        raise ConfigError(f"{where}: {key} must be a whole number above 0, got {count}")
+    return int(count)

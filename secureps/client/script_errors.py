@@ -1,0 +1,62 @@
+"""When the data holder's own code fails: one line that says what raised, and where.
+
+Its traceback is for whoever wrote the code, and goes to the log at DEBUG (`secureps
+join --verbose`). What
+must not live here: what a trainer is asked, and whether its client goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from secureps.errors import ClientError, ScriptFailed, SecurepsError
+from secureps.tracebacks import told, where
+
+log = logging.getLogger("secureps")
+
+
+_listeners: list[Callable[[str], None]] = []
+
+
+def entering(listener: Callable[[str], None]) -> None:
+    """From now on, what is called of the data holder is told before it is: it may not return."""
+    _listeners.append(listener)
+
+
+def leaving(listener: Callable[[str], None]) -> None:
+    """It is told no more."""
+    _listeners.remove(listener)
+
+
+def told_of(what: str) -> None:
+    """Tells those who listen."""
+    for listener in _listeners:
+        listener(what)
+
+
+@contextmanager
+def blamed(what: str, whose: str = "") -> Iterator[None]:
+    """Around code of the data holder, or what judges its results; `what` names it.
+
+    Args:
+        whose: the client's name, for those who listen: others may run in this process.
+
+    Raises:
+        ScriptFailed: in place of whatever is no SecurepsError, SystemExit included (it would end
+            a thread, not the process), and of a ClientError, whose sender is this script.
+        SecurepsError: any other as it is: it says whose fault it is.
+    """
+    told_of(f"{whose}'s {what}" if whose else what)
+    try:
+        yield
+    except ClientError as error:
+        raise ScriptFailed(f"{what}: {error}; nothing was sent: mend the script") from error
+    except SecurepsError:
+        raise
+    except (Exception, SystemExit) as error:
+        log.debug("%s failed", what, exc_info=error)
+        raise ScriptFailed(
+            f"{what} raised {told(error)} ({where(error)}); mend the script or its settings"
+        ) from error

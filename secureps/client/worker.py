@@ -1,0 +1,505 @@
+"""What a member does with data and payloads: trains, clips, rounds, seals, fills the outbox.
+
+    delta = trained - pulled -> times the weight -> clip -> grid (integers) -> seal -> outbox
+
+Everything random but keys and encryption errors derives from the member's seed and from
+(client, group, base version, purpose): a killed member that trains again makes the same
+integers, and so does every cipher. Metrics of held-out records take the same way. What must
+not live here: whether to train, to evaluate or to send.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.clipping import clip_update, tell_range, without_statistics
+from secureps.client.evaluation import judge
+from secureps.client.initial_model import initial_digest, refuse_other_start
+from secureps.client.local_tensors import LocalTensors
+from secureps.client.notes import Notes, told
+from secureps.client.script_errors import blamed
+from secureps.client.sealing import Origin, OutboxSealer
+from secureps.client.site import Site
+from secureps.client.trainer import (
+    SECRET_BYTES,
+    FitConfig,
+    FitResult,
+    Trainer,
+    kinds_of,
+    record_privacy,
+)
+from secureps.config.plan import PrioritySection
+from secureps.crypto.sampling import Label, Seed, Stream
+from secureps.errors import (
+    BudgetSpent,
+    InternalError,
+    Malformed,
+    ScriptFailed,
+    WrongShape,
+)
+from secureps.messages.charge import Charge
+from secureps.messages.encoding import digest, payload_digest
+from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
+from secureps.messages.requests import Decline, Figure, GetBlock, Telemetry
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.submission import UPDATE_BYTES, SubmissionId, model_digest
+from secureps.model.layout import GroupLayout, Layout
+from secureps.policy.checks.tensor_kinds import Kind, refuse_statistics
+from secureps.policy.counting import public_number, remarks
+from secureps.policy.rules.priority import declared
+from secureps.policy.spending import fact
+from secureps.privacy.mechanism import clip_l2
+from secureps.roles.member.evaluation import DECLINES
+from secureps.roles.member.member import Member
+from secureps.roles.member.pulled_model import block_key
+from secureps.roles.member.schedule import together
+from secureps.roles.member.tasks import (
+    Aim,
+    Contribute,
+    Contributed,
+    Count,
+    Counted,
+    Evaluate,
+    Judged,
+    Offer,
+    Reseal,
+    SealedUpdate,
+)
+from secureps.roles.tasks import Prune, Sweep
+from secureps.service.disk_faults import refused
+from secureps.store.spool import Spool
+
+Tensors = dict[str, NDArray[Any]]
+
+_PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
+"""Published blocks that a client of this process has: many clients share one copy, read-only."""
+
+
+def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
+    """The founding model of this client; the same for all clients under one unsafe seed.
+
+    Raises:
+        ScriptFailed: the trainer made none.
+    """
+    with blamed("parameters"):
+        return trainer.parameters(seed.derive("initial").integer(63))
+
+
+def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
+    """Names, shapes and dtypes of a model, sorted by name; WrongShape if it has other things."""
+    for name, array in parameters.items():
+        if not isinstance(array, np.ndarray | np.generic):
+            raise WrongShape(f"{name} is a {type(array).__name__}, and must be a NumPy array")
+    return Schema(
+        tuple(
+            TensorSpec(name, tuple(int(n) for n in array.shape), str(array.dtype))
+            for name, array in sorted(parameters.items())
+        )
+    )
+
+
+class ClientWorker:
+    """The hands of one client. `cost` tells how long a task takes in virtual time."""
+
+    def __init__(
+        self,
+        holdings: Site,
+        machine: Member,
+        outbox: Spool,
+        cost: Callable[[object], float] = lambda task: 0.0,
+    ) -> None:
+        self._holdings = holdings
+        self._machine = machine
+        self._outbox = outbox
+        self._cost = cost
+        self._cache: dict[str, NDArray[np.float32]] = {}
+        self._early: tuple[Contribute, FitResult, float] | None = None
+        self._notes = Notes(holdings.name)
+        self._sealer = OutboxSealer(
+            holdings.identity, holdings.holder_keys, outbox, holdings.threads, holdings.ledger
+        )
+
+    def seconds(self, task: object) -> float:
+        return self._cost(task)
+
+    # --- payloads -----------------------------------------------------------------
+
+    @property
+    def pulled(self) -> Mapping[str, NDArray[np.float32]]:
+        """The blocks that are here, by `roles.member.pulled_model.block_key`; for reading."""
+        return self._cache
+
+    def keep(self, request: object, payload: bytes | memoryview) -> None:
+        """Caches a published block; Malformed if it is no float32 block."""
+        if not isinstance(request, GetBlock):
+            raise Malformed(f"no payload is expected with a {type(request).__name__}")
+        first, last = self._layout().group(request.group).span(request.block)
+        if len(payload) != 4 * (last - first):
+            raise Malformed(f"block {request.block} of {request.group} has a wrong length")
+        key = block_key(payload_digest(payload))
+        values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
+        self._cache[key] = _PULLED.setdefault(key, values)
+
+    def fetch(self, key: str) -> bytes:
+        """A sealed block from the outbox."""
+        return self._outbox.get(key)
+
+    def work(self, task: object) -> Contributed | Counted | Judged | None:
+        match task:
+            case Offer(group, sequence):
+                return self._offer(group, sequence)
+            case Contribute():
+                return self._contribute(task)
+            case Count():
+                return self._count(task)
+            case Evaluate():
+                return self._evaluate(task)
+            case Reseal(receipt, headers, content, sequence):
+                again = self._sealer.seal_again(self._machine.pinned, receipt, headers, sequence)
+                return Contributed((dataclasses.replace(again, content=content),), ())
+            case Prune(keys):
+                for key in keys:
+                    self._outbox.delete(key)
+                self._sealer.forget(keys)
+                return None
+            case Sweep(kept):
+                for key in set(self._outbox.keys("")) - kept:
+                    self._outbox.delete(key)
+                return None
+        raise InternalError(f"a member has no hands for a {type(task).__name__}")
+
+    # --- founding -----------------------------------------------------------------
+
+    def _offer(self, group: str, sequence: int) -> Contributed:
+        holdings, layout = self._holdings, self._layout().group(group)
+        values = layout.flatten(initial_parameters(holdings.trainer, holdings.seed))
+        id, unsafe = SubmissionId(holdings.name, group, sequence), not holdings.seed.private
+        return Contributed((self._sealer.offer(self._machine.pinned, id, values, unsafe),), ())
+
+    # --- training -----------------------------------------------------------------
+
+    def _contribute(self, task: Contribute) -> Contributed:
+        pinned = self._machine.pinned
+        kinds = kinds_of(self._holdings.trainer)
+        refuse_statistics(pinned.plan, pinned.run.schema, kinds)
+        base = self._assemble(task)
+        result, training = self._trained(task, base)
+        trained = time.perf_counter()
+        try:
+            made = {aim: self._seal(aim, base, result, task, kinds) for aim in task.aims}
+            sealed = time.perf_counter()
+            own = {spec.name: result.parameters[spec.name] for spec in self._layout().local}
+            LocalTensors(self._holdings.local).save(task.model, base, own)
+        except Exception as error:
+            if refused(error):  # done again when the disk works again, and not trained again
+                self._early = (task, result, training)
+            raise
+        figures = (
+            Figure("training_seconds", training),
+            Figure("encryption_seconds", sealed - trained),
+        )
+        aim = task.aims[0]
+        report = Telemetry(self._holdings.name, aim.group, aim.version + 1, figures, aim.step)
+        updates = tuple(update for update in made.values() if update is not None)
+        others = tuple(aim for aim, update in made.items() if update is None)
+        return Contributed(updates, (report,), others, told(result))
+
+    def _count(self, task: Count) -> Counted:
+        """Trains as the first contribution will, which takes what came of it."""
+        whole = Contribute(task.model, task.blocks, ())
+        self._early = (whole, *self._trained(whole, self._assemble(whole)))
+        return Counted(self._early[1].examples)
+
+    def _trained(self, task: Contribute, base: Tensors) -> tuple[FitResult, float]:
+        """The trained model, and for how many seconds it was trained, now or when it counted."""
+        self._sealer.afford(self._machine.pinned, self._holdings.name, task)
+        early, self._early = self._early, None
+        if early is not None and self._labels(early[0]) == self._labels(task):
+            return early[1:]
+        began = time.perf_counter()
+        result = self._fit(task, base)
+        return result, time.perf_counter() - began
+
+    def _assemble(self, task: Contribute | Evaluate) -> Tensors:
+        """The pulled model, in the order of the schema, with this client's local tensors."""
+        layout, blocks = self._layout(), self._blocks(task)
+
+        def values(group: GroupLayout) -> NDArray[np.float32]:
+            """Zeros where this client's data touches nothing, which it does not pull."""
+            if group.name not in blocks:
+                return np.zeros(group.size, np.float32)
+            return np.concatenate([self._cache[block_key(each)] for each in blocks[group.name]])
+
+        tensors = layout.assemble(values)
+        self._check_start(task, values)
+        wanted = {block_key(digest) for digest in task.blocks}
+        self._cache = {key: values for key, values in self._cache.items() if key in wanted}
+        if layout.local:
+            tensors |= self._load_local(task)
+        return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
+
+    def _check_start(
+        self, task: Contribute | Evaluate, values: Callable[[GroupLayout], NDArray[np.float32]]
+    ) -> None:
+        """WrongRun if version 0 is not of the file that this client was given."""
+        trainer, layout, pulled = self._holdings.trainer, self._layout(), self._blocks(task)
+        first = [at.group for at in task.model if at.version == 0 and at.group in pulled]
+        if first and initial_digest(trainer):
+            initial = initial_parameters(trainer, self._holdings.seed)
+            for group in map(layout.group, first):
+                refuse_other_start(group, initial, values(group))
+
+    def _blocks(self, task: Contribute | Evaluate) -> dict[str, tuple[bytes, ...]]:
+        """The digests of the pulled blocks, by group."""
+        layout, blocks = self._layout(), iter(task.blocks)
+        return {
+            at.group: tuple(itertools.islice(blocks, layout.group(at.group).blocks))
+            for at in task.model
+        }
+
+    def _fit(self, task: Contribute, base: Tensors) -> FitResult:
+        holdings, plan = self._holdings, self._machine.pinned.plan
+        stream = self._stream("fit", holdings.name, *self._labels(task))
+        config = FitConfig(
+            versions={at.group: at.version for at in task.model},
+            seed=stream.integer(63),
+            settings=plan.section.training,
+            privacy=record_privacy(plan, holdings.records),
+            work=task.work,
+            secret=stream.words(SECRET_BYTES // 4).tobytes(),
+        )
+        with blamed("fit", holdings.name):
+            own = {name: array.copy() for name, array in base.items()}
+            result = holdings.trainer.fit(own, config)
+        with blamed("what fit returned"):
+            self._check(result)
+        return result
+
+    @staticmethod
+    def _labels(task: Contribute) -> tuple[Label, ...]:
+        """What a training follows from, besides the plan and this client."""
+        labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
+        labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
+        return (*labels, digest("secureps-base", *task.blocks))
+
+    def _check(self, result: FitResult) -> None:
+        """WrongShape unless fit returned a model of the run's schema."""
+        if not isinstance(result, FitResult):
+            raise WrongShape(f"it is a {type(result).__name__}, and must be a FitResult")
+        run, fitted = self._machine.pinned.run.schema, schema_of(result.parameters)
+        if fitted != run:
+            raise WrongShape(run.difference(fitted))
+
+    def _seal(
+        self,
+        aim: Aim,
+        base: Tensors,
+        result: FitResult,
+        task: Contribute,
+        kinds: Mapping[str, Kind],
+    ) -> SealedUpdate | None:
+        plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
+        blocks = self._blocks(task)[aim.group]
+        model = model_digest(aim.group, aim.version, blocks)
+        scale = self._scale(aim.group, blocks[-1])
+        with blamed("what fit returned"):
+            delta = layout.flatten(result.parameters) - layout.flatten(base)
+            clipped = clip_update((self._holdings.name, plan), layout, delta, scale, kinds)
+            weight = self._weight(aim, result.examples)
+        self._check_steps(aim, result)
+        return self._contribution(task, aim, model, clipped, weight)
+
+    def _check_steps(self, aim: Aim, result: FitResult) -> None:
+        """Malformed unless the trainer took as many private steps as are charged."""
+        plan, size = self._machine.pinned.plan, self._layout().group(aim.group).size
+        spends = fact(plan, self._holdings.name, aim.group, size, aim.version)
+        if isinstance(spends, Charge) and result.steps != spends.steps:
+            raise Malformed(
+                f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
+            )
+
+    def _contribution(
+        self,
+        task: Contribute | Evaluate,
+        aim: Aim,
+        base: bytes,
+        clipped: NDArray[np.float32],
+        weight: int,
+    ) -> SealedUpdate | None:
+        """Rounds, adds noise where the plan wants it, seals, and puts it into the outbox.
+
+        None if another update is wanted.
+
+        What comes of another model, or at another step of one, is another release even if it is
+        the same: that it is the same would be told without noise.
+        """
+        holdings, plan = self._holdings, self._machine.pinned.plan
+        layout = self._layout().group(aim.group)
+        values, step = (
+            (weight.to_bytes(8, "little"), clipped.tobytes()),
+            aim.step.to_bytes(8, "little"),
+        )
+        content = digest("secureps-update", *values, step, *task.blocks)
+        known = aim.known
+        attempt = known.index(content) if content in known else len(known)
+        name = self._name(aim, attempt, content)
+        if aim.wanted not in (b"", name):
+            return None
+        spends = fact(plan, holdings.name, aim.group, layout.size, aim.version, attempt)
+        sent = self._on_grid(aim, attempt, clipped, weight)
+        id = SubmissionId(holdings.name, aim.group, aim.sequence)
+        origin = Origin(
+            aim.version,
+            base,
+            spends,
+            not holdings.seed.private,
+            aim.step,
+            self._magnitude(aim.group, clipped),
+            name,
+            self._beside(aim.group, task),
+            aim.most_examples,
+        )
+        sealed = self._sealer.seal(self._machine.pinned, id, sent, weight, origin)
+        return dataclasses.replace(sealed, content=content)
+
+    def _name(self, aim: Aim, attempt: int, content: bytes) -> bytes:
+        """What names the integers that are sealed, by what they follow from; see `_on_grid`."""
+        labels = (self._holdings.name, aim.group, aim.version, aim.step, attempt, content)
+        return self._stream("update", *labels).words(UPDATE_BYTES // 4).tobytes()
+
+    def _beside(self, group: str, task: Contribute | Evaluate) -> bytes:
+        """Digest of the models that all groups of one round were trained on; empty for one group.
+
+        What is evaluated is in the base's own digest.
+        """
+        groups, pulled = together(self._machine.pinned.plan, group), self._blocks(task)
+        if len(groups) == 1 or isinstance(task, Evaluate):
+            return b""
+        at = {each.group: each.version for each in task.model}
+        models = (model_digest(name, at[name], pulled[name]) for name in groups)
+        return digest("secureps-beside", *models)
+
+    def _scale(self, group: str, last: bytes) -> float | None:
+        """The scale of an adaptive clip, which ends the last pulled block; None where it stays.
+
+        Raises:
+            Malformed: no clip of the plan has it.
+        """
+        adaptive = self._machine.pinned.plan.adaptive(group)
+        if adaptive is None:
+            return None
+        return adaptive.check(float(self._cache[block_key(last)][-1]))
+
+    def _magnitude(self, group: str, clipped: NDArray[np.float32]) -> int | None:
+        """What is declared of an update's size, as its clip counts it, if the rule asks for it."""
+        section = self._machine.pinned.plan.group(group)
+        if not isinstance(section.rule, PrioritySection) or section.rule.score != "magnitude":
+            return None
+        layout, kinds = self._layout().group(group), kinds_of(self._holdings.trainer)
+        counted = without_statistics(layout, clipped, kinds)
+        return declared(float(np.linalg.norm(counted)), section.clip)
+
+    # --- evaluating ---------------------------------------------------------------
+
+    def _evaluate(self, task: Evaluate) -> Contributed | Judged:
+        """The metrics of the pulled model on this client's held-out records, sealed or signed."""
+        holdings, pinned = self._holdings, self._machine.pinned
+        section = pinned.plan.section.evaluation
+        assert section is not None
+        try:
+            self._sealer.afford(pinned, holdings.name, task)
+            judgement = judge(holdings.trainer, self._assemble(task), section, task.model)
+        except (BudgetSpent, ScriptFailed) as error:  # the run is about training, which goes on
+            self._notes.tell((f"sends no evaluation: {error}",))
+            if task.aim is not None:
+                return Contributed((), (), (task.aim,))
+            at = task.model[0].version
+            return Judged(Decline(holdings.name, EVALUATION, at, DECLINES))
+        if task.aim is None:
+            message = Evaluated(
+                run=pinned.run.id,
+                party=holdings.name,
+                version=task.model[0].version,
+                model=task.digests,
+                metrics=judgement.metrics,
+                examples=judgement.examples,
+            )
+            signature = holdings.identity.sign(*evaluated_bytes(message))
+            return Judged(dataclasses.replace(message, signature=signature))
+        aim = task.aim
+        with blamed("what evaluate returned"):
+            weight = self._weight(aim, judgement.examples)
+        clipped, _ = clip_l2(judgement.vector, pinned.plan.group(aim.group).clip)
+        base = evaluated_digest(task.own, task.digests)
+        made = self._contribution(task, aim, base, clipped, weight)
+        return Contributed((made,), ()) if made is not None else Contributed((), (), (aim,))
+
+    def _stream(self, purpose: str, *labels: Label) -> Stream:
+        """Words for one purpose; a secret seed gives other ones in every run."""
+        seed, run = self._holdings.seed, self._machine.pinned.run.id
+        return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
+
+    def _weight(self, aim: Aim, examples: int) -> int:
+        """How much an update counts; says so where that is not what its client would expect."""
+        plan = self._machine.pinned.plan
+        section, code = plan.group(aim.group), plan.weights(aim.group)
+        if section.weighting == "uniform":
+            return code.most
+        public = public_number(plan.section, self._holdings.records)
+        number = examples if public is None else public
+        weight = code.weigh(number, section.most_examples or aim.most_examples)
+        of, share = plan.of(aim.group), weight / code.most
+        self._notes.tell(remarks(section, of, number, aim.most_examples, share))
+        return weight
+
+    def _on_grid(
+        self, aim: Aim, attempt: int, clipped: NDArray[np.float32], weight: int
+    ) -> NDArray[np.int64]:
+        """The integers that are sealed: rounded, and with this client's noise if it adds any.
+
+        The same update gets the same noise. Another one of the same version, from whatever
+        model, gets noise of its own and is charged: nobody can subtract one from the other.
+        That holds also where a part of this client's state is lost, and with it how often it was
+        asked: noise is bound to the integers that it hides, by a digest under the secret seed.
+        """
+        plan, name = self._machine.pinned.plan, self._holdings.name
+        layout, labels = self._layout().group(aim.group), (name, aim.group, aim.version, attempt)
+        words = self._stream("round", *labels)
+        mechanism = plan.mechanism(aim.group, clipped.size)
+        if mechanism is not None:
+            rounded = mechanism.rounded(clipped, words.words)
+            hidden = self._stream("noise", *labels, *self._digests(aim.group, rounded))
+            return mechanism.noised(rounded, hidden.words)
+        grid = plan.grid(aim.group, clipped.size)
+        scaled = clipped.astype(np.float64) * (weight / grid.weights.most)
+        tell_range(name, plan.headed(aim.group, ""), layout, scaled, grid.range)
+        return grid.encode(scaled, words.words(clipped.size))
+
+    def _digests(self, group: str, integers: NDArray[np.int64]) -> Iterator[bytes]:
+        """A digest of each block's integers under the secret seed, as they come one by one."""
+        layout = self._layout().group(group)
+        for block in range(layout.blocks):
+            part = integers[slice(*layout.span(block))].astype("<i8", copy=False)
+            words = self._stream("integers", self._holdings.name, group, block, part.tobytes())
+            yield words.words(SECRET_BYTES // 4).astype("<u4", copy=False).tobytes()
+
+    def _layout(self) -> Layout:
+        return self._machine.pinned.layout
+
+    # --- tensors that never leave -------------------------------------------------
+
+    def _load_local(self, task: Contribute | Evaluate) -> Tensors:
+        """Those saved after the newest training before this one, or the initial ones."""
+        saved = LocalTensors(self._holdings.local).load(task.model)
+        if saved is not None:
+            return saved
+        initial = initial_parameters(self._holdings.trainer, self._holdings.seed)
+        return {spec.name: initial[spec.name] for spec in self._layout().local}

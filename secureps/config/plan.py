@@ -1,0 +1,387 @@
+"""What a plan file may say: frozen, named defaults, unknown keys refused.
+
+`config` parses and checks single keys; whether the whole is sound is decided by
+`policy.plan`. What must not live here: defaults that depend on one another, the
+environment, and anything about processes and addresses (`run.serve` has those).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from secureps.config.sections import CLASS, NAME, Table, shown
+from secureps.wording import meant
+
+
+def _scalar(value: Any) -> Any:
+    """One complaint for what is none of the four, instead of one for each."""
+    huge = isinstance(value, float) and not math.isfinite(value)
+    if huge or not isinstance(value, bool | int | float | str):
+        raise PydanticCustomError("scalar", "no scalar")
+    return value
+
+
+Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
+
+
+class CipherSection(Table):
+    """How updates are sealed. `capacity` is W, the largest total weight of a cohort.
+
+    `holders` are the key holders of the run (default: 4 under rlwe, 1 under bfv), of whom
+    `threshold` must agree (rlwe alone; default: more than half of them, 3 of 4). `security` is of
+    the ring (rlwe alone): "conservative" withstands 128 bits of core-SVP too.
+    """
+
+    name: str = "rlwe"
+    capacity: int = Field(default=32, ge=1, le=4096)
+    holders: int | None = Field(default=None, ge=1, le=64)
+    threshold: int | None = Field(default=None, ge=1, le=64)
+    security: Literal["standard", "conservative"] = "standard"
+
+
+class SyncSection(Table):
+    """Rounds: who is invited together is summed together (`policy.rules.sync`).
+
+    Of every rule: `minimum` is the fewest members that are ever opened; times are seconds of the
+    run's clock. `start` members must be live before a round opens (default: the quorum). Invited
+    are the `fraction` of those who are live, at least the quorum and at most `most` (default: as
+    many as the capacity holds); every version draws them anew.
+    """
+
+    name: Literal["sync"] = "sync"
+    quorum: int = Field(ge=1)
+    minimum: int = Field(default=5, ge=1)
+    start: int | None = Field(default=None, ge=1)
+    most: int | None = Field(default=None, ge=1)
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    deadline: float = Field(default=60.0, gt=0)
+    extensions: int = Field(default=2, ge=0)
+
+
+class SspSection(Table):
+    """Stale synchronous parallel (`policy.rules.ssp`); `slack` is s, `deadline` D."""
+
+    name: Literal["ssp"]
+    slack: int = Field(ge=0, le=64)
+    minimum: int = Field(default=5, ge=1)
+    most: int | None = Field(default=None, ge=1)
+    deadline: float = Field(default=600.0, gt=0)
+
+
+class BufferedSection(Table):
+    """FedBuff (`policy.rules.buffered`); `buffer` is K, `power` is p."""
+
+    name: Literal["buffered"]
+    buffer: int = Field(ge=1)
+    minimum: int = Field(default=5, ge=1)
+    max_staleness: int = Field(default=10, ge=0, le=1000)
+    power: float = Field(default=0.5, ge=0, le=8)
+    concurrency: int | None = Field(default=None, ge=1)
+    deadline: float = Field(default=60.0, gt=0)
+
+
+class AsyncSection(Table):
+    """The classical parameter server: every update is a version (`rules.buffered`, K = 1)."""
+
+    name: Literal["async"]
+    max_staleness: int = Field(default=100, ge=0, le=1000)
+    concurrency: int | None = Field(default=None, ge=1)
+    deadline: float = Field(default=60.0, gt=0)
+
+    @property
+    def minimum(self) -> int:
+        """Every update is opened alone."""
+        return 1
+
+
+class PrioritySection(Table):
+    """The best `buffer` of `pool` updates (`policy.rules.priority`).
+
+    `score` is "freshness", "magnitude", or "package.module:function"; `pool` is how many must wait
+    before any are chosen (default: twice the buffer). The other keys are as in `BufferedSection`.
+    """
+
+    name: Literal["priority"]
+    buffer: int = Field(ge=1)
+    pool: int | None = Field(default=None, ge=1)
+    score: str = "freshness"
+    ageing: float = Field(default=60.0, gt=0)
+    minimum: int = Field(default=5, ge=1)
+    max_staleness: int = Field(default=10, ge=0, le=1000)
+    power: float = Field(default=0.5, ge=0, le=8)
+    concurrency: int | None = Field(default=None, ge=1)
+    deadline: float = Field(default=60.0, gt=0)
+
+
+class OwnRuleSection(Table):
+    """A rule of the user's, `name` = "package.module:Class" (`policy.rules.registry`).
+
+    `most` members of at most `most_weight` make a cohort (default: as many as the capacity holds);
+    `settings` is what the class is made from.
+    """
+
+    name: str = Field(pattern=CLASS)
+    minimum: int = Field(default=5, ge=1)
+    most: int | None = Field(default=None, ge=1)
+    most_weight: Literal[1, 2, 4] = 1
+    max_staleness: int = Field(default=10, ge=0, le=1000)
+    deadline: float = Field(default=60.0, gt=0)
+    settings: dict[str, Scalar] = Field(default={})
+
+
+def _rule(rule: Any) -> Any:
+    """Which rule's section it is: sync where a file does not say."""
+    name = rule.get("name", "sync") if isinstance(rule, dict) else getattr(rule, "name", None)
+    return "own" if isinstance(name, str) and ":" in name else name
+
+
+RULES = ("sync", "ssp", "buffered", "async", "priority")
+
+RuleSection = Annotated[
+    Annotated[SyncSection, Tag("sync")]
+    | Annotated[SspSection, Tag("ssp")]
+    | Annotated[BufferedSection, Tag("buffered")]
+    | Annotated[AsyncSection, Tag("async")]
+    | Annotated[PrioritySection, Tag("priority")]
+    | Annotated[OwnRuleSection, Tag("own")],
+    Discriminator(_rule),
+]
+
+
+def _spelled(rule: Any) -> Any:
+    """`rule = "package.module:Class"` says no more than a name, which must be of a rule."""
+    table = {"name": rule} if isinstance(rule, str) else rule
+    if _rule(table) not in (*RULES, "own"):
+        given = table.get("name") if isinstance(table, dict) else table
+        text = f"no such rule, {shown(given)}; {meant(given, RULES)}"
+        own = 'or your own as "package.module:Class"'
+        raise PydanticCustomError("rule", "{text}", {"text": f"{text}, {own}"})
+    return table
+
+
+class ScheduleSection(Table):
+    """The learning rate over the server's steps; names as in `model.optimizer`."""
+
+    name: str = "constant"
+    total_steps: int = Field(default=100, ge=1)
+    floor: float = Field(default=0.0, ge=0)
+    decay: float = Field(default=0.99, gt=0, le=1)
+    warmup_steps: int = Field(default=10, ge=1)
+
+
+class OptimizerSection(Table):
+    """The server's step on the averaged update; names as in `model.optimizer`."""
+
+    name: str = "sgd"
+    learning_rate: float = Field(default=1.0, gt=0)
+    schedule: ScheduleSection = ScheduleSection()
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    betas: tuple[float, float] = (0.9, 0.99)
+    tau: float = Field(default=1e-3, gt=0)
+
+
+class AdaptiveSection(Table):
+    """A clip that follows the updates' norms (`privacy.adaptive`); the group's `clip` is the first.
+
+    `quantile` is the share of updates that shall be shorter than the clip; `rate` how fast the
+    clip follows, 0 for never; `weight` how large the count of short updates is in the sum, in
+    clips: more counts more exactly, and costs noise; `least` and `most` bound the clip, in
+    units of the first.
+    """
+
+    quantile: float = Field(default=0.5, gt=0, lt=1)
+    rate: float = Field(default=0.2, ge=0, le=10)
+    weight: float = Field(default=0.5, ge=0.01, le=10)
+    least: float = Field(default=2.0**-10, ge=2.0**-40, le=1)
+    most: float = Field(default=2.0**10, ge=1, le=2.0**40)
+
+
+class SparseSection(Table):
+    """A table of which each client touches few rows, cut into row-blocks of `block` rows.
+
+    Every tensor of the group has `rows` rows. Each row-block is a group of its own, named
+    "NAME.0", "NAME.1", ...: it has versions, cohorts and keys of its own, under the group's rule.
+    """
+
+    rows: int = Field(ge=1, le=1 << 32)
+    block: int = Field(ge=1)
+
+
+class GroupSection(Table):
+    """Parameters that share one rule, grid and clip.
+
+    `pattern` is a shell pattern over tensor names; `range` is the grid's (default: the clip, or 1
+    where that is not stated either); `most_examples` is the most that a client counts by in the
+    weighted mean (default: the largest number, as a power of two, that clients tell when the run
+    begins); `versions` is how many are made of it (default: the plan's).
+    """
+
+    name: str = Field(default="all", pattern=NAME)
+    pattern: str = "*"
+    clip: float = Field(default=16.0, gt=0)
+    adaptive: AdaptiveSection | None = None
+    bits: int = Field(default=16, ge=2, le=24)
+    range: float | None = Field(default=None, gt=0)
+    weighting: Literal["examples", "uniform"] = "examples"
+    most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
+    versions: int | None = Field(default=None, ge=1)
+    sparse: SparseSection | None = None
+    rule: Annotated[RuleSection, BeforeValidator(_spelled)]
+    optimizer: OptimizerSection = OptimizerSection()
+
+
+class RecordPrivacySection(Table):
+    """Record-level DP-SGD inside the clients; `budget` is the epsilon at which each stops.
+
+    `adjacency` is what epsilon is about: a record added or removed, where a client counts by the
+    public number `records` or by one of its own; or a record replaced by nothing, where it counts
+    by how many it has, which is public then.
+    """
+
+    unit: Literal["record"] = "record"
+    adjacency: Literal["add-or-remove", "zero-out"] = "add-or-remove"
+    records: int | None = Field(default=None, ge=1, le=1 << 40)
+    noise_multiplier: float = Field(gt=0)
+    max_grad_norm: float = Field(gt=0)
+    sample_rate: float = Field(gt=0, le=1)
+    delta: float = Field(gt=0, lt=1)
+    budget: float = Field(gt=0)
+
+
+class ClientPrivacySection(Table):
+    """Client-level privacy: noise on whole updates, clipped to each group's `clip`.
+
+    `placement` is where the noise is added (see `privacy.client_level`); `honest` is how many
+    members of a cohort are trusted to add their share, for "distributed" alone.
+    """
+
+    unit: Literal["client"]
+    placement: Literal["local", "distributed", "aggregator"]
+    noise_multiplier: float = Field(gt=0)
+    honest: int | None = Field(default=None, ge=2)
+    delta: float = Field(gt=0, lt=1)
+    budget: float = Field(gt=0)
+
+
+class BestSection(Table):
+    """Which evaluated version is the best one: the most or the least of a metric."""
+
+    metric: str
+    goal: Literal["max", "min"]
+
+
+class StopSection(Table):
+    """When evaluations end a run early; `best` says by which metric.
+
+    `patience` is how many evaluations in a row may fail to improve on the best one before
+    them by more than `least`; `target` is a value at which the run is good enough.
+    """
+
+    patience: int | None = Field(default=None, ge=1)
+    least: float = Field(default=0.0, ge=0)
+    target: float | None = None
+
+
+class EvaluationSection(Table):
+    """Clients, or one named `evaluator`, judge published versions on held-out records.
+
+    `metrics` has the largest magnitude of each: values are clipped to it, and travel as
+    integers of `bits` bits (default: the most of any group) of that range. `most_examples` is
+    as in a group, and so is `rule`, of rounds (default: the first group's).
+    """
+
+    every: int = Field(ge=1)
+    metrics: dict[str, Annotated[float, Field(gt=0)]] = Field(min_length=1, max_length=15)
+    bits: int | None = Field(default=None, ge=2, le=24)
+    most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
+    rule: SyncSection | None = None
+    evaluator: str | None = Field(default=None, pattern=NAME)
+    best: BestSection | None = None
+    stop: StopSection | None = None
+
+
+def _unit(privacy: Any) -> Any:
+    """Which of the two sections it is: record-level where a file does not say."""
+    if isinstance(privacy, dict):
+        return privacy.get("unit", "record")
+    return getattr(privacy, "unit", None)
+
+
+PrivacySection = Annotated[
+    Annotated[RecordPrivacySection, Tag("record")] | Annotated[ClientPrivacySection, Tag("client")],
+    Discriminator(
+        _unit,
+        custom_error_type="unit",
+        custom_error_message='unit must be "record" or "client"',
+    ),
+]
+
+
+class WorkSection(Table):
+    """Slow clients do less local work, so that they arrive in time (`policy.checks.local_work`).
+
+    `target_seconds` is for pulling, training and pushing (default: the shortest deadline of the
+    groups); `least` the smallest part of the work, a power of two.
+    """
+
+    target_seconds: float | None = Field(default=None, gt=0)
+    least: float = Field(default=0.125, gt=0, le=1)
+
+
+class FederationSection(Table):
+    """Who takes part when one machine plays all parties (`up`): script, count and settings.
+
+    `baselines` says whether the run is compared with training alone and centrally. `drop` names
+    what a Flower app's ServerApp asks for and cannot have here, and is given up.
+    """
+
+    script: str
+    clients: int = Field(ge=1)
+    settings: dict[str, Scalar] = Field(default={})
+    baselines: bool = True
+    drop: tuple[str, ...] = ()
+
+
+class PlanSection(Table):
+    """A whole plan file."""
+
+    name: str = Field(pattern=NAME)
+    versions: int = Field(ge=1)
+    shards: int = Field(default=2, ge=1, le=1024)
+    block_size: int = Field(default=1 << 18, ge=16, le=1 << 22)
+    checkpoint_every: int = Field(default=1, ge=1)
+    lease: float = Field(default=20.0, gt=0)
+    initial: str | None = None
+    local: tuple[str, ...] = ()
+    cipher: CipherSection = CipherSection()
+    privacy: PrivacySection | None = None
+    training: dict[str, Scalar] = Field(default={})
+    work: WorkSection | None = None
+    group: tuple[GroupSection, ...] = Field(min_length=1)
+    evaluation: EvaluationSection | None = None
+    federation: FederationSection | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _room(cls, values: Any) -> Any:
+        """Where a group states neither clip nor range, ordinary updates have room.
+
+        Under client-level privacy noise is in proportion to the clip, which is small then.
+        """
+        groups = values.get("group") if isinstance(values, dict) else None
+        if not isinstance(groups, list | tuple):
+            return values
+        room = {"clip": 1.0} if _unit(values.get("privacy")) == "client" else {"range": 1.0}
+        free = [isinstance(g, dict) and not {"clip", "range"} & g.keys() for g in groups]
+        made = tuple(room | g if f else g for g, f in zip(groups, free, strict=True))
+        return values | {"group": made}

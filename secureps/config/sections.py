@@ -1,0 +1,288 @@
+"""Tables of TOML files: read, checked against a section, and said what is wrong and where.
+
+Single values travel as text, on a command line or in a file that is written here.
+
+What must not live here: any single section (`config`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path as File
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from secureps.config.positions import Path, positions
+from secureps.errors import ConfigError
+from secureps.wording import meant
+
+
+class Section(BaseModel):
+    """A table of settings; its numbers are finite, and a text that is a number is one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Table(Section):
+    """A table of a TOML file, where every value has the type that its key wants."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Tables(dict[str, Any]):
+    """The tables of a TOML file, and the lines of its keys."""
+
+    def __init__(self, values: Mapping[str, Any], lines: Mapping[Path, int]) -> None:
+        super().__init__(values)
+        self.lines = lines
+
+
+S = TypeVar("S", bound=Section)
+
+_LITERAL = re.compile("'([^']*)'")
+"""A name in pydantic's "'local', 'distributed' or 'aggregator'"."""
+
+
+def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
+    """The section of class `kind` in `data`; ConfigError names every key that is wrong."""
+    lines = data.lines if isinstance(data, Tables) else {}
+    try:
+        return kind.model_validate(_tupled(data))
+    except ValidationError as error:
+        errors = error.errors()
+        wrong = [_told(kind, each, lines) for each in errors if not _follows(each, errors)]
+        raise ConfigError(f"{where}: {'; '.join(wrong)}") from None
+
+
+def placed(settings: Mapping[str, Any], folder: File) -> dict[str, Any]:
+    """A script's settings: texts that begin with ./ or ../ as absolute paths from the folder."""
+    return {
+        key: os.path.normpath(folder.absolute() / value)
+        if isinstance(value, str) and value.startswith(("./", "../"))
+        else value
+        for key, value in settings.items()
+    }
+
+
+def refuse_misplaced(settings: Mapping[str, Any], file: File) -> None:
+    """Raises ConfigError for a text that names something beside the settings' file, not here.
+
+    As it stands a script takes it from wherever the command is typed, and finds it in one folder
+    alone. Whether a text is a path is not guessed at: a model may be called like a folder.
+    """
+    for key, value in settings.items():
+        if not isinstance(value, str) or not value or File(value).exists():
+            continue
+        there = file.parent.absolute() / value
+        if there.is_file() or ("/" in value and there.exists()):
+            raise ConfigError(
+                f"{file}: settings.{key}: nothing is called {value!r} in this folder, but beside "
+                f"{file.name}: write './{value}', which is {os.path.normpath(there)}"
+            )
+
+
+def _tupled(value: Any) -> Any:
+    """With lists as tuples, which they are in frozen sections."""
+    if isinstance(value, Mapping):
+        return {key: _tupled(each) for key, each in value.items()}
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
+
+
+def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
+    """Whether a table counts as absent only because something in it is wrong."""
+    own = error["loc"]
+    return error["type"] == "too_short" and any(
+        len(other["loc"]) > len(own) and other["loc"][: len(own)] == own for other in errors
+    )
+
+
+def _told(kind: type[Section], error: ErrorDetails, lines: Mapping[Path, int]) -> str:
+    """A key, as the file spells it, its line, and what is wrong; which are known, if it is not."""
+    key, section, path = _place(kind, error["loc"])
+    known = [end for end in range(len(path), 0, -1) if path[:end] in lines]
+    line = f" (line {lines[path[: known[0]]]})" if known else ""
+    return f"{key or 'top level'}: {_wrong(section, error)}{line}"
+
+
+def _wrong(section: type[Section], error: ErrorDetails) -> str:
+    kind, given = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        return f"unknown key; {meant(error['loc'][-1], section.model_fields)}"
+    if kind == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
+        return f"unknown value {shown(given)}; {meant(given, names)}"
+    if kind == "missing":
+        return "is missing"
+    if kind == "tuple_type" and isinstance(given, Mapping):  # [group] where [[group]] is meant
+        return f"must be a list in brackets (of tables: [[{error['loc'][-1]}]]), and is a table"
+    known = {
+        key: f"{value:g}" if isinstance(value, float) else shown(value)
+        for key, value in error.get("ctx", {}).items()
+    }
+    wanted = PATTERNS.get(error["ctx"]["pattern"]) if kind == MISMATCH else WANTED.get(kind)
+    if wanted is None:
+        return error["msg"]
+    return f"must be {wanted.format(**known)}, and is {shown(given)}"
+
+
+WANTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text in quotes",
+    "model_type": "a table",
+    "dict_type": "a table",
+    "tuple_type": "a list in brackets",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "below {lt}",
+    "less_than_equal": "{le} or less",
+    "scalar": "a finite number, text, true or false",
+    "literal_error": "{expected}",
+    "too_short": "a list or table of {min_length} or more",
+    "too_long": "a list or table of {max_length} or fewer",
+}
+"""What a value must be, by the kind of pydantic's complaint; whatever else is said in its words."""
+
+MISMATCH = "string_pattern_mismatch"
+NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+CLASS = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+PATTERNS = {
+    NAME: "1 to 63 of a-z 0-9 . _ -, the first a letter or digit",
+    CLASS: 'a class of yours as "package.module:Class"',
+}
+"""What texts are wanted that have to fit one of these."""
+
+
+def shown(value: Any) -> str:
+    """A value as a TOML file has it, cut short."""
+    match value:
+        case bool() | int() | float() | str():
+            text = toml_text(value)
+        case Mapping():
+            text = "a table"
+        case list() | tuple():
+            text = "a list"
+        case _:
+            text = str(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+SHOWN = 80
+"""Characters of a value in an error."""
+
+
+def _place(kind: type[Section], location: tuple[int | str, ...]) -> tuple[str, type[Section], Path]:
+    """The key at a pydantic location, tables counted from 1, its section, and its path."""
+    key, section, inside = "", kind, [kind]
+    path: Path = ()
+    for part in location:
+        if isinstance(part, int):
+            key += f" {part + 1}"
+            path = (*path, part)
+        elif len(inside) > 1:  # the tag of one of several sections, which no file spells
+            section = next(each for each in inside if _tag(each) == part)
+            inside = [section]
+        else:
+            section = inside[0] if inside else section
+            key += f".{part}" if key else part
+            path = (*path, part)
+            field = section.model_fields.get(part)
+            inside = [] if field is None else list(_sections(field.annotation))
+    return key, section, path
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    """All sections that a type mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _sections(argument)
+
+
+def _tag(section: type[Section]) -> str:
+    for key in ("unit", "name"):
+        if key in section.model_fields and (tags := get_args(section.model_fields[key].annotation)):
+            return str(tags[0])
+    return "own"
+
+
+def toml_value(text: str) -> bool | int | float | str:
+    """What `text` means as a TOML value: a finite number, true, false; anything else is text."""
+    try:
+        values = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    value = values["value"]
+    if len(values) != 1 or not isinstance(value, bool | int | float | str):
+        return text
+    return value if isinstance(value, str) or math.isfinite(value) else text
+
+
+def toml_text(value: bool | int | float | str) -> str:
+    """A value as TOML: `toml_value` gives it back, of the same type."""
+    if isinstance(value, str):  # a JSON string is a basic string, but for one character
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def toml_tables(tables: Mapping[str, Any]) -> str:
+    """A TOML file of plain values, lists and tables; what is None is left out."""
+    plain = {key: value for key, value in tables.items() if not _is_table(value)}
+    lines = [f"{key} = {_inline(value)}\n" for key, value in plain.items() if value is not None]
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            lines += _table(f"[{key}]", value)
+        elif _is_table(value):
+            lines += [line for each in value for line in _table(f"[[{key}]]", each)]
+    return "".join(lines)
+
+
+def _is_table(value: Any) -> bool:
+    """Whether it is a table, or a list of tables."""
+    listed = isinstance(value, list | tuple) and bool(value) and isinstance(value[0], Mapping)
+    return listed or isinstance(value, Mapping)
+
+
+def _table(head: str, values: Mapping[str, Any]) -> list[str]:
+    lines = [f"{_key(key)} = {_inline(each)}\n" for key, each in values.items() if each is not None]
+    return [f"\n{head}\n", *lines]
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{_key(k)} = {_inline(v)}" for k, v in value.items() if v is not None)
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_inline, value))}]"
+    return toml_text(value)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch("[A-Za-z0-9_-]+", key) else toml_text(key)
+
+
+def read_toml(path: File) -> Tables:
+    """The tables of a TOML file; ConfigError when it is missing or does not parse."""
+    try:
+        text = path.read_bytes().decode()
+        return Tables(tomllib.loads(text), positions(text))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: Is a directory; name a file in it") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: no TOML file: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error}") from None

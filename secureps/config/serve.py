@@ -1,0 +1,42 @@
+"""The section of a server's own file: which kit, where it listens, where it keeps its state."""
+
+from __future__ import annotations
+
+from pydantic import (
+    Field,
+)
+
+from secureps.config.sections import NAME, Table
+
+
+class ServeSection(Table):
+    """One server process; which keys it needs depends on its role (`run.serve`).
+
+    Paths are relative to the file. `listen` is where it binds, `advertise` what others
+    dial (default: the same); by any plan that a holder takes part in, `minimum` is the smallest
+    cohort, and `threshold` how many holders must agree (default: as many as the plan says).
+    `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
+    `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
+    `threads` is how many add and open a shard's blocks.
+    `unsafe_seed` repeats a shard's noise, on loopback alone and with `insecure_for_tests`: no
+    privacy. A kit that is signed by
+    another CA than `ca_fingerprint`, if there is one, is refused.
+    """
+
+    name: str = Field(pattern=NAME)
+    kit: str
+    ca_fingerprint: str | None = None
+    state: str
+    listen: str = "127.0.0.1:0"
+    advertise: str | None = None
+    coordinator: str | None = None
+    plan: str | None = None
+    plan_base: str | None = None
+    checkpoints: str | None = None
+    weight: float = Field(default=1.0, gt=0)
+    minimum: int = Field(default=5, ge=1)
+    threshold: int | None = Field(default=None, ge=1, le=64)
+    metrics: str | None = None
+    threads: int = Field(default=1, ge=1, le=256)
+    unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
+    insecure_for_tests: bool = False

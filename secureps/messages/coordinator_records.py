@@ -1,0 +1,377 @@
+"""What the coordinator writes into its journal: the facts from which a restart rebuilds it.
+
+Records are appended, in one transaction, before any effect of the step that made them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.orders import GroupVersion, ShardSums
+from secureps.messages.run import ShardAddress
+from secureps.messages.submission import Cohort, Receipt, SubmissionId
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLocated:
+    """A shard came (back) under this address.
+
+    `unsafe`: noise of the plan is its to add, from a number that everybody may know.
+    """
+
+    shard: ShardAddress
+    unsafe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined:
+    """A client joined, for the first time or with something new; the fields as in `Join`."""
+
+    client: str
+    groups: tuple[str, ...] = ()
+    examples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BoundAgreed:
+    """Up to how many examples a member of a group counts, for good."""
+
+    group: str
+    most_examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRetired:
+    """A client takes part no more, until it joins again."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class FounderChosen:
+    """The client whose parameters become version 0."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOpened:
+    """A cohort was invited to make the next version of a group."""
+
+    group: str
+    round: int
+    version: int
+    invited: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundExtended:
+    """Too few had arrived at the deadline."""
+
+    group: str
+    round: int
+    extensions: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundGivenUp:
+    """A round ended without opening anything; its submissions are dropped."""
+
+    group: str
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDeclined:
+    """An invited client takes no part in this round; nobody waits for it any longer."""
+
+    group: str
+    round: int
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A receipt was accepted."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class CohortClosed:
+    """Step 1."""
+
+    cohort: Cohort
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CohortReopened:
+    """A shard lacked blocks; no key was touched, and the members may be closed over again."""
+
+    group: str
+    number: int
+    missing: tuple[SubmissionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SumsHeld:
+    """Step 2, of one shard."""
+
+    group: str
+    number: int
+    held: ShardSums
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptExamined:
+    """A holder of the committee looked into its envelope; with a flaw the submission is dropped."""
+
+    group: str
+    id: SubmissionId
+    holder: str
+    flaw: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlawNoted:
+    """The same, and nothing follows: too late, left out already, or the holder not believed."""
+
+    group: str
+    id: SubmissionId
+    holder: str
+    flaw: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareReceived:
+    """A holder's part of the sum of a cohort's one-time keys, as it sent it."""
+
+    group: str
+    number: int
+    holder: str
+    share: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HolderRefused:
+    """A holder of the committee gives nothing for this cohort; the others may suffice."""
+
+    group: str
+    number: int
+    holder: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CohortOpened:
+    """Step 3: the digests of the opened sums of every block; empty when nothing needs opening.
+
+    Under a committee `key` is the sum of the members' one-time keys, int32 little-endian, as the
+    answers of these `holders` give it.
+    """
+
+    group: str
+    number: int
+    sums: tuple[bytes, ...]
+    key: bytes | None = None
+    holders: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningFailed:
+    """The sum of keys that these holders' answers give does not open what the shards hold."""
+
+    group: str
+    number: int
+    holders: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiarsNamed:
+    """Holders whose answers for a cohort are off the polynomial of all the others."""
+
+    group: str
+    number: int
+    holders: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CohortBurnt:
+    """A cohort could not be opened and never will be; its members are dropped.
+
+    `spoilt`: the key holders' answers fit together, so that it was for what a member sent.
+    """
+
+    group: str
+    number: int
+    reason: str
+    spoilt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIsolated:
+    """A client was found to spoil cohorts of this group: it is left out of the run from now on."""
+
+    group: str
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResigned:
+    """A row-block stays at its version for good; the run goes on, and to its end, without it."""
+
+    group: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPrepared:
+    """Step 4, of one shard; `scale` as it reported it (see `Prepared`)."""
+
+    group: str
+    version: int
+    shard: str
+    blocks: tuple[bytes, ...]
+    state: bytes
+    scale: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionCommitted:
+    """Step 5."""
+
+    group: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOrdered:
+    """A checkpoint of one vector of versions was begun."""
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPart:
+    """A shard's file of a checkpoint is durable."""
+
+    number: int
+    shard: str
+    file: str
+    size: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointComplete:
+    """The manifest is durable: everything included up to its versions is durable."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """No more rounds open; what is under way comes to its end.
+
+    `failure` names the error that the run ends with, if it is no end that the plan foresees.
+    """
+
+    reason: str
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The run is over; `failure` as `Ending` has it."""
+
+    reason: str
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBegan:
+    """A group whose rule has no rounds takes updates from now on."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """It takes no more; what waits is dropped."""
+
+    group: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberEntered:
+    """A member takes part in a group without rounds, from this clock on (`policy.rules.rule`)."""
+
+    group: str
+    client: str
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    """Its lease ran out, or it sits out; or it takes part no more, for its budget is `spent`."""
+
+    group: str
+    client: str
+    spent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPassed:
+    """Others have waited for it long enough: it has no clock until it sends again."""
+
+    group: str
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MembersReturned:
+    """They sit out no more: what they trained from for a burnt cohort is older than the newest."""
+
+    group: str
+    clients: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAsked:
+    """A member trains from this version, or a newer one that is there when it begins."""
+
+    group: str
+    client: str
+    version: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionsDropped:
+    """These wait no more, and are part of nothing."""
+
+    group: str
+    ids: tuple[SubmissionId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionWithdrawn:
+    """It was refused on its way to a group without rounds, and never comes."""
+
+    group: str
+    id: SubmissionId
+    reason: str

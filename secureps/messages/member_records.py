@@ -1,0 +1,47 @@
+"""What a client writes into its journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.charge import Charge, Release
+from secureps.messages.orders import GroupVersion
+from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetCharged:
+    """In a data holder's ledger over all runs: one of the two facts was spent in this run."""
+
+    run: bytes
+    charge: Charge | None
+    release: Release | None
+
+
+@dataclass(frozen=True, slots=True)
+class SequencesBegun:
+    """A client that had lost its state goes on with these sequences: earlier ones were used."""
+
+    next: tuple[GroupVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The outbox holds all blocks of a submission; the charge in the receipt is spent.
+
+    `content` is a digest of the update before noise and of the model that it came of, and
+    `judged`, of an evaluation, one of the model itself; they never leave their client.
+    """
+
+    receipt: Receipt
+    headers: tuple[BlockHeader, ...]
+    content: bytes = b""
+    judged: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionSettled:
+    """The fate of an own submission, as the coordinator told it."""
+
+    id: SubmissionId
+    outcome: str

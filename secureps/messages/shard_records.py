@@ -1,0 +1,64 @@
+"""What a shard writes into its journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.submission import BlockHeader, Cohort, SubmissionId
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSpooled:
+    """A payload is durable in the spool under its header's key."""
+
+    header: BlockHeader
+
+
+@dataclass(frozen=True, slots=True)
+class SumsMade:
+    """The ciphertext sums of a cohort are durable; digests of own blocks, ascending."""
+
+    cohort: Cohort
+    sums: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatePrepared:
+    """The state file of a version is durable; digests of own blocks, ascending, and of the file.
+
+    `scale` is the version's, if this shard holds it (see `Prepared`); `mean` are the values
+    themselves, of the metrics' group alone.
+    """
+
+    group: str
+    version: int
+    cohort: int
+    blocks: tuple[bytes, ...]
+    state: bytes
+    scale: float | None = None
+    mean: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateCommitted:
+    """The coordinator committed this version; older than `keep` may be forgotten."""
+
+    group: str
+    version: int
+    keep: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """These submissions' blocks may go."""
+
+    ids: tuple[SubmissionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedForgotten:
+    """Opened sums of these own blocks of a cohort are lost: the holder may send them again."""
+
+    group: str
+    number: int
+    blocks: tuple[int, ...]

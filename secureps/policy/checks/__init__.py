@@ -1,0 +1,1 @@
+"""What makes a plan unsound: each check refuses with the reason."""

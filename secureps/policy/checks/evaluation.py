@@ -1,0 +1,199 @@
+"""What a plan's [evaluation] table means: which versions, which group, and what is unsound.
+
+Clients that evaluate contribute to a group of their own beside the model's: one value for
+each metric, divided by its largest magnitude, under the rule, weighting and privacy of any
+other group. What must not live here: when rounds open (`roles`), best and stop
+(`policy.early_stopping`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.config.plan import (
+    ClientPrivacySection,
+    EvaluationSection,
+    GroupSection,
+    OptimizerSection,
+    PlanSection,
+    SyncSection,
+)
+from secureps.errors import Malformed, NotFinite, PlanRefused
+from secureps.messages.evaluation import EVALUATION, Metric
+from secureps.wording import meant
+
+
+def evaluated_versions(section: PlanSection) -> tuple[int, ...]:
+    """The versions that are evaluated: every k-th and the last one."""
+    if section.evaluation is None:
+        return ()
+    every, last = section.evaluation.every, section.versions
+    return tuple(sorted({*range(every, last + 1, every), last}))
+
+
+def evaluation_group(section: PlanSection) -> GroupSection:
+    """The group of the metrics, where clients evaluate.
+
+    Its grid reaches 1; under client-level privacy its clip is the longest vector there is,
+    sqrt(number of metrics), so that the clip changes nothing.
+    """
+    assert section.evaluation is not None
+    own, first = section.evaluation, section.group[0]
+    private = isinstance(section.privacy, ClientPrivacySection)
+    bits = own.bits
+    return GroupSection(
+        name=EVALUATION,
+        pattern="",
+        clip=math.sqrt(len(own.metrics)),
+        bits=bits if bits is not None else max(group.bits for group in section.group),
+        range=None if private else 1.0,
+        weighting="uniform" if private else "examples",
+        most_examples=own.most_examples or _stated(section),
+        rule=own.rule if own.rule is not None else first.rule,
+        optimizer=OptimizerSection(name="replace"),
+    )
+
+
+def _stated(section: PlanSection) -> int | None:
+    """The largest bound that the model's groups have, if they state one: else it is agreed on."""
+    counted = [group.most_examples for group in section.group if group.weighting == "examples"]
+    return max((each for each in counted if each), default=None) if all(counted) else None
+
+
+def refuse_unsound_evaluation(section: PlanSection) -> None:
+    """PlanRefused, with the reason, for an [evaluation] table that cannot work."""
+    if any(group.name == EVALUATION for group in section.group):
+        raise PlanRefused(f'no group is called "{EVALUATION}": that name is the metrics\'')
+    if any(group.optimizer.name == "replace" for group in section.group):
+        raise PlanRefused('optimizer "replace" is for metrics: a model takes steps')
+    own = section.evaluation
+    if own is None:
+        return
+    for group in section.group:
+        if group.sparse is not None:
+            raise PlanRefused(
+                f"evaluation: a version is of all groups, and the row-blocks of group {group.name} "
+                "do not wait for each other, nor has every client all of them: remove sparse, or "
+                "leave [evaluation] out"
+            )
+        if group.versions not in (None, section.versions):
+            raise PlanRefused(
+                "evaluation: a version is judged when every group is at it, and group "
+                f"{group.name} makes {group.versions} of {section.versions}: leave [evaluation] or "
+                "its versions out"
+            )
+        if not isinstance(group.rule, SyncSection):
+            raise PlanRefused(
+                f"evaluation: a version is judged between rounds, and group {group.name} has none "
+                f'under rule "{group.rule.name}": take "sync", or leave [evaluation] out'
+            )
+    if own.every > section.versions:
+        raise PlanRefused(
+            f"evaluation.every: of {section.versions} versions none is the {own.every}th"
+        )
+    if len(own.metrics) >= section.block_size:
+        raise PlanRefused(
+            f"evaluation.metrics: {len(own.metrics)} do not fit a block of {section.block_size}"
+        )
+    if own.best is not None and own.best.metric not in own.metrics:
+        raise PlanRefused(
+            f"evaluation.best.metric: {own.best.metric!r} is none of the metrics; "
+            f"{meant(own.best.metric, sorted(own.metrics))}"
+        )
+    if own.stop is not None:
+        if own.best is None:
+            raise PlanRefused("evaluation.stop: by which metric? add [evaluation.best]")
+        if own.stop.patience is None and own.stop.target is None:
+            raise PlanRefused("evaluation.stop: state a patience, a target, or both")
+        name, most = own.best.metric, own.metrics[own.best.metric]
+        if own.stop.target is not None and abs(own.stop.target) > most:
+            raise PlanRefused(
+                f"evaluation.stop.target: {own.stop.target:g} is never reached: {name} is within "
+                f"+-{most:g} (evaluation.metrics)"
+            )
+    if own.evaluator is not None and (own.rule or own.bits or own.most_examples):
+        raise PlanRefused(
+            "evaluation: one designated evaluator speaks in the clear and for itself: rule, bits "
+            "and most_examples are for clients; remove them or the evaluator"
+        )
+
+
+NOISY_CHOICE = 0.25
+"""Of a metric's magnitude: one standard deviation of the most noise that may pick a version."""
+
+
+def refuse_noisy_choice(own: EvaluationSection | None, metric_noise: Mapping[str, float]) -> None:
+    """PlanRefused where the noise on a metric would choose the best version.
+
+    Args:
+        metric_noise: standard deviation on each metric of the smallest cohort.
+    """
+    if own is None or own.best is None:
+        return
+    name = own.best.metric
+    noise, most = metric_noise.get(name, 0.0), own.metrics[name]
+    if noise > NOISY_CHOICE * most:
+        raise PlanRefused(
+            f"evaluation.best: the noise would choose the version: on {name}, which is within "
+            f"+-{most:g}, it has a standard deviation of {noise:.2g} in the smallest cohort; "
+            "remove best and stop, raise evaluation.rule.minimum, name fewer metrics, or name an "
+            "evaluator"
+        )
+
+
+def to_vector(section: EvaluationSection, values: Mapping[str, float]) -> NDArray[np.float32]:
+    """A client's metrics as what it contributes.
+
+    Args:
+        values: by name; others than the plan's are passed over.
+    Returns:
+        float32 of shape (metrics,), sorted by name, each clipped to its largest magnitude and
+        divided by it: in [-1, 1].
+    Raises:
+        Malformed: a metric is missing.
+        NotFinite: one is NaN or infinite.
+    """
+    scaled = []
+    for name, most in sorted(section.metrics.items()):
+        if name not in values:
+            raise Malformed(
+                f"there is no metric {name!r}, which the plan evaluates (there are: "
+                f"{', '.join(sorted(values))})"
+            )
+        value = float(values[name])
+        if not math.isfinite(value):
+            raise NotFinite(f"metric {name!r} is {value}")
+        scaled.append(max(-1.0, min(1.0, value / most)))
+    return np.array(scaled, dtype=np.float32)
+
+
+def from_vector(section: EvaluationSection, mean: tuple[float, ...]) -> tuple[Metric, ...]:
+    """The opened mean of `to_vector`, in the metrics' own units; sorted by name.
+
+    Raises:
+        Malformed: another number of values, or one that is not finite.
+    """
+    if len(mean) != len(section.metrics) or not all(math.isfinite(value) for value in mean):
+        raise Malformed(f"an evaluation is {len(section.metrics)} finite values")
+    named = zip(sorted(section.metrics.items()), mean, strict=True)
+    return tuple(Metric(name, value * most) for (name, most), value in named)
+
+
+def check_metrics(section: EvaluationSection, metrics: tuple[Metric, ...]) -> None:
+    """Accepts what a designated evaluator says.
+
+    Raises:
+        Malformed: not exactly the plan's metrics, sorted by name.
+        NotFinite: a value is NaN or infinite.
+    """
+    if [metric.name for metric in metrics] != sorted(section.metrics):
+        raise Malformed(
+            f"an evaluation has the metrics {', '.join(sorted(section.metrics))}, in this order"
+        )
+    for metric in metrics:
+        if not math.isfinite(metric.value):
+            raise NotFinite(f"metric {metric.name!r} is {metric.value}: evaluate again")

@@ -1,0 +1,72 @@
+"""How much of its local work a client does, so that it arrives in time.
+
+The portion is one of 1, 1/2, 1/4, ...: the largest with which the client, as it has measured
+itself, is done within the target,
+
+    portion * (seconds of training for all of the work) + (seconds of transfer) <= target
+
+and never less than the plan's least. Tasks that differ in their local steps are the systems
+heterogeneity of Li et al. 2020 ("Federated Optimization in Heterogeneous Networks", FedProx,
+section 3.2: partial work is taken, not dropped). Nothing that is measured goes anywhere else. What
+must not live here: clocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from secureps.config.plan import PlanSection, RecordPrivacySection
+from secureps.errors import PlanRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long one contribution took a client, by its own clock.
+
+    Args:
+        training: seconds, had it done all of the work.
+        transfer: seconds of pulling the model and pushing the update, whatever the work.
+    """
+
+    training: float
+    transfer: float
+
+
+def portion(section: PlanSection, paces: Sequence[Pace]) -> float:
+    """The part of its local work that a client does next; all of it before it has measured any.
+
+    The target is the plan's, or else the shortest deadline of its groups.
+
+    Args:
+        paces: of its last contributions, whose mean is expected of the next.
+    """
+    if section.work is None or not paces:
+        return 1.0
+    target, least = section.work.target_seconds, section.work.least
+    if target is None:
+        target = min(group.rule.deadline for group in section.group)
+    training = fmean(pace.training for pace in paces)
+    transfer = fmean(pace.transfer for pace in paces)
+    part = 1.0
+    while part > least and part * training + transfer > target:
+        part /= 2
+    return part
+
+
+def refuse_unsound_work(section: PlanSection) -> None:
+    """PlanRefused if a plan cannot have its `[work]`."""
+    if section.work is None:
+        return
+    if math.frexp(section.work.least)[0] != 0.5:
+        raise PlanRefused(
+            f"work.least: {section.work.least:g} is none of 1, 0.5, 0.25, 0.125, ...: take one"
+        )
+    if isinstance(section.privacy, RecordPrivacySection):
+        raise PlanRefused(
+            "work: under record-level privacy every version takes and charges "
+            "training.local_steps private steps; a client that took fewer would tell in its "
+            "charges how fast its machine is and how much it holds: remove [work]"
+        )

@@ -1,0 +1,108 @@
+"""What a plan's privacy would not cover, and is refused: with the reason, and what to take.
+
+An epsilon is about sums under noise. Whatever else follows from a client's data (how often it
+counts, how large it says an update is, which rows it sends) must not depend on it, or nothing is
+covered. Pure functions of sections. What must not live here: what anything costs
+(`policy.spending`), and numbers that clash (`policy.rules.registry`).
+"""
+
+from __future__ import annotations
+
+from secureps.config.plan import (
+    ClientPrivacySection,
+    GroupSection,
+    OwnRuleSection,
+    PrioritySection,
+    RecordPrivacySection,
+    SyncSection,
+)
+from secureps.errors import PlanRefused
+from secureps.policy.rules.registry import Bounds
+
+Privacy = RecordPrivacySection | ClientPrivacySection | None
+
+
+def refuse_adaptive(section: GroupSection, privacy: Privacy) -> None:
+    """PlanRefused for a clip that moves where nothing counts short updates under noise."""
+    if section.adaptive is None:
+        return
+    if not isinstance(privacy, ClientPrivacySection):
+        raise PlanRefused(
+            "adaptive: how many updates are short is counted under client-level "
+            'privacy alone: remove it, or add [privacy] with unit = "client"'
+        )
+    if not isinstance(section.rule, SyncSection) or section.sparse is not None:
+        raise PlanRefused(
+            "adaptive: a clip that moves is one for all members of a cohort, who "
+            'must train from one version of the whole group: take rule "sync" without sparse'
+        )
+
+
+def refuse_rows(section: GroupSection, privacy: Privacy) -> None:
+    """PlanRefused for row-blocks under privacy: that one is sent is told without noise.
+
+    A record decides alone that its row is touched, and a client that its rows are; DP-SGD and
+    Skellam noise are on values. Hiding it takes updates of every row-block from everybody.
+    """
+    if section.sparse is None or privacy is None:
+        return
+    whose = "a record" if isinstance(privacy, RecordPrivacySection) else "a client"
+    raise PlanRefused(
+        f"sparse: which row-blocks are sent tells which rows {whose} touches, and no noise hides "
+        "that: remove sparse, so that everybody sends the whole table, or [privacy]"
+    )
+
+
+def refuse_placement(privacy: Privacy, cipher: str, sealed: bool) -> None:
+    """PlanRefused for noise that is made to protect a sum where no update is hidden.
+
+    Args:
+        cipher: its name; sealed: whether it hides anything.
+    """
+    if not isinstance(privacy, ClientPrivacySection):
+        return
+    if privacy.placement == "distributed" and not sealed:
+        raise PlanRefused(
+            "privacy.placement: distributed noise protects a sum and no single update, and "
+            f"cipher {cipher} shows every one: encrypt, or take local"
+        )
+    if privacy.placement != "distributed" and privacy.honest is not None:
+        raise PlanRefused(
+            f"privacy.honest: {privacy.placement} noise relies on nobody's share; remove it"
+        )
+
+
+def refuse_client_privacy(
+    section: GroupSection, privacy: ClientPrivacySection, own: Bounds, honest: int
+) -> None:
+    """PlanRefused for a group whose sums the noise of `privacy` would not cover.
+
+    Args:
+        own: of its cohorts; honest: members of each that are trusted to add noise.
+    """
+    if section.weighting != "uniform":
+        raise PlanRefused(
+            f'weighting = "{section.weighting}" makes a client\'s influence depend on its '
+            "number of examples, which the noise does not cover: client-level privacy needs "
+            '"uniform"'
+        )
+    if section.range is not None:
+        raise PlanRefused(
+            "range: under client-level privacy it follows from clip, bits and noise; remove it"
+        )
+    if privacy.placement != "local" and own.most_weight > 1:
+        key = "most_weight = 1" if isinstance(section.rule, OwnRuleSection) else "power = 0"
+        raise PlanRefused(
+            f"rule: {privacy.placement} noise is made for members that all weigh 1, and a heavier "
+            f"one would be covered less: set {key}, or take local noise"
+        )
+    if isinstance(section.rule, PrioritySection) and section.rule.score == "magnitude":
+        raise PlanRefused(
+            "rule.score: a declared magnitude tells of an update what no noise covers: take "
+            '"freshness" under client-level privacy'
+        )
+    if honest > own.minimum:
+        raise PlanRefused(
+            f"{honest} members are trusted to add noise, but cohorts of {own.minimum} would be "
+            "opened: raise rule.minimum or lower privacy.honest"
+        )

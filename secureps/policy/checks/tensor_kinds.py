@@ -1,0 +1,91 @@
+"""What training does to each tensor of a model, and what of it a plan may average.
+
+A trainer says it (`kinds` of `client.trainer.Trainer`); a tensor that it does not name counts as
+trained. What must not live here: where tensors lie (`model.layout`), and training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from secureps.config.plan import ClientPrivacySection
+from secureps.errors import PlanRefused
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.policy.plan import Plan
+
+Kind = Literal["trained", "statistics", "constant"]
+"""Gradients move it; it sums up what records looked like (running means and variances); or it
+stays as it is (frozen parameters, counters, tables of indices)."""
+
+MOST = 0.5
+"""The share of a model's values below which one is told how few of them train together."""
+
+ROOMY = 100.0
+"""A range within which a variance of inputs that are not far from 1 gets where it belongs."""
+
+
+def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> None:
+    """Raises PlanRefused: running statistics would be averaged with client-level noise.
+
+    Without noise that privacy does not allow it; with noise a variance is soon below 0. Under
+    record-level privacy a trainer refuses the layers that keep them.
+    """
+    if not isinstance(plan.section.privacy, ClientPrivacySection):
+        return
+    local = {spec.name for spec in plan.layout(schema).local}
+    found = [name for name, kind in kinds.items() if kind == "statistics" and name not in local]
+    if found:
+        patterns = sorted({f'"*{name.rpartition(".")[2]}"' for name in found})
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise PlanRefused(
+            f"tensor {found[0]!r}{more}: running statistics that client-level privacy averages get "
+            f"its noise, which takes variances below 0; keep them with each client, local = "
+            f"[{', '.join(patterns)}], or use a layer that keeps none (GroupNorm)"
+        )
+
+
+def remarks(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
+    """What of a model may not average well under a plan, and what to do about it."""
+    return *_crowded(plan, schema, kinds), *_idle(plan, schema, kinds)
+
+
+def _crowded(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[str]:
+    """Running statistics on a grid that was chosen for weights."""
+    for group in plan.layout(schema).groups:
+        found = [spec.name for spec in group.tensors if kinds.get(spec.name) == "statistics"]
+        trained = [s for s in group.tensors if kinds.get(s.name, "trained") == "trained"]
+        most = plan.grid(group.name, group.size).range
+        if found and trained and most < ROOMY:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            yield (
+                f"running statistics ({found[0]}{more}) change by {most:g} in a version at most, "
+                f"the range{plan.of(group.name)}: bring inputs to about -1 to 1, or give the "
+                "statistics a [[group]] of their own (docs/tuning.md)"
+            )
+
+
+def _idle(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
+    """How little of a model trains together, if it is little."""
+    local = plan.layout(schema).local
+    shared = [spec for spec in schema.tensors if spec not in local]
+    still = [spec for spec in shared if kinds.get(spec.name) == "constant"]
+    total, idle = _values(schema.tensors), _values(still)
+    together = _values(shared) - idle
+    if total == 0 or together >= MOST * total:
+        return ()
+    told = f"only {together:,} of the model's {total:,} values train together"
+    if local:
+        told += f"; {_values(local):,} stay with each client (local)"
+    if idle:
+        noisy = isinstance(plan.section.privacy, ClientPrivacySection)
+        told += (
+            f"; {idle:,} travel{' and get noise' if noisy else ''} although nothing trains them: "
+            f"list them as local, {still[0].name!r} for one"
+        )
+    return (told,)
+
+
+def _values(specs: Iterable[TensorSpec]) -> int:
+    return sum(math.prod(spec.shape) for spec in specs)

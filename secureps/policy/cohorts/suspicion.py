@@ -1,0 +1,256 @@
+"""What burnt cohorts say of the clients in them, and who is to make the next one.
+
+    a version is burnt      only sets of `buckets` may follow it, or clients that were not in it:
+                            the largest of them that nothing speaks against is next
+    suspicion is left       at a version of its own a cohort is free: those that stood in a cohort
+                            that opened since, and half of a set of suspects, until one is left
+
+A cohort that did not open has somebody in it who spoilt it, and not among those who are cleared:
+such a set is a `pool`, and what opens later is taken off it. A pool of one is an offender. That
+is sound of offenders that spoil whatever they are in; one that behaves at times can have another
+client suspected in its place. Pure functions of the state; what must not live here: whether it
+was clients who spoilt a cohort (`roles.coordinator.opening`), rounds and records (`roles`), I/O.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from secureps.policy.cohorts.halving import Clients
+from secureps.policy.rules.rule import named
+
+MOST_TRIED = 3
+"""How often one set is tried at most: given up by those who stay away, or burnt when it is all
+that there is."""
+
+Cut = Callable[[Clients, int], tuple[Clients, ...]]
+"""The halves of a set, of no fewer than so many; none if it is too small (see `buckets`)."""
+
+
+Allowed = Callable[[Clients, Clients], bool]
+"""Whether a part of a burnt set may follow it, as far as what its clients have is concerned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """What is known of the clients of one group.
+
+    Args:
+        pools: sets of whom one at least spoils cohorts, none within another.
+        cleared: clients that stood in a cohort that opened while others were suspected.
+        flawed: clients in whose envelopes a holder found a flaw too late to leave them out.
+        burnt, passed: cohorts that were burnt for the version in the making, and sets that were
+            given up; weights: what the clients of the burnt ones weighed.
+        chosen: whom the round that is open is for.
+    """
+
+    pools: frozenset[Clients] = frozenset()
+    cleared: Clients = frozenset()
+    flawed: Clients = frozenset()
+    burnt: tuple[Clients, ...] = ()
+    passed: tuple[Clients, ...] = ()
+    weights: frozenset[tuple[str, int]] = frozenset()
+    chosen: Clients = frozenset()
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it says who makes the next cohort; else a rule does."""
+        return bool(self.pools or self.burnt)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the open round is for these clients and no fewer: some were in a burnt cohort."""
+        return not self.chosen.isdisjoint(_union(self.burnt))
+
+    @property
+    def alone(self) -> Clients:
+        """Offenders: each the only suspect of a burnt cohort."""
+        return _union(pool for pool in self.pools if len(pool) == 1)
+
+    def weight(self, client: str) -> int:
+        """What a client weighs in this version: what it weighed in a burnt cohort."""
+        return dict(self.weights).get(client, 1)
+
+    def opened_for(self, clients: Clients) -> Suspicion:
+        """A round is open."""
+        return dataclasses.replace(self, chosen=clients)
+
+    def given_up(self) -> Suspicion:
+        """The open round ended without a cohort."""
+        passed = (*self.passed, self.chosen) if self.burnt else ()
+        return dataclasses.replace(self, passed=passed, chosen=frozenset())
+
+    def burns(self, weights: Mapping[str, int], spoilt: bool) -> Suspicion:
+        """A cohort of these clients came to nothing; `spoilt`: for what some of them sent."""
+        clients = frozenset(weights)
+        pools, cleared = self.pools, self.cleared
+        if spoilt:
+            doubted = clients - cleared or clients
+            pools, cleared = _smallest({*pools, doubted}), cleared - doubted
+        return dataclasses.replace(
+            self,
+            pools=pools,
+            cleared=cleared,
+            burnt=(*self.burnt, clients),
+            weights=self.weights | frozenset(weights.items()),
+            chosen=frozenset(),
+        )
+
+    def opens(self, clients: Clients) -> Suspicion:
+        """A version was made of these clients' updates."""
+        pools = _smallest(pool - clients for pool in self.pools)
+        cleared = self.cleared | clients if pools else frozenset()
+        return Suspicion(pools, cleared, self.flawed)
+
+    def without(self, client: str) -> Suspicion:
+        """A client is left out of the run: what it is to blame for says nothing of others."""
+        pools = frozenset(pool for pool in self.pools if client not in pool)
+        cleared = self.cleared - {client} if pools else frozenset()
+        return dataclasses.replace(self, pools=pools, cleared=cleared)
+
+    def doubt(self, client: str) -> Suspicion:
+        """A holder found a flaw in what a client sent, too late."""
+        return dataclasses.replace(self, flawed=self.flawed | {client})
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whom to invite; nobody: `over` if nothing is left to try, else they are waited for."""
+
+    clients: Clients
+    reason: str
+    over: bool = False
+
+
+def choose(
+    state: Suspicion,
+    cut: Cut,
+    able: Clients,
+    live: Clients,
+    minimum: int,
+    most: int,
+    allowed: Allowed = lambda whole, part: True,
+) -> Choice:
+    """Whom the next round is for, while there is suspicion.
+
+    Args:
+        able: clients that may take part in this run; live: those of them that are here.
+        minimum, most: clients of a cohort.
+        allowed: of sets that follow a burnt one.
+    """
+    if state.burnt:
+        return _follow(state, cut, able, live & able, minimum, most, allowed)
+    return _divide(state, cut, live & able, minimum, most)
+
+
+def _follow(
+    state: Suspicion,
+    cut: Cut,
+    able: Clients,
+    live: Clients,
+    minimum: int,
+    most: int,
+    allowed: Allowed,
+) -> Choice:
+    """What may follow burnt cohorts of the same version."""
+    parts = {(whole, part) for whole in state.burnt for part in _parts(whole, cut, minimum)}
+    inner = {part for whole, part in parts if part <= able and allowed(whole, part)}
+    left = [part for part in inner if part not in state.burnt]
+    outside = frozenset(sorted(live - _union(state.burnt))[:most])
+    left += [outside] * (len(outside) >= minimum)
+    if not left and len(state.burnt) < MOST_TRIED:
+        whole = (each for each in set(state.burnt) if each <= able and allowed(each, each))
+        left = [each for each in whole if not cut(each, minimum)]
+    left = [each for each in left if state.passed.count(each) < MOST_TRIED]
+    if not left:
+        return Choice(frozenset(), "no other set of clients may make this version", over=True)
+    here = [each for each in left if each <= live]
+    if not here:
+        fewest = min([each - live for each in left], key=_order)
+        away = sorted(fewest)
+        return Choice(frozenset(), f"waits for {named(away)}, without whom no set may be tried")
+    tried = state.passed.count
+    best = min(here, key=lambda each: (_spoils(state, each), tried(each), *_rank(state, each)))
+    if best.isdisjoint(_union(state.burnt)):
+        return Choice(best, f"{len(best)} members that stood in no burnt cohort are invited")
+    return Choice(best, f"exactly {len(best)} members of a burnt cohort are invited")
+
+
+def _divide(state: Suspicion, cut: Cut, live: Clients, minimum: int, most: int) -> Choice:
+    """A cohort that can be followed by another if it burns: it has room for a half without fault,
+    or leaves as many clients outside."""
+    if len(live) < minimum:
+        return Choice(frozenset(), f"waits for members: {len(live)} of {minimum} are live")
+    trusted = sorted(live & state.cleared)
+    pools = sorted((pool & live for pool in state.pools if pool & live), key=_order)
+    if not pools:
+        clients = frozenset([*trusted, *sorted(live.difference(trusted))][:most])
+        return Choice(clients, f"{len(clients)} members are invited, no suspects of old are here")
+    pool = pools[0]
+    half = cut(pool, 1)[0] if len(pool) > 1 else pool
+    reason = f"{len(half)} of {len(pool)} suspects stand to the test"
+    all_cleared = half.union(trusted[: most - len(half)])
+    if len(all_cleared) >= 2 * minimum:
+        return Choice(all_cleared, f"{reason} among all who are cleared")
+    if len(live) >= 2 * minimum:
+        others = [*trusted, *sorted(live.difference(trusted, pool)), *sorted(pool - half)]
+        size = min(len(live) // 2, most)
+        return Choice(half.union(others[: size - len(half)]), f"{reason} in half of all members")
+    if len(trusted) >= minimum:
+        return Choice(
+            frozenset(trusted[:most]), f"too few for a test: without {named(sorted(pool))}"
+        )
+    return Choice(frozenset(sorted(live)[:most]), "too few for a test: all are invited")
+
+
+def closing(
+    state: Suspicion, here: Clients, minimum: int, deadline: bool, last: bool
+) -> Clients | None:
+    """Who makes the cohort of the open round, now that these are here; None: not yet, or nobody.
+
+    Args:
+        deadline, last: whether the round's deadline is over, and the last one.
+    """
+    if here >= state.chosen:
+        return state.chosen
+    if state.exact:
+        return None
+    sure = here if len(here) >= 2 * minimum else here & state.cleared
+    if deadline and len(sure) >= minimum:
+        return sure
+    return here if last and len(here) >= minimum else None
+
+
+# --- sets -------------------------------------------------------------------------
+
+
+def _parts(whole: Clients, cut: Cut, least: int) -> Iterator[Clients]:
+    """All sets that a set is cut into, without itself."""
+    for half in cut(whole, least):
+        yield half
+        yield from _parts(half, cut, least)
+
+
+def _spoils(state: Suspicion, clients: Clients) -> bool:
+    """Whether there is somebody among them who spoils cohorts, beyond doubt."""
+    return any(pool <= clients for pool in state.pools)
+
+
+def _smallest(sets: Iterable[Clients]) -> frozenset[Clients]:
+    """Those that are not empty, and have no other within."""
+    known = {each for each in sets if each}
+    return frozenset(each for each in known if not any(other < each for other in known))
+
+
+def _union(sets: Iterable[Clients]) -> Clients:
+    return frozenset[str]().union(*sets)
+
+
+def _order(clients: Clients) -> tuple[int, list[str]]:
+    return len(clients), sorted(clients)
+
+
+def _rank(state: Suspicion, clients: Clients) -> tuple[bool, int, list[str]]:
+    return not clients.isdisjoint(state.flawed), -len(clients), sorted(clients)

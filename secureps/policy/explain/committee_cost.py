@@ -1,0 +1,151 @@
+"""What a committee of key holders costs, and which ring its plan's sums lie in.
+
+Seeds, envelopes and answers belong to a key, whose length is the ring's degree whatever the
+model's: a holder's traffic grows with the clients of a cohort and not with the model. What must not
+live here: who must collude (`policy.explain.visibility`), and what updates cost
+(`policy.explain.explanation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.hardness import core_svp
+from secureps.crypto.ring import GUIDELINES_LOG_Q, HINTED_SIGMA, choose
+from secureps.errors import PlanRefused
+from secureps.model.layout import GroupLayout
+from secureps.policy.envelope_size import COEFFICIENT_BYTES, envelope_bytes, value_bytes
+from secureps.policy.explain.visibility import withstood
+from secureps.policy.plan import Plan
+
+RECEIPT_BYTES = 480
+"""Of a receipt as holders get it, without keys: names, digests, charge and signature, about."""
+TIMES_SENT = 2
+"""A holder gets a receipt when it comes, to look into its envelope, and with its cohort."""
+MOST_BITS = 24
+"""Of a group (`config.GroupSection`)."""
+SECURITY_BITS = 128
+SOURCE = "Security Guidelines for Implementing Homomorphic Encryption (2024), table 5.2"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitteeCost:
+    """Of one plan.
+
+    Args:
+        holders: n; threshold: t, who must agree.
+        withstood: corrupt holders that a malicious aggregator gains nothing by.
+        degree: N; modulus_bits: of q, and most_modulus_bits: what `source` allows for
+            `security_bits` against classical attacks. core_svp: bits of the primal attack on a key
+            of which a sum was opened, classical and quantum (`crypto.hardness`).
+        digits: values in a coefficient.
+        bits: the most that values could have, and capacity: the largest, at the same bytes a
+            value as the plan's.
+        submission: bytes of a submission for the committee: envelopes, commitments, correction.
+        down, up: bytes that a holder takes in and sends for a version of the largest cohorts.
+    """
+
+    holders: int
+    threshold: int
+    withstood: int
+    degree: int
+    modulus_bits: int
+    most_modulus_bits: int
+    security_bits: int
+    source: str
+    core_svp: tuple[float, float]
+    digits: int
+    bits: int
+    capacity: int
+    submission: int
+    down: int
+    up: int
+
+
+def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost | None:
+    """What the plan's committee costs for groups of these layouts; None without a committee."""
+    if plan.opening is not Opening.COMMITTEE:
+        return None
+    committee = plan.unnamed_committee
+    own = choose(plan.cipher_parameters)
+    ring, shared = own.ring, envelope_bytes(committee, own.ring.degree)
+    receipts = sum(plan.bounds(group.name).most * (RECEIPT_BYTES + shared) for group in groups)
+    return CommitteeCost(
+        holders=plan.holders,
+        threshold=plan.threshold,
+        withstood=withstood(plan.threshold, plan.holders),
+        degree=ring.degree,
+        modulus_bits=ring.modulus.bit_length(),
+        most_modulus_bits=GUIDELINES_LOG_Q[ring.degree],
+        security_bits=SECURITY_BITS,
+        source=SOURCE,
+        core_svp=core_svp(ring.degree, ring.modulus, HINTED_SIGMA),
+        digits=own.digits,
+        bits=_most_bits(plan),
+        capacity=_most_capacity(plan),
+        submission=shared,
+        down=TIMES_SENT * receipts,
+        up=len(groups) * ring.degree * COEFFICIENT_BYTES,
+    )
+
+
+def advice(plan: Plan) -> Iterator[str]:
+    """Bits or capacity that cost bytes, and what would cost fewer."""
+    if plan.opening is not Opening.COMMITTEE:
+        return
+    own = plan.cipher_parameters
+    now, bits = value_bytes(own), _bits(own.levels)
+    largest = max(plan.bounds(name).most for name in plan.all_groups) + plan.noisy_shards
+    tight = value_bytes(replace(own, capacity=largest))
+    if tight < now:
+        yield (
+            f"cipher.capacity: no cohort is larger than {largest}; that capacity would take "
+            f"{tight:.2f} bytes a value in place of {now:.2f}"
+        )
+    for fewer in range(bits - 1, max(1, bits - 3), -1):
+        less = value_bytes(replace(own, levels=_levels(fewer)))
+        if less < now:
+            yield (
+                f"bits: {fewer} would take {less:.2f} bytes a value in place of {now:.2f}, in "
+                f"steps {2 ** (bits - fewer)} times as large"
+            )
+            return
+
+
+def _levels(bits: int) -> int:
+    return 2 * ((1 << (bits - 1)) - 1)
+
+
+def _bits(levels: int) -> int:
+    return (levels // 2).bit_length() + 1
+
+
+def _fits(parameters: CipherParameters, capacity: int, levels: int) -> bool:
+    """Whether other parameters take no byte more."""
+    try:
+        other = replace(parameters, capacity=capacity, levels=levels)
+        return value_bytes(other) <= value_bytes(parameters)
+    except PlanRefused:
+        return False
+
+
+def _most_bits(plan: Plan) -> int:
+    own = plan.cipher_parameters
+    bits = _bits(own.levels)
+    while bits < MOST_BITS and _fits(own, own.capacity, _levels(bits + 1)):
+        bits += 1
+    return bits
+
+
+def _most_capacity(plan: Plan) -> int:
+    """By bisection: a larger capacity never takes fewer bytes."""
+    own = plan.cipher_parameters
+    fits, not_fits = own.capacity, 2 * own.capacity
+    while _fits(own, not_fits, own.levels):
+        fits, not_fits = not_fits, 2 * not_fits
+    while not_fits - fits > 1:
+        middle = (fits + not_fits) // 2
+        fits, not_fits = (middle, not_fits) if _fits(own, middle, own.levels) else (fits, middle)
+    return fits

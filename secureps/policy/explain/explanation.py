@@ -1,0 +1,480 @@
+"""What a plan means: who sees what, who must collude, what it spends and what it costs.
+
+Computed from the plan and the number of values in each group, by the same code that the
+parties run. What must not live here: how it looks (`run.check`), and any measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
+from secureps.config.serve import ServeSection
+from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.suite import cipher
+from secureps.messages.evaluation import EVALUATION
+from secureps.model.layout import GroupLayout
+from secureps.policy.counting import FEW_BITS, bits_left, by_public_number, shares_of
+from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
+from secureps.policy.explain.memory import FLOAT_BYTES, MemoryUse, Service, footprint
+from secureps.policy.explain.rule_text import RuleText, rule_words
+from secureps.policy.explain.visibility import Sight, collusion, sights, withstood
+from secureps.policy.plan import Plan
+from secureps.policy.spending import adjacency, planned, refuse_unaffordable
+
+POSSIBLE_BLOCK = 1 << 18
+"""Values of a block that wastes nothing under any cipher."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCost:
+    """What one group costs.
+
+    Args:
+        values: of the model in this group; blocks: how many they are cut into.
+        bits: of one integer; step: distance of two of them, in the model's units.
+        bytes_value: of one value on the wire.
+        cohort: members of the smallest and of the largest cohort that is opened.
+        bytes_up: of one client's update; ratio: to the same values as plain fp32.
+        bytes_down: of a version that a client pulls, at most.
+        bits_left: of `bits`, in the mean of a cohort of the smallest clients; None if it is not
+            known how many examples they have.
+    """
+
+    name: str
+    values: int
+    blocks: int
+    bits: int
+    step: float
+    bytes_value: float
+    cohort: tuple[int, int]
+    bytes_up: int
+    ratio: float
+    bytes_down: int
+    bits_left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What privacy spends and what its noise costs.
+
+    Args:
+        unit: what is protected; against: from whom, and what that rests on; in words.
+        epsilon_version, epsilon_run: of one client, at `delta`; infinite without noise.
+        budget: the epsilon at which a client stops.
+        versions: how many the budget allows, at most the plan's.
+        deviation: standard deviation of the noise on one coordinate of the smallest cohort's
+            mean update, in the model's units; by group. Empty if the plan does not tell.
+        noise: the same over what a clipped update has in a coordinate, clip / sqrt(values).
+        metrics: standard deviation of the noise on each metric of the smallest cohort's mean, in
+            the metric's units; beside it the metric's largest magnitude. Empty without noise.
+    """
+
+    unit: str
+    against: str
+    epsilon_version: float
+    epsilon_run: float
+    delta: float
+    budget: float
+    versions: int
+    deviation: Mapping[str, float]
+    noise: Mapping[str, float]
+    metrics: Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A sound plan, explained.
+
+    Args:
+        sights: by role.
+        collusion: everybody who can open a single update: one, or several who work together.
+        opened: what whoever opens one learns from it.
+        rules: of each group of the plan's file, in words.
+        price: None if nothing is private.
+        groups: costs, in the plan's order.
+        committee: what key holders cost; None where there is no committee.
+        shard: memory and disk of the shard that needs most.
+        remarks: what else to know before this plan is run.
+    """
+
+    name: str
+    versions: int
+    cipher: str
+    shards: int
+    sights: tuple[Sight, ...]
+    collusion: tuple[str, ...]
+    opened: str
+    rules: tuple[RuleText, ...]
+    price: Price | None
+    groups: tuple[GroupCost, ...]
+    committee: CommitteeCost | None
+    shard: MemoryUse
+    remarks: tuple[str, ...]
+
+
+def explain(
+    plan: Plan, sizes: Mapping[str, int], service: Service, examples: Sequence[int] = ()
+) -> Explanation:
+    """Explains a plan for a model with `sizes` values in each group (see `Layout`).
+
+    Args:
+        examples: how many each client has; empty if it is not known.
+    Raises:
+        PlanRefused: its budget allows no version.
+    """
+    sizes = {**sizes, EVALUATION: plan.metrics_count}
+    layout = tuple(_laid_out(plan, name, sizes[name]) for name in plan.all_groups)
+    numbers = _numbers(plan, examples)
+    price = _price(plan, sizes, numbers)
+    return Explanation(
+        name=plan.section.name,
+        versions=plan.section.versions,
+        cipher=plan.section.cipher.name,
+        shards=plan.section.shards,
+        sights=sights(plan),
+        collusion=collusion(plan),
+        opened=_opened(plan),
+        rules=rule_words(plan),
+        price=price,
+        groups=tuple(_cost(plan, group, numbers) for group in layout),
+        committee=committee_cost(plan, layout),
+        shard=footprint(plan, layout, service),
+        remarks=(*_short(plan, price), *_remarks(plan, layout), *_counting(plan, numbers)),
+    )
+
+
+def _numbers(plan: Plan, examples: Sequence[int]) -> tuple[int, ...]:
+    """By which number each client counts, ascending; empty if it is not known."""
+    privacy = plan.section.privacy
+    if isinstance(privacy, RecordPrivacySection) and by_public_number(plan.section):
+        most = max(plan.bounds(name).minimum for name in plan.all_groups)
+        return (privacy.records,) * most if privacy.records else ()
+    return tuple(sorted(examples))
+
+
+def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:
+    """Bits that are left in the mean of a group's smallest cohort, of the smallest clients."""
+    section, members = plan.group(name), plan.bounds(name).minimum
+    if section.weighting == "uniform":
+        return min(section.bits, bits_left(section.bits, members, members))
+    if name == EVALUATION or len(numbers) < members:
+        return None
+    shares = sum(shares_of(section, numbers)[:members])
+    return min(section.bits, bits_left(section.bits, shares, members))
+
+
+def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
+    """What small clients should know before they are beside large ones."""
+    for name in plan.groups:
+        left, section = _left(plan, name, numbers), plan.group(name)
+        if left is not None and left < FEW_BITS:
+            yield (
+                f"{_head(plan, name)}about {max(0.0, left):.1f} of {section.bits} bits are left in "
+                "a mean of the smallest clients: leave most_examples out, or take more bits"
+            )
+    privacy = plan.section.privacy
+    if not isinstance(privacy, RecordPrivacySection) or _rate(plan) is None:
+        return
+    if not numbers:
+        yield (
+            "how much noise an update has depends on how many records clients have, or count by: "
+            "it cannot be said without their script, or privacy.records"
+        )
+    elif numbers[0] != numbers[-1]:
+        for name in plan.groups:
+            least, most = (_record_noise(plan, name, way) for way in (numbers[::-1], numbers))
+            yield (
+                f"{_head(plan, name)}the noise above is that of a cohort of the smallest clients; "
+                f"it has a standard deviation of {least:.3g} to {most:.3g}, as the cohort is"
+            )
+
+
+def _laid_out(plan: Plan, name: str, values: int) -> GroupLayout:
+    slots = plan.weights(name).slots
+    return GroupLayout(name, (), values, plan.section.block_size - slots, None, slots)
+
+
+def _cost(plan: Plan, group: GroupLayout, numbers: Sequence[int]) -> GroupCost:
+    section, rule = plan.group(group.name), plan.bounds(group.name)
+    up = _bytes_up(plan.cipher_parameters, group)
+    return GroupCost(
+        name=group.name,
+        values=group.size,
+        blocks=group.blocks,
+        bits=section.bits,
+        step=plan.grid(group.name, group.size).step,
+        bytes_value=up / group.size,
+        cohort=(rule.minimum, rule.most),
+        bytes_up=up,
+        ratio=up / (FLOAT_BYTES * group.size),
+        bytes_down=FLOAT_BYTES * group.size,
+        bits_left=_left(plan, group.name, numbers),
+    )
+
+
+def _bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
+    adder = cipher(parameters).adder()
+    full, last = adder.block_bytes(group.slots(0)), group.slots(group.blocks - 1)
+    return (group.blocks - 1) * full + adder.block_bytes(last)
+
+
+def _opened(plan: Plan) -> str:
+    privacy = plan.section.privacy
+    if privacy is None:
+        return "the whole update: nothing protects it but the cipher"
+    if isinstance(privacy, RecordPrivacySection):
+        return "an update whose noise protects each record to the epsilon below, and nothing else"
+    if privacy.placement == "local":
+        return "an update whose own noise protects it to the epsilon below"
+    if privacy.placement == "aggregator":
+        return "the whole update, without noise: the shards add theirs to sums"
+    shares = max(plan.honest(name) for name in plan.groups) - 1
+    return f"an update with 1/{shares} of the noise's variance: hardly protected by itself"
+
+
+def _price(plan: Plan, sizes: Mapping[str, int], numbers: Sequence[int]) -> Price | None:
+    sizes = {**sizes, EVALUATION: plan.metrics_count}
+    privacy = plan.section.privacy
+    if privacy is None:
+        return None
+
+    def spends(versions: int) -> float:
+        return planned(plan, sizes, versions)
+
+    refuse_unaffordable(plan, sizes)
+    last = _last(plan)
+    allowed = next(v for v in range(last, 0, -1) if spends(v) <= privacy.budget)
+    client = isinstance(privacy, ClientPrivacySection)
+    deviation = {
+        name: plan.deviation(name, sizes[name]) if client else _record_noise(plan, name, numbers)
+        for name in (plan.groups if client or (_rate(plan) and numbers) else ())
+    }
+    return Price(
+        unit=_unit(plan),
+        against=_against(plan),
+        epsilon_version=spends(1),
+        epsilon_run=spends(last),
+        delta=privacy.delta,
+        budget=privacy.budget,
+        versions=allowed,
+        deviation=deviation,
+        noise={
+            name: sigma / (plan.group(name).clip / math.sqrt(sizes[name]))
+            for name, sigma in deviation.items()
+        },
+        metrics=_metrics(plan),
+    )
+
+
+def _last(plan: Plan) -> int:
+    """The last version of the group of which most are made."""
+    return max(plan.versions(name) for name in plan.groups)
+
+
+def _metrics(plan: Plan) -> dict[str, tuple[float, float]]:
+    evaluation = plan.section.evaluation
+    most = {} if evaluation is None else evaluation.metrics
+    return {name: (noise, most[name]) for name, noise in plan.metric_noise.items()}
+
+
+def _unit(plan: Plan) -> str:
+    privacy = plan.section.privacy
+    if not isinstance(privacy, RecordPrivacySection):
+        return adjacency(plan)
+    public = privacy.adjacency == "zero-out"
+    how = "how many a client has is public" if public else "a client counts by a public number"
+    return f"{adjacency(plan)} ({how})"
+
+
+def _against(plan: Plan) -> str:
+    privacy = plan.section.privacy
+    if not isinstance(privacy, ClientPrivacySection) or privacy.placement == "local":
+        return "everybody, whoever colludes: the noise is added at the client"
+    if privacy.placement == "aggregator":
+        return "everybody but the shards, which add the noise and know it"
+    least = ", ".join(
+        f"{plan.honest(name)} of them" if plan.only(name) else f"{plan.honest(name)} in {name}"
+        for name in plan.groups
+    )
+    return (
+        "whoever sees sums and models, while enough members of every cohort add their share of "
+        f"the noise and keep it to themselves ({least})"
+    )
+
+
+def _following(plan: Plan, name: str, values: int) -> str:
+    """What an adaptive clip does and costs."""
+    section, adaptive = plan.group(name), plan.adaptive(name)
+    assert adaptive is not None
+    error = plan.deviation(name, values) / (2 * adaptive.indicator)
+    return (
+        f"{_head(plan, name)}the clip begins at {section.clip:g} and moves until "
+        f"{adaptive.quantile:g} of the updates are shorter; that they are counted makes the noise "
+        f"{adaptive.cost - 1:.1%} larger than a fixed clip's, and noise on the count of the "
+        f"smallest cohort has a standard deviation of {error:.2f} of it; the noise above is that "
+        f"of the first clip, and in proportion to it"
+    )
+
+
+def _rate(plan: Plan) -> float | None:
+    """The learning rate of local training; None if the plan names none that is above 0."""
+    rate = plan.section.training.get("lr")
+    sound = isinstance(rate, int | float) and math.isfinite(rate) and rate > 0
+    return float(rate) if sound and rate is not None else None
+
+
+def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
+    """Standard deviation of DP-SGD's noise on a coordinate of the smallest cohort's mean.
+
+    Each step moves a value by lr sigma C N(0, 1) / (q n) (Abadi et al. 2016, Algorithm 1), of a
+    client that counts by n records. Steps and clients are independent. Without momentum, which
+    would add to it.
+
+    Args:
+        numbers: by which clients count, at least one: the cohort is of the first of them.
+    """
+    section, privacy = plan.group(name), plan.section.privacy
+    assert isinstance(privacy, RecordPrivacySection)
+    steps = int(plan.section.training["local_steps"])
+    rate = _rate(plan)
+    assert rate is not None
+    step = rate * privacy.noise_multiplier * privacy.max_grad_norm / privacy.sample_rate
+    cohort = (*numbers, *[numbers[-1]] * plan.bounds(name).minimum)[: plan.bounds(name).minimum]
+    shares = shares_of(section, cohort)
+    parts = [share / number for share, number in zip(shares, cohort, strict=True)]
+    return step * math.sqrt(steps) * math.hypot(*parts) / sum(shares)
+
+
+def _evaluation_remarks(plan: Plan) -> list[str]:
+    """Who sees what of held-out records, and what covers them."""
+    evaluation, privacy = plan.section.evaluation, plan.section.privacy
+    if evaluation is None:
+        return []
+    names, count = ", ".join(sorted(evaluation.metrics)), len(plan.evaluated)
+    if plan.evaluator:
+        return [
+            f"evaluation: {plan.evaluator} judges {count} versions on held-out records and tells "
+            f"the coordinator {names} in the clear; it does not train, and no epsilon covers its "
+            "records"
+        ]
+    least = plan.bounds(EVALUATION).minimum
+    seen = (
+        f"evaluation: of {count} versions everybody sees {names}, each a mean over at least "
+        f"{least} client{'' if least == 1 else 's'}"
+    )
+    if isinstance(privacy, ClientPrivacySection):
+        return [f"{seen}; each evaluation has noise and is charged like another update"]
+    sealed = plan.opening is not Opening.NOTHING
+    protection = "the encrypted sum" if sealed else "nothing, in the clear,"
+    return [
+        f"{seen}, exact: {protection} protects a single client's, and no epsilon covers held-out "
+        "records; a client with --budget sends none"
+    ]
+
+
+def _short(plan: Plan, price: Price | None) -> Iterator[str]:
+    """What is odd about budget and delta."""
+    if price is None:
+        return
+    if price.versions < _last(plan):
+        yield (
+            f"the budget ends the run after {price.versions} of {_last(plan)} versions: "
+            f"all of them spend epsilon {price.epsilon_run:.3f}"
+        )
+    if price.delta > LARGE_DELTA:
+        yield (
+            f"delta {price.delta:g} is large: with about this probability the promise of epsilon "
+            "does not hold; take less than one over the number of those protected"
+        )
+
+
+LARGE_DELTA = 1e-3
+"""What no epsilon should be stated at."""
+
+
+def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
+    section, sealed = plan.section, plan.holders > 0
+    remarks, full = [], False
+    if section.privacy is None:
+        remarks.append("no privacy: sums and models may give records away; add a [privacy] section")
+    remarks += _evaluation_remarks(plan)
+    if not sealed:
+        remarks.append("no encryption: only for runs whose shards may read every update")
+    for group in _one_of_each(plan, layout):
+        if group.name != EVALUATION:
+            remarks += (wasted := tuple(_wasted(plan, group)))
+            full |= not wasted
+        rule, head = plan.bounds(group.name), _head(plan, group.name)
+        if sealed and rule.minimum < OPENED:
+            remarks.append(
+                f"{head}a cohort may have {rule.minimum} members, and a key holder "
+                f"takes part for {OPENED} or more unless its operator sets its own minimum lower"
+            )
+        if plan.honest(group.name) > 1:
+            remarks.append(
+                f"{head}epsilon holds while at least {plan.honest(group.name)} "
+                f"members of every cohort, the smallest of which has {rule.minimum}, add their "
+                "share of the noise"
+            )
+        if plan.adaptive(group.name):
+            remarks.append(_following(plan, group.name, group.size))
+    if isinstance(section.privacy, RecordPrivacySection) and _rate(plan) is None:
+        remarks.append(
+            "training.lr is no number above 0: how much noise an update has cannot be said before "
+            "the script is run, which takes its own default, or refuses"
+        )
+    if isinstance(section.privacy, RecordPrivacySection) and section.training.get("momentum"):
+        # under client-level privacy noise comes after training, which it does not go through
+        remarks.append("momentum adds to the noise, which is stated without it")
+    if full:  # fewer bits leave a ciphertext that is partly empty as large as it is
+        remarks += advice(plan)
+    if plan.opening is Opening.COMMITTEE and withstood(plan.threshold, plan.holders) == 0:
+        remarks.append(
+            f"{plan.threshold} of {plan.holders} key holders withstand an aggregator that keeps "
+            "to the protocol, and none that is malicious together with one of them; 3 of 4 do"
+        )
+    blocks = [group.blocks for group in layout if group.name != EVALUATION]
+    if section.shards > 1 and sum(blocks) < section.shards:
+        remarks.append("the model has fewer blocks than shards: some shards will have no work")
+    return tuple(remarks)
+
+
+def _one_of_each(plan: Plan, layout: Sequence[GroupLayout]) -> Iterator[GroupLayout]:
+    """Of the row-blocks of a table the first: what is to be said of them is the same."""
+    known: set[str] = set()
+    for group in layout:
+        name = plan.group(group.name).name
+        if name not in known:
+            known.add(name)
+            yield group
+
+
+def _head(plan: Plan, name: str) -> str:
+    """Before a remark on a group; nothing where there is but one."""
+    return "" if plan.only(name) else f"group {name}: "
+
+
+OPENED = ServeSection.model_fields["minimum"].default
+"""Members of the smallest cohort that a holder opens where its operator says nothing."""
+
+
+def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
+    """Says where ciphertexts are sent that are far from full."""
+    up = _bytes_up(plan.cipher_parameters, group)
+    possible = replace(plan.cipher_parameters, slots=POSSIBLE_BLOCK)
+    larger = _bytes_up(possible, replace(group, block_values=POSSIBLE_BLOCK - group.weight_slots))
+    best = cipher(possible).adder().block_bytes(POSSIBLE_BLOCK) / POSSIBLE_BLOCK
+    if up > 1.2 * larger:
+        yield (
+            f"{_head(plan, group.name)}blocks of {plan.section.block_size} values leave "
+            f"ciphertexts partly empty, {up:,} bytes an update where {larger:,} would do: raise "
+            "block_size"
+        )
+    elif up > 1.5 * best * group.size:
+        yield (
+            f"{_head(plan, group.name)}{group.size:,} values do not fill a ciphertext: "
+            f"{up / group.size:.0f} bytes a value, where large models need {best:.0f}"
+        )

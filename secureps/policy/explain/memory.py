@@ -1,0 +1,118 @@
+"""How much memory and disk a shard takes, from the plan and how it is served.
+
+Covers what is resident in one shard's process at its worst moment:
+
+    program       Python and what a server imports, before the first block
+    state         three versions (the last, the newest, and the one being made) of the values and
+                  of the optimizer's vectors, float32, of the blocks that lie on the busiest shard
+    work          on one block: its sum with a member's ciphertext and the finished copy, or the
+                  opened sum, the mean and the step, whichever is more
+    uploads       as many blocks, and pieces of them, as threads take in at once
+    connections   what gRPC holds of every client's uploads: fixed for a connection and for a stream
+
+An estimate: not all of it falls together, and allocators keep some of what was freed. Not
+covered: the page cache of files, the operating system, other processes, and shards of unequal
+weight. `benchmarks.memory` sets it beside what is measured;
+`tests/processes/test_shard_memory.py` asserts that they agree within half. What must not live
+here: measuring, and limits that servers keep (they are arguments).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from secureps.crypto.suite import cipher
+from secureps.model.layout import GroupLayout
+from secureps.model.placement import place_group
+from secureps.policy.plan import Plan
+
+FLOAT_BYTES = 4
+VERSIONS = 3
+STEP_BYTES = 40
+"""Of a value while a block is stepped: the opened sum (int64), two float64 on the way to the mean,
+and the vectors that the busiest optimizer, Adam, needs meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a plan does not say about the shards that serve it.
+
+    Args:
+        shards: names, for placement; all of the same weight.
+        clients: connected to each of them at once.
+        program: bytes of a shard's process that has no model yet.
+        connection: bytes of buffers of one client's connection, and `stream` of each of its
+            uploads, if it sends as much.
+        threads: that take uploads in, on a shard; `streams`: that one client sends by.
+        piece: bytes of an upload that are on their way into a block.
+        in_flight: bytes of blocks that are taken in at once, at most.
+    """
+
+    shards: tuple[str, ...]
+    clients: int
+    program: int
+    connection: int
+    stream: int
+    threads: int
+    streams: int
+    piece: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of the shard that needs most; see the module's docstring.
+
+    Args:
+        clients: that are connected.
+        memory: resident at the peak: the sum of the five that follow.
+        disk: of updates in its spool, while the largest cohort of every group is open.
+    """
+
+    clients: int
+    memory: int
+    program: int
+    state: int
+    work: int
+    uploads: int
+    connections: int
+    disk: int
+
+
+def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse:
+    """Predicts for the groups of a model's layout."""
+    adder = cipher(plan.cipher_parameters).adder()
+    nodes = dict.fromkeys(service.shards, 1.0)
+    state, sent, disk, held = (dict.fromkeys(service.shards, 0) for _ in range(4))
+    work = largest = 0
+    for group in groups:
+        most = plan.bounds(group.name).most
+        remembered = plan.optimizer(group.name).init(np.zeros(1, np.float32)).slots
+        for block, shard in enumerate(place_group(group.name, group.blocks, nodes)):
+            slots = group.slots(block)
+            sealed, total = adder.block_bytes(slots), adder.total_bytes(slots)
+            values = slots - group.weight_slots
+            state[shard] += VERSIONS * FLOAT_BYTES * (1 + len(remembered)) * values
+            sent[shard] += sealed
+            disk[shard] += most * sealed
+            held[shard] += 1
+            work = max(work, 2 * total + sealed, STEP_BYTES * slots)
+            largest = max(largest, sealed)
+    busiest = max(service.shards, key=lambda shard: state[shard])
+    streams = min(service.streams, held[busiest])
+    at_once = min(service.threads, service.clients * streams)
+    waiting = min(service.connection + streams * service.stream, sent[busiest])
+    parts = {
+        "program": service.program,
+        "state": state[busiest],
+        "work": work,
+        "uploads": min(at_once * largest, service.in_flight)
+        + at_once * min(largest, service.piece),
+        "connections": service.clients * waiting,
+    }
+    return MemoryUse(
+        clients=service.clients, memory=sum(parts.values()), disk=max(disk.values()), **parts
+    )

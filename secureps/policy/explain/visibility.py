@@ -1,0 +1,100 @@
+"""Who sees what under a plan, and who must work together to open a single update.
+
+What must not live here: what privacy's noise still hides from them (`policy.explain.explanation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from secureps.crypto.cipher import Opening
+from secureps.policy.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one role sees and never sees, as long as it keeps to the protocol."""
+
+    role: str
+    sees: str
+    never: str
+
+
+def sights(plan: Plan) -> tuple[Sight, ...]:
+    """Every role's."""
+    noise = ", its own noise" if plan.noisy_shards else ""
+    keys = "; sums of one-time keys" if plan.opening is Opening.COMMITTEE else ""
+    rows = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
+    coordinator = Sight(
+        "coordinator",
+        f"who takes part, when, how large; receipts; charges{keys}{rows}",
+        "updates, sums, models",
+    )
+    client = Sight("client", "its own records, published models", "another client's update")
+    if plan.opening is Opening.NOTHING:
+        shard = Sight("shard", f"every client's update, sums, the model{noise}{rows}", "records")
+        return client, coordinator, shard
+    held = f"ciphertexts, the sum of each cohort, the model{noise}{rows}"
+    shard = Sight("shard", held, "a single update")
+    if plan.opening is Opening.HOLDER:
+        seen = f"receipts, cohort lists, every opened sum{rows}"
+        return client, coordinator, shard, Sight("key holder", seen, "ciphertexts, models")
+    seen = f"its seeds of one-time keys, receipts, cohort lists{rows}"
+    never = "ciphertexts, updates, sums of them, models"
+    role = f"key holder, each of {plan.holders}"
+    return client, coordinator, shard, Sight(role, seen, never)
+
+
+def withstood(threshold: int, holders: int) -> int:
+    """How many corrupt key holders a malicious aggregator gains nothing by: min(t - 1, 2t - n - 1).
+
+    With t of them it has every key. With 2t - n or more it shows two cohorts that differ in one
+    client to two groups of honest holders that share nobody: n - f of them are enough for two
+    times t - f, and no honest one sees both.
+    """
+    return min(threshold - 1, 2 * threshold - holders - 1)
+
+
+def collusion(plan: Plan) -> tuple[str, ...]:
+    """Everybody who can open a single update: one, or several who work together."""
+    if plan.opening is Opening.NOTHING:
+        return ("any shard alone: it reads every update",)
+    least = min(plan.bounds(name).minimum for name in plan.all_groups)
+    seen = "a shard, which knows its noise" if plan.noisy_shards else "whoever sees sums or models"
+    who = _committees(plan) if plan.opening is Opening.COMMITTEE else _holders()
+    return (
+        *who,
+        f"all but one of a cohort's clients (at least {least - 1}) together with {seen}",
+        _issuers(plan),
+    )
+
+
+def _holders() -> Iterator[str]:
+    yield "the aggregator (a shard suffices) together with the key holder"
+    yield (
+        "a malicious shard alone, if it gives the holder one ciphertext in place of a sum and "
+        "reads what comes back"
+    )
+
+
+def _committees(plan: Plan) -> Iterator[str]:
+    t, n = plan.threshold, plan.holders
+    quorum = f"any {t} of the {n} key holders" if t < n else f"all key holders, who are {n}"
+    yield f"the aggregator (a shard suffices) together with {quorum}"
+    few = withstood(t, n) + 1
+    if few < t:
+        whom = "any one key holder" if few == 1 else f"any {few} key holders"
+        yield (
+            f"a malicious aggregator together with {whom}: it has the others open two sums that "
+            "differ in one client, each before a group of its own, and subtracts"
+        )
+
+
+def _issuers(plan: Plan) -> str:
+    if plan.opening is Opening.HOLDER:
+        return "whoever issued the keys and kept the holder's, together with a shard"
+    return (
+        f"whoever issued the keys, if it kept those of {plan.threshold} key holders or invents "
+        "clients that do not exist, together with a shard"
+    )

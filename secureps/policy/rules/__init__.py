@@ -1,0 +1,1 @@
+"""Rules: when a cohort closes, of whose updates, with which weights."""

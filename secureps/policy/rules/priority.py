@@ -1,0 +1,106 @@
+"""Which K of the waiting updates make the next version: those of the highest score.
+
+    key = score - arrived / ageing
+
+is fixed when an update arrives, and the K largest keys are taken once a pool of updates waits.
+`ageing` seconds of waiting count as much as 1 of score, so nothing starves: with scores that
+differ by at most R, an update that has waited R * ageing seconds comes before everything that
+arrives from then on, and is summed within 1 + P // K versions if P came before it (or dropped, if
+it grows too stale meanwhile: R is no more than the largest staleness where freshness is the
+score). Weights and staleness are those of `policy.rules.buffered`.
+
+Scores: "freshness" (the base version), "magnitude" (what clients declare of their updates'
+sizes, coarse: it leaks that much), or a function of the user's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from secureps.errors import PlanRefused
+from secureps.policy.rules.buffered import Buffered
+from secureps.policy.rules.rule import Admission, Arrival, Decision, Drop, RuleState, too_stale
+
+Score = Callable[[Arrival], float]
+
+LARGEST = 15
+"""What a client declares of the largest update there may be."""
+
+
+def freshness(arrival: Arrival) -> float:
+    """The base version: the newest comes first."""
+    return float(arrival.version)
+
+
+def magnitude(arrival: Arrival) -> float:
+    """What the client declared: the largest comes first; who declared nothing, last."""
+    return float(arrival.magnitude if arrival.magnitude is not None else 0)
+
+
+def declared(norm: float, most: float) -> int:
+    """What a client declares of an update of this L2 norm, of which `most` is the largest: 0 to 15.
+
+    Half-octaves below the largest: 15 - 2 log2(most / norm), rounded and at least 0.
+    """
+    if norm <= 0 or most <= 0:
+        return 0
+    return max(0, min(LARGEST, round(LARGEST - 2 * math.log2(most / norm))))
+
+
+SCORES: dict[str, Score] = {"freshness": freshness, "magnitude": magnitude}
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """The best K of a pool.
+
+    Args:
+        buffered: how many make a version, and everything else.
+        pool: updates that must wait before any are chosen; pool >= K.
+        score: of an update; finite, and the same whenever it is asked.
+        ageing: seconds of waiting that count as much as 1 of score.
+    """
+
+    buffered: Buffered
+    pool: int
+    score: Score
+    ageing: float
+    rounds: bool = False
+
+    @property
+    def minimum(self) -> int:
+        return self.buffered.minimum
+
+    def enter(self, state: RuleState) -> int:
+        return self.buffered.enter(state)
+
+    def admit(self, now: float, member: str, state: RuleState) -> Admission:
+        return self.buffered.admit(now, member, state)
+
+    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+        buffered = self.buffered
+        if stale := too_stale(arrivals, state.version, buffered.max_staleness):
+            return stale
+        if older := superseded(arrivals):
+            return older
+        ready = sorted(arrivals, key=self.key, reverse=True)
+        if len(ready) >= self.pool:
+            reason = f"the best {buffered.buffer} of {len(ready)} updates"
+            return buffered.close(ready[: buffered.buffer], state, reason)
+        return buffered.wait(now, ready, self.pool, state)
+
+    def key(self, arrival: Arrival) -> tuple[float, str]:
+        """What it is ordered by; PlanRefused if the user's score is no number."""
+        score = self.score(arrival)
+        if not math.isfinite(score):
+            raise PlanRefused(f"rule.score: the score of {arrival.id} is {score}, not finite")
+        return score - arrival.at / self.ageing, arrival.id.client
+
+
+def superseded(arrivals: tuple[Arrival, ...]) -> Drop | None:
+    """The older updates of clients that have sent newer ones: the newest alone is chosen from."""
+    newest = {arrival.id.client: arrival for arrival in arrivals}
+    ids = tuple(a.id for a in arrivals if newest[a.id.client] is not a)
+    return Drop(ids, "a newer update of the same client is here") if ids else None

@@ -1,0 +1,233 @@
+"""From a rule's section to the rule, and to what every party may rely on whatever the rule does.
+
+`bounds` follows from the plan's text alone: all parties compute it, and nothing that a rule
+decides goes beyond it (`refuse_close`). The rule itself is made at the coordinator: one of a
+user's is imported there and nowhere else, for no client runs code because a plan names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import cast
+
+from secureps.config.plan import (
+    AsyncSection,
+    BufferedSection,
+    OwnRuleSection,
+    PrioritySection,
+    RuleSection,
+    SspSection,
+    SyncSection,
+)
+from secureps.errors import PlanRefused, Refused
+from secureps.messages.submission import Member, SubmissionId
+from secureps.policy.cohorts.overlap import check_weights
+from secureps.policy.cohorts.weights import FULL
+from secureps.policy.rules.buffered import Buffered
+from secureps.policy.rules.priority import SCORES, Priority, Score
+from secureps.policy.rules.rule import Rule
+from secureps.policy.rules.ssp import Ssp
+from secureps.policy.rules.sync import Sync
+from secureps.policy.rules.user_rule import Guarded, imported, own_rule
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What no cohort of a group exceeds.
+
+    Args:
+        minimum: fewest members that are opened; most: most members of a cohort.
+        most_weight: of one member; start: live members that anything waits for.
+        stale: versions that a member's base may be behind the newest.
+        rounds: whether members are asked together, for one round.
+        ahead: updates that a member may send beyond one for each version that is made, and so the
+            last step of a base version (`policy.rules.rule.Base`).
+    """
+
+    minimum: int
+    most: int
+    most_weight: int
+    start: int
+    stale: int
+    rounds: bool = False
+    ahead: int = 0
+
+    @property
+    def total(self) -> int:
+        """The largest total weight."""
+        return self.most * self.most_weight
+
+
+def bounds(section: RuleSection, room: int) -> Bounds:
+    """Of a rule whose cohorts have room for this total weight."""
+    match section:
+        case SyncSection():
+            start = section.start if section.start is not None else section.quorum
+            return Bounds(section.minimum, _or(section.most, room), 1, start, 0, True)
+        case SspSection():
+            least, slack = section.minimum, section.slack
+            most = _or(section.most, room)
+            return Bounds(least, most, 1, least, 2 * slack + 1, ahead=slack)
+        case BufferedSection() | PrioritySection():
+            fades = section.power > 0 and section.max_staleness > 0
+            weight = FULL if fades else 1
+            least, stale = section.minimum, section.max_staleness
+            return Bounds(least, section.buffer, weight, least, stale)
+        case AsyncSection():
+            return Bounds(1, 1, 1, 1, section.max_staleness)
+        case OwnRuleSection(most_weight=weight):
+            most = _or(section.most, room // weight)
+            stale = section.max_staleness
+            return Bounds(section.minimum, most, weight, section.minimum, stale, ahead=stale)
+
+
+def build_rule(section: RuleSection, room: int) -> Rule:
+    """The rule that a section names.
+
+    Raises:
+        PlanRefused: a rule or score of the user's cannot be imported, or made.
+    """
+    own = bounds(section, room)
+    match section:
+        case SyncSection():
+            return Sync(
+                quorum=section.quorum,
+                minimum=section.minimum,
+                start=own.start,
+                most=own.most,
+                deadline=section.deadline,
+                extensions=section.extensions,
+                fraction=section.fraction,
+            )
+        case SspSection():
+            return Ssp(section.slack, section.minimum, own.most, own.stale, section.deadline)
+        case BufferedSection() | AsyncSection():
+            return _buffered(section, own)
+        case PrioritySection():
+            pool = section.pool if section.pool is not None else 2 * section.buffer
+            known = SCORES.get(section.score)
+            score = known or cast(Score, imported("rule.score", section.score, SCORES))
+            made = Priority(_buffered(section, own), pool, score, section.ageing)
+            return made if known else Guarded(section.score, made, own.minimum, own.stale)
+        case OwnRuleSection():
+            return own_rule(section, own.minimum, own.stale)
+
+
+def refuse_rule(section: RuleSection, capacity: int, sealed: bool, noisy_shards: bool) -> None:
+    """Refuses numbers that clash.
+
+    Args:
+        capacity: the cipher's; sealed: whether it hides anything.
+        noisy_shards: whether shards' noise takes 1 of it.
+    Raises:
+        PlanRefused: says which, and what to do.
+    """
+    own = bounds(section, capacity - noisy_shards)
+    if sealed and isinstance(section, AsyncSection):
+        raise PlanRefused(
+            'rule "async" opens every update alone, which under encryption would hide nothing: '
+            'take "buffered", or cipher "plain"'
+        )
+    if sealed and own.minimum < 2:
+        raise PlanRefused(
+            f"rule.minimum = {own.minimum}: the sum of a cohort of one is that "
+            "client's update, open to whoever sees sums: under encryption it is at least 2"
+        )
+    if isinstance(section, SyncSection):
+        _refuse_rounds(section, own)
+    elif own.most < own.minimum:
+        key = "most" if isinstance(section, SspSection | OwnRuleSection) else "buffer"
+        raise PlanRefused(
+            f"rule.{key} = {own.most} is below the minimum cohort of {own.minimum}: no cohort "
+            "would ever be opened"
+        )
+    if isinstance(section, PrioritySection) and (section.pool or own.most) < section.buffer:
+        raise PlanRefused(
+            f"rule.pool = {section.pool}: {section.buffer} are chosen of them; raise it"
+        )
+    if own.total > capacity - noisy_shards:
+        noise = ", of which the shards' noise takes 1" if noisy_shards else ""
+        each = f" members of weight up to {own.most_weight}" if own.most_weight > 1 else ""
+        raise PlanRefused(
+            f"a cohort of {own.most}{each} exceeds the cipher's capacity of "
+            f"{capacity}{noise}; raise cipher.capacity to {own.total + noisy_shards} or make "
+            "cohorts smaller"
+        )
+
+
+def _refuse_rounds(section: SyncSection, own: Bounds) -> None:
+    if section.minimum > section.quorum:
+        raise PlanRefused(
+            f"the quorum {section.quorum} is below the minimum cohort {section.minimum}; "
+            "such a cohort would never be opened"
+        )
+    if own.start < section.quorum:
+        raise PlanRefused(
+            f"a round would open with {own.start} members and could never reach its "
+            f"quorum of {section.quorum}"
+        )
+    if section.fraction < 1:
+        if own.most < section.quorum:
+            raise PlanRefused(
+                f"at most {own.most} members are invited, below the quorum of {section.quorum}"
+            )
+    elif own.most < own.start:
+        raise PlanRefused(
+            f"at most {own.most} members are invited, but a round waits for {own.start}"
+        )
+
+
+def refuse_close(
+    members: tuple[Member, ...],
+    here: Collection[SubmissionId],
+    version: int,
+    own: Bounds,
+    sealed: bool,
+) -> str:
+    """Why these may not be a cohort, whatever rule says so; empty if they may.
+
+    What a client sent before an update that is summed is over for ever: no holder opens it.
+
+    Args:
+        here: what has arrived; version: the newest; sealed: whether the cipher hides anything.
+    """
+    ids = [member.id for member in members]
+    if len(members) < own.minimum:
+        return f"{len(members)} members are fewer than the minimum cohort of {own.minimum}"
+    if len({id.client for id in ids}) < len(ids) or not set(ids) <= set(here):
+        return "a client stands in it twice, or with what is not here"
+    oldest: dict[str, int] = {}
+    for id in here:
+        oldest[id.client] = min(id.sequence, oldest.get(id.client, id.sequence))
+    if late := [id for id in ids if id.sequence > oldest[id.client]]:
+        return f"{late[0]} is in it before an older update of its client, which is to be dropped"
+    if version - min(member.version for member in members) > own.stale:
+        return f"one of its bases is more than {own.stale} versions behind version {version}"
+    weights = [member.weight for member in members]
+    if len(members) > own.most or max(weights) > own.most_weight or min(weights) < 1:
+        return (
+            f"{len(members)} members of weights up to {max(weights)} exceed the plan's "
+            f"{own.most} of {own.most_weight}"
+        )
+    if sealed:
+        try:
+            check_weights(weights, own.minimum)
+        except Refused as error:
+            return str(error)
+    return ""
+
+
+def _buffered(section: BufferedSection | AsyncSection | PrioritySection, own: Bounds) -> Buffered:
+    return Buffered(
+        buffer=own.most,
+        minimum=own.minimum,
+        max_staleness=section.max_staleness,
+        power=0.0 if isinstance(section, AsyncSection) else section.power,
+        concurrency=_or(section.concurrency, 1 << 30),
+        deadline=section.deadline,
+    )
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given

@@ -1,0 +1,111 @@
+"""The synchronous rule: a cohort is invited per version and closes together.
+
+Where not all take part, each version draws its members anew (`RuleState.places`).
+It closes when all invited have arrived, or at the deadline with at least the quorum.
+With fewer the deadline is extended; after the last extension it closes with at least
+the minimum cohort, or gives the round up without opening anything (federated averaging
+in rounds: McMahan et al. 2017; over-selection and deadlines: Bonawitz et al. 2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.submission import Member
+from secureps.policy.rules.rule import (
+    Admission,
+    Admit,
+    Arrival,
+    Close,
+    Drop,
+    Extend,
+    RuleState,
+    Wait,
+    named,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """One version per round.
+
+    Args:
+        quorum: arrivals that suffice at the deadline.
+        minimum: fewest members that are ever opened; minimum <= quorum.
+        start: live members that a round waits for before it opens.
+        most: members invited at most.
+        deadline: seconds from opening to the deadline; each extension adds as much.
+        extensions: how often it may be moved.
+        fraction: of the live members that are invited, rounded down, but as many as the quorum.
+    """
+
+    quorum: int
+    minimum: int
+    start: int
+    most: int
+    deadline: float
+    extensions: int
+    fraction: float = 1.0
+    rounds: bool = True
+
+    def enter(self, state: RuleState) -> int:
+        return 0
+
+    def admit(self, now: float, member: str, state: RuleState) -> Admission:
+        if state.opened_at is not None:
+            if member in state.invited:
+                return Admit(f"invited to version {state.version + 1}")
+            return Wait(None, f"joins after version {state.version + 1}, whose round is open")
+        start = max(self.start - state.left_out, self.minimum)
+        if len(state.live) < start:
+            text = f"waits for members: {len(state.live)} of {start} are live"
+            return Wait(None, text, everybody=True)
+        invited = self.invited(len(state.live))
+        if state.places.get(member, invited) >= invited:
+            return Wait(None, f"{invited} others are drawn for version {state.version + 1}")
+        return Admit(f"invited to version {state.version + 1}")
+
+    def invited(self, live: int) -> int:
+        """How many of the live members are invited."""
+        share = max(int(live * self.fraction), self.quorum, self.minimum)
+        return min(live, share, self.most)
+
+    def decide(
+        self, now: float, arrivals: tuple[Arrival, ...], state: RuleState
+    ) -> Close | Wait | Extend | Drop:
+        if state.opened_at is None:
+            return Wait(None, "no round is open")
+        here = {arrival.id.client for arrival in arrivals}
+        late = sorted(state.invited - here)
+        count = f"{len(here)} of {len(state.invited)}"
+        until = state.opened_at + self.deadline * (1 + state.extensions)
+        if not late and len(here) >= self.minimum:
+            return self._close(arrivals, f"all {len(here)} invited have arrived")
+        if now < until:
+            if late:
+                return Wait(until, f"{count} have arrived; waits for {named(late)}")
+            return Wait(until, f"{count} have arrived, the minimum cohort is {self.minimum}")
+        if len(here) >= max(self.quorum, self.minimum):
+            return self._close(arrivals, f"deadline: {count} have arrived, quorum {self.quorum}")
+        if state.extensions < self.extensions:
+            return Extend(
+                until + self.deadline,
+                f"deadline: {count} have arrived, quorum {self.quorum}; extension "
+                f"{state.extensions + 1} of {self.extensions}",
+            )
+        if len(here) >= self.minimum:
+            return self._close(
+                arrivals,
+                f"last deadline: {count} have arrived, enough for the minimum cohort "
+                f"of {self.minimum}",
+            )
+        return Drop(
+            tuple(sorted(arrival.id for arrival in arrivals)),
+            f"given up: {count} have arrived after the last extension, the minimum cohort "
+            f"is {self.minimum}; nothing was opened",
+        )
+
+    @staticmethod
+    def _close(arrivals: tuple[Arrival, ...], reason: str) -> Close:
+        members = sorted(arrivals, key=lambda arrival: arrival.id)
+        return Close(tuple(Member(a.id, 1, a.version) for a in members), reason)

@@ -1,0 +1,178 @@
+"""A rule of the user's: imported at the coordinator, and never believed.
+
+Whatever its class does, what comes out is an answer of `policy.rules.rule` or a `RuleFailed` that
+says what is wrong with it, on which the run ends in order. What must not live here: what a cohort
+may be (`policy.rules.registry.refuse_close`, which holds for every rule), and any rule of our
+own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, cast
+
+from secureps.config.plan import OwnRuleSection
+from secureps.crypto.cipher import WEIGHTS
+from secureps.errors import PlanRefused, RuleFailed, SecurepsError
+from secureps.messages.submission import Member
+from secureps.policy.rules.rule import (
+    Admission,
+    Admit,
+    Arrival,
+    Close,
+    Decision,
+    Drop,
+    Refuse,
+    Rule,
+    RuleState,
+    Wait,
+    too_stale,
+)
+from secureps.tracebacks import told, where
+from secureps.wording import meant
+
+log = logging.getLogger("secureps")
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """Another rule, every answer of which is looked at.
+
+    Args:
+        name: of the user's class or function; rule: what it made.
+        stale: versions that a base may be behind; older updates are dropped before it is asked.
+    """
+
+    name: str
+    rule: Rule
+    minimum: int
+    stale: int
+    rounds: bool = False
+
+    def enter(self, state: RuleState) -> int:
+        clock = self._asked("enter", _frozen(state))
+        if type(clock) is not int or clock < 0:
+            raise self._wrong("enter", clock, "a clock is a whole number from 0 on")
+        return clock
+
+    def admit(self, now: float, member: str, state: RuleState) -> Admission:
+        answer = self._asked("admit", now, member, _frozen(state))
+        if not isinstance(answer, Admit | Wait | Refuse):
+            raise self._wrong("admit", answer, "Admit, Wait or Refuse is wanted")
+        self._check_reason("admit", answer)
+        return answer
+
+    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+        if stale := too_stale(arrivals, state.version, self.stale):
+            return stale
+        answer = self._asked("decide", now, arrivals, _frozen(state))
+        if not isinstance(answer, Close | Wait | Drop):
+            raise self._wrong("decide", answer, "Close, Wait or Drop is wanted")
+        self._check_reason("decide", answer)
+        match answer:
+            case Wait(until, _):
+                if until is not None and not _after(until, now):
+                    raise self._wrong("decide", answer, f"it is {now:g} s, and until is later")
+            case Drop(ids, _):
+                here = {arrival.id for arrival in arrivals}
+                if not isinstance(ids, tuple) or not ids or not here.issuperset(ids):
+                    raise self._wrong("decide", answer, "ids are some of those that arrived")
+            case Close(members, reason):
+                return Close(self._checked(members, arrivals), reason)
+        return answer
+
+    def _checked(self, members: object, arrivals: tuple[Arrival, ...]) -> tuple[Member, ...]:
+        """The members of a cohort, in order; their number and weights are the plan's to judge."""
+        here = {arrival.id: (arrival.version, arrival.step) for arrival in arrivals}
+        if not isinstance(members, tuple):
+            raise self._wrong("decide", members, "the members of Close are a tuple")
+        for member in members:
+            if not isinstance(member, Member) or member.id not in here:
+                raise self._wrong("decide", member, "a member has the id of one that arrived")
+            if (member.version, member.step) != here[member.id]:
+                raise self._wrong("decide", member, "its version and step are the arrival's")
+            if type(member.weight) is not int or member.weight not in WEIGHTS:
+                raise self._wrong("decide", member, f"a weight is one of {_listed(WEIGHTS)}")
+        return tuple(sorted(members, key=lambda member: member.id))
+
+    def _asked(self, method: str, *arguments: object) -> object:
+        try:
+            return getattr(self.rule, method)(*arguments)
+        except SecurepsError as error:
+            raise RuleFailed(f"{self.name}: {error}") from None
+        except Exception as error:  # it is code of somebody else's
+            log.error("%s: %s failed", self.name, method, exc_info=error)  # for who wrote it
+            raise RuleFailed(
+                f"{self.name}: {method} raised {told(error)} ({where(error)})"
+            ) from None
+
+    def _check_reason(self, method: str, answer: Admission | Decision) -> None:
+        if not isinstance(answer.reason, str) or not answer.reason:
+            raise self._wrong(method, answer, "every answer has its reason, in words")
+
+    def _wrong(self, method: str, answer: object, wanted: str) -> RuleFailed:
+        return RuleFailed(f"{self.name}: {method} answered {answer!r:.200}: {wanted}")
+
+
+def own_rule(section: OwnRuleSection, minimum: int, stale: int) -> Guarded:
+    """The rule that a user's class makes.
+
+    Raises:
+        PlanRefused: it cannot be imported or made, or it is no rule without rounds.
+    """
+    make = imported("rule", section.name)
+    try:
+        made = make(minimum=minimum, **section.settings)
+    except Exception as error:  # it is code of somebody else's
+        given = ", ".join(("minimum", *section.settings))
+        raise PlanRefused(
+            f"rule: {section.name} cannot be made with {given}: {told(error)}"
+        ) from None
+    lacking = [m for m in ("enter", "admit", "decide") if not callable(getattr(made, m, None))]
+    if lacking:
+        raise PlanRefused(
+            f"rule: {section.name} makes a {type(made).__name__} without {_listed(lacking)}: a "
+            "rule answers as secureps.policy.rules.rule.Rule says"
+        )
+    if getattr(made, "rounds", False):
+        raise PlanRefused(
+            f'rule: {section.name} wants rounds: only "sync" has them; leave `rounds` False'
+        )
+    return Guarded(section.name, cast(Rule, made), minimum, stale)
+
+
+def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., Any]:
+    """What "package.module:name" is; PlanRefused if there is no such thing."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        hint = f'{meant(name, known)}, or your own as "package.module:name"'
+        raise PlanRefused(f"{key}: there is no {name!r}; {hint}")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a module may do anything when it is imported
+        raise PlanRefused(
+            f"{key}: {name} cannot be imported ({told(error)}): install its package where the "
+            "coordinator runs, or name its folder in PYTHONPATH there"
+        ) from None
+    if not callable(found):
+        raise PlanRefused(f"{key}: {name} is a {type(found).__name__}, and cannot be called")
+    return cast(Callable[..., Any], found)
+
+
+def _frozen(state: RuleState) -> RuleState:
+    """The same, which nobody can write into."""
+    clocks, sent = MappingProxyType(state.clocks), MappingProxyType(state.sent)
+    return replace(state, clocks=clocks, sent=sent)
+
+
+def _after(until: object, now: float) -> bool:
+    return isinstance(until, int | float) and math.isfinite(until) and until > now
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(map(str, names))

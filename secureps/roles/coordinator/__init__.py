@@ -1,0 +1,1 @@
+"""The coordinator: decides on receipts, never on payloads."""

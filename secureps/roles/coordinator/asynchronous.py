@@ -1,0 +1,409 @@
+"""Groups whose rule has no rounds: members train one by one, cohorts close out of what is here.
+
+    begin     version 0 is there: whoever is live takes part
+    follow    members come and go
+    ask       whom the rule admits trains, from the newest version
+    decide    the rule closes a cohort, gives updates up, or waits
+    end       the last version is made, or the run ends: what waits is dropped
+
+While a cohort is made into a version, members go on sending: what is not in it stays here. A
+client whose cohort was burnt, or in whose envelopes a flaw was found, sits out until the next
+version: it is not asked, and what it has sent waits. If too few others are here to make that one,
+sets of a burnt cohort may (`roles.coordinator.retry_sets`); if nobody is left, the group is given
+up. What must not live here: the steps of a version (`roles.coordinator.commit`), rules.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+
+from secureps.crypto.cipher import Opening
+from secureps.errors import RuleFailed
+from secureps.messages.coordinator_records import (
+    MemberAsked,
+    MemberEntered,
+    MemberLeft,
+    MemberPassed,
+    MembersReturned,
+    StreamBegan,
+    StreamEnded,
+    SubmissionWithdrawn,
+)
+from secureps.messages.encoding import digest
+from secureps.messages.orders import Invite
+from secureps.messages.requests import Withdraw
+from secureps.messages.submission import SubmissionId
+from secureps.policy.cohorts.suspicion import Choice
+from secureps.policy.rules.registry import refuse_close
+from secureps.policy.rules.rule import (
+    Admission,
+    Admit,
+    Arrival,
+    Base,
+    Close,
+    Drop,
+    PassOver,
+    RuleState,
+    Wait,
+    holds_everybody,
+    named,
+)
+from secureps.roles.coordinator import (
+    commit,
+    example_bounds,
+    opening,
+    retry_sets,
+    suspects,
+    termination,
+)
+from secureps.roles.coordinator.clocks import MOST_REFUSED
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.transaction import Transaction
+
+
+def advance(turn: Transaction, group: GroupState) -> float | None:
+    """Moves a group without rounds on; returns when time alone could move it."""
+    if group.phase is Phase.WAITING and not termination.over(turn, group):
+        turn.write(StreamBegan(group.name))
+    if group.phase is Phase.COLLECTING and termination.over(turn, group):
+        _end(turn, group)
+    if not group.streaming:
+        return None
+    try:
+        return _move(turn, group)
+    except RuleFailed as error:
+        return _fail(turn, group, f"the rule{turn.plan.of(group.name)} failed: {error}")
+
+
+def _move(turn: Transaction, group: GroupState) -> float | None:
+    _follow(turn, group)
+    until = _decide(turn, group) if group.phase is Phase.COLLECTING else None
+    if not group.streaming or retry_sets.under_way(group):
+        return until
+    if lacking := termination.too_few(turn, group):
+        group.reason = lacking
+        return until
+    chosen = None
+    if _may_follow(turn, group):
+        chosen = retry_sets.choice(turn, group)
+        lacking = opening.short(turn) if chosen.clients else ""
+        if chosen.clients and not lacking:
+            retry_sets.begin(turn, group, chosen)
+            return retry_sets.decide(turn, group)
+        if not lacking:
+            _send_back(turn, group, chosen)
+        if not chosen.over and not _suffice(turn, group, _others(turn, group)):
+            group.reason = lacking or chosen.reason
+            return _earliest(until, _patience(turn, group))
+    spent = len(group.pool.spent)
+    held, free = _ask(turn, group)
+    if held and group.phase is Phase.COLLECTING:  # what a version in the making waits for stays
+        group.reason = f"{group.reason}; {held}"
+    if group.phase is Phase.COLLECTING and not turn.federation.ending:
+        _end_if_too_few(turn, group, chosen.reason if chosen is not None else "")
+    if turn.federation.ending or group.resigned or len(group.pool.spent) > spent:
+        return turn.now
+    return _earliest(until, free, _patience(turn, group), _rest(turn, group))
+
+
+def _earliest(*times: float | None) -> float | None:
+    return min((at for at in times if at is not None), default=None)
+
+
+def _patience(turn: Transaction, group: GroupState) -> float | None:
+    """Until when others may follow a burnt cohort before sets of it do; None if none is burnt."""
+    if group.phase is not Phase.COLLECTING or not retry_sets.possible(turn, group):
+        return None
+    until = (group.opened_at or 0.0) + _deadline(turn, group)
+    return until if turn.now < until else None
+
+
+def _rest(turn: Transaction, group: GroupState) -> float | None:
+    """When somebody whose submissions were refused too often is asked once more."""
+    pool, pause = group.pool, _deadline(turn, group)
+    untils = (pool.rests_until(client, group.version, pause) for client in pool.refused)
+    return min((until for until in untils if until > turn.now), default=None)
+
+
+def _deadline(turn: Transaction, group: GroupState) -> float:
+    return turn.plan.group(group.name).rule.deadline
+
+
+def _may_follow(turn: Transaction, group: GroupState) -> bool:
+    """Whether sets of a burnt cohort are to make the version: others have a deadline's time."""
+    if group.phase is not Phase.COLLECTING or turn.federation.ending:
+        return False
+    if not retry_sets.possible(turn, group):
+        return False
+    return _patience(turn, group) is None or not _suffice(turn, group, _others(turn, group))
+
+
+def _others(turn: Transaction, group: GroupState) -> frozenset[str]:
+    """Who is here and does not sit out, or has sent something before it went."""
+    here, pool = turn.takers(group.name), group.pool
+    coming = {id.client for id in group.pending} | (pool.training.keys() & here)
+    return (here - pool.spent | coming) - group.sitting_out
+
+
+def _suffice(turn: Transaction, group: GroupState, clients: frozenset[str]) -> bool:
+    return len(clients) >= turn.plan.bounds(group.name).minimum
+
+
+def _send_back(turn: Transaction, group: GroupState, chosen: Choice) -> None:
+    """No set can be tried: whoever was behind trains from the newest, if they are enough for it.
+
+    Those who are needed for a set have a deadline's time to come.
+    """
+    if not chosen.over and _patience(turn, group) is not None:
+        return
+    clients = retry_sets.behind(turn, group)
+    here = clients & turn.takers(group.name) - group.pool.spent
+    if here and _suffice(turn, group, _others(turn, group) | here):
+        turn.write(MembersReturned(group.name, tuple(sorted(clients)), chosen.reason))
+
+
+def state(turn: Transaction, group: GroupState) -> RuleState:
+    """As the rule sees a group: whoever may train no more is there for what it has sent."""
+    gone = group.pool.spent
+    if gone:
+        gone = gone - {id.client for id in group.receipts}
+    here = turn.takers(group.name) - group.sitting_out - gone
+    return group.pool.state(group.version, here, group.opened_at)
+
+
+def _end(turn: Transaction, group: GroupState) -> None:
+    last = f"version {group.version}{turn.plan.of(group.name)} is the last"
+    reason = turn.federation.ending or group.resigned or last
+    ids = group.pending
+    turn.write(StreamEnded(group.name, reason))
+    turn.tell_fates(ids)
+    if ids:
+        turn.discard(ids)
+
+
+def _fail(turn: Transaction, group: GroupState, reason: str) -> float | None:
+    """Its rule cannot be asked any more: the run ends, after the version in the making."""
+    began = not turn.federation.ending
+    termination.end(turn, reason, RuleFailed)
+    if group.phase is Phase.COLLECTING:
+        _end(turn, group)
+    return turn.now if began else None
+
+
+def _follow(turn: Transaction, group: GroupState) -> None:
+    """Whoever is live takes part; who sits out, or whose lease ran out, does not, and comes anew.
+
+    What those have sent who are left out of the run is given up, and so is what shards lost and its
+    client does not have either.
+    """
+    out = turn.federation.isolated
+    ids = (id for id in group.pending if id.client in out and not group.closed_over(id))
+    if given_up := tuple(ids):
+        names = named(sorted({id.client for id in given_up}))
+        turn.drop(group.name, given_up, f"{names} left out of this run")
+    returning = sorted(group.pool.returning)
+    if lost := tuple(id for id in returning if id in turn.lost.get(id.client, ())):
+        turn.drop(group.name, lost, "a shard lost its blocks, and so did its client")
+    here = turn.takers(group.name) - group.pool.spent - group.sitting_out
+    clocks = group.pool.clocks
+    for client in sorted(clocks.keys() - here):
+        turn.write(MemberLeft(group.name, client))
+    for client in sorted(here - clocks.keys() - group.pool.passed):
+        clock = turn.plan.rule(group.name).enter(state(turn, group))
+        waiting = sum(id.client == client for id in group.pending)  # of before it went away
+        turn.write(MemberEntered(group.name, client, clock + waiting))
+
+
+def _decide(turn: Transaction, group: GroupState) -> float | None:
+    if retry_sets.under_way(group):
+        return retry_sets.decide(turn, group)
+    receipts, waiting = opening.examined(turn, group)
+    arrived, seen_ids = group.pool.arrived, _seen(group, {r.id for r in receipts})
+    arrivals = tuple(
+        Arrival(r.id, r.version, arrived[r.id], r.magnitude, r.step)
+        for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
+        if r.id in seen_ids
+    )
+    rule = turn.plan.rule(group.name)
+    seen = state(turn, group)
+    # what holders have not looked into, or is sent again, has not arrived, as far as a rule can see
+    unseen, done = set(group.pending) - seen_ids, _done(turn, group, seen)
+    if unseen or done:
+        clocks = dict(seen.clocks) | dict.fromkeys(done, seen.closed + 1)
+        for id in unseen:
+            if id.client in clocks:
+                clocks[id.client] -= 1
+        stood = {id.client: at for id, at in arrived.items() if id.client in done}
+        asked = {id.client for id in group.pool.returning}.union(seen.invited)
+        seen = replace(seen, clocks=clocks, moved=stood | dict(seen.moved), invited=asked)
+    decision = rule.decide(turn.now, arrivals, seen)
+    match decision:
+        case Close(members, reason):
+            if opening.wanted(turn.plan) and group.suspicion.pools:
+                members = tuple(replace(member, weight=1) for member in members)
+            sealed = turn.plan.opening is not Opening.NOTHING
+            here = {arrival.id for arrival in arrivals}
+            own = turn.plan.bounds(group.name)
+            if wrong := refuse_close(members, here, group.version, own, sealed):
+                text = f"the rule{turn.plan.of(group.name)} closed what may not be opened: {wrong}"
+                return _fail(turn, group, text)
+            commit.close(turn, group, members, reason)
+            return None
+        case Drop(ids, reason):
+            turn.drop(group.name, ids, reason)
+            return turn.now
+        case PassOver(members, reason):
+            for client in members:
+                turn.write(MemberPassed(group.name, client, reason))
+            return turn.now
+        case _:
+            group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
+            return decision.until
+
+
+def _done(turn: Transaction, group: GroupState, seen: RuleState) -> set[str]:
+    """Who is not waited for: may train no more; or sends nothing for now, while nobody trains."""
+    pool = group.pool
+    found = set(seen.live & pool.spent)
+    if seen.live.isdisjoint(pool.training):
+        behind = (c for c in seen.live if pool.clocks.get(c, seen.closed + 1) <= seen.closed)
+        found.update(client for client in behind if _all_sent(turn, group, client))
+    return found
+
+
+def _all_sent(turn: Transaction, group: GroupState, client: str) -> bool:
+    """Whether a client has made all updates of the newest version that the plan allows."""
+    base = group.pool.next_base(client, group.version)
+    return base.step > turn.plan.bounds(group.name).ahead
+
+
+def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
+    """Those of these that a rule may see: none before an older one of the same client.
+
+    Holders open a client's updates in the order in which it made them, and no others.
+    """
+    first: dict[str, int] = {}
+    for id in set(group.pending) - ids:
+        first[id.client] = min(id.sequence, first.get(id.client, id.sequence))
+    return {
+        id
+        for id in ids
+        if id.client not in group.sitting_out and id.sequence < first.get(id.client, math.inf)
+    }
+
+
+def _ask(turn: Transaction, group: GroupState) -> tuple[str, float | None]:
+    """Asks whom the rule admits; why nobody trains, if nobody does, and when time may ask more."""
+    coming = group.version + (group.phase is not Phase.COLLECTING)
+    if coming >= turn.plan.versions(group.name) or turn.federation.ending:
+        return "", None
+    if lacking := opening.short(turn):
+        return lacking, None
+    if (counts := example_bounds.hold_back(turn, group)) is not None:
+        return counts.reason, counts.until
+    pool, rule = group.pool, turn.plan.rule(group.name)
+    now = state(turn, group)
+    idle, held, until = now.live - pool.training.keys() - pool.spent, "", None
+    if idle and holds_everybody(first := rule.admit(turn.now, min(idle), now)):
+        idle, held, until = frozenset(), first.reason, _until(first)
+    for client in sorted(idle, key=lambda client: _order(group, client)):
+        answer = rule.admit(turn.now, client, now)
+        if not isinstance(answer, Admit):
+            held = held or answer.reason
+            if holds_everybody(answer):
+                until = _until(answer)
+                break
+            continue
+        if termination.unaffordable(turn, client, group):
+            held = held or f"the budget of {client} is spent"
+            turn.write(MemberLeft(group.name, client, spent=True))
+            now = state(turn, group)  # nobody waits for its clock
+            continue
+        if pool.rests_until(client, group.version, _deadline(turn, group)) > turn.now:
+            held = held or f"what {client} sent was refused {MOST_REFUSED} times"
+            continue
+        if _all_sent(turn, group, client):
+            held = held or f"{client} has sent all that it may from version {group.version}"
+            continue
+        base = pool.next_base(client, group.version)
+        turn.write(MemberAsked(group.name, client, base.version, base.step))
+        turn.order(client, make_invite(turn, group, client))
+    return "" if pool.training else held or "no member is live", until
+
+
+def _until(answer: Admission) -> float | None:
+    return answer.until if isinstance(answer, Wait) else None
+
+
+def _order(group: GroupState, client: str) -> tuple[int, bytes]:
+    """Whoever contributed longest ago comes first; among these, a draw that nobody chooses."""
+    last = group.pool.sent.get(client)
+    return (-1 if last is None else last.version), _drawn(client, group.pool.closed)
+
+
+@lru_cache(maxsize=1 << 14)
+def _drawn(client: str, closed: int) -> bytes:
+    """The same for as long as a cohort takes, and asked for at every event."""
+    return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
+
+
+def withdrawn(turn: Transaction, group: GroupState, message: Withdraw, reason: str) -> None:
+    """What a client sent was refused on its way: it is asked anew, or what returns never does."""
+    id, base = message.id, Base(message.version, message.step)
+    if id.client in group.invited:
+        retry_sets.withdrawn(turn, group, message, reason)
+        return
+    asked = group.pool.training.get(id.client)
+    if id in group.pool.returning:
+        turn.drop(group.name, (id,), f"its blocks were refused when they came again: {reason}")
+    elif asked is not None and asked <= base:
+        turn.write(SubmissionWithdrawn(group.name, id, reason))
+
+
+def _end_if_too_few(turn: Transaction, group: GroupState, tried: str) -> None:
+    """The group is given up if nobody is left who might make the next version, whoever comes.
+
+    `tried`: why no set of a burnt cohort makes it, if there was one.
+    Of a row-block they would be those who joined; of others it is not known that they touch it.
+    """
+    federation, pool = turn.federation, group.pool
+    out = group.sitting_out - retry_sets.behind(turn, group)
+    retired = frozenset(federation.retired)
+    block = termination.row_block(turn, group)
+    if block and not out:
+        return
+    joined = turn.clients.intersection(federation.members) if block else turn.clients
+    least = turn.plan.bounds(group.name).minimum
+    able, spent = turn.takers(group.name, joined) - retired, frozenset(pool.spent)
+    if turn.live.isdisjoint(pool.training):
+        spent |= termination.exhausted(turn, (group,))
+    gone = out | spent | retired | federation.isolated.keys()
+    coming = {id.client for id in group.pending} | pool.training.keys() - federation.isolated.keys()
+    if not gone or len((able - spent | coming) - out) >= least:
+        return
+    if not out and not federation.isolated:
+        termination.end(turn, termination.budget_spent(turn, group, spent, retired))
+        return
+    parts = {
+        "sit out until the next version": out,
+        "are left out of this run": federation.isolated.keys(),
+        "may spend no more": spent | retired,
+    }
+    why = [f"{named(sorted(names))} {what}" for what, names in parts.items() if names]
+    termination.give_up(
+        turn,
+        group,
+        f"fewer than {least} clients are left for version {group.version + 1}"
+        f"{turn.plan.of(group.name)}: "
+        + "; ".join([*why, *([f"{tried}; {suspects.suspects(group)}"] if tried else ())]),
+    )
+
+
+def make_invite(turn: Transaction, group: GroupState, client: str) -> Invite:
+    """To train from the newest version, or one that is newer when it begins."""
+    base = group.pool.training[client]
+    seconds, number = turn.plan.group(group.name).rule.deadline, turn.federation.incarnation
+    most = group.most_examples
+    return Invite(number, group.name, group.round, base.version, seconds, 0, base.step, most)

@@ -1,0 +1,322 @@
+"""The six steps of a version, as the coordinator drives them.
+
+    1 close    cohort and weights journalled before any message names them
+    2 hold     every shard verifies and sums; what is missing leads to a new close
+    3 open     only when all hold
+    4 prepare  shards average and step; their new blocks are durable
+    5 commit   when all are prepared
+    6 publish  clients are told
+
+What must not live here: when a cohort closes (`roles.coordinator.synchronous`,
+`roles.coordinator.asynchronous`), checks of who may say what (`roles.coordinator.coordinator`),
+what is said again to whom (`roles.coordinator.resubscribe`), rules, I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from secureps.crypto.cipher import Opening
+from secureps.crypto.suite import cipher
+from secureps.messages.coordinator_records import (
+    CohortBurnt,
+    CohortClosed,
+    CohortOpened,
+    CohortReopened,
+    LiarsNamed,
+    OpeningFailed,
+    ShardPrepared,
+    SumsHeld,
+    VersionCommitted,
+)
+from secureps.messages.orders import (
+    Commit,
+    Found,
+    Hold,
+    MemberBlocks,
+    Open,
+    Prepare,
+    Published,
+    SendAgain,
+    ShardSums,
+)
+from secureps.messages.requests import Prepared
+from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
+from secureps.policy.rules.rule import named
+from secureps.roles.coordinator import opening, suspects
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.transaction import Transaction
+
+REASON_LIMIT = 300
+"""Characters of another party's own words that are kept."""
+
+
+# --- before version 0 -------------------------------------------------------------
+
+
+def found(turn: Transaction, group: GroupState, receipt: Receipt | None) -> None:
+    """A founding model is complete (or lies in the plan's file): the shards make version 0."""
+    for shard in turn.federation.owners(group.name):
+        if shard not in group.prepared:
+            turn.order(shard, Found(turn.federation.incarnation, group.name, receipt))
+
+
+# --- 1 close ----------------------------------------------------------------------
+
+
+def close(turn: Transaction, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
+    """These are the cohort: journalled before any message names it."""
+    assert turn.federation.pinned is not None
+    whole = (replace(m, update=group.receipts[m.id].update) for m in members)
+    cohort = Cohort(
+        group.name,
+        group.number + 1,
+        group.version + 1,
+        turn.federation.pinned.placement.epoch,
+        tuple(sorted(whole, key=lambda member: member.id)),
+        group.scale,
+    )
+    turn.write(CohortClosed(cohort, reason))
+    turn.tell_shards(group.name, lambda shard, blocks: make_hold(turn, group, blocks))
+
+
+# --- 2 hold -----------------------------------------------------------------------
+
+
+def make_hold(turn: Transaction, group: GroupState, blocks: tuple[int, ...]) -> Hold:
+    """To a shard with these blocks."""
+    assert group.cohort is not None
+    members = tuple(
+        MemberBlocks(m.id, tuple(group.receipts[m.id].blocks[b] for b in blocks))
+        for m in group.cohort.members
+    )
+    return Hold(turn.federation.incarnation, group.cohort, members)
+
+
+def held(turn: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
+    """A shard holds the sums of the cohort; when all do, it is opened."""
+    if shard not in group.held:
+        turn.write(SumsHeld(group.name, group.number, ShardSums(shard, sums)))
+    if group.phase is not Phase.OPENING:
+        return
+    if cipher(turn.plan.cipher_parameters).opening is Opening.NOTHING:
+        opened(turn, group, ())
+    else:
+        open_again(turn, group)
+
+
+def missing(turn: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
+    """A shard lacks blocks: nothing was opened; the members send again, the rule closes anew."""
+    turn.write(CohortReopened(group.name, group.number, ids))
+    send_again(turn, ids)
+
+
+def held_again(turn: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
+    """A shard says once more what it holds of a cohort that is being opened, or is opened.
+
+    It may have lost its journal and made the sums anew. They must be those that holders were shown:
+    what is in others, such as noise under another seed, is no part of what is opened.
+    """
+    if group.held.get(shard) != sums:
+        text = f"{shard} lost the sums, and made again from the same blocks they came out different"
+        burnt(turn, group, text)
+    elif group.phase is Phase.PREPARING:
+        blocks = turn.federation.owners(group.name)[shard]
+        turn.order(shard, make_prepare(turn, group, blocks))
+
+
+def hold_again(turn: Transaction, group: GroupState) -> None:
+    """Every shard says once more what it holds of the cohort, or what it lacks."""
+    turn.tell_shards(group.name, lambda shard, blocks: make_hold(turn, group, blocks))
+
+
+def opening_lost(turn: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
+    """A shard lost opened sums: the holders open the same cohort once more.
+
+    If it lost the sums and blocks of members too, these send again first: as long as they can, the
+    cohort is not burnt for it, for no holder opens another of this version with these clients.
+    """
+    gone = sorted(id.client for id in ids if id in turn.gone)
+    if gone:
+        names, have = named(gone), "has its own" if len(gone) == 1 else "have theirs"
+        text = f"a shard lost the sums and blocks of members, and {names} {have} no more"
+        burnt(turn, group, text)
+    elif ids:
+        send_again(turn, ids)
+        clients = named([id.client for id in ids])
+        group.reason = f"a shard lost the sums and blocks of members: waits for {clients} again"
+    elif group.key is not None:
+        prepare_again(turn, group)
+    else:
+        open_again(turn, group)
+
+
+def came_back(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+    """A client is here again that has a submission whose fate is open."""
+    if group.phase is Phase.FOUNDING:
+        found(turn, group, receipt)
+    elif receipt.id in turn.asked:
+        send_again(turn, (receipt.id,))
+
+
+def came_again(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+    """Blocks of a submission are with the shards (again): who may wait for them hears of it."""
+    turn.asked.discard(receipt.id)
+    if group.phase is Phase.FOUNDING:
+        found(turn, group, receipt)
+        return
+    begun = group.phase in (Phase.OPENING, Phase.PREPARING) and group.closed_over(receipt.id)
+    if begun and turn.asked.isdisjoint(group.summed):
+        hold_again(turn, group)
+
+
+def send_again(turn: Transaction, ids: tuple[SubmissionId, ...]) -> None:
+    """Asks members for the same bytes once more, from their outboxes."""
+    turn.asked |= set(ids)
+    turn.asked &= {id for id in turn.asked if turn.federation.waits(id)}
+    for id in ids:
+        turn.order(id.client, SendAgain(turn.federation.incarnation, id))
+
+
+# --- 3 open -----------------------------------------------------------------------
+
+
+def make_open(turn: Transaction, group: GroupState) -> Open:
+    """The same for every holder."""
+    assert group.cohort is not None
+    receipts = tuple(rooted(group.receipts[m.id]) for m in group.cohort.members)
+    held = [ShardSums(shard, digests) for shard, digests in sorted(group.held.items())]
+    if opening.wanted(turn.plan):
+        held = [sums.rooted for sums in held]
+    return Open(turn.federation.incarnation, group.cohort, receipts, tuple(held))
+
+
+def open_again(turn: Transaction, group: GroupState) -> None:
+    """Asks the holders to open the cohort that every shard holds; the same one as before."""
+    for holder in turn.holders:
+        turn.order(holder, make_open(turn, group))
+
+
+def opened(
+    turn: Transaction,
+    group: GroupState,
+    sums: tuple[bytes, ...],
+    key: bytes | None = None,
+    holders: tuple[str, ...] | None = None,
+) -> None:
+    """The opening is there: journalled before it is forwarded."""
+    turn.write(CohortOpened(group.name, group.number, sums, key, holders))
+    turn.tell_shards(group.name, lambda shard, blocks: make_prepare(turn, group, blocks))
+
+
+def burnt(turn: Transaction, group: GroupState, reason: str, spoilt: bool = False) -> None:
+    """Nobody will ever open this cohort: its members are dropped, a new round begins.
+
+    `spoilt`: it was for what a member of a committee's cohort sent.
+    """
+    ids = group.summed
+    turn.write(CohortBurnt(group.name, group.number, reason, spoilt))
+    turn.tell_fates(ids)
+    turn.discard(ids)
+    suspects.isolate(turn, group)
+
+
+# --- what a committee of holders says ---------------------------------------------
+
+
+def try_answers(turn: Transaction, group: GroupState) -> float | None:
+    """Tries the next sum of keys that the answers give, if there is one."""
+    match opening.decide(turn, group):
+        case opening.Found(key, holders):
+            opened(turn, group, (), key, holders)
+            return None
+        case opening.Hopeless(reason, spoilt):
+            burnt(turn, group, reason, spoilt)
+            return turn.now
+        case opening.Patience(until, reason):
+            group.reason = reason
+            return until
+
+
+def did_not_open(turn: Transaction, group: GroupState, shard: str, reason: str) -> None:
+    """The sum of keys that was tried is not that of the cohort: another subset may give it."""
+    text = f"with the answers of {', '.join(group.opened_by)}, {shard} says: {reason}"
+    turn.write(OpeningFailed(group.name, group.number, group.opened_by, text[:REASON_LIMIT]))
+
+
+# --- 4 prepare, 5 commit, 6 publish -----------------------------------------------
+
+
+def make_prepare(turn: Transaction, group: GroupState, blocks: tuple[int, ...]) -> Prepare:
+    """To a shard with these blocks."""
+    assert group.cohort is not None
+    sums = tuple(group.opened[b] for b in blocks) if group.opened else ()
+    return Prepare(turn.federation.incarnation, group.cohort, sums, group.key)
+
+
+def prepare_again(turn: Transaction, group: GroupState) -> None:
+    """Tells shards that are not prepared yet once more."""
+    for shard, blocks in turn.federation.owners(group.name).items():
+        if shard not in group.prepared:
+            turn.order(shard, make_prepare(turn, group, blocks))
+
+
+def prepared(turn: Transaction, group: GroupState, by: Prepared) -> bool:
+    """A shard is prepared; when all are, the version is committed and published.
+
+    Returns:
+        whether it is.
+    """
+    version = group.version + 1
+    if by.shard not in group.prepared:
+        made = ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
+        turn.write(made)
+    turn.unconfirmed.discard((group.name, by.shard))
+    owners = turn.federation.owners(group.name)
+    if len(group.prepared) < len(owners):
+        return False
+    if unsure := [shard for shard in owners if _unsure(turn, group, shard)]:
+        for shard in unsure:
+            turn.order(shard, make_hold(turn, group, owners[shard]))
+        return False
+    if group.key is not None:
+        _name_liars(turn, group)
+    ids = group.summed
+    turn.write(VersionCommitted(group.name, version))
+    suspects.isolate(turn, group)
+    turn.tell_shards(group.name, lambda shard, blocks: make_commit(turn, group))
+    turn.tell_clients(make_published(turn, group))
+    turn.tell_fates(ids)
+    late = tuple(id for id in ids if turn.federation.fates[id].outcome == "dropped")
+    if late:
+        turn.discard(late)
+    return True
+
+
+def _unsure(turn: Transaction, group: GroupState, shard: str) -> bool:
+    """Whether a shard that was prepared may be so no more: its disk may be lost.
+
+    Who is away says it again when it comes back (`repeating`); were the version committed before,
+    nothing could be made of it. Of a run that is founded nothing is lost yet.
+    """
+    away = group.phase is Phase.PREPARING and shard not in turn.watchers
+    return away or (group.name, shard) in turn.unconfirmed
+
+
+def _name_liars(turn: Transaction, group: GroupState) -> None:
+    """The opening was right: holders whose answers do not fit it are on record."""
+    names, reason = opening.liars(turn, group)
+    if names:
+        turn.write(LiarsNamed(group.name, group.number, names, reason))
+
+
+def make_commit(turn: Transaction, group: GroupState) -> Commit:
+    """With what may be forgotten."""
+    kept = [c.version_of(group.name) for c in turn.federation.checkpoints]
+    keep = max(0, min([group.version - 1, *kept]))
+    return Commit(turn.federation.incarnation, group.name, group.version, keep)
+
+
+def make_published(turn: Transaction, group: GroupState) -> Published:
+    """What clients pull."""
+    return Published(turn.federation.incarnation, group.name, group.version, group.blocks)

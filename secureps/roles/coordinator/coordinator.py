@@ -1,0 +1,500 @@
+"""The coordinator: who may say what, and when; decides on receipts, never on payloads.
+
+It checks requests and turns them into records; `roles.coordinator.commit` drives the steps that
+follow, `roles.coordinator.state` is the state. What must not live here: I/O, payloads, rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from secureps.crypto.field import parse_vector
+from secureps.crypto.suite import key_length
+from secureps.errors import (
+    ConfigError,
+    Conflict,
+    Malformed,
+    NotReady,
+    PlanRefused,
+    UnknownParty,
+    WrongRun,
+)
+from secureps.messages.coordinator_records import CheckpointPart, HolderRefused, ShareReceived
+from secureps.messages.encoding import DIGEST_BYTES, payload_digest
+from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
+from secureps.messages.records import Incarnated
+from secureps.messages.requests import (
+    AskRun,
+    AskStatus,
+    Checkpointed,
+    Decline,
+    Examined,
+    Heartbeat,
+    Held,
+    Join,
+    KeyShare,
+    Missing,
+    Noted,
+    Opened,
+    OpenRefused,
+    Prepared,
+    Register,
+    Retire,
+    ServerStatus,
+    Spoilt,
+    Submit,
+    Subscribe,
+    Telemetry,
+    Trouble,
+    Welcome,
+    Withdraw,
+)
+from secureps.messages.submission import SubmissionId, cohort_digest
+from secureps.model.layout import Layout
+from secureps.policy.checks.evaluation import from_vector
+from secureps.policy.plan import Plan
+from secureps.roles import permissions
+from secureps.roles.coordinator import (
+    checkpointing,
+    commit,
+    envelope_checks,
+    membership,
+    opening,
+    registration,
+    resubscribe,
+    scheduler,
+    termination,
+)
+from secureps.roles.coordinator.cache import Cache
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.receipts import OpenReceipts
+from secureps.roles.coordinator.sessions import Sessions
+from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.status import servers, status
+from secureps.roles.coordinator.tasks import ManifestWritten
+from secureps.roles.coordinator.telemetry import Window
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import (
+    COORDINATOR,
+    WORKER,
+    Answer,
+    Halt,
+    Step,
+    Tick,
+    Unwatched,
+    WorkFailed,
+)
+from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.validation import check_digests, check_part, check_prepared
+
+
+class Coordinator:
+    """The machine of the one coordinator of a federation."""
+
+    def __init__(self, charter: PinnedRun) -> None:
+        self._charter = charter
+        self._plan = charter.plan
+        if charter.initial is not None:
+            charter.plan.layout(charter.initial)  # refused now, not when the shards are up
+        enough = charter.plan.threshold if opening.wanted(charter.plan) else 0
+        self._federation = CoordinatorState(
+            {name: GroupState(name, inbox=OpenReceipts(enough)) for name in charter.plan.all_groups}
+        )
+        self._presence = Sessions()
+        clients = frozenset(c.name for c in charter.roster.clients())
+        if charter.plan.evaluator and charter.plan.evaluator not in clients:
+            raise PlanRefused(
+                f"evaluation.evaluator: no client on the roster is called {charter.plan.evaluator}"
+            )
+        self._clients = clients - {charter.plan.evaluator}
+        self._holders = tuple(c.name for c in charter.roster.holders())
+        self._layout: Layout | None = None
+        self._telemetry = Window()
+        self._memo = Cache()
+        self._until: float | None = None
+
+    # --- Machine ------------------------------------------------------------------
+
+    def apply(self, at: float, record: Any) -> None:
+        self._federation.apply(at, record)
+        self._lay_out()
+
+    def resume(self, now: float) -> Step:
+        turn = self._turn(now)
+        if turn.federation.pinned is not None:
+            pinned = turn.federation.pinned.run
+            if pinned.plan != self._plan.text or pinned.roster != self._charter.roster.digest:
+                raise ConfigError(
+                    "this folder holds another run: its plan or roster differs from what was "
+                    "given; start a new run in an empty folder"
+                )
+        turn.write(Incarnated(turn.federation.incarnation + 1))
+        checkpointing.manifest_again(turn)
+        for client in turn.federation.members:
+            self._renew_if_client(now, client)
+        return self._close_turn(self._turn(now, turn))
+
+    def inspect(self, sender: str, message: Any) -> bool:
+        raise Malformed("the coordinator takes no payloads: blocks go to their shards")
+
+    def troubled(self, reason: str) -> list[Any]:
+        self._presence.trouble(COORDINATOR, reason)
+        return []
+
+    def view(self, now: float, sender: str, message: Any) -> Any:
+        """As `Viewed`: the status, of which a full disk of its own is a part.
+
+        The end of a run is not shown: whoever sees it stops, and it may not be in the journal yet.
+        """
+        if not isinstance(message, AskStatus):
+            return None
+        roster = self._charter.roster
+        permissions.check("the coordinator", permissions.TO_COORDINATOR, roster, sender, message)
+        seen = status(self._turn(now), self._telemetry.newest, self.servers)
+        return replace(seen, finished="", failure="")
+
+    def wake(self) -> float | None:
+        times = (self._until, self._presence.next_look)
+        return min([t for t in times if t is not None], default=None)
+
+    def subscription(self) -> Subscribe:
+        raise Malformed("the coordinator watches nobody")
+
+    def handle(self, now: float, sender: str, event: Any) -> Step:
+        if isinstance(event, Tick):
+            return self._close_turn(self._turn(now))
+        if isinstance(event, Unwatched):
+            self._presence.watchers.discard(event.party)
+            return Step()
+        if isinstance(event, WorkFailed):
+            return Step(effects=[Halt(str(event.error), type(event.error))])
+        if sender == WORKER:
+            return self._manifest_written(now, event)
+        roster = self._charter.roster
+        permissions.check("the coordinator", permissions.TO_COORDINATOR, roster, sender, event)
+        # Whoever holds a client's key and looks does not say that it is there.
+        if not isinstance(event, AskRun | AskStatus):
+            self._renew_if_client(now, sender)
+        turn = self._turn(now)
+        answer = self._answer(turn, sender, event)
+        self._close_turn(turn)
+        if answer is not None:
+            turn.step.effects.append(Answer(answer))
+        return turn.step
+
+    @property
+    def federation(self) -> CoordinatorState:
+        """What is known; for reading."""
+        return self._federation
+
+    @property
+    def telemetry(self) -> tuple[Telemetry, ...]:
+        """The newest reports, as a status shows them."""
+        return self._telemetry.newest
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def live(self, now: float) -> frozenset[str]:
+        """Clients whose lease runs."""
+        return self._presence.live(now)
+
+    @property
+    def servers(self) -> tuple[ServerStatus, ...]:
+        """Shards and holders, and which of them watch now; itself, if its disk refuses."""
+        return servers(self._federation, self._charter.roster, self._presence, self._plan.threshold)
+
+    def _answer(self, turn: Transaction, sender: str, event: Any) -> Any:
+        match event:
+            case Register():
+                self._same(sender, event.party)
+                return registration.register(turn, self._charter, self._presence, event)
+            case Join(client):
+                self._same(sender, client)
+                if waits := membership.join(turn, self._charter, self._presence, event):
+                    return waits
+                self._renew(turn.now, client)
+                turn.live |= {client}
+                self._presence.located[client] = turn.federation.addresses
+                return self._welcome(turn, client)
+            case Subscribe(party, unsettled):
+                self._same(sender, party)
+                if self._charter.roster.find(party).role == "client":
+                    for id in unsettled:
+                        self._same(sender, id.client)
+                    known = turn.federation.pending(party)
+                    self._presence.lost[party] = known.difference(unsettled)
+                self._presence.watchers.add(party)
+                self._presence.told.add(sender)
+                turn.watchers |= {party}
+                resubscribe.repeat(turn, party, unsettled, self._presence.located.pop(party, ()))
+                return None
+            case Heartbeat(party):
+                self._same(sender, party)
+            case Submit(receipt):
+                self._same(sender, receipt.id.client)
+                membership.submit(turn, self._charter.roster, receipt)
+            case Trouble(party, reason):
+                self._same(sender, party)
+                self._presence.trouble(party, membership.said(reason))
+            case Retire(party):
+                self._same(sender, party)
+                self._presence.leave(party)
+                turn.live -= {party}
+                membership.retire(turn, party)
+            case Decline(party):
+                self._same(sender, party)
+                membership.decline(turn, event)
+            case Withdraw(party):
+                self._same(sender, party)
+                membership.withdraw(turn, event)
+            case Evaluated(_, party):
+                self._same(sender, party)
+                membership.evaluated(turn, self._charter.roster, event)
+            case Held(shard, group, cohort, sums):
+                self._held(turn, self._shard(sender, shard), group, cohort, sums)
+            case Missing(party):
+                self._missing(turn, self._same(sender, party), event)
+            case Opened(holder):
+                self._opened(turn, self._holder(sender, holder), event)
+            case Examined(holder, id):
+                self._holder(sender, holder, committee=True)
+                envelope_checks.looked_into(turn, self._group(id.group), event)
+            case KeyShare(holder):
+                self._key_share(turn, self._holder(sender, holder, committee=True), event)
+            case Spoilt(shard):
+                self._spoilt(turn, self._shard(sender, shard), event)
+            case OpenRefused(holder):
+                self._refused(turn, self._holder(sender, holder), event)
+            case Prepared():
+                self._prepared(turn, self._shard(sender, event.shard), event)
+            case Checkpointed(shard):
+                self._checkpointed(turn, self._shard(sender, shard), event)
+            case Telemetry(party):
+                self._same(sender, party)
+                self._telemetry.take(event, turn.federation.groups)
+            case AskRun():
+                return self._welcome(turn)
+            case AskStatus():
+                return status(turn, self._telemetry.newest, self.servers)
+            case _:
+                raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
+        return Noted()
+
+    @staticmethod
+    def _welcome(turn: Transaction, client: str = "") -> Welcome:
+        pinned = turn.federation.pinned
+        if pinned is None:
+            raise NotReady("the run is not founded yet")
+        shards, sequences = turn.federation.addresses, turn.federation.next_of(client)
+        return Welcome(pinned.run, pinned.placement, shards, sequences)
+
+    # --- the steps ----------------------------------------------------------------
+
+    def _held(
+        self, turn: Transaction, shard: str, group: str, cohort: int, sums: tuple[bytes, ...]
+    ) -> None:
+        holding = self._at(group, Phase.HOLDING, cohort)
+        state = holding or self._opening(group, cohort)
+        if state is not None:
+            check_digests(shard, group, turn.federation.owners(group).get(shard, ()), sums)
+            (commit.held if holding else commit.held_again)(turn, state, shard, sums)
+
+    def _missing(self, turn: Transaction, sender: str, event: Missing) -> None:
+        if self._charter.roster.find(sender).role == "client":
+            self._gone(turn, sender, event.ids)
+            return
+        self._shard(sender, sender)
+        state = self._group(event.group)
+        wanted = tuple(id for id in event.ids if id in state.receipts)
+        if state.phase is Phase.FOUNDING:
+            commit.send_again(turn, wanted)
+        elif self._opening(event.group, event.cohort) is not None:
+            commit.opening_lost(turn, state, wanted)
+        elif state.phase is Phase.HOLDING and state.number == event.cohort and wanted:
+            commit.missing(turn, state, wanted)
+
+    def _gone(self, turn: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
+        """A client has no more of what it was to send again: whoever waits for it hears of it."""
+        here, pending = self._presence, turn.federation.pending(client)
+        known = pending & here.asked.intersection(ids)
+        here.lost[client] = (here.lost.get(client, frozenset()) & pending) | known
+        here.gone &= {id for id in here.gone if turn.federation.waits(id)}
+        here.gone |= known
+        for group in [turn.federation.groups[name] for name in {id.group for id in known}]:
+            if group.phase in (Phase.OPENING, Phase.PREPARING):
+                commit.hold_again(turn, group)
+
+    def _opened(self, turn: Transaction, holder: str, event: Opened) -> None:
+        if opening.wanted(self._plan):
+            raise Malformed(f"{holder}: a committee gives shares of keys, and opens no sums")
+        state, sums = self._asked(event), event.sums
+        if state is None:
+            return
+        if state.phase is Phase.PREPARING:
+            if state.opened == sums:
+                commit.prepare_again(turn, state)
+            return
+        assert self._layout is not None
+        blocks = self._layout.group(event.group).blocks
+        if len(sums) != blocks or any(len(d) != DIGEST_BYTES for d in sums):
+            raise Malformed(f"{holder}: {event.group} has {blocks} blocks, each one digest")
+        commit.opened(turn, state, sums, holders=(holder,))
+
+    def _key_share(self, turn: Transaction, holder: str, event: KeyShare) -> None:
+        """One holder's answer, kept although others may suffice: it may be needed after all."""
+        state = self._asked(event)
+        parse_vector(event.share, key_length(self._plan.cipher_parameters))
+        if state is not None and holder in opening.silent(turn, state):
+            turn.write(ShareReceived(event.group, event.cohort, holder, event.share))
+
+    def _refused(self, turn: Transaction, holder: str, event: OpenRefused) -> None:
+        group, cohort, reason = event.group, event.cohort, event.reason
+        state = self._asked(event)
+        if state is None:
+            return
+        if opening.wanted(self._plan):
+            if holder in opening.silent(turn, state):
+                turn.write(HolderRefused(group, cohort, holder, reason[: commit.REASON_LIMIT]))
+        elif state.phase is Phase.OPENING:
+            commit.burnt(turn, state, f"{holder} refused: {reason}")
+        else:
+            state.reason = f"a shard lost the opened sum, and {holder} refuses: {reason}"
+
+    def _spoilt(self, turn: Transaction, shard: str, event: Spoilt) -> None:
+        state = self._at(event.group, Phase.PREPARING, event.cohort)
+        if state is None:
+            return
+        if event.key is None:
+            commit.burnt(turn, state, f"{shard} cannot use the sum: {event.reason}")
+        elif state.key is not None and event.key == payload_digest(state.key):
+            commit.did_not_open(turn, state, shard, event.reason)
+
+    def _prepared(self, turn: Transaction, shard: str, event: Prepared) -> None:
+        state = turn.federation.groups.get(event.group)
+        if state is None or event.version != state.version + 1:
+            return
+        if state.phase not in (Phase.PREPARING, Phase.FOUNDING):
+            return
+        owned = turn.federation.owners(event.group).get(shard, ())
+        check_digests(shard, event.group, owned, event.blocks)
+        check_prepared(self._plan, event, turn.federation.last_owner(event.group))
+        section, result = self._plan.section.evaluation, None
+        if section is not None and event.group == EVALUATION and event.version > 0:
+            metrics = from_vector(section, event.mean)
+            result = VersionEvaluated(turn.federation.evaluations.subject, metrics)
+        elif event.mean:
+            raise Malformed(f"{shard}: version {event.version} of {event.group} has no metrics")
+        if commit.prepared(turn, state, event) and result is not None:
+            termination.judged(turn, result)
+
+    def _checkpointed(self, turn: Transaction, shard: str, event: Checkpointed) -> None:
+        number, checkpoints = event.number, turn.federation.checkpoints
+        if not checkpoints or checkpoints[-1].number != number:
+            return
+        check_part(event)
+        if shard not in checkpoints[-1].parts:
+            turn.write(CheckpointPart(number, shard, event.file, event.size, event.digest))
+            checkpointing.manifest_again(turn)
+
+    def _manifest_written(self, now: float, event: Any) -> Step:
+        turn = self._turn(now)
+        if isinstance(event, ManifestWritten):
+            checkpoints = turn.federation.checkpoints
+            last = checkpoints[-1] if checkpoints else None
+            if last is not None and last.number == event.number and not last.complete:
+                checkpointing.complete(turn, event.number)
+        return self._close_turn(turn)
+
+    # --- small things -------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        pinned = self._federation.pinned
+        if pinned is not None and self._layout is None:
+            self._layout = self._plan.layout(pinned.run.schema)
+
+    def _turn(self, now: float, before: Transaction | None = None) -> Transaction:
+        turn = Transaction(
+            now=now,
+            plan=self._plan,
+            federation=self._federation,
+            layout=self._layout,
+            clients=self._clients,
+            holders=self._holders,
+            live=self._presence.live(now),
+            watchers=frozenset(self._presence.watchers),
+            lost=self._presence.lost,
+            asked=self._presence.asked,
+            gone=self._presence.gone,
+            unconfirmed=self._presence.unconfirmed,
+            memo=self._memo,
+        )
+        if before is not None:
+            turn.step = before.step
+        return turn
+
+    def _close_turn(self, turn: Transaction) -> Step:
+        self._lay_out()
+        turn.layout = self._layout
+        self._until = scheduler.advance(turn)
+        self._telemetry.measure(turn)
+        return turn.step
+
+    def _renew(self, now: float, client: str) -> None:
+        self._presence.renew(client, now + self._plan.section.lease)
+
+    def _renew_if_client(self, now: float, sender: str) -> None:
+        if sender in self._federation.members and sender not in self._federation.retired:
+            self._renew(now, sender)
+
+    def _same(self, sender: str, claimed: str) -> str:
+        if sender != claimed:
+            raise UnknownParty(f"{sender} speaks as {claimed}; everyone speaks for themselves")
+        return sender
+
+    def _shard(self, sender: str, claimed: str) -> str:
+        self._same(sender, claimed)
+        pinned = self._federation.pinned
+        if pinned is None:
+            raise WrongRun(f"{sender} speaks of a run, and none is founded here yet")
+        if sender not in pinned.placement.shards:
+            raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
+        return sender
+
+    def _holder(self, sender: str, claimed: str, committee: bool = False) -> str:
+        self._same(sender, claimed)
+        if committee and not opening.wanted(self._plan):
+            raise Malformed(f"{sender} speaks for a committee, and this run has none")
+        return sender
+
+    def _group(self, name: str) -> GroupState:
+        state = self._federation.groups.get(name)
+        if state is None:
+            raise Malformed(f"no group is called {name!r}")
+        return state
+
+    def _asked(self, answer: Opened | KeyShare | OpenRefused) -> GroupState | None:
+        """The group whose cohort, being opened or opened, a holder answers for; None if past.
+
+        Raises:
+            Conflict: its answer is about another cohort of this number, or of another run.
+        """
+        name, number = answer.group, answer.cohort
+        state = self._opening(name, number)
+        if state is not None:
+            assert state.cohort is not None
+            assert self._federation.pinned is not None
+            if answer.about != cohort_digest(self._federation.pinned.run.id, state.cohort):
+                raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
+        return state
+
+    def _opening(self, group: str, cohort: int) -> GroupState | None:
+        """The group, if this cohort of it is being opened or is opened; None if that is past."""
+        return self._at(group, Phase.OPENING, cohort) or self._at(group, Phase.PREPARING, cohort)
+
+    def _at(self, group: str, phase: Phase, cohort: int) -> GroupState | None:
+        """The group, if it is at this step of this cohort; None if the message is late."""
+        state = self._group(group)
+        return state if state.phase is phase and state.number == cohort else None

@@ -1,0 +1,91 @@
+"""What holders of a committee find in the envelopes of a submission, and what comes of it.
+
+What must not live here: how a cohort is opened (`roles.coordinator.opening`,
+`roles.coordinator.commit`).
+"""
+
+from __future__ import annotations
+
+from secureps.errors import Conflict
+from secureps.messages.coordinator_records import CohortReopened, FlawNoted, ReceiptExamined
+from secureps.messages.orders import Examine
+from secureps.messages.requests import Examined
+from secureps.messages.submission import Receipt, receipt_digest, rooted
+from secureps.policy.cohorts.accusations import BELIEVED, believed, told, unsupported
+from secureps.roles.coordinator import opening, synchronous
+from secureps.roles.coordinator.commit import REASON_LIMIT
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.transaction import Transaction
+
+
+def make_examine(turn: Transaction, receipt: Receipt) -> Examine:
+    """The same for every holder."""
+    return Examine(turn.federation.incarnation, rooted(receipt))
+
+
+def examine(turn: Transaction, receipt: Receipt) -> None:
+    """A receipt has come: every holder of a committee is asked to look into its envelope."""
+    if not opening.wanted(turn.plan):
+        return
+    for holder in turn.holders:
+        turn.order(holder, make_examine(turn, receipt))
+
+
+def looked_into(turn: Transaction, group: GroupState, answer: Examined) -> None:
+    """A holder has; with a flaw the submission is dropped, before anything is opened.
+
+    No holder was asked to open a cohort that is only held: it is closed anew. Once holders are
+    asked it is too late (this one will refuse its share). Then, or if the holder is not believed,
+    it is noted, and the client remembered; so is what others find in a submission that is dropped.
+
+    Raises:
+        Conflict: the holder was shown another receipt of this name.
+    """
+    id, flaw, inbox = answer.id, answer.flaw[:REASON_LIMIT], group.inbox
+    if answer.holder in inbox.examined.get(id, ()):
+        return
+    shown = inbox.receipts.get(id)
+    if shown is not None and answer.about != receipt_digest(shown):
+        raise Conflict(f"{answer.holder} answers for another receipt of {id}")
+    if not flaw:
+        if id in inbox.receipts:
+            turn.write(ReceiptExamined(group.name, id, answer.holder, ""))
+        return
+    doubt = _doubt(turn, group, answer)
+    if not doubt and group.phase is Phase.HOLDING and group.closed_over(id):
+        turn.write(CohortReopened(group.name, group.number, ()))
+    if not doubt and group.drops(id):
+        turn.write(ReceiptExamined(group.name, id, answer.holder, flaw))
+        turn.tell_fates((id,))
+        turn.discard((id,))
+        if not group.streaming:
+            synchronous.end_if_too_few(turn, group, id.client, turn.federation.fates[id].reason)
+    elif _is_new(turn, group, answer):
+        late = "too late to leave it out" if turn.federation.stands(id) else "left out already"
+        turn.write(FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
+
+
+def _is_new(turn: Transaction, group: GroupState, answer: Examined) -> bool:
+    """Whether a flaw that changes nothing now was not told before: of what is here, or of whom."""
+    id = answer.id
+    if id in group.inbox.receipts:
+        return answer.holder not in group.inbox.doubted.get(id, ())
+    known = turn.federation.known(id)
+    return known and answer.holder not in turn.federation.accused.get(id.client, ())
+
+
+def _doubt(turn: Transaction, group: GroupState, answer: Examined) -> str:
+    """Why a holder is not believed; empty if it is.
+
+    Without the client the version must not lack members for the word of a few holders.
+    """
+    id, holder, spare = answer.id, answer.holder, len(turn.holders) - turn.plan.threshold
+    by = turn.federation.accused.get(id.client, frozenset()) | {holder}
+    accused = {**turn.federation.accused, id.client: by}
+    able = group.invited
+    if group.streaming:
+        able = turn.takers(group.name).union(group.inbox.clients) - group.sitting_out
+    most = BELIEVED if len(able) > turn.plan.bounds(group.name).minimum else 0
+    if believed(accused, id.client, holder, spare, most):
+        return ""
+    return f"not believed: {holder} {told(unsupported(accused, spare)[holder])}"

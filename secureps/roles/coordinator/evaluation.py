@@ -1,0 +1,153 @@
+"""When a version of the model is evaluated, what waits for that, and when it never will be.
+
+An evaluation begins before anybody may train from its version: the round that follows a
+version to be evaluated opens when the evaluation has begun, and goes on beside it. One
+that cannot begin or comes to nothing is skipped, on record, and holds nobody up. What must
+not live here: rounds and cohorts (`roles.coordinator.commit`), which are those of any group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.config.plan import SyncSection
+from secureps.messages.evaluation import EVALUATION, EvaluationSkipped
+from secureps.policy.early_stopping import best
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.transaction import Transaction
+
+LAST_ROUNDS = 2
+"""How often the evaluation of the last version is tried; of any other, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a round does not open yet, and until when if time alone could change it."""
+
+    reason: str
+    until: float | None = None
+
+
+def version(turn: Transaction) -> int:
+    """The version that every group of the model is at; -1 if they are at several, or at none."""
+    versions = {group.version for group in turn.federation.model_groups}
+    return versions.pop() if len(versions) == 1 else -1
+
+
+def due(turn: Transaction) -> int:
+    """The version whose evaluation is to begin now; 0 if there is none."""
+    at, state = version(turn), turn.federation.evaluations
+    if at not in turn.plan.evaluated or state.settled(at):
+        return 0
+    group = turn.federation.groups.get(EVALUATION)
+    begun = group is not None and group.phase is not Phase.WAITING
+    return 0 if begun and state.subject == at else at
+
+
+def asked(turn: Transaction, group: GroupState, member: str) -> int:
+    """What an invitation of a member says that it evaluates, or evaluates first; 0 for nothing."""
+    own, subject = turn.federation.groups.get(EVALUATION), turn.federation.evaluations.subject
+    if own is None or group is own:
+        return subject
+    return subject if owes(own, member) and group.version == subject else 0
+
+
+def owes(own: GroupState, member: str) -> bool:
+    """Whether a member was asked for the evaluation under way, and has not answered yet."""
+    asked = own.phase is Phase.COLLECTING and member in own.invited
+    return asked and member not in own.inbox.clients
+
+
+def over(turn: Transaction, model_over: bool) -> bool:
+    """Whether no evaluation is under way, and none will begin. `model_over`: it is made."""
+    group = turn.federation.groups.get(EVALUATION)
+    return model_over and not due(turn) and (group is None or group.phase is Phase.WAITING)
+
+
+def skip_lost(turn: Transaction, group: GroupState) -> None:
+    """An evaluation that was begun and came to nothing is skipped, or the last one tried again."""
+    state = turn.federation.evaluations
+    subject = state.subject
+    if group.phase is not Phase.WAITING or not subject or state.settled(subject):
+        return
+    last = subject == turn.plan.evaluated[-1] and version(turn) == subject
+    if not last or state.rounds >= LAST_ROUNDS:
+        turn.write(EvaluationSkipped(subject, group.reason))
+
+
+def await_members(turn: Transaction, group: GroupState, at: int, reason: str) -> float | None:
+    """Too few can evaluate a version: at the end of a run it waits for one round's time.
+
+    Returns:
+        until when it waits; None if other events decide.
+    """
+    group.reason = reason
+    if any(each.phase is not Phase.WAITING for each in turn.federation.model_groups):
+        return None
+    if at != turn.plan.evaluated[-1] and not turn.federation.ending:
+        return None  # the next round of the model decides
+    rule = turn.plan.group(EVALUATION).rule
+    assert isinstance(rule, SyncSection)
+    until = turn.federation.evaluations.since + rule.deadline * (1 + rule.extensions)
+    if turn.now < until:
+        return until
+    turn.write(EvaluationSkipped(at, reason))
+    return turn.now
+
+
+def hold_back(turn: Transaction, group: GroupState) -> Hold | None:
+    """Whether a round of the model that could open waits; an evaluation may be skipped instead."""
+    at, keep, state = due(turn), unkept(turn), turn.federation.evaluations
+    if keep:
+        return Hold(f"version {keep} is evaluated, and first comes into a checkpoint")
+    if not at:
+        return None
+    own = turn.federation.groups.get(EVALUATION)
+    if own is not None:
+        if own.phase is not Phase.WAITING:
+            return Hold(f"waits for the evaluation of version {state.subject}")
+        turn.write(EvaluationSkipped(at, own.reason))
+        return None
+    return await_evaluator(turn, at)
+
+
+def await_evaluator(turn: Transaction, at: int) -> Hold | None:
+    """A designated evaluator has one round's time; without it the evaluation is skipped."""
+    name, until = turn.plan.evaluator, _time_of_evaluator(turn)
+    if turn.now < until:
+        return Hold(f"waits for {name} to evaluate version {at}", until)
+    here = "did not evaluate it in time" if name in turn.live else "is not there"
+    turn.write(EvaluationSkipped(at, f"{name} {here}"))
+    return None
+
+
+def declined(turn: Transaction, at: int, reason: str) -> None:
+    """The designated evaluator will not judge this version, and nobody waits for it."""
+    if due(turn) == at:
+        turn.write(EvaluationSkipped(at, f"{turn.plan.evaluator}: {reason}"))
+
+
+def _time_of_evaluator(turn: Transaction) -> float:
+    return turn.federation.evaluations.since + turn.plan.section.group[0].rule.deadline
+
+
+def unkept(turn: Transaction) -> int:
+    """An evaluated version that no checkpoint was ordered of, if the best one is kept; else 0."""
+    evaluation, at = turn.plan.section.evaluation, version(turn)
+    if evaluation is None or evaluation.best is None or at not in turn.plan.evaluated:
+        return 0
+    groups = turn.federation.model_groups
+    kept = any(
+        all(checkpoint.version_of(group.name) == at for group in groups)
+        for checkpoint in turn.federation.checkpoints
+    )
+    return 0 if kept else at
+
+
+def best_version(turn: Transaction) -> int:
+    """The best evaluated version; 0 if there is none, or the plan does not say what is best."""
+    evaluation = turn.plan.section.evaluation
+    if evaluation is None or evaluation.best is None:
+        return 0
+    found = best(turn.federation.evaluations.newest, evaluation.best)
+    return 0 if found is None else found.version

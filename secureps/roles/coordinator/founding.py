@@ -1,0 +1,134 @@
+"""How a run comes to be: placed, pinned, and bound to plan, model, keys and roster.
+
+The first model's schema decides (the plan's file of version 0, or the first client's); before
+all shards and holders are up nothing is pinned. What must not live here: the values of version
+0, which shards make (`roles.coordinator.commit.found`).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from secureps.errors import NotReady
+from secureps.messages.orders import Configure
+from secureps.messages.records import RunPinned
+from secureps.messages.run import GroupPlacement, Placement, RunInfo
+from secureps.messages.schema import Schema
+from secureps.model.placement import place_group
+from secureps.roles.coordinator import commit
+from secureps.roles.coordinator.sessions import Sessions
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import Say
+from secureps.roles.pinned_run import PinnedRun
+
+LATER = 1.0
+"""Seconds after which a party that cannot be taken asks again, at first."""
+
+
+def elsewhere(turn: Transaction, here: Sessions, party: str, run: bytes) -> NotReady | None:
+    """What a party hears that holds a run, of a coordinator that holds none; None if it is new.
+
+    An empty folder may be a volume that is not mounted. A run that is founded over it would send
+    everybody away from the one that they have, with all that cannot be made again.
+    """
+    if not run:
+        here.elsewhere.pop(party, None)
+        return None
+    return said_once(
+        turn,
+        here,
+        party,
+        run,
+        f"{party} takes part in run {run.hex()[:16]}, and the coordinator's state folder holds no "
+        "run: is a volume missing? Nothing is founded meanwhile. Bring that folder back as it was, "
+        f"and start the coordinator again; or, for a new run, start {party} with another state "
+        "folder, and keep the one that it has",
+    )
+
+
+def said_once(turn: Transaction, here: Sessions, party: str, run: bytes, text: str) -> NotReady:
+    """The refusal of a party that has to wait for an operator, who reads of it here, once."""
+    if party not in here.elsewhere:
+        turn.step.effects.append(Say(text))
+    here.elsewhere[party] = turn.now
+    return NotReady(text, LATER)
+
+
+def _demand_nobody_elsewhere(turn: Transaction, charter: PinnedRun, here: Sessions) -> None:
+    """NotReady while servers, or half of all clients, were lately heard to hold a run.
+
+    Fewer clients stop nothing: each of them could say so for ever.
+    """
+    lately = {p for p, at in here.elsewhere.items() if turn.now - at < turn.plan.section.lease}
+    clients = {certificate.name for certificate in charter.roster.clients()}
+    if lately - clients or (lately and 2 * len(lately & clients) >= len(clients)):
+        raise NotReady(
+            f"the run is not founded: {', '.join(sorted(lately)[:5])} take part in one already, "
+            "and the coordinator's state folder holds none; its log says what to do",
+            LATER,
+        )
+
+
+def found(turn: Transaction, charter: PinnedRun, here: Sessions, schema: Schema) -> None:
+    """Pins the run of this model.
+
+    Raises:
+        NotReady: shards or holders are missing, or others hold a run already.
+        PlanRefused: the plan cannot carry the model.
+    """
+    federation, plan, holders = turn.federation, turn.plan, here.holders
+    _demand_nobody_elsewhere(turn, charter, here)
+    if len(federation.shards) < plan.section.shards:
+        raise NotReady(
+            f"the run waits for shards: {len(federation.shards)} of {plan.section.shards} are up"
+        )
+    if len(holders) < plan.holders:
+        raise NotReady(f"the run waits for key holders: {len(holders)} of {plan.holders} are up")
+    layout = plan.layout(schema)
+    shards = {name: s.weight for name, s in sorted(federation.shards.items())}
+    placement = Placement(
+        1,
+        tuple(shards),
+        tuple(
+            GroupPlacement(g.name, place_group(g.name, g.blocks, shards)) for g in layout.all_groups
+        ),
+    )
+    run = RunInfo(
+        plan.text, schema, layout.digest, charter.holders, charter.roster.digest, charter.nonce
+    )
+    addresses = tuple(federation.shards[name] for name in shards)
+    turn.write(RunPinned(run, placement, addresses))
+    for party in sorted(turn.watchers):
+        if party in shards or party in holders:
+            turn.order(party, make_configure(turn))
+    for group in federation.groups.values():
+        if plan.given(group.name):
+            commit.found(turn, group, None)
+
+
+def make_configure(turn: Transaction) -> Configure:
+    """Which run this is, and where its shards are now."""
+    pinned = turn.federation.pinned
+    assert pinned is not None
+    number, addresses = turn.federation.incarnation, turn.federation.addresses
+    return Configure(number, pinned.run, pinned.placement, addresses)
+
+
+def moved(turn: Transaction) -> None:
+    """A shard is elsewhere, or serves for the first time: who dials it hears of it."""
+    if turn.federation.pinned is None:
+        return
+    configure = make_configure(turn)
+    for party in (*turn.federation.members, *turn.holders):
+        turn.order(party, configure)
+
+
+def found_from_file(turn: Transaction, charter: PinnedRun, here: Sessions) -> None:
+    """The same from the plan's file, as soon as everybody is up."""
+    federation, holders = turn.federation, here.holders
+    if charter.initial is None or federation.pinned is not None:
+        return
+    if len(federation.shards) < turn.plan.section.shards or len(holders) < turn.plan.holders:
+        return
+    with suppress(NotReady):  # whoever comes back, or comes new, asks again
+        found(turn, charter, here, charter.initial)

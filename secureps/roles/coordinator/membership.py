@@ -1,0 +1,310 @@
+"""What clients bring to the coordinator's door: whose it is, for what, whether it is wanted now.
+
+What must not live here: what the plan makes of a receipt (`roles.validation`), and what follows
+from one (`roles.coordinator.commit`).
+"""
+
+from __future__ import annotations
+
+from secureps.crypto.identity import Roster
+from secureps.errors import (
+    Conflict,
+    Malformed,
+    NotReady,
+    Refused,
+    UnknownParty,
+    WrongRun,
+    WrongShape,
+    WrongVersion,
+)
+from secureps.messages.coordinator_records import (
+    FounderChosen,
+    MemberJoined,
+    MemberRetired,
+    Received,
+)
+from secureps.messages.encoding import canonical, digest
+from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
+from secureps.messages.requests import Decline, Join, Withdraw
+from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
+from secureps.policy.checks.evaluation import check_metrics
+from secureps.policy.counting import check_told
+from secureps.policy.rules.rule import Base
+from secureps.roles.coordinator import (
+    asynchronous,
+    commit,
+    envelope_checks,
+    evaluation,
+    founding,
+    opening,
+    suspects,
+    synchronous,
+    termination,
+)
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.sessions import Sessions
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.validation import check_receipt, check_sequence
+
+
+def join(turn: Transaction, charter: PinnedRun, here: Sessions, message: Join) -> NotReady | None:
+    """A client takes part, or says anew which groups it contributes to; the first founds the run.
+
+    Returns:
+        what it hears if it holds a run, and this coordinator holds none.
+
+    Raises:
+        WrongShape: the run trains another model than its own.
+        Malformed: there is no such group, or no such number of examples.
+        NotReady: the run cannot be founded yet, or it changed its mind too often.
+    """
+    client, schema, federation = message.client, message.schema, turn.federation
+    if federation.pinned is None:
+        if waits := founding.elsewhere(turn, here, client, message.run):
+            return waits
+        founding.found(turn, charter, here, schema)
+    assert federation.pinned is not None
+    ours = federation.pinned.run.schema
+    if schema.digest != ours.digest:
+        text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
+        raise WrongShape(f"{text}; train the run's model")
+    if unknown := set(message.groups) - set(turn.plan.groups):
+        raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
+    check_told(client, message.examples)
+    known = federation.joined_for(client, message.groups)
+    known &= message.examples in (0, federation.told.get(client, 0))
+    if client in federation.members and client not in federation.retired and known:
+        return None
+    _demand_constant(turn, client)
+    turn.write(MemberJoined(client, message.groups, message.examples))
+    trains = client != turn.plan.evaluator
+    if trains and not federation.founder and charter.initial is None:
+        turn.write(FounderChosen(client))
+    return None
+
+
+def _demand_constant(turn: Transaction, client: str) -> None:
+    """Three records of one client in a lease's time: it joins, knows its groups, has counted.
+
+    Else a client that says one thing and then another would fill the journal.
+    """
+    times, lease = turn.federation.joined.get(client, ()), turn.plan.section.lease
+    if len(times) == 3 and (left := times[0] + lease - turn.now) > 0:
+        raise NotReady(
+            f"{client} has said three times within {lease:g} s that it takes part, and for what: "
+            f"it may say something else in {left:.0f} s",
+            retry_after=left,
+        )
+
+
+def submit(turn: Transaction, roster: Roster, receipt: Receipt) -> None:
+    """Journals a receipt, once; the same again changes nothing.
+
+    Raises:
+        UnknownParty, BadSignature: nobody on the roster signed it.
+        WrongRun, WrongVersion: it was made for something else than what is open.
+        Conflict: another receipt is known for it, or for this client and version.
+        Malformed: the plan makes no such receipt.
+        Refused: the client was found to spoil cohorts.
+    """
+    id = receipt.id
+    roster.find(id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
+    group = _group(turn, receipt)
+    known = turn.federation.receipts.get(id)
+    if known not in (None, digest("secureps-receipt-known", canonical(receipt))):
+        raise Conflict(f"{id} is known with another receipt; begin a new sequence")
+    if turn.federation.known(id):
+        if id in group.receipts:
+            commit.came_again(turn, group, receipt)
+        return
+    assert turn.layout is not None
+    check_receipt(turn.plan, turn.layout.group(group.name), receipt)
+    if receipt.purpose == FOUNDING:
+        _demand_founder(turn, group, receipt)
+        turn.write(Received(receipt))
+        commit.found(turn, group, receipt)
+        return
+    if id.client in turn.federation.isolated:
+        raise Refused(f"left out of this run: {turn.federation.isolated[id.client]}")
+    if turn.plan.bounds(group.name).rounds:
+        _demand_wanted(turn, group, receipt)
+    else:
+        _demand_asked(turn, group, receipt)
+    _demand_bound(group, receipt)
+    turn.write(Received(receipt))
+    if receipt.fact is not None:
+        turn.write(receipt.fact)
+    envelope_checks.examine(turn, receipt)
+
+
+def decline(turn: Transaction, message: Decline) -> None:
+    """An invited client takes no part in a round; once it has contributed, that stands.
+
+    A designated evaluator says the version instead of a round.
+
+    Raises:
+        Malformed: it is not the round of an evaluation, nor of a group that has none by its rule,
+            nor is the client to send once more what was in a burnt cohort.
+    """
+    if message.group == EVALUATION and message.party == turn.plan.evaluator:
+        evaluation.declined(turn, message.round, said(message.reason))
+        return
+    group = turn.federation.groups.get(message.group)
+    own = group is not None and message.group != EVALUATION
+    if group is None or (
+        own and turn.plan.bounds(group.name).rounds and message.party not in group.places
+    ):
+        raise Malformed(f"only evaluations can be declined, not rounds of {message.group!r:.80}")
+    open_now = group.phase is Phase.COLLECTING and group.round == message.round
+    here = message.party in group.inbox.clients
+    if open_now and message.party in group.invited and not here:
+        synchronous.declined(turn, group, message.party, said(message.reason))
+
+
+def withdraw(turn: Transaction, message: Withdraw) -> None:
+    """What a client was asked for was refused on its way; of what was accepted it says nothing.
+
+    Raises:
+        Malformed: it is not the client's own, or of no group without rounds, or of no sequence.
+    """
+    id = message.id
+    check_sequence(id)
+    group = turn.federation.groups.get(id.group)
+    if id.client != message.party or group is None or turn.plan.bounds(group.name).rounds:
+        raise Malformed(f"{id} is no submission of {message.party} to a group without rounds")
+    news = id.sequence >= turn.federation.next.get((id.client, id.group), 0)
+    if group.streaming and (news or id in group.pool.returning):
+        asynchronous.withdrawn(turn, group, message, said(message.reason))
+
+
+def retire(turn: Transaction, client: str) -> None:
+    """A member takes part no more; open rounds go on without what it has not sent.
+
+    Raises:
+        UnknownParty: it never joined.
+    """
+    if client not in turn.federation.members:
+        raise UnknownParty(f"{client} has not joined, and cannot retire")
+    if client in turn.federation.retired:
+        return
+    turn.write(MemberRetired(client))
+    for group in turn.federation.groups.values():
+        asked = group.phase is Phase.COLLECTING and client in group.invited
+        if asked and client not in group.inbox.clients:
+            synchronous.declined(turn, group, client, "takes part no more")
+
+
+def evaluated(turn: Transaction, roster: Roster, message: Evaluated) -> None:
+    """Journals what the designated evaluator says of a version, once.
+
+    Raises:
+        UnknownParty, BadSignature: the plan's evaluator did not sign it.
+        WrongRun, WrongVersion: it is not of the version that is to be evaluated now.
+        Conflict: it said something else of this version.
+        Malformed, NotFinite: its metrics are not the plan's, or no numbers.
+    """
+    section, pinned = turn.plan.section.evaluation, turn.federation.pinned
+    if section is None or not turn.plan.evaluator or message.party != turn.plan.evaluator:
+        raise UnknownParty(f"{message.party} is not the evaluator that the plan names")
+    check_metrics(section, message.metrics)
+    roster.find(message.party).identity.verify(*evaluated_bytes(message), message.signature)
+    if pinned is None or message.run != pinned.run.id:
+        raise WrongRun("this evaluation is of another run; join this one first")
+    if message.examples < 1:
+        raise Malformed(f"an evaluation on {message.examples} examples: at least 1")
+    state = turn.federation.evaluations
+    result = VersionEvaluated(message.version, message.metrics, message.party, message.examples)
+    known = state.results.get(message.version)
+    if known is not None:
+        if known != result:
+            raise Conflict(f"version {message.version} was evaluated already, to other values")
+        return
+    model = tuple(group.digest for group in turn.federation.model_groups)
+    if evaluation.due(turn) != message.version or message.model != model:
+        now = evaluation.due(turn)
+        wanted = f"version {now} is to be evaluated" if now else "none is to be evaluated"
+        raise WrongVersion(f"not version {message.version} as you have it; {wanted} now")
+    termination.judged(turn, result)
+
+
+def said(reason: str) -> str:
+    """Another party's own words, as they are kept."""
+    return "".join(c if c.isprintable() else "?" for c in reason[: commit.REASON_LIMIT])
+
+
+def _group(turn: Transaction, receipt: Receipt) -> GroupState:
+    pinned = turn.federation.pinned
+    if pinned is None or receipt.run != pinned.run.id:
+        raise WrongRun(f"{receipt.id} was made for another run; join this one first")
+    group = turn.federation.groups.get(receipt.id.group)
+    if group is None:
+        raise Malformed(f"no group is called {receipt.id.group!r}")
+    return group
+
+
+def _demand_founder(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+    client, given = receipt.id.client, turn.plan.given(group.name)
+    if given or group.phase is not Phase.FOUNDING or client != turn.federation.founder:
+        raise WrongVersion(f"the founding model of {group.name} is not asked from {client}")
+    if group.receipts:
+        raise WrongVersion(f"the founding model of {group.name} is here already")
+
+
+def _demand_wanted(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+    id, coming, base = receipt.id, group.version + 1, turn.federation.base(group)
+    if group.phase is not Phase.COLLECTING:
+        raise WrongVersion(
+            f"{group.name} takes no updates now ({group.reason}); pull and wait to be invited"
+        )
+    if receipt.version != group.version or receipt.base != base:
+        raise WrongVersion(
+            f"{id} was trained on version {receipt.version}, the open base is "
+            f"{group.version}; pull and train again"
+        )
+    if id.client not in group.invited:
+        raise WrongVersion(f"{id.client} is not invited to version {coming}")
+    if id.client in group.inbox.clients:
+        raise Conflict(f"{id.client} has contributed to version {coming} already")
+    again = opening.wanted(turn.plan) and id.client in group.places
+    if again and not suspects.anew(group) and (wrong := suspects.refusal(group, receipt)):
+        raise WrongVersion(f"{id}: {wrong}")
+
+
+def _demand_bound(group: GroupState, receipt: Receipt) -> None:
+    if receipt.most_examples != group.most_examples:
+        raise Malformed(
+            f"{receipt.id}: it counts up to {receipt.most_examples} examples, and members of "
+            f"{group.name} count up to {group.most_examples}"
+        )
+
+
+def _demand_asked(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+    """Accepts an update of a group without rounds, from the base that was asked for or a newer one.
+
+    One whose blocks were lost comes once more as it was.
+    """
+    id, pool, base = receipt.id, group.pool, Base(receipt.version, receipt.step)
+    if not group.streaming:
+        raise WrongVersion(f"{group.name} takes no updates now ({group.reason})")
+    if id in pool.returning:
+        return
+    if id.client in group.invited:
+        if any(other.client == id.client for other in group.receipts):
+            raise Conflict(f"{id.client} has sent that once more already")
+        wrong = suspects.refusal(group, receipt)
+        if wrong or group.history.get(receipt.version) != receipt.base:
+            raise WrongVersion(f"{id}: {wrong or 'its base is another model'}")
+        return
+    asked = pool.training.get(id.client)
+    if not turn.federation.takes_part(id.client, group.name):
+        raise WrongVersion(f"{id.client} takes no part in {group.name}: it joined for other groups")
+    if asked is None:
+        raise WrongVersion(f"{id.client} was not asked for an update of {group.name} now; wait")
+    if receipt.version > group.version or group.history.get(receipt.version) != receipt.base:
+        raise WrongVersion(f"{id}: its base is no version {receipt.version} of {group.name}")
+    if base < asked or base.step != (asked.step if base.version == asked.version else 0):
+        raise WrongVersion(
+            f"{id}: asked was update {asked.step} of version {asked.version}, or the first of a "
+            f"newer version, and this is update {base.step} of version {base.version}"
+        )

@@ -1,0 +1,140 @@
+"""Servers that say they are up: who they are, which run they hold, and how far they have come.
+
+Journals are kept apart, and each can be lost or come back older than it was. What others remember
+is compared here, before anything is made of it: a coordinator without its journal founds no second
+run over the first, one that is behind its shards makes no version twice, and a key holder that
+forgot what it opened opens nothing more. What must not live here: clients
+(`roles.coordinator.membership`), and the journals themselves (`store.journal`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from secureps.errors import (
+    DamagedStore,
+    Malformed,
+    NotReady,
+    Refused,
+    UnknownParty,
+    WrongRun,
+)
+from secureps.messages.coordinator_records import ShardLocated
+from secureps.messages.records import Incarnated
+from secureps.messages.requests import Noted, Register
+from secureps.messages.run import ShardAddress, other_run
+from secureps.roles.coordinator import founding
+from secureps.roles.coordinator.sessions import Sessions
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import Halt
+from secureps.roles.pinned_run import PinnedRun
+
+MOST_AHEAD = 1 << 20
+"""Starts of a coordinator that its journal may have lost. What is journalled of one party's word
+must leave room for all starts to come: an order carries 63 bits of incarnation."""
+LONGEST_ADDRESS = 300
+"""Letters of HOST:PORT; a host's name has 253 at most."""
+
+
+def register(
+    turn: Transaction, charter: PinnedRun, here: Sessions, event: Register
+) -> Noted | NotReady:
+    """Takes a shard or key holder in; NotReady if an operator has to bring something back first.
+
+    Raises:
+        UnknownParty: it holds no blocks of this run.
+        Malformed: a weight or an address that is none, or an incarnation that cannot have been.
+        WrongRun: it holds another run than this one.
+        Refused: its ledger ends before what it opened.
+    """
+    party, federation, moved = event.party, turn.federation, False
+    role = charter.roster.find(party).role
+    if not 0 <= event.seen <= federation.incarnation + MOST_AHEAD:
+        raise Malformed(
+            f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
+            f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
+        )
+    if len(event.advertise) > LONGEST_ADDRESS:
+        raise Malformed(f"{party}: an address has {LONGEST_ADDRESS} letters, no more")
+    if role == "shard" and not (math.isfinite(event.weight) and event.weight > 0):
+        raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
+    if objection := _objection(turn, here, event, role):
+        return objection
+    if role == "shard":
+        address = ShardAddress(party, event.advertise, event.weight)
+        moved = federation.shards.get(party) != address
+        unsafe = event.unsafe and turn.plan.noisy_shards
+        if moved or (unsafe and party not in federation.unsafe):
+            turn.write(ShardLocated(address, unsafe))
+    else:
+        here.holders.add(party)
+    own = federation.incarnation
+    if event.seen > own or (event.seen == own and party not in here.told):
+        turn.write(Incarnated(event.seen + 1))  # somebody ruled after our journal's end
+    if moved:
+        founding.moved(turn)
+    founding.found_from_file(turn, charter, here)
+    return Noted()
+
+
+def _objection(turn: Transaction, here: Sessions, event: Register, role: str) -> NotReady | None:
+    party, pinned = event.party, turn.federation.pinned
+    if pinned is None:
+        return founding.elsewhere(turn, here, party, event.run)
+    if role == "shard" and party not in pinned.placement.shards:
+        raise UnknownParty(f"{party} holds no blocks of this run, which is placed already")
+    if event.run not in (b"", pinned.run.id):
+        raise WrongRun(other_run(party, event.run, pinned.run.id))
+    return _shard_ahead(turn, event) if role == "shard" else _holder_apart(turn, here, event)
+
+
+def _shard_ahead(turn: Transaction, event: Register) -> NotReady | None:
+    """Shards commit what the coordinator has journalled: it ends if one of them is ahead of it.
+
+    They are its own operator's, so that nobody else can end it so.
+    """
+    for at in event.reached:
+        group = turn.federation.groups.get(at.group)
+        if group is not None and at.version > group.version:
+            text = (
+                f"the coordinator's journal ends at version {group.version} of {at.group}, and "
+                f"{event.party} has committed {at.version}: it is an older copy; bring back the "
+                "newest one, or begin a new run from the last checkpoint"
+            )
+            turn.step.effects.append(Halt(text, DamagedStore))
+            return NotReady(text, founding.LATER)
+    return None
+
+
+def _holder_apart(turn: Transaction, here: Sessions, event: Register) -> NotReady | None:
+    """A holder that forgot what it opened is refused, one that is ahead of us is not counted.
+
+    Its word alone does not end a coordinator: it is no more than one holder that is away.
+    """
+    party, federation = event.party, turn.federation
+    reached = {at.group: at.version for at in event.reached}
+    for (holder, group), cohort in federation.answered.items():
+        if holder != party or reached.get(group, -1) >= cohort:
+            continue
+        if not reached:
+            raise Refused(
+                f"{party} comes with an empty ledger to a run whose sums it has opened: "
+                "restore nothing, start a new run"
+            )
+        raise Refused(
+            f"{party}'s ledger ends at cohort {reached.get(group, -1)} of {group}, and it has "
+            f"answered for cohort {cohort}: it is an older copy, and would open again what it "
+            "opened before; bring back the newest one, or stay out of this run"
+        )
+    for name, cohort in reached.items():
+        state = federation.groups.get(name)
+        if state is None or cohort <= state.number:
+            continue
+        text = (
+            f"{party} has opened cohort {cohort} of {name}, and the coordinator's journal ends at "
+            f"cohort {state.number}: the journal is an older copy, or {party} lies; until one of "
+            f"them comes back as it was, {party} counts as away"
+        )
+        return founding.said_once(turn, here, party, event.run, text)
+    here.elsewhere.pop(party, None)
+    return None

@@ -1,0 +1,69 @@
+"""Who is at the coordinator's door now; what must outlive it is in the journal."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from secureps.messages.run import ShardAddress
+from secureps.messages.submission import SubmissionId
+
+
+@dataclass(slots=True)
+class Sessions:
+    """Who is here now, and whom this incarnation gave orders; a restart forgets it.
+
+    `elsewhere` are parties that cannot be taken before an operator has brought something back,
+    and when they last asked. `lost` are submissions whose fate was open and that their client had
+    no more when it last subscribed, or said so of (`gone`) when it was to send them again
+    (`asked`). `unconfirmed` are shards, by group, that said that they are prepared and came back
+    since: perhaps without it. `located` is where shards were as those were told who joined and do
+    not watch yet.
+    """
+
+    watchers: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
+    holders: set[str] = field(default_factory=set)
+    elsewhere: dict[str, float] = field(default_factory=dict)
+    lost: dict[str, frozenset[SubmissionId]] = field(default_factory=dict)
+    asked: set[SubmissionId] = field(default_factory=set)
+    gone: set[SubmissionId] = field(default_factory=set)
+    unconfirmed: set[tuple[str, str]] = field(default_factory=set)
+    located: dict[str, tuple[ShardAddress, ...]] = field(default_factory=dict)
+    troubles: dict[str, str] = field(default_factory=dict)
+    """What servers say that their own disk refuses."""
+    _leases: dict[str, float] = field(default_factory=dict)
+    _live: frozenset[str] = frozenset()
+    _first: float = math.inf
+    """No lease runs out before it: until then nobody need look at all of them."""
+
+    def trouble(self, party: str, reason: str) -> None:
+        """A server's disk refuses something, or works again (no reason)."""
+        self.troubles.pop(party, None)
+        if reason:
+            self.troubles[party] = reason
+
+    def renew(self, client: str, until: float) -> None:
+        """A client's lease runs until then."""
+        self._leases[client] = until
+        self._first = min(self._first, until)
+        if client not in self._live:
+            self._live |= {client}
+
+    def leave(self, client: str) -> None:
+        """Its lease is over."""
+        self._leases.pop(client, None)
+        self._live -= {client}
+
+    def live(self, now: float) -> frozenset[str]:
+        """Clients whose lease runs."""
+        if now >= self._first:
+            self._leases = {client: until for client, until in self._leases.items() if until > now}
+            self._first = min(self._leases.values(), default=math.inf)
+            self._live = frozenset(self._leases)
+        return self._live
+
+    @property
+    def next_look(self) -> float | None:
+        """When a lease may run out; None: none runs."""
+        return self._first if self._leases else None

@@ -1,0 +1,485 @@
+"""What the coordinator knows: the fold of its journal.
+
+`CoordinatorState.apply` takes one record; nothing else changes this state, so a restarted
+coordinator knows exactly what the killed one had journalled. What must not live here:
+decisions (`roles.coordinator.coordinator`), leases and watchers (they do not survive a restart).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from secureps.errors import InternalError
+from secureps.messages.charge import Charge, Release
+from secureps.messages.coordinator_records import (
+    BoundAgreed,
+    CheckpointComplete,
+    CheckpointOrdered,
+    CheckpointPart,
+    ClientIsolated,
+    CohortBurnt,
+    CohortClosed,
+    CohortOpened,
+    CohortReopened,
+    Ending,
+    Finished,
+    FlawNoted,
+    FounderChosen,
+    GroupResigned,
+    HolderRefused,
+    LiarsNamed,
+    MemberAsked,
+    MemberDeclined,
+    MemberEntered,
+    MemberJoined,
+    MemberLeft,
+    MemberPassed,
+    MemberRetired,
+    MembersReturned,
+    OpeningFailed,
+    ReceiptExamined,
+    Received,
+    RoundExtended,
+    RoundGivenUp,
+    RoundOpened,
+    ShardLocated,
+    ShardPrepared,
+    ShareReceived,
+    StreamBegan,
+    StreamEnded,
+    SubmissionsDropped,
+    SubmissionWithdrawn,
+    SumsHeld,
+    VersionCommitted,
+)
+from secureps.messages.encoding import canonical, digest
+from secureps.messages.evaluation import (
+    EVALUATION,
+    EvaluationSkipped,
+    VersionEvaluated,
+    evaluated_digest,
+)
+from secureps.messages.orders import GroupVersion
+from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.run import ShardAddress
+from secureps.messages.submission import Receipt, SubmissionId
+from secureps.privacy.ledger import Ledger
+from secureps.roles.coordinator.group import Fate, GroupState, Phase
+
+
+@dataclass(slots=True)
+class CheckpointState:
+    """A checkpoint in the making, or the last complete ones.
+
+    `evaluations` is how many results were there when it was ordered, for its manifest to name.
+    """
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+    evaluations: int = 0
+    parts: dict[str, CheckpointPart] = field(default_factory=dict)
+    complete: bool = False
+
+    def version_of(self, group: str) -> int:
+        """The version of a group in this checkpoint; -1 if it is not in it."""
+        return next((gv.version for gv in self.versions if gv.group == group), -1)
+
+
+@dataclass(slots=True)
+class Evaluations:
+    """What became of the versions that were to be evaluated.
+
+    Args:
+        results: by version; skipped: why, by version.
+        subject: the version that members were last asked to evaluate, 0 before the first;
+            model: the digests of its groups; rounds: how often they were asked.
+        since: when the newest version of any group was committed.
+    """
+
+    results: dict[int, VersionEvaluated] = field(default_factory=dict)
+    skipped: dict[int, str] = field(default_factory=dict)
+    subject: int = 0
+    model: tuple[bytes, ...] = ()
+    rounds: int = 0
+    since: float = 0.0
+
+    @property
+    def newest(self) -> tuple[VersionEvaluated, ...]:
+        """All results, in the order of versions."""
+        return tuple(self.results[version] for version in sorted(self.results))
+
+    def settled(self, version: int) -> bool:
+        """Whether a version was evaluated, or never will be."""
+        return version in self.results or version in self.skipped
+
+    def begin(self, model: tuple[GroupState, ...]) -> None:
+        """Members are asked to evaluate the version that the model is at."""
+        version = model[0].version
+        self.rounds = self.rounds + 1 if version == self.subject else 1
+        self.subject, self.model = version, tuple(group.digest for group in model)
+
+
+@dataclass(slots=True)
+class CoordinatorState:
+    """Everything that survives a restart of the coordinator.
+
+    Args:
+        members: clients that joined, in that order, and when first; joined: the last three times
+            that each did; told: what each tells of how many examples it has, 0 for nothing.
+        receipts: digest of every receipt that was accepted; next: the sequence after the
+            newest, by (client, group).
+        fates: what became of submissions; undurable: those of them that are included in a
+            version and in no checkpoint yet.
+        included: how many updates of a client are part of versions of the model.
+        ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
+        failure: the error that it ends with (`errors.ERRORS`); empty if its plan foresees this end.
+        retired: members that take part no more, by their own word; isolated: clients that are
+            left out, and why.
+        outside: by group, the clients that joined without contributing to it.
+        answered: the newest cohort that a key holder answered for, by (holder, group); liars:
+            those of them that were found out, and how.
+        accused: clients in whose envelopes holders found flaws, and which holders.
+    """
+
+    groups: dict[str, GroupState]
+    incarnation: int = 0
+    pinned: RunPinned | None = None
+    shards: dict[str, ShardAddress] = field(default_factory=dict)
+    members: dict[str, float] = field(default_factory=dict)
+    joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)
+    founder: str = ""
+    receipts: dict[SubmissionId, bytes] = field(default_factory=dict)
+    next: dict[tuple[str, str], int] = field(default_factory=dict)
+    fates: dict[SubmissionId, Fate] = field(default_factory=dict)
+    undurable: dict[SubmissionId, int] = field(default_factory=dict)
+    included: Counter[str] = field(default_factory=Counter)
+    checkpoints: list[CheckpointState] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    answered: dict[tuple[str, str], int] = field(default_factory=dict)
+    liars: dict[str, str] = field(default_factory=dict)
+    accused: dict[str, frozenset[str]] = field(default_factory=dict)
+    unsafe: set[str] = field(default_factory=set)
+    retired: set[str] = field(default_factory=set)
+    isolated: dict[str, str] = field(default_factory=dict)
+    outside: dict[str, set[str]] = field(default_factory=dict)
+    evaluations: Evaluations = field(default_factory=Evaluations)
+    ending: str = ""
+    finished: str = ""
+    failure: str = ""
+
+    @property
+    def model_groups(self) -> tuple[GroupState, ...]:
+        """The groups of the model, without that of the metrics, in the plan's order."""
+        return tuple(group for group in self.groups.values() if group.name != EVALUATION)
+
+    @property
+    def addresses(self) -> tuple[ShardAddress, ...]:
+        """Where the shards of the run are; none before it is founded."""
+        placed = () if self.pinned is None else self.pinned.placement.shards
+        return tuple(self.shards[name] for name in placed)
+
+    def base(self, group: GroupState) -> bytes:
+        """What a contribution to the open round must be bound to."""
+        if group.name == EVALUATION:
+            return evaluated_digest(group.digest, self.evaluations.model)
+        return group.digest
+
+    def owners(self, group: str) -> dict[str, tuple[int, ...]]:
+        """Which shard holds which blocks of a group, in this epoch; shards without are left out."""
+        assert self.pinned is not None
+        placed = self.pinned.placement.of(group)
+        owned = {s: placed.blocks_of(s) for s in self.pinned.placement.shards}
+        return {s: blocks for s, blocks in owned.items() if blocks}
+
+    def last_owner(self, group: str) -> str:
+        """Which shard holds a group's last block, and the scale of an adaptive clip with it."""
+        assert self.pinned is not None
+        return self.pinned.placement.of(group).owners[-1]
+
+    def by_block(self, group: str, parts: dict[str, tuple[bytes, ...]]) -> tuple[bytes, ...]:
+        """Digests per shard, put into the order of the blocks."""
+        table = {
+            block: digest
+            for shard, blocks in self.owners(group).items()
+            for block, digest in zip(blocks, parts[shard], strict=True)
+        }
+        return tuple(table[block] for block in range(len(table)))
+
+    def next_of(self, client: str) -> tuple[GroupVersion, ...]:
+        """The next sequence of a client in every group, for one that lost its state."""
+        return tuple(GroupVersion(name, self.next.get((client, name), 0)) for name in self.groups)
+
+    def takes_part(self, client: str, group: str) -> bool:
+        """Whether a client contributes to a group."""
+        return client not in self.outside.get(group, ())
+
+    def joined_for(self, client: str, groups: tuple[str, ...]) -> bool:
+        """Whether a client contributes to these groups and no others (none named: to all)."""
+        return all(
+            self.takes_part(client, name) == (not groups or name in groups) for name in self.groups
+        )
+
+    def pending(self, client: str) -> frozenset[SubmissionId]:
+        """The submissions of a client whose fate is open."""
+        groups = self.groups.values()
+        return frozenset(id for group in groups for id in group.pending if id.client == client)
+
+    def waits(self, id: SubmissionId) -> bool:
+        """Whether a submission was accepted, and its fate is open."""
+        group = self.groups.get(id.group)
+        return group is not None and (id in group.receipts or id in group.pool.returning)
+
+    def known(self, id: SubmissionId) -> bool:
+        """Whether a receipt of this submission was accepted, whatever became of it."""
+        group = self.groups.get(id.group)
+        return id in self.fates or (group is not None and id in group.receipts)
+
+    def stands(self, id: SubmissionId) -> bool:
+        """Whether a submission that is known is not dropped."""
+        fate = self.fates.get(id)
+        return fate is None or fate.outcome != "dropped"
+
+    def past(self, id: SubmissionId) -> bool:
+        """Whether nobody will ever need a submission's blocks again."""
+        fate = self.fates.get(id)
+        return fate is not None and fate.outcome in ("dropped", "durable")
+
+    def apply(self, at: float, record: Any) -> None:
+        """Folds one record; InternalError for one that is not the coordinator's."""
+        match record:
+            case Incarnated(number):
+                self.incarnation = number
+            case RunPinned():
+                self.pinned = record
+            case ShardLocated(shard, unsafe):
+                self.shards[shard.name] = shard
+                if unsafe:
+                    self.unsafe.add(shard.name)
+            case MemberJoined(client, groups, examples):
+                self.members.setdefault(client, at)
+                self.joined[client] = (*self.joined.get(client, ())[-2:], at)
+                self.told[client] = examples or self.told.get(client, 0)
+                self.retired.discard(client)
+                for group in self.groups.values():
+                    outside = self.outside.setdefault(group.name, set())
+                    outside.discard(client)
+                    if groups and group.name not in groups:
+                        outside.add(client)
+                        group.excuse(client)
+            case MemberRetired(client):
+                self.retired.add(client)
+                for group in self.groups.values():
+                    group.pool.forget(client)
+            case FounderChosen(client):
+                self.founder = client
+            case CheckpointOrdered(number, versions):
+                known = len(self.evaluations.results)
+                self.checkpoints.append(CheckpointState(number, versions, known))
+            case CheckpointPart(number):
+                self.checkpoint(number).parts[record.shard] = record
+            case CheckpointComplete(number):
+                self._complete(number)
+            case Charge() | Release():
+                self.ledger.append(record)
+            case VersionEvaluated(version):
+                self.evaluations.results[version] = record
+            case EvaluationSkipped(version, reason):
+                self.evaluations.skipped[version] = reason
+                if EVALUATION in self.groups:  # the next one is of another model
+                    self.groups[EVALUATION].forget_spoilt()
+            case Ending(reason, failure):
+                self.ending, self.failure = reason, failure or ""
+            case Finished(reason, failure):
+                self.finished, self.failure = reason, failure or ""
+                for group in self.groups.values():
+                    group.phase, group.reason = Phase.DONE, group.resigned or reason
+            case Received(receipt):
+                self._receive(at, receipt)
+            case ClientIsolated(_, client, reason):
+                self.isolated[client] = reason
+                for group in self.groups.values():
+                    group.suspicion = group.suspicion.without(client)
+            case CohortClosed(cohort):
+                self._apply_to(self.groups[cohort.group], at, record)
+            case _ if getattr(record, "group", None) in self.groups:
+                self._apply_to(self.groups[record.group], at, record)
+            case _:
+                raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
+
+    def covered(self, number: int) -> tuple[SubmissionId, ...]:
+        """What becomes durable when the checkpoint of that number is complete."""
+        done = self.checkpoint(number)
+        return tuple(id for id, v in self.undurable.items() if v <= done.version_of(id.group))
+
+    def checkpoint(self, number: int) -> CheckpointState:
+        """The checkpoint of that number; InternalError if it was never ordered."""
+        for state in self.checkpoints:
+            if state.number == number:
+                return state
+        raise InternalError(f"checkpoint {number} was never ordered")
+
+    def unprotected(self, client: str) -> bool:
+        """Whether everybody may know what its noise, or noise that shards added for it, was."""
+        return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
+
+    def _receive(self, at: float, receipt: Receipt) -> None:
+        id = receipt.id
+        self.groups[id.group].receive(at, receipt)
+        self.receipts[id] = digest("secureps-receipt-known", canonical(receipt))
+        self._use(id)
+        if receipt.unsafe:
+            self.unsafe.add(id.client)
+
+    def _use(self, id: SubmissionId) -> None:
+        """Its client is beyond this sequence."""
+        after = self.next.get((id.client, id.group), 0)
+        self.next[id.client, id.group] = max(after, id.sequence + 1)
+
+    def _apply_to(self, group: GroupState, at: float, record: Any) -> None:
+        match record:
+            case RoundOpened(_, number, _, invited, reason) if group.streaming:
+                group.begin_set(at, number, frozenset(invited), reason)
+            case RoundOpened(_, number, _, invited, reason):
+                group.end_round()
+                group.round, group.invited, group.opened_at = number, frozenset(invited), at
+                group.phase, group.reason = Phase.COLLECTING, reason
+                group.suspicion = group.suspicion.opened_for(group.invited)
+                if group.name == EVALUATION:
+                    self.evaluations.begin(self.model_groups)
+            case BoundAgreed(_, most):
+                group.most_examples = most
+            case MemberDeclined(_, _, client):
+                group.decline(client)
+            case RoundExtended(_, _, extensions, reason):
+                group.extensions, group.reason = extensions, reason
+            case RoundGivenUp(_, _, reason) if group.streaming:
+                group.suspicion = group.suspicion.given_up()
+                group.end_set(at, reason)
+            case RoundGivenUp(_, _, reason):
+                self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
+                group.suspicion = group.suspicion.given_up()
+                group.end_round()
+                group.phase, group.reason = Phase.WAITING, reason
+            case CohortClosed(cohort, reason):
+                group.begin_cohort()
+                group.cohort, group.number = cohort, cohort.number
+                group.phase, group.reason = Phase.HOLDING, reason
+            case CohortReopened(_, _, missing):
+                group.lose(missing, at)
+                group.cohort, group.held = None, {}
+                group.phase = Phase.COLLECTING
+                group.reason = f"{len(missing)} members' blocks are missing and are sent again"
+            case SumsHeld(_, _, held):
+                group.held[held.shard] = held.sums
+                if len(group.held) == len(self.owners(group.name)):
+                    group.phase = Phase.OPENING
+                    group.reason = "every shard holds; the key holders open"
+            case CohortOpened(_, _, sums):
+                group.opened, group.phase = sums, Phase.PREPARING
+                group.key, group.opened_by = record.key, record.holders or ()
+                self.answered |= {(h, group.name): record.number for h in group.opened_by}
+                group.reason = "opened; the shards average and step"
+            case ReceiptExamined() | ShareReceived() | HolderRefused() | OpeningFailed():
+                self._apply_answer(group, at, record)
+            case FlawNoted(_, id, holder):
+                self._accuse(id, holder)
+                if self.stands(id):
+                    group.suspicion = group.suspicion.doubt(id.client)
+                    group.inbox.doubt(id, holder)
+            case LiarsNamed(_, _, holders, reason):
+                self.liars |= dict.fromkeys(holders, reason)
+            case CohortBurnt(_, _, reason):
+                self._settle(group, "dropped", group.version, reason, group.summed)
+                group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
+                group.burn()
+                group.end_cohort(at, reason)
+            case GroupResigned(_, reason):
+                group.reason = group.resigned = f"{reason}: it stays at {group.version}"
+            case StreamEnded(_, reason):
+                self._settle(group, "dropped", group.version, reason, group.pending)
+                group.apply_stream(at, record)
+            case SubmissionsDropped(_, ids, reason):
+                self._settle(group, "dropped", group.version, reason, ids)
+                group.apply_stream(at, record)
+            case SubmissionWithdrawn(_, id):
+                self._use(id)
+                group.apply_stream(at, record)
+            case StreamBegan() | MemberEntered() | MemberLeft() | MemberPassed() | MemberAsked():
+                group.apply_stream(at, record)
+            case MembersReturned():
+                group.apply_stream(at, record)
+            case ShardPrepared(_, _, shard, blocks):
+                group.prepared[shard], group.coming_states[shard] = blocks, record.state
+                if record.scale is not None:
+                    group.coming = record.scale
+            case VersionCommitted(_, version):
+                self._commit(at, group, version)
+                if group.name != EVALUATION:
+                    self.evaluations.since = at
+            case _:
+                raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
+
+    def _apply_answer(self, group: GroupState, at: float, record: Any) -> None:
+        """What holders of a committee say, and what comes of it."""
+        match record:
+            case ReceiptExamined(_, id, holder, flaw) if flaw:
+                self._accuse(id, holder)
+                reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
+                self._settle(group, "dropped", group.version, reason, (id,))
+                group.let_go((id,))
+                group.invited -= {id.client}
+                group.sitting_out |= {id.client} if group.streaming else frozenset()
+            case ReceiptExamined(_, id, holder):
+                group.inbox.look(id, holder)
+            case ShareReceived(_, _, holder, share):
+                group.shares[holder], group.answered_at = share, at
+                self.answered[holder, group.name] = record.number
+            case HolderRefused(_, _, holder, reason):
+                group.refusals[holder], group.answered_at = reason, at
+            case OpeningFailed(_, _, holders, reason):
+                group.failed += (holders,)
+                group.key, group.opened_by, group.answered_at = None, (), at
+                group.prepared, group.coming = {}, None
+                group.phase, group.reason = Phase.OPENING, reason
+
+    def _accuse(self, id: SubmissionId, holder: str) -> None:
+        self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}
+
+    def _commit(self, at: float, group: GroupState, version: int) -> None:
+        group.blocks = self.by_block(group.name, group.prepared)
+        group.version, group.scale = version, group.coming
+        group.states, group.coming_states = group.coming_states, {}
+        group.history[version] = group.digest
+        group.suspicion = group.suspicion.opens(frozenset(group.weights))
+        group.sitting_out = frozenset()
+        group.forget_spoilt()
+        part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
+        included = tuple(id for id in group.summed if id in part)
+        late = tuple(id for id in group.summed if id not in part)
+        self._settle(group, "included", version, f"part of version {version}", included)
+        self.undurable |= dict.fromkeys(included, version)
+        if version > 0 and group.name != EVALUATION:
+            self.included.update(id.client for id in included)
+        self._settle(group, "dropped", version, f"version {version} closed without it", late)
+        group.end_cohort(at, f"version {version} is committed")
+
+    def _complete(self, number: int) -> None:
+        for id in self.covered(number):
+            self.fates[id] = Fate("durable", self.undurable.pop(id), f"in checkpoint {number}")
+        self.checkpoint(number).complete = True
+        complete = [c for c in self.checkpoints if c.complete]
+        self.checkpoints = complete[-2:] + [c for c in self.checkpoints if not c.complete]
+
+    def _settle(
+        self,
+        group: GroupState,
+        outcome: str,
+        version: int,
+        reason: str,
+        ids: tuple[SubmissionId, ...],
+    ) -> None:
+        for id in ids:
+            self.fates[id] = Fate(outcome, version, reason)

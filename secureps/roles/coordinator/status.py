@@ -1,0 +1,223 @@
+"""How the run stands, in words an operator understands: the answer to `AskStatus`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from secureps.crypto.identity import Roster
+from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric
+from secureps.messages.requests import (
+    EvaluationStatus,
+    GroupStatus,
+    Holding,
+    MemberStatus,
+    ServerStatus,
+    Status,
+    Telemetry,
+)
+from secureps.model.layout import Layout
+from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
+from secureps.policy.plan import Plan
+from secureps.policy.rules.rule import named
+from secureps.policy.spending import adjacency, facts_of, spent
+from secureps.roles.coordinator import evaluation
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.sessions import Sessions
+from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import COORDINATOR
+
+Servers = tuple[ServerStatus, ...]
+
+NO_DISK = "waits for its own disk"
+"""What is said of a server whose disk refuses."""
+
+SHOWN = 3
+"""Names of those who are away that a group's reason has; a table has all."""
+
+
+SKIPPED = 20
+"""Versions that were not evaluated of which a status says why: the newest."""
+
+WHY = 200
+"""Characters that it takes to say so, at most."""
+
+
+def status(turn: Transaction, telemetry: tuple[Telemetry, ...], servers: Servers = ()) -> Status:
+    """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
+    federation = turn.federation
+    pinned, privacy = federation.pinned, turn.plan.section.privacy
+    return Status(
+        run=pinned.run.id if pinned is not None else b"",
+        incarnation=federation.incarnation,
+        finished=federation.finished,
+        groups=tuple(_group(turn, group, servers) for group in federation.model_groups),
+        members=tuple(_member(turn, name) for name in sorted(federation.members)),
+        shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
+        telemetry=telemetry,
+        holdings=() if turn.layout is None else tuple(_holdings(federation, turn.layout)),
+        evaluation=_evaluation(turn, servers),
+        servers=servers,
+        failure=federation.failure,
+        adjacency=adjacency(turn.plan),
+        delta=0.0 if privacy is None else privacy.delta,
+    )
+
+
+def _evaluation(turn: Transaction, servers: Servers) -> EvaluationStatus | None:
+    if turn.plan.section.evaluation is None:
+        return None
+    state, own = turn.federation.evaluations, turn.federation.groups.get(EVALUATION)
+    late: tuple[str, ...] = ()
+    step, reason = "waiting", "between evaluations"
+    if own is not None:
+        under_way = _group(turn, own, servers)
+        step, reason, late = under_way.step, under_way.reason, under_way.late
+    elif at := evaluation.due(turn):
+        step, reason, late = "judging", f"evaluates version {at}", (turn.plan.evaluator,)
+    best, versions = evaluation.best_version(turn), sorted(state.skipped)
+    explained = versions[-SKIPPED:]
+    skipped = tuple(
+        EvaluationSkipped(each, state.skipped[each][:WHY] if each in explained else "")
+        for each in versions
+    )
+    noise = tuple(Metric(name, value) for name, value in turn.plan.metric_noise.items())
+    return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
+
+
+def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]:
+    """What the placement of this epoch gives to each shard."""
+    assert federation.pinned is not None
+    placement = federation.pinned.placement
+    for shard in placement.shards:
+        spans = [
+            group.span(block)
+            for group in layout.groups
+            for block in placement.of(group.name).blocks_of(shard)
+        ]
+        values = sum(stop - start for start, stop in spans)
+        yield Holding(shard, len(spans), 4 * values)
+
+
+def clip_of(turn: Transaction, group: GroupState) -> float | None:
+    """The clip of the committed version under adaptive clipping; None elsewhere."""
+    return None if group.scale is None else group.scale * turn.plan.group(group.name).clip
+
+
+def servers(
+    federation: CoordinatorState,
+    roster: Roster,
+    here: Sessions,
+    threshold: int,
+) -> Servers:
+    """Shards and holders of the roster, without shards that the founded run has no blocks for.
+
+    The coordinator is one of them where its own disk refuses.
+
+    Args:
+        threshold: how many holders must agree.
+    """
+    accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
+    placed = federation.pinned.placement.shards if federation.pinned is not None else None
+    found = [
+        ServerStatus(
+            each.name,
+            each.role,
+            each.name in (federation.shards if each.role == "shard" else here.holders),
+            each.name in here.watchers,
+            accuse[each.name],
+            here.troubles.get(each.name, ""),
+        )
+        for each in roster.certificates
+        if each.role == "holder" or (each.role == "shard" and each.name in (placed or (each.name,)))
+    ]
+    if own := here.troubles.get(COORDINATOR):
+        found.append(ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
+    return tuple(sorted(found, key=lambda each: each.name))
+
+
+def why(
+    plan: Plan,
+    federation: CoordinatorState,
+    live: frozenset[str],
+    group: GroupState,
+    servers: Servers,
+) -> str:
+    """What a group waits for, in one line: the rule's words, and who is away that is needed.
+
+    Servers are needed always, members while a round waits for them. A holder that accuses more
+    clients than it is believed of is named.
+    """
+    reason = group.reason
+    if group.phase is Phase.FOUNDING:
+        reason = f"not founded: waits for {_lacking(plan, federation, group, servers)}"
+    ill = (f"{each.name} {NO_DISK}: {each.trouble}" for each in servers if each.trouble)
+    reason = "; ".join([reason, *ill])
+    if group.phase is Phase.DONE or federation.pinned is None:
+        return reason
+    many = (server for server in servers if server.accuses > BELIEVED)
+    reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
+    names = [server.name for server in servers if not server.live]
+    if group.phase is Phase.WAITING:
+        names += sorted(federation.members.keys() - live)
+    if not names:
+        return reason
+    return f"{reason}; {named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away"
+
+
+def _lacking(plan: Plan, federation: CoordinatorState, group: GroupState, servers: Servers) -> str:
+    """What version 0 waits for: servers that the plan needs, then a model, then the shards."""
+    if federation.pinned is None:
+        enough = len(federation.shards) >= plan.section.shards
+        absent = [s for s in servers if not s.registered and not (enough and s.role == "shard")]
+        client = "" if plan.section.initial is not None else "a first client"
+        parts = [", ".join(server.name for server in absent), client]
+        return " and ".join(part for part in parts if part) or "its servers"
+    if group.receipts or plan.given(group.name):
+        makers = [shard for shard in federation.owners(group.name) if shard not in group.prepared]
+        return f"{named(makers, SHOWN)} to make version 0"
+    return f"the first model of {federation.founder or 'a client'}"
+
+
+def _group(turn: Transaction, group: GroupState, servers: Servers) -> GroupStatus:
+    late = [name for name in sorted(turn.federation.members) if group.awaits(name)]
+    phase, clip = group.phase.value, clip_of(turn, group)
+    reason = why(turn.plan, turn.federation, turn.live, group, servers)
+    return GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
+
+
+def _member(turn: Transaction, name: str) -> MemberStatus:
+    federation = turn.federation
+    live = name in turn.live
+    state = "trains" if _owes(federation, name) else "waits"
+    away = "stopped" if name in federation.retired else "gone"
+    return MemberStatus(
+        name=name,
+        live=live,
+        state="left out" if name in federation.isolated else state if live else away,
+        submissions=federation.included[name],
+        charges=federation.ledger.count(name),
+        epsilon=_epsilon(turn, name),
+        unsafe=federation.unprotected(name),
+    )
+
+
+def _owes(federation: CoordinatorState, name: str) -> bool:
+    return any(group.awaits(name) for group in federation.groups.values())
+
+
+def most_spent(turn: Transaction) -> float | None:
+    """The largest epsilon of all members; None under a plan without privacy."""
+    if turn.plan.section.privacy is None:
+        return None
+    return max((_epsilon(turn, name) for name in turn.federation.members), default=0.0)
+
+
+def _epsilon(turn: Transaction, name: str) -> float:
+    privacy = turn.plan.section.privacy
+    if privacy is None or turn.federation.unprotected(name):
+        return math.inf  # whatever was charged, it protects nobody
+    ledger = turn.federation.ledger
+    known = ledger.count(name)
+    return turn.memo.of(("spent", name), known, lambda: spent(turn.plan, facts_of(ledger, name)))

@@ -1,0 +1,181 @@
+"""After a burnt cohort of a committee: whom the next one is for, when it closes, who is left out.
+
+While there is suspicion no rule is asked: holders allow certain sets of clients alone to follow
+a burnt cohort, and later cohorts are to show who spoilt it. What must not live here: which sets
+these are (`policy.cohorts.suspicion`), whether clients spoilt a cohort
+(`roles.coordinator.opening`), rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from secureps.config.plan import SyncSection
+from secureps.errors import Refused
+from secureps.messages.coordinator_records import ClientIsolated
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.orders import Invite, SealAgain
+from secureps.messages.submission import Member, Receipt, SubmissionId
+from secureps.policy.cohorts.halving import Clients, halves
+from secureps.policy.cohorts.overlap import base_of, check_weights
+from secureps.policy.cohorts.suspicion import Choice, Cut, Suspicion, choose, closing
+from secureps.policy.rules.rule import Arrival, Base, Close, Drop, Wait, named
+from secureps.roles.coordinator import opening, termination
+from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.transaction import Transaction
+
+
+def chooses(turn: Transaction, group: GroupState) -> bool:
+    """Whether rounds of a group are for those whom suspicion chooses.
+
+    Without rounds others make the next version, where there are enough
+    (`roles.coordinator.retry_sets`).
+    """
+    return opening.wanted(turn.plan) and group.suspicion.chooses and not group.streaming
+
+
+def choice(turn: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
+    """Whom the next round is for, if these are live.
+
+    Without rounds, of those alone who stood in a burnt cohort and may still send that update.
+    """
+    federation, rule = turn.federation, turn.plan.bounds(group.name)
+    assert federation.pinned is not None
+    cut: Cut = partial(halves, federation.pinned.run.id, group.name, group.version + 1)
+    able = turn.takers(group.name, turn.clients) - federation.retired
+    if not group.streaming:
+        return choose(group.suspicion, cut, able, live, rule.minimum, rule.most)
+    able, cut = able & group.places.keys(), partial(_evenly, cut, group.suspicion)
+    same = partial(_as_it_was, group)
+    return choose(group.suspicion, cut, able, live, rule.minimum, rule.most, same)
+
+
+def _as_it_was(group: GroupState, whole: Clients, part: Clients) -> bool:
+    """Whether these clients of a burnt cohort have been in no other with a later update."""
+    now = {client: (m.weight, base_of(m), m.update) for client, m in group.places.items()}
+    for cohort in group.spoilt:
+        was = {m.id.client: (m.weight, base_of(m), m.update) for m in cohort.members}
+        if was.keys() == whole and all(now[client] == was[client] for client in part):
+            return True
+    return False
+
+
+def _evenly(cut: Cut, state: Suspicion, whole: Clients, least: int) -> tuple[Clients, ...]:
+    """The halves of a set; none if weights would single somebody out in a part of it."""
+    parts = [whole]
+    for part in parts:
+        parts += cut(part, least)
+    try:
+        for part in parts:
+            check_weights([state.weight(client) for client in part], least)
+    except Refused:
+        return ()
+    return cut(whole, least)
+
+
+def decide(
+    turn: Transaction, group: GroupState, arrivals: tuple[Arrival, ...]
+) -> Close | Drop | Wait:
+    """What becomes of the open round: it closes for exactly those that it is for, if it must."""
+    assert group.opened_at is not None
+    state, rule = group.suspicion, turn.plan.group(group.name).rule
+    here = frozenset(arrival.id.client for arrival in arrivals)
+    extensions = rule.extensions if isinstance(rule, SyncSection) else 0
+    first, last = (group.opened_at + rule.deadline * k for k in (1, 1 + extensions))
+    whole = here >= group.invited
+    minimum = turn.plan.bounds(group.name).minimum
+    found = closing(state, here, minimum, whole or turn.now >= first, whole or turn.now >= last)
+    count = f"{len(here)} of {len(state.chosen)} have arrived"
+    if found is not None:
+        closed = sorted((a for a in arrivals if a.id.client in found), key=lambda a: a.id)
+        if lone := _alone(group, [arrival.id for arrival in closed]):
+            ids = sorted(arrival.id for arrival in arrivals)
+            text = f"{named(lone)} trained to another update than before, and others did not"
+            return Drop(tuple(ids), f"given up: {text}; nothing was opened")
+        weigh = state.weight
+        members = (Member(a.id, weigh(a.id.client), a.version, a.step) for a in closed)
+        return Close(tuple(members), count)
+    out = state.chosen - group.invited
+    if whole or turn.now >= last or (state.exact and out):
+        missing = named(sorted(out or state.chosen - here))
+        ids = sorted(arrival.id for arrival in arrivals)
+        return Drop(tuple(ids), f"given up: {count}, not {missing}; nothing was opened")
+    until = first if turn.now < first else last
+    return Wait(until, f"{count}; waits for {named(sorted(state.chosen - here))}")
+
+
+def make_seal_again(turn: Transaction, group: GroupState, client: str, invite: Invite) -> SealAgain:
+    """The same update under another sequence, of a client with a place in a burnt cohort."""
+    place = group.places[client]
+    return SealAgain(turn.federation.incarnation, place.id, place.update, invite)
+
+
+def anew(group: GroupState) -> bool:
+    """Whether all that a round is for train anew: somebody of them cannot send the same again."""
+    return not group.lost.isdisjoint(group.invited)
+
+
+def refusal(group: GroupState, receipt: Receipt) -> str:
+    """Why this is not what its client was asked for once more; empty if it is."""
+    place = group.places[receipt.id.client]
+    if Base(receipt.version, receipt.step) != base_of(place):
+        return (
+            f"asked was update {place.step} of version {place.version} once more, and this is "
+            f"update {receipt.step} of version {receipt.version}"
+        )
+    if receipt.update != place.update:
+        return f"{place.id} was another update of that version: only the same may follow it"
+    if receipt.id.sequence <= place.id.sequence:
+        return f"{place.id} is over; seal it anew"
+    return ""
+
+
+def _alone(group: GroupState, ids: Sequence[SubmissionId]) -> list[str]:
+    """Who has another update than in a burnt cohort, while others have the same."""
+    now = {id.client: group.receipts[id] for id in ids}
+    bases = {client: Base(receipt.version, receipt.step) for client, receipt in now.items()}
+    for cohort in group.spoilt:
+        same = (m for m in cohort.members if base_of(m) == bases.get(m.id.client))
+        was = {m.id.client: m.update for m in same}
+        others = [client for client in sorted(was) if was[client] != now[client].update]
+        if 0 < len(others) < len(was):
+            return others
+    return []
+
+
+def isolate(turn: Transaction, group: GroupState) -> None:
+    """Offenders that suspicion comes down to are on record, and left out from now on."""
+    for client in sorted(group.suspicion.alone) if opening.wanted(turn.plan) else ():
+        text = (
+            f"{client} spoils cohorts: one{turn.plan.of(group.name)} did not open, and all others "
+            "in it stood in cohorts that did"
+        )
+        turn.write(ClientIsolated(group.name, client, text))
+
+
+def end_if_hopeless(turn: Transaction, group: GroupState) -> None:
+    """A group is given up if nobody is left who might make its next version."""
+    out, least = turn.federation.isolated, turn.plan.bounds(group.name).minimum
+    if out and len(turn.clients - out.keys()) < least:
+        text = f"{named(sorted(out))} left out, fewer than {least} clients are left"
+        termination.give_up(turn, group, text)
+    if not chooses(turn, group) or group.name == EVALUATION:
+        return
+    tried = choice(turn, group, turn.takers(group.name))
+    if tried.over:
+        termination.give_up(
+            turn,
+            group,
+            f"{len(group.suspicion.burnt)} cohorts in succession came to nothing at version "
+            f"{group.version}{turn.plan.of(group.name)}, and every one was charged: "
+            f"{group.reason}; {tried.reason}; {suspects(group)}",
+        )
+
+
+def suspects(group: GroupState) -> str:
+    """Who may have spoilt the burnt cohorts of the version in the making."""
+    state = group.suspicion
+    least_known = min(state.pools, key=lambda pool: (len(pool), sorted(pool)), default=None)
+    names = frozenset().union(*state.burnt) if least_known is None else least_known
+    return f"suspected: {', '.join(sorted(names))}"

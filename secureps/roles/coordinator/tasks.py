@@ -1,0 +1,29 @@
+"""The work that a coordinator's machine hands out, and the events that report its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.charge import Charge, Release
+from secureps.messages.evaluation import VersionEvaluated
+from secureps.messages.orders import GroupVersion
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest:
+    """Makes a checkpoint whose parts are durable complete.
+
+    The facts are those of the moment at which it was asked for: the ledger goes on growing.
+    """
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+    charges: tuple[Charge, ...] = ()
+    releases: tuple[Release, ...] = ()
+    unsafe: tuple[str, ...] = ()
+    evaluations: tuple[VersionEvaluated, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWritten:
+    number: int

@@ -1,0 +1,90 @@
+"""The newest reports of what a version costs, and how long each client was waited for.
+
+Parties report seconds and bytes of their own. The coordinator adds when it published a
+version and with which clip, and of every client that was invited to its round how long after
+the opening its update arrived, or how long it was waited for in vain. All of it is for people:
+nothing is decided on it, none of it is journalled, and a restart forgets it. What must not live
+here: the status (`roles.coordinator.status`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Container, Iterable
+
+from secureps.errors import Malformed
+from secureps.messages.coordinator_records import CohortClosed, Received, VersionCommitted
+from secureps.messages.requests import Figure, Telemetry
+from secureps.roles.coordinator.status import clip_of, most_spent
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import COORDINATOR
+
+KEPT = 4096
+"""Reports that a status shows; who wants them all asks before so many have come."""
+
+WAITED, ARRIVED = "waited_seconds", "arrived"
+"""What the coordinator says of a client: seconds from the round's opening; 1 if it came, else 0."""
+
+PUBLISHED = "published_seconds"
+"""What it says as itself of a version: seconds of the run's clock."""
+
+SPENT = "epsilon"
+"""The same: the largest epsilon of all members when it was published."""
+
+CLIP = "clip"
+"""The same: the clip of those who train from it, where that is adaptive."""
+
+
+class Window:
+    """The newest reports, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._reports: deque[Telemetry] = deque(maxlen=KEPT)
+
+    @property
+    def newest(self) -> tuple[Telemetry, ...]:
+        return tuple(self._reports)
+
+    def take(self, report: Telemetry, groups: Container[str]) -> None:
+        """A party's own report.
+
+        Raises:
+            Malformed: an unknown group, too many figures, too long a name or one that is not
+                the party's to say, or a value that is no amount.
+        """
+        names = [figure.name for figure in report.figures]
+        if report.group not in groups:
+            raise Malformed(f"no group is called {report.group!r}")
+        if len(names) > 16 or any(len(name) > 64 for name in names):
+            raise Malformed("telemetry has at most 16 figures, with names of 64 letters")
+        if WAITED in names or ARRIVED in names:
+            raise Malformed(f"{WAITED} and {ARRIVED} are the coordinator's figures, not a party's")
+        if not all(0 <= figure.value < math.inf for figure in report.figures):
+            raise Malformed("telemetry has seconds and bytes: finite, at least 0")
+        self._reports.append(report)
+
+    def measure(self, turn: Transaction) -> None:
+        """What arrived in this turn, what had not when a cohort closed, and what was published."""
+        for record in turn.step.records:
+            match record:
+                case Received(receipt):
+                    self._waited(turn, receipt.id.group, (receipt.id.client,), arrived=True)
+                case CohortClosed(cohort):
+                    group = turn.federation.groups[cohort.group]
+                    late = sorted(group.invited - group.inbox.clients.keys())
+                    self._waited(turn, cohort.group, late, arrived=False)
+                case VersionCommitted(name, version):
+                    clip, spent = clip_of(turn, turn.federation.groups[name]), most_spent(turn)
+                    known = {PUBLISHED: turn.now, CLIP: clip, SPENT: spent}
+                    figures = tuple(Figure(n, v) for n, v in known.items() if v is not None)
+                    self._reports.append(Telemetry(COORDINATOR, name, version, figures))
+
+    def _waited(self, turn: Transaction, name: str, clients: Iterable[str], arrived: bool) -> None:
+        group = turn.federation.groups[name]
+        if group.opened_at is None:
+            return  # the founding model, or the round was given up in this turn
+        seconds = Figure(WAITED, turn.now - group.opened_at)
+        figures = (seconds, Figure(ARRIVED, float(arrived)))
+        for client in clients:
+            self._reports.append(Telemetry(client, name, group.version + 1, figures))

@@ -1,0 +1,112 @@
+"""One turn of the coordinator: the state, the time, and the step that is being built.
+
+`write` journals a fact and folds it at once; `order` speaks to whoever watches now (a
+party that does not is told when it subscribes). What must not live here: decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from secureps.messages.coordinator_records import SubmissionsDropped
+from secureps.messages.orders import Discard, Settled
+from secureps.messages.submission import SubmissionId
+from secureps.model.layout import Layout
+from secureps.policy.plan import Plan
+from secureps.roles.coordinator.cache import Cache
+from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.machine import Order, Step
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One turn.
+
+    Args:
+        layout: the run's, None before it is founded.
+        clients, holders: everybody on the roster in these roles, but a designated evaluator.
+        live: clients whose lease runs at `now`; watchers: who can be told.
+        lost: what clients had no more when they last subscribed; asked: what they are to send
+            again; gone: what of that they say is.
+        unconfirmed: shards that are to say again that they are prepared, by group.
+        memo: what was worked out in earlier turns.
+    """
+
+    now: float
+    plan: Plan
+    federation: CoordinatorState
+    layout: Layout | None
+    clients: frozenset[str]
+    holders: tuple[str, ...]
+    live: frozenset[str]
+    watchers: frozenset[str]
+    lost: Mapping[str, frozenset[SubmissionId]] = field(default_factory=dict)
+    asked: set[SubmissionId] = field(default_factory=set)
+    gone: Set[SubmissionId] = frozenset()
+    unconfirmed: set[tuple[str, str]] = field(default_factory=set)
+    memo: Cache = field(default_factory=Cache)
+    step: Step = field(default_factory=Step)
+
+    @property
+    def trainers(self) -> frozenset[str]:
+        """Live clients that train: all but a designated evaluator."""
+        return self.live - {self.plan.evaluator}
+
+    def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
+        """Live trainers (or those among others) that take part in a group."""
+        federation = self.federation
+        found = self.trainers if among is None else among
+        if federation.isolated:
+            found -= federation.isolated.keys()
+        return found - federation.outside.get(group, frozenset())
+
+    def write(self, record: Any) -> None:
+        """Journals and folds one record."""
+        self.step.records.append(record)
+        self.federation.apply(self.now, record)
+
+    def order(self, to: str, message: Any) -> None:
+        """Tells one party, if it watches."""
+        if to in self.watchers:
+            self.step.effects.append(Order(to, message))
+
+    def tell_fates(self, ids: tuple[SubmissionId, ...]) -> None:
+        """Tells clients what became of their submissions."""
+        number = self.federation.incarnation
+        for id in ids:
+            fate, again = self.federation.fates[id], self._burnt(id)
+            told = Settled(number, id, fate.outcome, fate.version, fate.reason, again)
+            self.order(id.client, told)
+
+    def _burnt(self, id: SubmissionId) -> bool:
+        """Whether a submission is the last of its client in a burnt cohort of a committee."""
+        group = self.federation.groups.get(id.group)
+        if group is None or not group.spoilt or not self.plan.seals_again:
+            return False
+        member = group.burnt_members.get(id.client)
+        return member is not None and member.id == id
+
+    def discard(self, ids: tuple[SubmissionId, ...]) -> None:
+        """Tells every shard that nobody needs the blocks of these any more."""
+        assert self.federation.pinned is not None
+        for shard in self.federation.pinned.placement.shards:
+            self.order(shard, Discard(self.federation.incarnation, ids))
+
+    def drop(self, group: str, ids: tuple[SubmissionId, ...], reason: str) -> None:
+        """These wait no more in a group without rounds, and are part of nothing."""
+        if ids:
+            self.write(SubmissionsDropped(group, ids, reason))
+            self.tell_fates(ids)
+            self.discard(ids)
+
+    def tell_clients(self, message: Any) -> None:
+        """Tells every member that watches, in the order of joining."""
+        for client in self.federation.members:
+            self.order(client, message)
+
+    def tell_shards(self, group: str, make: Callable[[str, tuple[int, ...]], Any]) -> None:
+        """Tells every shard that holds blocks of a group: make(shard, its blocks)."""
+        for shard, blocks in self.federation.owners(group).items():
+            self.order(shard, make(shard, blocks))

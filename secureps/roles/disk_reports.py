@@ -1,0 +1,37 @@
+"""What a server tells the coordinator of its own disk: status names it, and nobody else is blamed.
+
+What must not live here: what is refused, and what is tried again (`service.executor`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from secureps.messages.requests import Trouble
+from secureps.roles.machine import COORDINATOR, Answered, Call, Step
+
+
+class Alone:
+    """Of a role whose disk is its own person's matter: its log says it, and nobody else hears."""
+
+    def troubled(self, reason: str) -> list[Any]:
+        """As `Machine.troubled`."""
+        return []
+
+
+class DiskReports:
+    """Of one server."""
+
+    def __init__(self, party: str) -> None:
+        self._party = party
+        self._reason = ""
+
+    def troubled(self, reason: str) -> list[Any]:
+        """As `Machine.troubled`."""
+        self._reason = reason
+        return [Call(COORDINATOR, Trouble(self._party, reason))]
+
+    def heard(self, event: Answered) -> Step:
+        """The coordinator heard of it; of an older state perhaps, for calls overtake each other."""
+        stale = isinstance(event.request, Trouble) and event.request.reason != self._reason
+        return Step(effects=self.troubled(self._reason) if stale else [])

@@ -1,0 +1,443 @@
+"""A key holder's ledger, and the conditions of its own under which it helps to open a cohort.
+
+It trusts nobody's word: receipts must be signed by clients of its own roster, the cohort
+must be large enough by a plan that keeps to its own minimum, and a submission is bound to one
+cohort for ever, in a ledger that is written before anything is opened. In memory it grows with
+clients and not with what they send: a client whose submission is bound sends no earlier one, and
+one whose update is opened none from an earlier version. What must not live here: how a
+cohort is opened (`roles.holder.bfv`, `roles.holder.committee`), what hides a member among others
+(`policy.cohorts.overlap`), and I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from secureps.crypto.identity import Roster
+from secureps.errors import (
+    ConfigError,
+    Fenced,
+    InternalError,
+    PlanRefused,
+    Refused,
+    SecurepsError,
+    WrongRun,
+)
+from secureps.messages.encoding import canonical, digest
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.holder_records import BaseModel, CohortGranted, CohortReleased
+from secureps.messages.orders import Configure, GroupVersion, Open, ShardSums
+from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.requests import OpenRefused, Register, Subscribe
+from secureps.messages.run import other_run
+from secureps.messages.submission import (
+    UPDATE,
+    Cohort,
+    Member,
+    Receipt,
+    SubmissionId,
+    cohort_digest,
+    signing_bytes,
+)
+from secureps.policy.cohorts.overlap import base_of, both_open, check_weights
+from secureps.policy.rules.rule import Base
+from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
+from secureps.roles.pinned_run import Pinned, check_minimum, check_run, founded
+
+REMEMBERED = 64
+"""Cohorts of a group that may still be asked for again: the newest."""
+
+MOST_MET = 64
+"""How many sums may be opened in which clients stand with the same base versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class HolderRules:
+    """A holder's own settings; the plan cannot weaken them.
+
+    Args:
+        minimum: it takes no part in a run by whose plan a cohort may be smaller.
+        holders: digest of the holders' keys in its kit.
+        served: ids of the runs that its key has served, whatever became of their ledgers.
+        threshold: how many key holders must agree by any plan that it takes part in; None: as
+            many as the plan says.
+    """
+
+    minimum: int
+    holders: bytes
+    served: frozenset[bytes] = frozenset()
+    threshold: int | None = None
+
+
+@dataclass(slots=True)
+class Grant:
+    """A cohort that is bound: digests of it with its sums, and of its receipts."""
+
+    cohort: bytes
+    receipts: bytes
+    released: bool = False
+
+
+NONE = Base(-1, 0)
+"""Older than every base."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """What holds for a client in a group, for ever.
+
+    Args:
+        bound: its newest submission that is bound, and cohort: to which.
+        base: the newest base of an update of it that was released, NONE if none was; and
+        released: all cohorts that such an update is in.
+    """
+
+    bound: SubmissionId
+    cohort: int
+    base: Base = NONE
+    released: tuple[Cohort, ...] = ()
+
+
+class HolderLedger:
+    """Everything of a key holder that survives a restart, and what it allows.
+
+    `blind` holders do not see whether what they release opens anything.
+    """
+
+    def __init__(self, name: str, roster: Roster, rules: HolderRules, blind: bool = False) -> None:
+        self.name = name
+        self._blind = blind
+        self._roster = roster
+        self._rules = rules
+        self._incarnation = 0
+        self._pinned: Pinned | None = None
+        self._standings: dict[tuple[str, str], Standing] = {}
+        self._bases: dict[tuple[str, int], bytes] = {}
+        self._bounds: dict[str, int] = {}
+        self._granted: dict[str, dict[int, Grant]] = {}
+
+    def apply(self, record: Any) -> None:
+        """Folds one record; InternalError for one that is not a holder's."""
+        match record:
+            case Incarnated(number):
+                self._incarnation = number
+            case RunPinned():
+                pinned = Pinned.of(record, self._rules.threshold)
+                check_minimum(pinned.plan, self._rules.minimum)
+                self._pinned = pinned
+            case CohortGranted():
+                self._apply_granted(record)
+            case CohortReleased(cohort):
+                self._apply_released(cohort)
+            case _:
+                raise InternalError(f"a holder's journal has no {type(record).__name__}")
+
+    def _apply_granted(self, record: CohortGranted) -> None:
+        cohort = record.cohort
+        known = self._granted.setdefault(cohort.group, {})
+        known[cohort.number] = Grant(_digest(cohort, record.held), record.receipts)
+        if len(known) > REMEMBERED:
+            del known[min(known)]
+        for id in (member.id for member in cohort.members):
+            standing = self._standings.setdefault((id.client, id.group), Standing(id, -1))
+            standing.bound, standing.cohort = id, cohort.number
+        self._bounds[cohort.group] = record.most_examples
+        if cohort.group != EVALUATION:
+            self._bases |= {(cohort.group, base.version): base.digest for base in record.bases}
+
+    def _apply_released(self, cohort: Cohort) -> None:
+        self._granted[cohort.group][cohort.number].released = True
+        updates = _updates(cohort)
+        known = any(
+            _updates(other) == updates and other.version == cohort.version
+            for other, _ in self._met(cohort)
+        )
+        for member in cohort.members:
+            standing = self._standings[member.id.client, cohort.group]
+            if base_of(member) > standing.base:
+                standing.base, standing.released = base_of(member), (cohort,)
+            elif not known:
+                standing.released = (*standing.released, cohort)
+
+    def _met(self, cohort: Cohort) -> list[tuple[Cohort, Member]]:
+        """Released cohorts in which a client stands with the base that it has here, and whose."""
+        found: dict[int, tuple[Cohort, Member]] = {}
+        for member in cohort.members:
+            standing = self._standings.get((member.id.client, cohort.group))
+            if standing is not None and standing.base == base_of(member):
+                for other in standing.released:
+                    found.setdefault(other.number, (other, member))
+        return list(found.values())
+
+    def write(self, step: Step, record: Any) -> None:
+        """Journals and folds one record."""
+        step.records.append(record)
+        self.apply(record)
+
+    # --- the run ------------------------------------------------------------------
+
+    @property
+    def configured(self) -> bool:
+        """Whether it is part of a run."""
+        return self._pinned is not None
+
+    @property
+    def pinned(self) -> Pinned:
+        """The run; NotReady before it is founded."""
+        return founded(self._pinned, self.name)
+
+    def greeting(self) -> Step:
+        """What a holder says first."""
+        run = b"" if self._pinned is None else self._pinned.run.id
+        reached = tuple(GroupVersion(group, max(known)) for group, known in self._granted.items())
+        register = Register(self.name, "", 1.0, self._incarnation, run, reached)
+        return Step(effects=[Call(COORDINATOR, register)])
+
+    def subscription(self) -> Subscribe:
+        """It has nothing unsettled."""
+        return Subscribe(self.name, ())
+
+    @staticmethod
+    def turned_away(error: SecurepsError) -> Step:
+        """The coordinator refuses this holder: there is nothing more to do."""
+        return Step(effects=[Halt(f"the coordinator refuses this holder: {error}", type(error))])
+
+    def obeys(self, incarnation: int) -> Step:
+        """The beginning of the step that an order leads to; Fenced if the order is old."""
+        step = Step()
+        if incarnation < self._incarnation:
+            raise Fenced(f"an order of incarnation {incarnation}, {self._incarnation} rules")
+        if incarnation > self._incarnation:
+            self.write(step, Incarnated(incarnation))
+        return step
+
+    def configure(self, order: Configure) -> Step:
+        """Pins the run, for good; a holder of another one ends, for it would wait in vain."""
+        try:
+            return self._pin(order)
+        except (WrongRun, PlanRefused, ConfigError) as error:
+            return Step(
+                effects=[Halt(f"this holder takes no part in the run: {error}", type(error))]
+            )
+
+    def _pin(self, order: Configure) -> Step:
+        """The run, in the ledger.
+
+        Raises:
+            WrongRun: it is not the one on record, or not of this holder's kit; or it was served
+                before, and what was opened then is not on record.
+            PlanRefused, ConfigError: its plan is unsound, or by it fewer holders open a sum, or one
+                of fewer members, than this one insists on.
+        """
+        if self._pinned is None:
+            rules = self._rules
+            plan = check_run(
+                order.run, order.placement, self._roster, rules.holders, rules.threshold
+            )
+            check_minimum(plan, rules.minimum)
+            if order.run.id in self._rules.served:
+                raise WrongRun(
+                    "this holder's key has served this run, and its ledger is not here: bring its "
+                    "folder back as it was, or stay out of this run"
+                )
+        elif self._pinned.run.id != order.run.id:
+            raise WrongRun(other_run(self.name, self._pinned.run.id, order.run.id))
+        step = self.obeys(order.incarnation)
+        if self._pinned is None:
+            self.write(step, RunPinned(order.run, order.placement, order.shards))
+        step.effects += [Locate(shard.name, shard.advertise) for shard in order.shards]
+        return step
+
+    # --- conditions ---------------------------------------------------------------
+
+    def check(
+        self, cohort: Cohort, receipts: tuple[Receipt, ...], held: tuple[ShardSums, ...]
+    ) -> None:
+        """The holder's own conditions, whatever the coordinator says.
+
+        Raises:
+            Refused: too small, weights it does not allow, a submission bound to another
+                cohort, another model than was trained on before, or receipts that do not belong
+                to the cohort.
+            Unsigned, UnknownParty: a receipt that no client of the roster signed.
+        """
+        known = self._granted.get(cohort.group, {})
+        granted = known.get(cohort.number)
+        if granted is not None:
+            if granted.cohort != _digest(cohort, held):
+                raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
+            if granted.receipts != receipts_digest(receipts):
+                raise Refused(f"cohort {cohort.number} of {cohort.group} had other receipts before")
+            return
+        if len(known) == REMEMBERED and cohort.number < min(known):
+            raise Refused(
+                f"cohort {cohort.number} of {cohort.group} is older than the {REMEMBERED} that "
+                "this holder remembers"
+            )
+        if cohort.group not in {placed.group for placed in self.pinned.placement.groups}:
+            raise Refused(f"no group is called {cohort.group!r}")
+        ids = [member.id for member in cohort.members]
+        if len({id.client for id in ids}) < self.least(cohort.group):
+            raise Refused(
+                f"{len(ids)} members, this holder opens {self.least(cohort.group)} or more"
+            )
+        if len({id.client for id in ids}) != len(ids):
+            raise Refused("a client stands in the cohort twice")
+        if [receipt.id for receipt in receipts] != ids:
+            raise Refused("the receipts are not those of the cohort")
+        for member, receipt in zip(cohort.members, receipts, strict=True):
+            self._check_receipt(cohort, member, receipt)
+        self._check_bases(cohort, receipts)
+        for id in ids:
+            self._check_unbound(id)
+        self.check_apart(cohort)
+        check_weights([member.weight for member in cohort.members], self.least(cohort.group))
+
+    def least(self, group: str) -> int:
+        """The fewest members of a cohort of this group: the plan's, which its own agreed to."""
+        return self.pinned.plan.bounds(group).minimum
+
+    def check_apart(self, cohort: Cohort) -> None:
+        """Two sums that differ in one client's update of one base version give it away.
+
+        A blind holder allows another sum of exactly the same clients, none more and none less, and
+        each with the weight that it had, or of one half of them that nobody chose; and of the same
+        updates, or of none of them (`policy.cohorts.overlap`): one of them, or another holder,
+        may have spoilt the first, and else a single lie would keep all of them out of a version
+        that cannot be made without them.
+
+        Raises:
+            Refused: another sum was released that this one must not be subtracted from.
+        """
+        for member in cohort.members:
+            standing = self._standings.get((member.id.client, cohort.group))
+            if standing is not None and base_of(member) < standing.base:
+                raise Refused(
+                    f"{member.id} was trained from version {member.version}, and another of "
+                    f"{member.id.client} from version {standing.base.version} was opened before"
+                )
+        run, least = self.pinned.run.id, self.least(cohort.group)
+        met = self._met(cohort)
+        if len(met) >= MOST_MET:
+            raise Refused(f"{len(met)} cohorts were opened with updates from the same versions")
+        for other, member in met:
+            if not (self._blind and both_open(run, cohort, other, least)):
+                raise Refused(
+                    f"{member.id.client} stands in cohort {other.number}, which was opened with "
+                    f"its update from the same version {member.version}"
+                )
+
+    def _check_unbound(self, id: SubmissionId) -> None:
+        standing = self._standings.get((id.client, id.group))
+        if standing is None or standing.bound.sequence < id.sequence:
+            return
+        if standing.bound == id:
+            raise Refused(f"{id} is bound to cohort {standing.cohort} for ever")
+        raise Refused(f"{id} comes after {standing.bound}, which is bound: it is over for ever")
+
+    def _check_bases(self, cohort: Cohort, receipts: tuple[Receipt, ...]) -> None:
+        """Refused unless each base version was one and the same model, now and before.
+
+        Clients that are given different models can be told apart in what they send (Pasquini
+        et al. 2022). So in a cohort whose rule has rounds all trained beside the same models of the
+        groups that move with it. Over several cohorts the metrics' group is left out: it follows
+        whichever model is evaluated.
+        """
+        rounds = self.pinned.plan.bounds(cohort.group).rounds
+        if rounds and len({receipt.beside for receipt in receipts}) > 1:
+            raise Refused("its members trained beside different models of the other groups")
+        first = self._bounds.get(cohort.group, receipts[0].most_examples)
+        if wrong := next((r for r in receipts if r.most_examples != first), None):
+            raise Refused(
+                f"{wrong.id}: it counts up to {wrong.most_examples} examples, and others or those "
+                f"before up to {first}: one with a bound of its own stands out of the sum"
+            )
+        models: dict[int, bytes] = {}
+        for receipt in receipts:
+            if models.setdefault(receipt.version, receipt.base) != receipt.base:
+                raise Refused(f"{receipt.id}: trained on another model than the others")
+        for version, model in models.items():
+            if self._bases.get((cohort.group, version), model) != model:
+                raise Refused(
+                    f"another model than before is said to be version {version} of {cohort.group}"
+                )
+
+    def check_author(self, receipt: Receipt) -> None:
+        """Accepts a receipt of this run that a client of the own roster signed.
+
+        Raises:
+            Refused: another run or purpose, or the author is no client.
+            Unsigned, UnknownParty: nobody on the roster signed it.
+        """
+        if receipt.run != self.pinned.run.id or receipt.purpose != UPDATE:
+            raise Refused(f"{receipt.id}: its receipt is not for an update of this run")
+        if self._roster.find(receipt.id.client).role != "client":
+            raise Refused(f"{receipt.id.client} is not a client")
+        self._roster.find(receipt.id.client).identity.verify(
+            *signing_bytes(receipt), receipt.signature
+        )
+
+    def _check_receipt(self, cohort: Cohort, member: Member, receipt: Receipt) -> None:
+        group, newest = cohort.group, cohort.version - 1
+        own = self.pinned.plan.bounds(group)
+        stale = 0 if group == EVALUATION else own.stale
+        if receipt.id.group != group or Base(receipt.version, receipt.step) != base_of(member):
+            raise Refused(f"{receipt.id}: its receipt is for another group or version")
+        if receipt.update != member.update:
+            raise Refused(f"{receipt.id}: its receipt is for another update")
+        if not max(0, newest - stale) <= receipt.version <= newest:
+            raise Refused(
+                f"{receipt.id}: trained from version {receipt.version}, the plan's rule takes none "
+                f"more than {stale} behind version {newest}"
+            )
+        if not 0 <= receipt.step <= own.ahead:
+            raise Refused(
+                f"{receipt.id}: update {receipt.step} of one version, by the plan's rule the last "
+                f"is {own.ahead}"
+            )
+        self.check_author(receipt)
+
+    # --- what is granted ----------------------------------------------------------
+
+    def grant(self, step: Step, order: Open) -> None:
+        """Binds the cohort to what was shown, once."""
+        cohort = order.cohort
+        if cohort.number in self._granted.get(cohort.group, {}):
+            return
+        models = {receipt.version: receipt.base for receipt in order.receipts}
+        bases = tuple(BaseModel(*each) for each in sorted(models.items()))
+        receipts = receipts_digest(order.receipts)
+        most = order.receipts[0].most_examples
+        self.write(step, CohortGranted(cohort, order.held, bases, receipts, most))
+
+    def release(self, step: Step, cohort: Cohort) -> None:
+        """Into the ledger before it leaves this process; Refused as `check_apart`."""
+        granted = self._granted.get(cohort.group, {}).get(cohort.number)
+        if granted is None:
+            raise Refused(f"cohort {cohort.number} of {cohort.group} is over")
+        if not granted.released:
+            self.check_apart(cohort)
+            self.write(step, CohortReleased(cohort))
+
+    def refusal(self, cohort: Cohort, reason: object) -> Call:
+        """What the coordinator is told of a cohort that is never opened here."""
+        known = (self.name, cohort.group, cohort.number)
+        return Call(COORDINATOR, OpenRefused(*known, str(reason), self.about(cohort)))
+
+    def about(self, cohort: Cohort) -> bytes:
+        """What this holder's answers for a cohort are bound to."""
+        return cohort_digest(self.pinned.run.id, cohort)
+
+
+def _updates(cohort: Cohort) -> frozenset[tuple[str, int, Base, bytes]]:
+    return frozenset((m.id.client, m.weight, base_of(m), m.update) for m in cohort.members)
+
+
+def _digest(cohort: Cohort, held: tuple[ShardSums, ...]) -> bytes:
+    return digest("secureps-granted-cohort", canonical(cohort), *map(canonical, held))
+
+
+def receipts_digest(receipts: tuple[Receipt, ...]) -> bytes:
+    """One digest over all receipts of a cohort, 32 bytes."""
+    return digest("secureps-granted-receipts", *(canonical(receipt) for receipt in receipts))

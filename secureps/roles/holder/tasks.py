@@ -1,0 +1,61 @@
+"""The work that a key holder's machine hands out, and the events that report its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from secureps.messages.submission import BlockHeader, Cohort, Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSum:
+    """Decrypts the sum of one block that lies in the store under `key`.
+
+    `weight` is the cohort's total.
+    """
+
+    group: str
+    cohort: int
+    block: int
+    key: str
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class SumOpened:
+    """The opened sum lies in the store under the header's key."""
+
+    header: BlockHeader
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExamineEnvelope:
+    """Opens the own envelope of a submission, and checks what is in it."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeExamined:
+    """What is wrong with it; empty if nothing is."""
+
+    receipt: Receipt
+    flaw: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeriveShare:
+    """Derives the own share of the sum of a cohort's keys; receipts in the members' order."""
+
+    cohort: Cohort
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareDerived:
+    """It is uint32 little-endian, and has not left this process."""
+
+    cohort: Cohort
+    share: bytes = field(repr=False)
+    seconds: float

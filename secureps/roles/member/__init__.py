@@ -1,0 +1,1 @@
+"""A member: one client of a federation."""

@@ -1,0 +1,116 @@
+"""What a client lets out: by the plan's budget, by its own, and by what its own one means.
+
+A budget of one's own means that nothing leaves that no epsilon covers. What must not live
+here: what a fact costs (`policy.spending`), and what a client does about it
+(`roles.member.member`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from secureps.crypto.sampling import NO_PRIVACY
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.submission import Receipt
+from secureps.model.layout import Layout
+from secureps.policy.plan import Plan
+from secureps.policy.spending import Fact, adjacency, after, fact, facts_of, spent
+from secureps.privacy.ledger import Ledger
+from secureps.roles.member.tasks import Aim
+from secureps.units import size
+
+OWN_DELTA = 1e-5
+"""The largest delta at which a client accounts for a budget of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Of one client under one plan; `budget` is its own epsilon, None for none."""
+
+    plan: Plan
+    client: str
+    budget: float | None
+
+    def objection(self) -> str:
+        """Why nothing is trained under this plan; empty if it may be."""
+        if self.budget is None:
+            return ""
+        text = ""
+        if self.plan.section.privacy is None:
+            text = "the plan trains without privacy"
+        elif self.plan.noisy_shards:
+            text = "the plan leaves the noise to the aggregator"
+        if not text:
+            return ""
+        return (
+            f"{text}, and this client has a budget of its own: nothing was trained; ask for a plan "
+            "with [privacy], or leave --budget out"
+        )
+
+    def evaluation_objection(self) -> str:
+        """Why no metrics of held-out records are sent under this plan; empty if they may be."""
+        if self.budget is None:
+            return ""
+        covered = self.plan.clients_evaluate and self.plan.mechanism(
+            EVALUATION, self.plan.metrics_count
+        )
+        if covered and not self.plan.noisy_shards:
+            return ""
+        return (
+            "no epsilon of the plan covers held-out records against everybody, and this client has "
+            "a budget of its own: it sends no evaluation"
+        )
+
+    def refusal(self, ledger: Ledger, layout: Layout, aim: Aim) -> str:
+        """Why this evaluation is not sent; empty if it may be."""
+        return self.evaluation_objection() or self.excess(ledger, self.planned(layout, (aim,)))
+
+    def planned(self, layout: Layout, aims: tuple[Aim, ...]) -> list[Fact]:
+        """What these will spend.
+
+        The same update of one model again is free; an evaluation after others of the same
+        base was asked of another model, and is another release; so is another step.
+        """
+        facts = []
+        for aim in aims:
+            attempt = len(aim.known) if aim.group == EVALUATION or aim.step else 0
+            size = layout.group(aim.group).size
+            facts.append(fact(self.plan, self.client, aim.group, size, aim.version, attempt))
+        return [each for each in facts if each is not None]
+
+    def tells(self, ledger: Ledger, trained: str, sent: Sequence[Receipt]) -> str:
+        """What a version took of the data holder, for its own terminal.
+
+        Args:
+            ledger: with what these spend.
+            trained: what the training was; sent: the receipts of what came of it.
+        """
+        versions = sorted({receipt.version + 1 for receipt in sent})
+        named = f"version {versions[0]}" + (f" to {versions[-1]}" if versions[1:] else "")
+        parts = [trained, f"{size(sum(receipt.size for receipt in sent))} to send"]
+        privacy = self.plan.section.privacy
+        if any(receipt.unsafe for receipt in sent):
+            parts.append(NO_PRIVACY)
+        elif privacy is not None:
+            budget, most_delta = privacy.budget, 1.0
+            if self.budget is not None and self.budget < budget:
+                budget, most_delta = self.budget, OWN_DELTA
+            epsilon = spent(self.plan, facts_of(ledger, self.client), most_delta)
+            parts.append(f"epsilon {epsilon:.3f} of {budget:g} ({adjacency(self.plan)})")
+        return f"{named}: {', '.join(parts)}"
+
+    def excess(self, ledger: Ledger, facts: list[Fact]) -> str:
+        """Why these facts may not be spent; empty if they may, or are spent already."""
+        privacy = self.plan.section.privacy
+        if privacy is None or not any(ledger.new(each) for each in facts):
+            return ""
+        limits = [(privacy.budget, 1.0)]
+        if self.budget is not None:
+            limits.append((self.budget, OWN_DELTA))
+        for budget, most_delta in limits:
+            epsilon = after(self.plan, ledger, self.client, facts, most_delta)
+            if epsilon > budget:
+                of = f"the budget is {budget:g} ({adjacency(self.plan)})"
+                return f"would bring epsilon to {epsilon:.2f}, {of}"
+        return ""

@@ -1,0 +1,189 @@
+"""When a client evaluates a published version of the model, and which one.
+
+It evaluates exactly the version that it is asked for, and before it trains from it. One that
+has a newer one already says so, and nobody waits for it. What must not live here: what a budget
+allows (`roles.member.budget`), and evaluating (`client.worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from secureps.errors import PlanRefused
+from secureps.messages.encoding import digest
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.orders import Invite, Published
+from secureps.messages.requests import Decline
+from secureps.messages.submission import model_digest
+from secureps.policy.plan import Plan
+from secureps.policy.rules.rule import Base
+from secureps.privacy.ledger import Ledger
+from secureps.roles.machine import COORDINATOR, Call, Halt, Say, Step
+from secureps.roles.member.budget import Budget
+from secureps.roles.member.pulled_model import PulledModel
+from secureps.roles.member.release_history import ReleaseHistory
+from secureps.roles.member.schedule import Desk
+from secureps.roles.member.tasks import Aim, Evaluate
+from secureps.roles.pinned_run import Pinned
+
+DECLINES = "this client sends no evaluation; its own log says why"
+"""All that the coordinator hears of a refusal: why is the client's own matter."""
+
+
+def unsent(group: str) -> str:
+    """Why nothing comes of an invitation to a group that a client followed."""
+    return DECLINES if group == EVALUATION else "what it trained to is another update"
+
+
+class Readiness(Enum):
+    """How a client stands to an invitation to evaluate."""
+
+    EARLY = "the version is not published yet, as far as this client knows"
+    READY = "every group of the model is at the version"
+    LATE = "a group of the model has gone on"
+    PAST = "the evaluation is over"
+    JUDGED = "this client has judged this model before, for other metrics"
+    UNPLANNED = "the plan has no such evaluation"
+
+
+def readiness(
+    plan: Plan,
+    published: Mapping[str, Published],
+    invite: Invite | None,
+    judged: Mapping[bytes, int],
+) -> Readiness:
+    """How a client that knows these published versions stands to an invitation, if it has one.
+
+    As many evaluations as the plan has, and of its versions: held-out records that no epsilon
+    covers are asked about no more often, whatever the coordinator wants. And one model under one
+    version of the metrics' group alone (`judged`, see `roles.member.release_history`): two
+    answers to the same question, in sums of different members, would give this client's away.
+    """
+    own = published.get(EVALUATION)
+    if own is None or invite is None or own.version < invite.version:
+        return Readiness.EARLY
+    if own.version > invite.version:
+        return Readiness.PAST
+    if invite.evaluates not in plan.evaluated or invite.version >= len(plan.evaluated):
+        return Readiness.UNPLANNED
+    versions = [published[g].version if g in published else -1 for g in plan.groups]
+    if max(versions) > invite.evaluates:
+        return Readiness.LATE
+    if min(versions) != invite.evaluates:
+        return Readiness.EARLY
+    before = judged.get(model_content(plan, published), invite.version)
+    return Readiness.READY if before == invite.version else Readiness.JUDGED
+
+
+def to_judge(plan: Plan, published: Mapping[str, Published], judged: int) -> int:
+    """The version that a designated evaluator judges now; 0 if there is none.
+
+    Args:
+        judged: the newest version that it has judged.
+    """
+    versions = {published[g].version if g in published else -1 for g in plan.groups}
+    (version, *others) = versions
+    return version if not others and version in plan.evaluated and version > judged else 0
+
+
+def task(plan: Plan, library: PulledModel, aim: Aim | None) -> Evaluate:
+    """Judges what is published, for an aim: or as the designated evaluator, without one."""
+    model, blocks = library.take()
+    own = library.published[EVALUATION] if aim is not None else None
+    base = b"" if own is None else model_digest(EVALUATION, own.version, own.blocks)
+    return Evaluate(model, blocks, digests(plan, library.published), aim, base)
+
+
+def model_content(plan: Plan, published: Mapping[str, Published]) -> bytes:
+    """One digest of all blocks of the model as it is published, whatever its version is called."""
+    return digest("secureps-judged", *(b for group in plan.groups for b in published[group].blocks))
+
+
+def digests(plan: Plan, published: Mapping[str, Published]) -> tuple[bytes, ...]:
+    """Of every group of the model as it is published, in the plan's order."""
+    found = (published[group] for group in plan.groups)
+    return tuple(model_digest(each.group, each.version, each.blocks) for each in found)
+
+
+@dataclass(slots=True)
+class Appraiser:
+    """What one client evaluates of its run, and what it has evaluated since it started.
+
+    Args:
+        pinned, allowance, ledger, library, releases: the client's own, as they are now.
+        evaluated: the newest version that it was asked for and has looked at.
+        model: the digest of the model that it judges, or judged last.
+        refuses: its person has read why it evaluates nothing.
+    """
+
+    pinned: Pinned
+    allowance: Budget
+    ledger: Ledger
+    library: PulledModel
+    releases: ReleaseHistory
+    evaluated: int = 0
+    model: bytes = b""
+    refuses: bool = False
+
+    def turn(
+        self,
+        step: Step,
+        desk: Desk,
+        invites: dict[str, Invite],
+        aims: Callable[[str, Base], Aim],
+    ) -> tuple[bool, Evaluate | None]:
+        """What is to be judged now, if anything; an invitation that is declined is taken away.
+
+        Args:
+            aims: what an update of a group from a base is trained for.
+
+        Returns:
+            Whether anything else waits, and the task to begin, None for none.
+        """
+        if desk.plan.evaluator == self.allowance.client:
+            return self._judge(step)
+        invite = invites.get(EVALUATION)
+        ready = readiness(desk.plan, desk.published, invite, self.releases.judged)
+        if invite is None or ready is Readiness.EARLY:
+            return False, None
+        self.evaluated, base = invite.evaluates, Base(invite.version, 0)
+        if desk.pending(EVALUATION, base):
+            return False, None
+        aim = aims(EVALUATION, base)
+        refusal = self.allowance.refusal(self.ledger, self.pinned.layout, aim)
+        if ready is not Readiness.READY or refusal:
+            del invites[EVALUATION]
+            if ready is not Readiness.PAST:
+                self.decline(step, invite, DECLINES if refusal else ready.value)
+            return False, None
+        return True, self._task(step, aim)
+
+    def _judge(self, step: Step) -> tuple[bool, Evaluate | None]:
+        """As the designated evaluator."""
+        version = to_judge(self.pinned.plan, self.library.published, self.evaluated)
+        if not version:
+            return False, None
+        if objection := self.allowance.evaluation_objection():
+            step.effects.append(Halt(objection, PlanRefused))
+            return True, None
+        task = self._task(step)
+        if task is not None:
+            self.evaluated = version
+        return True, task
+
+    def _task(self, step: Step, aim: Aim | None = None) -> Evaluate | None:
+        """Judges what is published, once all of it is here."""
+        if self.library.lacking(self.pinned, step):
+            return None
+        self.model = model_content(self.pinned.plan, self.library.published)
+        return task(self.pinned.plan, self.library, aim)
+
+    def decline(self, step: Step, invite: Invite, reason: str) -> None:
+        """Says so to the coordinator, and to the person here when it is for good."""
+        if not self.refuses and (own := self.allowance.evaluation_objection()):
+            self.refuses = True
+            step.effects.append(Say(own))
+        message = Decline(self.allowance.client, invite.group, invite.round, reason)
+        step.effects.append(Call(COORDINATOR, message))

@@ -1,0 +1,486 @@
+"""A member: one client of a federation. Pulls, has its data holder train, pushes.
+
+It seals at most one contribution per (group, version), sends the outbox's bytes and
+nothing else however often it is asked, and stops at its own privacy budget. What must
+not live here: training, sealing and payloads (`client.runner`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from secureps.errors import (
+    BudgetSpent,
+    ConfigError,
+    Conflict,
+    InternalError,
+    Malformed,
+    PlanRefused,
+    Refused,
+    SecurepsError,
+)
+from secureps.messages import orders
+from secureps.messages.evaluation import EVALUATION, Evaluated
+from secureps.messages.member_records import Sealed, SequencesBegun, SubmissionSettled
+from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
+from secureps.messages.records import RunPinned
+from secureps.messages.requests import (
+    Decline,
+    Figure,
+    GetBlock,
+    Heartbeat,
+    Join,
+    Missing,
+    PutBlock,
+    Retire,
+    Submit,
+    Subscribe,
+    Telemetry,
+    Welcome,
+    Withdraw,
+)
+from secureps.messages.submission import FOUNDING, SubmissionId
+from secureps.policy.checks.local_work import portion
+from secureps.policy.plan import Plan
+from secureps.policy.rules.rule import Base
+from secureps.policy.spending import Fact
+from secureps.privacy.ledger import Ledger
+from secureps.roles.disk_reports import Alone
+from secureps.roles.machine import (
+    COORDINATOR,
+    WORKER,
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Leave,
+    Say,
+    Step,
+    Tick,
+    Watch,
+    WatchLost,
+    Work,
+    WorkFailed,
+)
+from secureps.roles.member import evaluation, tasks
+from secureps.roles.member.budget import Budget
+from secureps.roles.member.evaluation import Appraiser
+from secureps.roles.member.example_count import ExampleCount
+from secureps.roles.member.lease import LeaseRenewal
+from secureps.roles.member.outbox import Outbox
+from secureps.roles.member.pulled_model import PulledModel
+from secureps.roles.member.release_history import FOUNDED, ReleaseHistory
+from secureps.roles.member.schedule import Desk, Gathering, unanswered
+from secureps.roles.member.settings import MemberSettings
+from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer
+from secureps.roles.member.timing import Timing
+from secureps.roles.pinned_run import Pinned, founded
+from secureps.roles.tasks import Prune, Sweep
+
+
+class Member(Alone):
+    """The machine of one client."""
+
+    def __init__(self, kit: MemberSettings) -> None:
+        self._kit = kit
+        self._pinned: Pinned | None = None
+        self._weighing: ExampleCount
+        self._groups: tuple[str, ...] = ()
+        self._out = Outbox()
+        self._ledger = Ledger()
+        self._releases = ReleaseHistory()
+        self._library = PulledModel()
+        self._stopwatch = Timing()
+        self._invites: dict[str, Invite] = {}
+        self._followed: dict[str, Invite] = {}
+        self._working = self._watching = False
+        self._leaving: Halt | None = None
+        self._retired = False
+        self._appraiser: Appraiser
+        self._allowance: Budget
+        self._gathering = Gathering()
+        self._pulse = LeaseRenewal()
+
+    # --- Machine ------------------------------------------------------------------
+
+    def apply(self, at: float, record: Any) -> None:
+        match record:
+            case RunPinned():
+                self._pinned = Pinned.of(record, self._kit.terms.threshold)
+                self._groups = self._pinned.plan.touched(self._kit.rows)
+                self._library = PulledModel.of(self._groups)
+                self._weighing = self._kit.weighing(self._pinned.plan)
+                own = self._kit.terms.budget
+                self._allowance = Budget(self._pinned.plan, self._kit.name, own)
+                self._appraiser = Appraiser(
+                    self._pinned, self._allowance, self._ledger, self._library, self._releases
+                )
+            case Sealed(receipt):
+                if receipt.id.client != self._kit.name:
+                    raise ConfigError(
+                        f"this state folder is {receipt.id.client}'s: {self._kit.name} needs a "
+                        "--state folder of its own"
+                    )
+                self._out.add(record)
+                self._weighing.add(receipt)
+                self._releases.add(record)
+                if receipt.fact is not None:
+                    self._ledger.append(receipt.fact)
+            case SequencesBegun(sequences):
+                self._out.begin_at(sequences)
+            case SubmissionSettled(id, outcome):
+                if outcome != "included":
+                    self._out.settle(id)
+            case _:
+                raise InternalError(f"a member's journal has no {type(record).__name__}")
+
+    def resume(self, now: float) -> Step:
+        return Step(effects=[Work(Sweep(self._out.keys)), *self._greet().effects])
+
+    def _greet(self) -> Step:
+        return Step(effects=[Call(COORDINATOR, self._join)])
+
+    @property
+    def _join(self) -> Join:
+        """What it knows of itself: to which groups it contributes, and how many examples it has."""
+        told = 0 if self._pinned is None else self._weighing.told
+        return self._kit.joins(self._pinned, self._groups, told)
+
+    def wake(self) -> float | None:
+        times = (self._pulse.at, self._gathering.until)
+        return min([t for t in times if t is not None], default=None)
+
+    def subscription(self) -> Subscribe:
+        return Subscribe(self._kit.name, tuple(sorted(self._out.sealed)))
+
+    def inspect(self, sender: str, message: Any) -> bool:
+        raise Malformed("nobody dials a client")
+
+    def handle(self, now: float, sender: str, event: Any) -> Step:
+        step = Step()
+        match event:
+            case Tick():
+                if self._gathering.until is None or self._pulse.due(now):
+                    self._pulse.beats(now, self._plan.section.lease, self._kit.name, step)
+            case WatchLost():
+                self._watching = False
+                return Step() if self._retired else self._greet()
+            case Answered(Retire()) | Failed(Retire()) if self._leaving is not None:
+                step.effects.append(self._leaving)
+                return step
+            case Answered(request, reply):
+                self._answered(now, step, request, reply)
+                if isinstance(request, GetBlock) and self._library.pulling:
+                    return step
+            case Failed(request, error):
+                self._failed(step, request, error)
+            case WorkFailed(_, error):
+                halt = Halt(str(error), type(error))
+                if not isinstance(error, BudgetSpent):
+                    return Step(effects=[halt])
+                self._leave(step, halt)
+            case Leave(reason) if sender == WORKER:
+                if self._leaving is None:
+                    self._leave(step, Halt(reason))
+            case Contributed() if sender == WORKER:
+                self._contributed(now, step, event)
+            case Judged(message) if sender == WORKER:
+                self._working = False
+                step.effects.append(Call(COORDINATOR, message))
+            case tasks.Counted(examples) if sender == WORKER:
+                self._working, self._weighing.examples = False, examples
+                step.effects += self._greet().effects
+            case _ if sender == COORDINATOR and self._pinned is not None:
+                self._obey(now, step, event)
+            case _:
+                raise Malformed(f"a member has no answer to a {type(event).__name__}")
+        self._go(now, step)
+        return step
+
+    @property
+    def pinned(self) -> Pinned:
+        """The run; NotReady before the coordinator said welcome."""
+        return founded(self._pinned, self._kit.name)
+
+    # --- orders -------------------------------------------------------------------
+
+    def _obey(self, now: float, step: Step, order: Any) -> None:
+        if wrong := self._weighing.wrong(order):
+            step.effects.append(Halt(wrong, Refused))
+            return
+        match order:
+            case Published(_, group, version):
+                self._library.publish(order)
+                if keys := self._out.over(group, version):
+                    step.effects.append(Work(Prune(keys)))
+            case Invite(_, group):
+                self._invites[group] = order
+                self._out.forget_order(group)
+            case SealAgain(_, id):
+                self._out.ask_again(self._kit.name, order)
+                self._invites.pop(id.group, None)  # it waits for what comes of this
+            case Settled(_, id, outcome, version, reason, again):
+                self._settle(step, id, outcome, reason, version if again else None)
+            case SendAgain(_, id):
+                sealed = self._out.sealed.get(id)
+                if sealed is not None:
+                    self._send(now, step, sealed)
+                else:
+                    step.effects.append(Call(COORDINATOR, self._kit.gone(id)))
+            case orders.Configure(_, run, _, shards):
+                step.effects += self.pinned.located(run, shards)
+            case Finish(_, reason):
+                step.effects.append(Halt(reason))
+            case _:
+                raise Malformed(f"a member takes no {type(order).__name__}")
+
+    def _settle(
+        self, step: Step, id: SubmissionId, outcome: str, reason: str, burnt: int | None = None
+    ) -> None:
+        """Its fate is known; kept if it may be asked for again, until after version `burnt`."""
+        sealed = self._out.sealed.get(id)
+        if sealed is None:
+            return
+        self._write(step, SubmissionSettled(id, outcome))
+        if outcome in ("dropped", "lost"):
+            step.effects.append(Say(f"{id} was {outcome}: {reason}"))
+        burnt_at = burnt if self._plan.seals_again else None
+        if outcome != "included" and (keys := self._out.release(sealed, burnt_at)):
+            step.effects.append(Work(Prune(keys)))
+
+    # --- pull, train, seal --------------------------------------------------------
+
+    def _go(self, now: float, step: Step) -> None:
+        """Begins the next thing that can begin: founding, pulling, or training."""
+        gathering, self._gathering = self._gathering, Gathering()
+        if self._leaving is not None:
+            self._retire(step)
+        if self._pinned is None or self._working or self._leaving:
+            return
+        for group, invite in list(self._invites.items()):
+            if invite.version == -1 and not self._desk().pending(group, FOUNDED):
+                self._followed[group] = self._invites.pop(group)
+                if group in self._releases.trained or group in self._library.published:
+                    step.effects.append(Say(f"no founding model of {group} is sent: it is founded"))
+                    continue
+                self._working = True
+                step.effects.append(Work(Offer(group, self._out.next.get(group, 0))))
+                return
+        if self._seal_again(step) or self._evaluate(step):
+            return
+        desk = self._desk()
+        due = desk.due()
+        if not due:
+            self._count(step)
+            return
+        self._gathering = gathering.goes_on(now, desk.more_may_come(due))
+        if self._gathering.until is not None:
+            return
+        if not self._pulled(step):
+            self._stopwatch.pulls(now)
+            return
+        aims = tuple(self._aim(each.invite.group, each.base) for each in due)
+        if self._over_budget(step, aims):
+            return
+        for each in due:
+            self._followed[each.invite.group] = self._invites.pop(each.invite.group)
+        self._working, self._gathering = True, Gathering()
+        part = portion(self._plan.section, self._stopwatch.paces)
+        self._stopwatch.begins(now, part)
+        step.effects.append(Work(Contribute(*self._library.take(), aims, part)))
+
+    def _count(self, step: Step) -> None:
+        """Begins to train from the first version, if that alone tells how many examples it has."""
+        known = all(group in self._library.published for group in self._groups)
+        if not (self._weighing.counts and known) or self._objects(step):
+            return
+        if self._pulled(step):
+            self._working = True
+            step.effects.append(Work(tasks.Count(*self._library.take())))
+
+    def _seal_again(self, step: Step) -> bool:
+        """Begins to seal an update of a burnt cohort anew, if asked."""
+        task = self._out.follow(self._kit.name, self._desk(), self._invites, step)
+        if task is not None:
+            self._working = True
+            step.effects.append(Work(task))
+        return self._working
+
+    def _aim(self, group: str, base: Base) -> Aim:
+        known = self._releases.known(group, base.version)
+        wanted = self._out.wanted.get(group, b"")
+        most, sequence = self._weighing.agreed.get(group, 0), self._out.next.get(group, 0)
+        return Aim(group, base.version, sequence, known, base.step, wanted, most)
+
+    def _desk(self) -> Desk:
+        return Desk(
+            self._plan,
+            self._groups,
+            self._library.published,
+            self._invites,
+            self._appraiser.evaluated,
+            self._out.sealed.values(),
+            self._out.moving.keys(),
+        )
+
+    def _pulled(self, step: Step) -> bool:
+        """Whether every block of the newest versions is here; asks for those that are not."""
+        return not self._library.lacking(self.pinned, step)
+
+    def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
+        """Whether this client leaves instead of training for these."""
+        facts = self._allowance.planned(self.pinned.layout, aims)
+        return self._objects(step) or self._unaffordable(step, facts)
+
+    def _objects(self, step: Step) -> bool:
+        """Whether this client trains nothing under this plan, by its own budget."""
+        if objection := self._allowance.objection():
+            self._leave(step, Halt(objection, PlanRefused))
+        return bool(objection)
+
+    def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
+        """Whether these exceed the plan's budget, or this client's own at its own delta."""
+        if excess := self._allowance.excess(self._ledger, facts):
+            self._leave(step, Halt(f"another version {excess}: this client stops"))
+        return bool(excess)
+
+    def _leave(self, step: Step, halt: Halt) -> None:
+        """Trains no more, and ends once the coordinator knows it."""
+        self._leaving = halt
+        self._retire(step)
+
+    def _retire(self, step: Step) -> None:
+        """Says that nobody need wait for it, after all that is paid for has arrived.
+
+        What a retired client sends to a round is dropped. A greeting that is under way could
+        arrive after this, and would take it back.
+        """
+        if not self._retired and self._watching and not self._desk().wanted():
+            self._retired = True
+            step.effects.append(Call(COORDINATOR, Retire(self._kit.name)))
+
+    # --- evaluate -----------------------------------------------------------------
+
+    def _evaluate(self, step: Step) -> bool:
+        """Begins to judge the model that is published, if asked; whether anything else waits."""
+        waits, task = self._appraiser.turn(step, self._desk(), self._invites, self._aim)
+        if task is not None:
+            if task.aim is not None:
+                self._followed[EVALUATION] = self._invites.pop(EVALUATION)
+            self._working = True
+            step.effects.append(Work(task))
+        return waits
+
+    def _contributed(self, now: float, step: Step, event: Contributed) -> None:
+        self._working = False
+        self._stopwatch.done(now)
+        for update in event.updates:
+            if objection := self._releases.objection(update.receipt):
+                step.effects.append(Halt(objection, Refused))
+                return
+            spends = update.receipt.fact
+            if spends is not None and spends.attempt and self._unaffordable(step, [spends]):
+                step.effects.append(Work(Prune(tuple(h.key for h in update.headers))))
+                return
+            judged = self._appraiser.model if update.receipt.id.group == EVALUATION else b""
+            sealed = Sealed(update.receipt, update.headers, update.content, judged)
+            self._write(step, sealed)
+            self._out.keyed.add(update.receipt.id)
+            self._send(now, step, sealed)
+        if event.told and (sent := [update.receipt for update in event.updates]):
+            step.effects.append(Say(self._allowance.tells(self._ledger, event.told, sent)))
+        for aim in event.others:
+            self._appraiser.decline(step, self._followed[aim.group], evaluation.unsent(aim.group))
+        for report in event.telemetry:
+            figures = (*report.figures, Figure("bytes_down", float(self._library.take_account())))
+            step.effects.append(Call(COORDINATOR, replace(report, figures=figures)))
+
+    # --- push ---------------------------------------------------------------------
+
+    def _send(self, now: float, step: Step, sealed: Sealed) -> None:
+        owners = self.pinned.placement.of(sealed.receipt.id.group).owners
+        self._out.leaves(now, sealed.receipt.id)
+        for header in sealed.headers:
+            step.effects.append(Call(owners[header.block], PutBlock(header), attach=header.key))
+
+    def _answered(self, now: float, step: Step, request: Any, reply: Any) -> None:
+        match request:
+            case Join():
+                self._welcomed(now, step, request, reply)
+            case GetBlock(_, group, _, block):
+                if not self._library.got(self.pinned, request, reply.digest):
+                    text = f"block {block} of {group} is not the one that was published"
+                    step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
+            case PutBlock(header):
+                receipt = self._out.stored(header)
+                if receipt is not None:
+                    step.effects.append(Call(COORDINATOR, Submit(receipt)))
+            case Heartbeat():
+                self._pulse.beating = False
+            case Submit(receipt):
+                arrived = self._out.arrived(now, receipt)
+                self._invites = unanswered(self._plan, self._invites, receipt)
+                if arrived is not None and receipt.purpose != FOUNDING:
+                    self._stopwatch.sent(arrived[0])
+                    step.effects.append(Call(COORDINATOR, arrived[1]))
+
+    def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
+        news, said = self._kit.greeted(self._pinned, welcome, self._out)
+        for record in news:
+            self._write(step, record)
+        step.effects += said
+        if said and not news:
+            return
+        if (request.groups, request.examples) != (self._join.groups, self._join.examples):
+            step.effects += self._greet().effects  # the plan is known now, and what it asks of us
+            return
+        if self._watching:
+            return
+        self._watching = True
+        self._pulse.at = now + self._plan.section.lease / 3
+        step.effects += [*self.pinned.located(welcome.run, welcome.shards), Watch()]
+
+    def _failed(self, step: Step, request: Any, error: SecurepsError) -> None:
+        match request:
+            case GetBlock():
+                if gone := self._library.not_got(request, error):
+                    step.effects.append(Halt(gone, type(error)))
+            case PutBlock(header):
+                self._refused(step, header.id, error)
+            case Submit(receipt):
+                self._refused(step, receipt.id, error, submitted=True)
+            case Heartbeat():
+                self._pulse.beating = False
+            case Telemetry() | Decline() | Withdraw() | Missing():
+                pass
+            case Evaluated(_, _, version):
+                step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
+            case _:
+                step.effects.append(Halt(str(error), type(error)))
+
+    def _refused(
+        self, step: Step, id: SubmissionId, error: SecurepsError, submitted: bool = False
+    ) -> None:
+        """A submission never comes. Without rounds, nobody asks for another who is not told."""
+        sealed = self._out.sealed.get(id)
+        self._settle(step, id, "dropped", str(error))
+        if sealed is None:
+            return
+        if not submitted:
+            step.effects.append(Call(COORDINATOR, self._kit.gone(id)))  # it may be asked for
+        if isinstance(error, Conflict) and not submitted:
+            if id.group in self._followed:  # known from before its state was lost: try the next
+                self._invites.setdefault(id.group, self._followed[id.group])
+        elif sealed.receipt.purpose != FOUNDING and not self._plan.bounds(id.group).rounds:
+            step.effects.append(Call(COORDINATOR, self._kit.withdraws(sealed.receipt, error)))
+
+    # --- small things -------------------------------------------------------------
+
+    @property
+    def _plan(self) -> Plan:
+        return self.pinned.plan
+
+    def _write(self, step: Step, record: Any) -> None:
+        step.records.append(record)
+        self.apply(0.0, record)

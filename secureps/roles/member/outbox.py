@@ -1,0 +1,159 @@
+"""What a client has sealed: whose fate is open, what is on its way, and what it seals next.
+
+The sealed part is the fold of its journal; what is on its way is forgotten by a restart, after
+which the coordinator asks for it again. What must not live here: what is sealed, budgets
+(`roles.member.member`), and payloads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from secureps.errors import Malformed
+from secureps.messages.member_records import Sealed
+from secureps.messages.orders import GroupVersion, Invite, SealAgain
+from secureps.messages.requests import Decline, Telemetry
+from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
+from secureps.policy.rules.rule import Base
+from secureps.roles.machine import COORDINATOR, Call, Step
+from secureps.roles.member.schedule import Desk
+from secureps.roles.member.tasks import Reseal
+from secureps.roles.member.timing import Transfer
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Of one client.
+
+    Args:
+        sealed: submissions whose fate is open, or that are not durable elsewhere yet.
+        moving: those of them that are on their way.
+        next: the sequence of the next submission, by group.
+        keyed: those whose keys this process has.
+        burnt: of burnt cohorts, by group and name: what may be asked for once more, and the version
+            that was the newest; again: orders to seal one of them anew, by group; wanted: what
+            alone is wanted of training, by group. A restart forgets all four.
+    """
+
+    sealed: dict[SubmissionId, Sealed] = field(default_factory=dict)
+    moving: dict[SubmissionId, Transfer] = field(default_factory=dict)
+    next: dict[str, int] = field(default_factory=dict)
+    keyed: set[SubmissionId] = field(default_factory=set)
+    burnt: dict[tuple[str, bytes], tuple[Sealed, int]] = field(default_factory=dict)
+    again: dict[str, SealAgain] = field(default_factory=dict)
+    wanted: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, record: Sealed) -> None:
+        """It is sealed, and will be sent as it is however often it is asked for."""
+        id = record.receipt.id
+        self.sealed[id], self.next[id.group] = record, id.sequence + 1
+
+    def settle(self, id: SubmissionId) -> None:
+        """Nobody will ask for it any more."""
+        self.sealed.pop(id, None)
+        self.moving.pop(id, None)
+
+    def release(self, sealed: Sealed, burnt_at: int | None) -> tuple[str, ...]:
+        """It is settled for good: where payloads lie that may go.
+
+        None do where it may be sealed anew until a version after `burnt_at` is published.
+        """
+        id, name = sealed.receipt.id, (sealed.receipt.id.group, sealed.receipt.update)
+        if burnt_at is not None and id in self.keyed and name not in self.burnt:
+            self.burnt[name] = (sealed, burnt_at)
+            return ()
+        self.keyed.discard(id)
+        return tuple(header.key for header in sealed.headers)
+
+    def over(self, group: str, version: int) -> tuple[str, ...]:
+        """A version is published, from which all go on: where payloads lie that may go."""
+        old = [name for name, (_, at) in self.burnt.items() if name[0] == group and at < version]
+        return tuple(key for name in old for key in self.release(self.burnt.pop(name)[0], None))
+
+    def ask_again(self, client: str, order: SealAgain) -> None:
+        """One of this client's is to be sealed anew.
+
+        Raises:
+            Malformed: it is none.
+        """
+        if order.id.client != client or order.id.group != order.invite.group:
+            raise Malformed(
+                f"{order.id} is no submission of {client} to {order.invite.group!r:.80}"
+            )
+        self.again[order.id.group] = order
+
+    def forget_order(self, group: str) -> None:
+        """Whatever comes of training is wanted now."""
+        self.again.pop(group, None)
+        self.wanted.pop(group, None)
+
+    def follow(
+        self, client: str, desk: Desk, invites: dict[str, Invite], step: Step
+    ) -> Reseal | None:
+        """What is sealed anew, if orders to do so lead to that; None if none does.
+
+        If the update is gone, the same may come of training from its version, if that is the
+        newest: then that alone is wanted, and its invitation comes to the others. Else the client
+        declines.
+        """
+        while self.again:
+            group, order = self.again.popitem()
+            invite, newest = order.invite, desk.published.get(group)
+            if desk.pending(group, Base(invite.version, invite.step)):
+                continue  # it is sealed, and on its way
+            if known := self.burnt.get((group, order.update)):
+                sealed, _ = known
+                return Reseal(sealed.receipt, sealed.headers, sealed.content, self.next[group])
+            if newest is None or newest.version != invite.version:
+                reason = "what it sent is not here any more"
+                declined = Decline(client, group, invite.round, reason)
+                step.effects.append(Call(COORDINATOR, declined))
+                continue
+            self.wanted[group], invites[group] = order.update, invite
+        return None
+
+    def begin_at(self, sequences: tuple[GroupVersion, ...]) -> None:
+        """What the coordinator counted, should this client have lost its state."""
+        for at in sequences:
+            self.next[at.group] = max(at.version, self.next.get(at.group, 0))
+
+    def behind(self, sequences: tuple[GroupVersion, ...]) -> str:
+        """What to do if the coordinator knows more of this client than it does; empty if not.
+
+        A state folder that came back older than it was would seal other updates under the keys of
+        those that were sent, and whoever has both subtracts one from the other.
+        """
+        for at in sequences:
+            own = self.next.get(at.group, 0)
+            if at.version > own:
+                return (
+                    f"this client's state folder ends before update {own} of {at.group}, and it "
+                    f"has sent all before {at.version}: it is damaged, or an older copy. Bring the "
+                    "newest one back, or give a new --state folder: nothing is sealed under a key "
+                    "that was used"
+                )
+        return ""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Where the payloads lie that may be asked for."""
+        return frozenset(h.key for sealed in self.sealed.values() for h in sealed.headers)
+
+    def leaves(self, now: float, id: SubmissionId) -> None:
+        """Its blocks are on their way."""
+        self.moving[id] = Transfer(now)
+
+    def stored(self, header: BlockHeader) -> Receipt | None:
+        """A shard has a block of it; the receipt, to be submitted, once shards have all of them."""
+        transfer, sealed = self.moving.get(header.id), self.sealed.get(header.id)
+        if transfer is None or sealed is None:
+            return None
+        transfer.stored.add(header.block)
+        return sealed.receipt if len(transfer.stored) == len(sealed.headers) else None
+
+    def arrived(self, now: float, receipt: Receipt) -> tuple[float, Telemetry] | None:
+        """It is with the coordinator: after how many seconds, and what to report; None if known."""
+        transfer = self.moving.pop(receipt.id, None)
+        if transfer is None:
+            return None
+        return now - transfer.since, transfer.report(now, receipt)

@@ -1,0 +1,134 @@
+"""What a client knows and has of what is published: versions, and which blocks are here.
+
+Blocks are named by their digests, so one that did not change is pulled once. What must not
+live here: the values (the hands cache them), and what they are pulled for (`roles.member.member`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from secureps.errors import ClientError, SecurepsError, WrongVersion
+from secureps.messages.orders import GroupVersion, Published
+from secureps.messages.requests import GetBlock
+from secureps.roles.machine import Call, Step
+from secureps.roles.pinned_run import Pinned
+
+
+def block_key(digest: bytes) -> str:
+    """Where a pulled block's values lie in the member's cache."""
+    return f"block/{digest.hex()}"
+
+
+@dataclass(slots=True)
+class PulledModel:
+    """Of one client; a restart begins with an empty one.
+
+    A digest is looked at when it is published, asked for, pulled and taken: with one block never
+    at those of all the others.
+
+    Args:
+        groups: those whose blocks the client pulls, in the plan's order.
+        published: the newest version of every group that was heard of.
+        pulled_bytes: since somebody last took account of them.
+    """
+
+    groups: dict[str, None] = field(default_factory=dict)
+    published: dict[str, Published] = field(default_factory=dict)
+    pulled_bytes: int = 0
+    _places: dict[bytes, dict[tuple[str, int], None]] = field(default_factory=dict)
+    """Groups and blocks in which a digest is published: no other is cached or absent."""
+    _cached: set[bytes] = field(default_factory=set)
+    _absent: set[bytes] = field(default_factory=set)
+    _unasked: dict[bytes, None] = field(default_factory=dict)
+    """Absent ones that are not on their way."""
+
+    @classmethod
+    def of(cls, groups: Iterable[str]) -> PulledModel:
+        """An empty one, for these groups."""
+        return cls(dict.fromkeys(groups))
+
+    def publish(self, order: Published) -> None:
+        """A version is published; an older one than is known changes nothing.
+
+        What was on its way from an older version may never come: it is asked for anew.
+        """
+        known = self.published.get(order.group)
+        if known is not None and order.version < known.version:
+            return
+        self.published[order.group] = order
+        if order.group not in self.groups:
+            return
+        for block, digest in enumerate(order.blocks):
+            self._places.setdefault(digest, {})[order.group, block] = None
+            if digest not in self._cached and digest not in self._absent:
+                self._absent.add(digest)
+                self._unasked[digest] = None
+        if known is not None:
+            self._supersede(known, order)
+
+    def _supersede(self, known: Published, order: Published) -> None:
+        for block, digest in enumerate(known.blocks):
+            if order.blocks[block : block + 1] != (digest,):
+                del self._places[digest][order.group, block]
+            if not self._places[digest]:
+                del self._places[digest]
+                self._cached.discard(digest)
+                self._absent.discard(digest)
+                self._unasked.pop(digest, None)
+            elif order.version > known.version and digest in self._absent:
+                self._unasked[digest] = None
+
+    def lacking(self, pinned: Pinned, step: Step) -> bool:
+        """Whether published blocks are not here; those not asked for yet are asked for."""
+        if self._unasked:
+            owners = {placed.group: placed.owners for placed in pinned.placement.groups}
+            for digest in self._unasked:
+                group, block = next(iter(self._places[digest]))
+                ask = GetBlock(pinned.run.id, group, self.published[group].version, block)
+                step.effects.append(Call(owners[group][block], ask))
+            self._unasked.clear()
+        return bool(self._absent)
+
+    @property
+    def pulling(self) -> bool:
+        """Whether all that is not here is on its way: there is nothing to do meanwhile."""
+        return bool(self._absent) and not self._unasked
+
+    def got(self, pinned: Pinned, ask: GetBlock, digest: bytes) -> bool:
+        """A block came; whether it is the one that was published."""
+        published = self.published[ask.group]
+        if published.version != ask.version:
+            return True
+        if published.blocks[ask.block] != digest:
+            return False
+        first, last = pinned.layout.group(ask.group).span(ask.block)
+        self._cached.add(digest)
+        self._absent.discard(digest)
+        self._unasked.pop(digest, None)
+        self.pulled_bytes += 4 * (last - first)
+        return True
+
+    def not_got(self, ask: GetBlock, error: SecurepsError) -> str:
+        """A block did not come: why it never will; empty if it may be asked for again."""
+        published = self.published[ask.group]
+        if published.version != ask.version or isinstance(error, WrongVersion):
+            return ""  # a newer version is published, or will be in a moment
+        if isinstance(error, ClientError):
+            return f"block {ask.block} of {ask.group} cannot be pulled: {error}"
+        digest = published.blocks[ask.block]
+        if digest in self._absent:
+            self._unasked[digest] = None
+        return ""
+
+    def take(self) -> tuple[tuple[GroupVersion, ...], tuple[bytes, ...]]:
+        """Versions and blocks of the model for the hands, who keep no others from now on."""
+        orders = [self.published[group] for group in self.groups]
+        blocks = tuple(digest for order in orders for digest in order.blocks)
+        return tuple(GroupVersion(order.group, order.version) for order in orders), blocks
+
+    def take_account(self) -> int:
+        """Bytes that were pulled since the last time."""
+        count, self.pulled_bytes = self.pulled_bytes, 0
+        return count

@@ -1,0 +1,164 @@
+"""What a client's machine is made from: what its kit, its script and its own settings say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from secureps.crypto.identity import Roster
+from secureps.errors import (
+    ConfigError,
+    DamagedStore,
+    SecurepsError,
+    WrongRun,
+    WrongShape,
+)
+from secureps.messages.member_records import SequencesBegun
+from secureps.messages.records import RunPinned
+from secureps.messages.requests import Join, Missing, Welcome, Withdraw
+from secureps.messages.run import RunInfo, other_run
+from secureps.messages.schema import Schema
+from secureps.messages.submission import Receipt, SubmissionId
+from secureps.policy.canonical import different_keys
+from secureps.policy.plan import Plan
+from secureps.policy.rules.rule import named
+from secureps.roles.machine import Halt, Say
+from secureps.roles.member.example_count import ExampleCount
+from secureps.roles.member.outbox import Outbox
+from secureps.roles.pinned_run import Pinned, check_run
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a client insists on, whatever the plan says.
+
+    Args:
+        budget: the epsilon at which it stops; a plan that trains without privacy is refused.
+        threshold: how many key holders must agree to open a sum; a plan of fewer is refused.
+        plan: the text of the plan that it agreed to (`Plan.text`); a run of another one is refused.
+            Empty: it takes whichever the coordinator has.
+
+    Raises:
+        ConfigError: no plan could keep them, or every plan does.
+    """
+
+    budget: float | None = None
+    threshold: int | None = None
+    plan: str = ""
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not 0 < self.budget < math.inf:
+            raise ConfigError(f"a budget is a finite epsilon above 0, got {self.budget:g}")
+        if self.threshold is not None and self.threshold < 1:
+            raise ConfigError(f"a threshold is 1 key holder or more, got {self.threshold}")
+
+
+NO_TERMS = Terms()
+
+STATE_GONE = (
+    "this client took part in this run before, and its state is gone: what it spent then counts "
+    "in its ledger over all runs alone (--ledger)"
+)
+"""What its data holder has to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    """What a client has from its kit and its model: names, roster, holders, schema.
+
+    `terms` are its own. `rows` are those of sparse tensors that its data touches, `examples` how
+    many it trains on, None if training alone can tell; `records` is the public number that it
+    counts by instead, None for the plan's. `initial` is the digest of the file of version 0 that
+    it was given, as a plan has it, or empty.
+    """
+
+    name: str
+    roster: Roster
+    holders: bytes
+    schema: Schema
+    terms: Terms = NO_TERMS
+    rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    examples: int | None = None
+    records: int | None = None
+    initial: str = ""
+
+    def gone(self, id: SubmissionId) -> Missing:
+        """What the coordinator may have accepted, and wait for, never comes."""
+        return Missing(self.name, id.group, -1, (id,))
+
+    def withdraws(self, receipt: Receipt, why: object) -> Withdraw:
+        """What was asked for without rounds was refused on its way."""
+        return Withdraw(self.name, receipt.id, receipt.version, receipt.step, str(why))
+
+    def joins(self, pinned: Pinned | None, groups: tuple[str, ...], told: int) -> Join:
+        """What it says of itself: the groups that it contributes to, and of how many examples."""
+        if pinned is None:
+            return Join(self.name, self.schema)
+        some = () if groups == pinned.plan.groups else groups
+        return Join(self.name, self.schema, some, pinned.run.id, told)
+
+    def weighing(self, plan: Plan) -> ExampleCount:
+        """By which number it counts, before it is told any bound."""
+        return ExampleCount(plan, self.name, self.records, self.examples)
+
+    def greeted(
+        self, pinned: Pinned | None, welcome: Welcome, out: Outbox
+    ) -> tuple[list[RunPinned | SequencesBegun], list[Halt | Say]]:
+        """What follows from a welcome: what goes on record of a new run; or why it ends alone."""
+        try:
+            self.agree(welcome, None if pinned is None else pinned.run, out)
+        except SecurepsError as error:
+            return [], [Halt(str(error), type(error))]
+        if pinned is not None:
+            return [], []
+        news: list[RunPinned | SequencesBegun] = []
+        news.append(RunPinned(welcome.run, welcome.placement, welcome.shards))
+        if not any(at.version for at in welcome.next):
+            return news, []
+        news.append(SequencesBegun(welcome.next))
+        if Plan.from_text(welcome.run.plan).section.privacy is None:
+            return news, []
+        return news, [Say(STATE_GONE)]
+
+    def agree(self, welcome: Welcome, known: RunInfo | None, out: Outbox) -> None:
+        """Accepts the run that this client takes part in, and its coordinator's account of it.
+
+        Args:
+            known: the run on record here; None: it takes part in none yet.
+            out: what it has sent.
+
+        Raises:
+            WrongRun: it is another run, founded on another file than this client was given, or of
+                another plan than it agreed to.
+            DamagedStore: it has sent more than is on record here.
+            WrongShape: a new run trains another model than its own.
+            PlanRefused: it counts by public numbers, and there is none; and as `check_run`.
+        """
+        if known is None:
+            self._agree(welcome)
+        elif known.id != welcome.run.id:
+            raise WrongRun(other_run(self.name, known.id, welcome.run.id))
+        elif lost := out.behind(welcome.next):
+            raise DamagedStore(lost)
+        founded = Plan.from_text(welcome.run.plan).initial_digest
+        if self.initial and founded and self.initial != founded:
+            raise WrongRun(
+                "the run is founded on another file than the one that this client was given: ask "
+                "for the plan's file of version 0, and give that as the setting initial"
+            )
+        if self.terms.plan and (keys := different_keys(self.terms.plan, welcome.run.plan)):
+            raise WrongRun(
+                f"the run's plan is not the one that this client agreed to, in {named(keys)}: ask "
+                "the run's operator for the plan, see secureps check, and join with it"
+            )
+
+    def _agree(self, welcome: Welcome) -> None:
+        """Accepts a run that is bound to this kit, and trains this client's model."""
+        run, own = welcome.run, self.terms.threshold
+        plan = check_run(run, welcome.placement, self.roster, self.holders, own)
+        plan.touched(self.rows)
+        _ = self.weighing(plan).told
+        if run.schema != self.schema:
+            difference = run.schema.difference(self.schema)
+            raise WrongShape(f"the run trains another model than this client's: {difference}")

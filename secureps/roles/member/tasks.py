@@ -1,0 +1,127 @@
+"""The work that a client's machine hands out, and the events that report its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.evaluation import Evaluated
+from secureps.messages.orders import GroupVersion
+from secureps.messages.requests import Decline, Telemetry
+from secureps.messages.submission import BlockHeader, Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Seals (in the clear) the founding model of a group."""
+
+    group: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """One group that a training run contributes to.
+
+    `known` are the contents (`Sealed.content`) that came of this version before, in order; `step`
+    is which of the client's updates of the version this is (`Receipt.step`). Nothing is sealed but
+    the update that is `wanted` by its name, if one is. `most_examples` as in `Receipt`.
+    """
+
+    group: str
+    version: int
+    sequence: int
+    known: tuple[bytes, ...] = ()
+    step: int = 0
+    wanted: bytes = b""
+    most_examples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Contribute:
+    """Trains from a model and seals every aim.
+
+    `model` are the newest pulled versions of the groups that it contributes to, `blocks` the
+    digests of their blocks, group after group; `work` the part of the local work that is done.
+    """
+
+    model: tuple[GroupVersion, ...]
+    blocks: tuple[bytes, ...]
+    aims: tuple[Aim, ...]
+    work: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Trains from a model to find by how many examples; nothing is sealed.
+
+    `model` and `blocks` as in `Contribute`, which takes what came of it if it is for the same.
+    """
+
+    model: tuple[GroupVersion, ...]
+    blocks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What came of `Count`."""
+
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reseal:
+    """Seals an update that lies in the outbox anew, as the submission of this sequence.
+
+    `content` as in `Sealed`.
+    """
+
+    receipt: Receipt
+    headers: tuple[BlockHeader, ...]
+    content: bytes
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Judges a model on held-out records.
+
+    `model` and `blocks` as in `Contribute`. With an `aim` the metrics are sealed for the
+    metrics' group, whose digest is `own`; a designated evaluator has none, and signs them.
+    `digests` are those of the model's groups.
+    """
+
+    model: tuple[GroupVersion, ...]
+    blocks: tuple[bytes, ...]
+    digests: tuple[bytes, ...]
+    aim: Aim | None = None
+    own: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedUpdate:
+    """One group's blocks are durable in the outbox; `content` as in `Sealed`."""
+
+    receipt: Receipt
+    headers: tuple[BlockHeader, ...]
+    content: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Contributed:
+    """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
+
+    `others` are aims of which another update came than was wanted; `told` is what the data holder
+    alone is told of the training.
+    """
+
+    updates: tuple[SealedUpdate, ...]
+    telemetry: tuple[Telemetry, ...]
+    others: tuple[Aim, ...] = ()
+    told: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What came of `Evaluate` without one: metrics, or none."""
+
+    message: Evaluated | Decline

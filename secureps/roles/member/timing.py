@@ -1,0 +1,64 @@
+"""How long a client's contributions take, by its own clock.
+
+Of the last few alone, and in memory: a client that is started again begins with all of its work.
+What must not live here: what follows from it (`policy.checks.local_work`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from secureps.messages.requests import Figure, Telemetry
+from secureps.messages.submission import Receipt
+from secureps.policy.checks.local_work import Pace
+
+REMEMBERED = 3
+"""Contributions whose mean is expected of the next."""
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A submission on its way: since when, and which blocks its shards have."""
+
+    since: float
+    stored: set[int] = field(default_factory=set)
+
+    def report(self, now: float, receipt: Receipt) -> Telemetry:
+        """What it took, now that it has arrived."""
+        seconds, size = Figure("network_seconds", now - self.since), float(receipt.size)
+        made, figures = receipt.version + 1, (seconds, Figure("bytes_up", size))
+        return Telemetry(receipt.id.client, receipt.id.group, made, figures, receipt.step)
+
+
+@dataclass(slots=True)
+class Timing:
+    """Of one client."""
+
+    paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _pulls: float | None = None
+    _waited: float = 0.0
+    _began: float | None = None
+    _part: float = 1.0
+
+    def pulls(self, now: float) -> None:
+        """Blocks of the model are on their way, from the first time on that this is said."""
+        if self._pulls is None:
+            self._pulls = now
+
+    def begins(self, now: float, part: float) -> None:
+        """The model is here, and training begins, with this part of the work."""
+        self._waited = 0.0 if self._pulls is None else now - self._pulls
+        self._pulls, self._began, self._part = None, now, part
+
+    def done(self, now: float) -> None:
+        """Trained and sealed, if it was training that began."""
+        if self._began is not None:
+            self.paces.append(Pace((now - self._began) / self._part, self._waited))
+        self._began = None
+
+    def sent(self, seconds: float) -> None:
+        """An update of the last training arrived, after so many seconds of sending."""
+        if self.paces:
+            last = self.paces.pop()
+            self.paces.append(Pace(last.training, max(last.transfer, self._waited + seconds)))

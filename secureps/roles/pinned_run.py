@@ -1,0 +1,171 @@
+"""What a run is founded on, and how every party checks that it is the run of its own kit.
+
+Clients take the holders' keys, and holders the roster, from the kit and never from the
+coordinator: a run id that binds anything else is refused before a byte is sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from secureps.crypto.cipher import Opening, Place
+from secureps.crypto.identity import Roster
+from secureps.crypto.suite import cipher
+from secureps.errors import NotReady, PlanRefused, WrongRun
+from secureps.messages.records import RunPinned
+from secureps.messages.run import Placement, RunInfo, ShardAddress
+from secureps.messages.schema import Schema
+from secureps.model.layout import Layout
+from secureps.policy.plan import Plan
+from secureps.roles.machine import Locate
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRun:
+    """What the coordinator founds a run on.
+
+    Args:
+        plan, roster: from the operator and from the kit.
+        holders: digest of the holders' public cipher keys, from the kit.
+        initial: schema of the plan's file of version 0, or None if the first client's.
+        nonce: 32 random bytes; only a run's first start uses them.
+    """
+
+    plan: Plan
+    roster: Roster
+    holders: bytes
+    initial: Schema | None
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The run that a party takes part in for good, and what follows from it."""
+
+    run: RunInfo
+    placement: Placement
+    plan: Plan
+    layout: Layout
+
+    @classmethod
+    def of(cls, record: RunPinned, threshold: int | None = None) -> Pinned:
+        """Raises PlanRefused or ConfigError, as `Plan.from_text` and `check_threshold` do."""
+        plan = Plan.from_text(record.run.plan)
+        check_threshold(plan, threshold)
+        return cls(record.run, record.placement, plan, plan.layout(record.run.schema))
+
+    def located(self, run: RunInfo, shards: Iterable[ShardAddress]) -> list[Locate]:
+        """Where the shards are from now on; nothing, if they are another run's."""
+        if run.id != self.run.id:
+            return []
+        return [Locate(shard.name, shard.advertise) for shard in shards]
+
+    def place(self, group: str) -> Place:
+        """Where the blocks of a group belong."""
+        layout = self.layout
+        return Place(self.run.id, group, layout.digest, layout.block_size)
+
+
+def founded(pinned: Pinned | None, party: str) -> Pinned:
+    """The run, once it is known; NotReady before."""
+    if pinned is None:
+        raise NotReady(f"{party} waits for the run to be founded")
+    return pinned
+
+
+def check_threshold(plan: Plan, threshold: int | None) -> None:
+    """Accepts a plan by which so many key holders, or more, must agree to open a sum.
+
+    Args:
+        threshold: what a party insists on; None: on nothing.
+
+    Raises:
+        PlanRefused: fewer may open one.
+    """
+    if threshold is not None and plan.threshold < threshold:
+        raise PlanRefused(
+            f"by the plan {plan.threshold} of {plan.holders} key holders open a sum together, and "
+            f"this party insists on {threshold}: ask for a plan with cipher.threshold = "
+            f"{threshold} or more, or lower this party's own threshold"
+        )
+
+
+def check_minimum(plan: Plan, minimum: int) -> None:
+    """Accepts a plan by which no cohort is smaller than what a holder opens.
+
+    Cohorts are closed, and their weights evened, by the plan's minimum: a holder that asks for
+    more would refuse some of them, which are then burnt.
+
+    Raises:
+        PlanRefused: a smaller one may be made.
+    """
+    for group in plan.all_groups:
+        least = plan.bounds(group).minimum
+        if least < minimum:
+            raise PlanRefused(
+                f"by the plan {least} members of {group} may be a cohort, and this holder opens "
+                f"none of fewer than {minimum}: ask for a plan with a minimum of {minimum} or more "
+                "in each rule, or lower this holder's own minimum"
+            )
+
+
+def check_placement(layout: Layout, placement: Placement, roster: Roster) -> None:
+    """Accepts a placement in which a shard of the roster holds each block of the run's model.
+
+    It is on record for good: with any other, whoever looks for a block's shard fails at each start.
+
+    Raises:
+        WrongRun: it is of other groups or blocks, or on somebody who is no shard.
+    """
+    shards = {each.name for each in roster.certificates if each.role == "shard"}
+    blocks = {group.name: group.blocks for group in layout.all_groups}
+    placed = [(each.group, len(each.owners)) for each in placement.groups]
+    owners = {owner for each in placement.groups for owner in each.owners}
+    if sorted(placed) != sorted(blocks.items()) or not owners <= shards:
+        raise WrongRun(
+            "the coordinator's is no placement of this run's blocks on shards of the roster: "
+            "nothing was sent; ask the aggregator's operator"
+        )
+
+
+def check_run(
+    run: RunInfo,
+    placement: Placement,
+    roster: Roster,
+    holders: bytes,
+    threshold: int | None = None,
+) -> Plan:
+    """The plan of a run, if the run is bound to this kit and to its own plan and schema.
+
+    `threshold` is how many key holders this party insists on (`check_threshold`).
+
+    Raises:
+        WrongRun: it is bound to another roster, other holders' keys or another layout, or
+            it would send in the clear what the kit has a key for; and as `check_placement`.
+        PlanRefused, ConfigError: its plan is unsound, or fewer key holders open a sum.
+    """
+    if run.roster != roster.digest:
+        raise WrongRun(
+            "the coordinator's roster differs from this kit's: get the current kit from the CA"
+        )
+    if run.holders != holders:
+        raise WrongRun(
+            "the coordinator's key holders are not those of this kit: do not send anything, "
+            "and ask the CA which kit is right"
+        )
+    if len(run.nonce) != 32:
+        raise WrongRun("the run's nonce is not 32 bytes")
+    plan = Plan.from_text(run.plan)
+    sealed = any(holder.cipher_key_digest for holder in roster.holders())
+    if sealed and cipher(plan.cipher_parameters).opening is Opening.NOTHING:
+        raise WrongRun(
+            f"the coordinator's plan sends updates in the clear ({plan.section.cipher.name}), but "
+            "this kit was made for encryption: nothing was sent; ask the CA"
+        )
+    check_threshold(plan, threshold)
+    layout = plan.layout(run.schema)
+    if layout.digest != run.layout:
+        raise WrongRun("the run's layout is not that of its plan and model")
+    check_placement(layout, placement, roster)
+    return plan

@@ -1,0 +1,1 @@
+"""A shard: stores, adds, opens, steps."""

@@ -1,0 +1,496 @@
+"""A shard: holds blocks of the model, stores ciphertexts, adds them, opens the sum, steps.
+
+It decides nothing of its own: it takes in blocks that are signed, of the right size and
+for this run, and obeys the coordinator's orders, each of which may come twice. What must
+not live here: payloads and arithmetic (`service.shard.worker`), rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from secureps.crypto.identity import Roster
+from secureps.crypto.suite import key_length
+from secureps.errors import (
+    ClientError,
+    Conflict,
+    Fenced,
+    Malformed,
+    NotReady,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+    WrongRun,
+    WrongVersion,
+)
+from secureps.messages.encoding import payload_digest
+from secureps.messages.holder_records import KeySumTaken
+from secureps.messages.orders import (
+    Commit,
+    Configure,
+    Discard,
+    Finish,
+    Found,
+    Hold,
+    Prepare,
+    WriteCheckpoint,
+)
+from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.requests import (
+    AskBlock,
+    Checkpointed,
+    GetBlock,
+    GetSum,
+    Held,
+    Missing,
+    Payload,
+    Prepared,
+    PutBlock,
+    Register,
+    Spoilt,
+    Stored,
+    Subscribe,
+)
+from secureps.messages.run import ShardAddress, other_run
+from secureps.messages.shard_records import (
+    BlockSpooled,
+    Discarded,
+    OpenedForgotten,
+    StateCommitted,
+    StatePrepared,
+    SumsMade,
+)
+from secureps.messages.submission import (
+    FOUNDING,
+    OPENED,
+    UPDATE,
+    BlockHeader,
+    Cohort,
+    SubmissionId,
+    signing_bytes,
+)
+from secureps.roles import permissions
+from secureps.roles.disk_reports import DiskReports
+from secureps.roles.machine import (
+    COORDINATOR,
+    WORKER,
+    Answer,
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Step,
+    Tick,
+    Watch,
+    WatchLost,
+    Work,
+    WorkFailed,
+)
+from secureps.roles.pinned_run import check_run
+from secureps.roles.shard.state import Shelves, block_name, name_under, submission_of
+from secureps.roles.shard.tasks import (
+    AdoptState,
+    Damaged,
+    MakeState,
+    PartWritten,
+    StateReady,
+    StepState,
+    SumCohort,
+    SumsReady,
+    Unopened,
+    WritePart,
+)
+from secureps.roles.tasks import Prune, Sweep
+from secureps.roles.validation import check_header, check_scale
+
+UNSETTLED = 8
+"""Submissions of a client and group that a shard keeps, beyond those of two checkpoints."""
+
+
+def sum_key(group: str, cohort: int, block: int) -> str:
+    """Where a shard keeps the ciphertext sum of a block of a cohort."""
+    return f"sum/{group}/{cohort}/{block}"
+
+
+def noise_key(group: str, cohort: int, block: int) -> str:
+    """Where it keeps what it added to that sum itself, sealed."""
+    return f"{sum_key(group, cohort, block)}/noise"
+
+
+def model_key(group: str, version: int, block: int) -> str:
+    """Where a shard's hands find the values of a published block."""
+    return f"model/{group}/{version}/{block}"
+
+
+class Shard:
+    """The machine of one shard; the seed of its noise may be `unsafe`."""
+
+    def __init__(
+        self, address: ShardAddress, roster: Roster, holders: bytes, unsafe: bool = False
+    ) -> None:
+        self._name, self._address = address.name, address
+        self._roster = roster
+        self._holders = holders
+        self._unsafe = unsafe
+        self.shelves = Shelves(address.name)
+        self._disk = DiskReports(address.name)
+        self.troubled = self._disk.troubled
+        self._busy: set[tuple[str, str, int]] = set()
+
+    # --- Machine ------------------------------------------------------------------
+
+    def apply(self, at: float, record: Any) -> None:
+        self.shelves.apply(record)
+
+    def resume(self, now: float) -> Step:
+        referenced = frozenset(header.key for header in self.shelves.spooled.values())
+        return Step(effects=[Work(Sweep(referenced)), *self._greet().effects])
+
+    def _greet(self) -> Step:
+        here = self.shelves
+        where = (self._name, self._address.advertise, self._address.weight)
+        register = Register(*where, here.incarnation, here.run, here.reached, self._unsafe)
+        return Step(effects=[Call(COORDINATOR, register)])
+
+    def wake(self) -> float | None:
+        return None
+
+    def subscription(self) -> Subscribe:
+        return Subscribe(self._name, self.shelves.submissions())
+
+    def inspect(self, sender: str, message: Any) -> bool:
+        """Is this block wanted? Everything that can be said without its payload.
+
+        Raises:
+            Malformed, Oversized, WrongRun, UnknownParty, Unsigned, Conflict: the sender's fault.
+            NotReady: the run is not founded yet.
+        """
+        if not isinstance(message, PutBlock):
+            raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
+        permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
+        header = message.header
+        if header.author != sender:
+            raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
+        self._check_run(header.run)
+        role = self._roster.find(header.author).role
+        if header.block not in self.shelves.own(header.group):
+            raise Malformed(
+                f"block {header.block} of {header.group} is not placed on {self._name}; "
+                "ask the coordinator for the placement"
+            )
+        pinned = self.shelves.pinned
+        check_header(pinned.plan, pinned.layout.group(header.group), header, role)
+        self._roster.find(header.author).identity.verify(*signing_bytes(header), header.signature)
+        known = self.shelves.spooled.get(block_name(header))
+        if known is not None and known.digest != header.digest:
+            raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
+        founded = 0 in self.shelves.shelf(header.group).states
+        if known is None and header.purpose == FOUNDING and founded:
+            raise WrongVersion(f"{header.group} has its founding model already")
+        return known is None
+
+    def _make_room(self, step: Step, header: BlockHeader) -> None:
+        """Blocks that nobody settles must not fill the disk: a client's oldest go first.
+
+        Should one of them be wanted after all, it is missing, and its client sends it again.
+        """
+        kept = self.shelves.unsummed(header.author, header.group)
+        most = UNSETTLED + 2 * self.shelves.pinned.plan.section.checkpoint_every
+        if len(kept) > most:
+            self._discard(step, (SubmissionId(header.author, header.group, min(kept)),))
+
+    def handle(self, now: float, sender: str, event: Any) -> Step:
+        if type(event) in permissions.SAID:
+            permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, event)
+        match event:
+            case AskBlock(header):
+                wanted = self.inspect(sender, PutBlock(header))
+                return Step(effects=[Answer(Stored(header.digest, 0 if wanted else None))])
+            case PutBlock(header):
+                return self._put(header)
+            case GetBlock() | GetSum():
+                return self._get(sender, event)
+            case Answered(Register()):
+                return Step(effects=[Watch()])
+            case Answered():
+                return self._disk.heard(event)
+            case Failed(request, error):
+                return Step(effects=[Halt(f"{type(request).__name__}: {error}", type(error))])
+            case WatchLost():
+                return self._greet()
+            case Finish() | Tick():
+                return Step()
+        if sender == WORKER:
+            return self._failed(event) if isinstance(event, WorkFailed) else self._done(event)
+        if sender == COORDINATOR:
+            return self._obey(event)
+        raise Malformed(f"a shard has no answer to a {type(event).__name__}")
+
+    # --- blocks in and out --------------------------------------------------------
+
+    def _put(self, header: BlockHeader) -> Step:
+        step = Step(effects=[Answer(Stored(header.digest))])
+        known = self.shelves.spooled.get(block_name(header))
+        if known is None:
+            self._write(step, BlockSpooled(header))
+            self._make_room(step, header)
+        elif known.digest != header.digest:
+            raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
+        return step
+
+    def _get(self, sender: str, event: GetBlock | GetSum) -> Step:
+        self._check_run(event.run)
+        own = self.shelves.own(event.group)
+        if event.block not in own:
+            raise Malformed(f"block {event.block} of {event.group} is not placed on {self._name}")
+        shelf, place = self.shelves.shelf(event.group), own.index(event.block)
+        if isinstance(event, GetSum):
+            if not self.shelves.opened_by_holder:
+                raise UnknownParty("only a key holder that decrypts sums may ask for one")
+            made = shelf.sums.get(event.cohort)
+            if made is None:
+                raise NotReady(f"cohort {event.cohort} of {event.group} is not held here")
+            key = sum_key(event.group, event.cohort, event.block)
+            return Step(effects=[Answer(Payload(made.sums[place]), attach=key)])
+        state = shelf.states.get(event.version)
+        if state is None:
+            if event.version > shelf.committed:
+                raise NotReady(f"version {event.version} of {event.group} is not made yet")
+            raise WrongVersion(f"version {event.version} of {event.group} is gone; pull the newest")
+        key = model_key(event.group, event.version, event.block)
+        return Step(effects=[Answer(Payload(state.blocks[place]), attach=key)])
+
+    # --- orders -------------------------------------------------------------------
+
+    def _obey(self, order: Any) -> Step:
+        step, before = Step(), self.shelves.incarnation
+        if order.incarnation < before:
+            raise Fenced(f"an order of incarnation {order.incarnation}, {before} rules")
+        if order.incarnation > before:
+            self._write(step, Incarnated(order.incarnation))
+        try:
+            self._carry_out(step, order)
+        except SecurepsError:
+            self.shelves.incarnation = before
+            raise
+        return step
+
+    def _carry_out(self, step: Step, order: Any) -> None:
+        if isinstance(order, Configure):
+            self._configure(step, order)
+            return
+        if not self.shelves.founded:
+            raise NotReady(f"{self._name} is not configured yet")
+        match order:
+            case Found():
+                self._found(step, order)
+            case Hold():
+                self._hold(step, order)
+            case Prepare(_, cohort, opened, key):
+                self._prepare(step, cohort, opened, key)
+            case Commit(_, group, version, keep, blocks, state):
+                if state and version not in self.shelves.shelf(group).states:  # it lost its journal
+                    adopt = AdoptState(group, version, keep, blocks, state)
+                    self._begin(step, ("adopt", group, version), adopt)
+                else:
+                    self._commit(step, group, version, keep)
+            case WriteCheckpoint(_, number, versions):
+                self._begin(step, ("part", "", number), WritePart(number, versions))
+            case Discard(_, ids):
+                self._discard(step, ids)
+            case _:
+                raise Malformed(f"a shard takes no {type(order).__name__}")
+
+    def _configure(self, step: Step, order: Configure) -> None:
+        if not self.shelves.founded:
+            check_run(order.run, order.placement, self._roster, self._holders)
+            self._write(step, RunPinned(order.run, order.placement, order.shards))
+        elif self.shelves.pinned.run.id != order.run.id:
+            ours = self.shelves.run
+            raise WrongRun(other_run(self._name, ours, order.run.id))
+
+    def _found(self, step: Step, order: Found) -> None:
+        state = self.shelves.shelf(order.group).states.get(0)
+        if state is not None:
+            step.effects.append(self._prepared(state))
+        elif order.receipt is None:
+            self._begin(step, ("state", order.group, 0), MakeState(order.group, None))
+        else:
+            receipt = order.receipt
+            keys = self.shelves.founding_keys(order.group, receipt)
+            if keys is None:
+                missing = Missing(self._name, order.group, -1, (receipt.id,))
+                step.effects.append(Call(COORDINATOR, missing))
+            else:
+                self._begin(step, ("state", order.group, 0), MakeState(order.group, keys))
+
+    def _hold(self, step: Step, order: Hold) -> None:
+        cohort = order.cohort
+        made = self.shelves.shelf(cohort.group).sums.get(cohort.number)
+        check_scale(self.shelves.pinned.plan, cohort.group, cohort.scale)
+        if made is not None:
+            if made.cohort != cohort:
+                raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
+            step.effects.append(self._held(made))
+            return
+        if cohort.version - 1 not in self.shelves.shelf(cohort.group).states:
+            return  # nothing may be opened that cannot be stepped from; once adopted, it greets
+        keys = [self.shelves.keys(m.id, UPDATE, m.blocks) for m in order.members]
+        missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
+        if missing:
+            answer = Missing(self._name, cohort.group, cohort.number, missing)
+            step.effects.append(Call(COORDINATOR, answer))
+            return
+        found = tuple(k for k in keys if k is not None)
+        self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
+
+    def _prepare(
+        self, step: Step, cohort: Cohort, opened: tuple[bytes, ...], key: bytes | None
+    ) -> None:
+        shelf = self.shelves.shelf(cohort.group)
+        state = shelf.states.get(cohort.version)
+        if state is not None and state.cohort == cohort.number:
+            step.effects.append(self._prepared(state))
+            return
+        made = shelf.sums.get(cohort.number)
+        if made is None or made.cohort != cohort:
+            raise Refused(f"cohort {cohort.number} of {cohort.group} is not held here")
+        keys: tuple[str, ...] | None = None
+        if self.shelves.opened_by_holder:
+            keys = self.shelves.opened_keys(cohort, opened)
+            if keys is None:
+                lacking = self.shelves.lacking(cohort)
+                missing = Missing(self._name, cohort.group, cohort.number, lacking)
+                step.effects.append(Call(COORDINATOR, missing))
+                return
+        elif self.shelves.opened_by_key_sum:
+            due = 4 * key_length(self.shelves.pinned.plan.cipher_parameters)
+            if key is None or len(key) != due:
+                raise Malformed(
+                    f"cohort {cohort.number} of {cohort.group} comes without its sum of keys, "
+                    f"{due} bytes"
+                )
+            if shelf.keys.get(cohort.number) != key:
+                self._write(step, KeySumTaken(cohort.group, cohort.number, key))
+        self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
+
+    def _commit(self, step: Step, group: str, version: int, keep: int) -> None:
+        shelf = self.shelves.shelf(group)
+        if version < shelf.committed or version not in shelf.states:
+            return
+        if (version, keep) == (shelf.committed, shelf.keep):
+            return
+        before, sums = dict(self.shelves.spooled), set(shelf.sums)
+        self._write(step, StateCommitted(group, version, keep))
+        gone = tuple(h.key for name, h in before.items() if name not in self.shelves.spooled)
+        past = sorted(sums - set(shelf.sums))
+        own = self.shelves.own(group)
+        kinds = (sum_key, noise_key) if self.shelves.pinned.plan.noisy_shards else (sum_key,)
+        gone += tuple(key(group, n, block) for n in past for block in own for key in kinds)
+        step.effects.append(Work(Prune(gone, group, version, keep)))
+
+    def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
+        wanted = set(ids)
+        gone = tuple(h.key for n, h in self.shelves.spooled.items() if submission_of(n) in wanted)
+        if gone:
+            self._write(step, Discarded(ids))
+            step.effects.append(Work(Prune(gone)))
+
+    # --- the end of works ---------------------------------------------------------
+
+    def _done(self, event: Any) -> Step:
+        step = Step()
+        match event:
+            case SumsReady(cohort, sums, telemetry):
+                self._busy.discard(("sum", cohort.group, cohort.number))
+                made = SumsMade(cohort, sums)
+                self._write(step, made)
+                step.effects += [self._held(made), Call(COORDINATOR, telemetry)]
+            case Damaged(task, keys):
+                self._ask_again(step, task, keys)
+            case StateReady(group, version, cohort, blocks, digest, report, scale, mean):
+                self._busy.discard(("state", group, version))
+                state = StatePrepared(group, version, cohort, blocks, digest, scale, mean)
+                self._write(step, state)
+                step.effects.append(self._prepared(state))
+                if report is not None:
+                    step.effects.append(Call(COORDINATOR, report))
+            case Unopened(task, reason):
+                self._busy.discard(("state", task.cohort.group, task.cohort.version))
+                step.effects.append(self._spoilt(task, reason, payload_digest(task.key or b"")))
+            case AdoptState(group, version, keep, blocks, digest):
+                self._busy.discard(("adopt", group, version))
+                self._write(step, StatePrepared(group, version, -1, blocks, digest))
+                self._commit(step, group, version, keep)
+                if not any(kind == "adopt" for kind, _, _ in self._busy):
+                    step.effects += self._greet().effects  # orders that had to wait come again
+            case PartWritten(number, file, size, digest):
+                self._busy.discard(("part", "", number))
+                part = Checkpointed(self._name, number, file, size, digest)
+                step.effects.append(Call(COORDINATOR, part))
+        return step
+
+    def _ask_again(
+        self, step: Step, task: MakeState | SumCohort | StepState, keys: frozenset[str]
+    ) -> None:
+        """Forgets what is damaged, for nothing known is taken in, and says that it is missing.
+
+        Updates are in their clients' outboxes; opened sums come again from the holder.
+        """
+        names = {name_under(key) for key in keys}
+        ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
+        self._discard(step, ids)
+        match task:
+            case MakeState(group):
+                self._busy.discard(("state", group, 0))
+                missing = Missing(self._name, group, -1, ids)
+            case SumCohort(cohort):
+                self._busy.discard(("sum", cohort.group, cohort.number))
+                missing = Missing(self._name, cohort.group, cohort.number, ids)
+            case StepState(cohort):
+                self._busy.discard(("state", cohort.group, cohort.version))
+                opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
+                if opened:
+                    self._write(step, OpenedForgotten(cohort.group, cohort.number, opened))
+                lacking = self.shelves.lacking(cohort)
+                missing = Missing(self._name, cohort.group, cohort.number, lacking)
+        step.effects.append(Call(COORDINATOR, missing))
+
+    def _failed(self, event: WorkFailed) -> Step:
+        """A cohort whose sum is of no honest cohort, or lost, is at its end; all else is ours."""
+        mendable = isinstance(event.error, ClientError | Refused)
+        if not (isinstance(event.task, StepState) and mendable):
+            return Step(effects=[Halt(str(event.error), type(event.error))])
+        cohort = event.task.cohort
+        self._busy.discard(("state", cohort.group, cohort.version))
+        return Step(effects=[self._spoilt(event.task, str(event.error))])
+
+    # --- small things -------------------------------------------------------------
+
+    def _write(self, step: Step, record: Any) -> None:
+        step.records.append(record)
+        self.apply(0.0, record)
+
+    def _begin(self, step: Step, name: tuple[str, str, int], task: Any) -> None:
+        """Hands out a work, once at a time; an order that comes twice changes nothing."""
+        if name not in self._busy:
+            self._busy.add(name)
+            step.effects.append(Work(task))
+
+    def _spoilt(self, task: StepState, reason: str, key: bytes | None = None) -> Call:
+        cohort = task.cohort
+        return Call(COORDINATOR, Spoilt(self._name, cohort.group, cohort.number, reason, key))
+
+    def _held(self, made: SumsMade) -> Call:
+        cohort = made.cohort
+        return Call(COORDINATOR, Held(self._name, cohort.group, cohort.number, made.sums))
+
+    def _prepared(self, state: StatePrepared) -> Call:
+        own = (state.group, state.version, state.blocks, state.state, state.scale, state.mean)
+        return Call(COORDINATOR, Prepared(self._name, *own))
+
+    def _check_run(self, run: bytes) -> None:
+        if not self.shelves.founded:
+            raise NotReady(f"{self._name} waits for the run to be founded")
+        if run != self.shelves.pinned.run.id:
+            raise WrongRun("made for another run; join this one first")

@@ -1,0 +1,294 @@
+"""What a shard knows: the fold of its journal, and where its payloads lie.
+
+`Shelves.apply` takes one record; nothing else changes this state. What must not live
+here: orders and answers (`roles.shard.shard`), and payloads themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from secureps.crypto.cipher import Opening
+from secureps.crypto.suite import cipher
+from secureps.errors import InternalError, Malformed
+from secureps.messages.holder_records import KeySumTaken
+from secureps.messages.orders import GroupVersion
+from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.shard_records import (
+    BlockSpooled,
+    Discarded,
+    OpenedForgotten,
+    StateCommitted,
+    StatePrepared,
+    SumsMade,
+)
+from secureps.messages.submission import (
+    FOUNDING,
+    OPENED,
+    UPDATE,
+    BlockHeader,
+    Cohort,
+    Receipt,
+    SubmissionId,
+)
+from secureps.roles.pinned_run import Pinned, founded
+from secureps.roles.shard.tasks import MakeState, StepState
+
+BlockName = tuple[str, str, str, int, int]
+"""(purpose, author, group, sequence, block): one payload, for ever."""
+
+
+@dataclass(slots=True)
+class ShardState:
+    """What a shard holds of one group: sums and sums of keys by cohort, states by version."""
+
+    committed: int = -1
+    keep: int = 0
+    sums: dict[int, SumsMade] = field(default_factory=dict)
+    keys: dict[int, bytes] = field(default_factory=dict)
+    states: dict[int, StatePrepared] = field(default_factory=dict)
+
+
+def block_name(header: BlockHeader) -> BlockName:
+    """The name of a header's payload."""
+    return (header.purpose, header.author, header.group, header.sequence, header.block)
+
+
+def name_under(key: str) -> BlockName:
+    """The name of the payload under a spool key (`BlockHeader.key`)."""
+    purpose, author, group, sequence, block, _ = key.split("/")
+    return (purpose, author, group, int(sequence), int(block))
+
+
+def submission_of(name: BlockName) -> SubmissionId | None:
+    """The submission that a block is part of; None for an opened sum."""
+    purpose, author, group, sequence, _ = name
+    return None if purpose == OPENED else SubmissionId(author, group, sequence)
+
+
+class Shelves:
+    """Everything of one shard that survives a restart; `name` is the shard's."""
+
+    def __init__(self, name: str) -> None:
+        self.incarnation = 0
+        self.spooled: dict[BlockName, BlockHeader] = {}
+        self._name = name
+        self._pinned: Pinned | None = None
+        self._shelves: dict[str, ShardState] = {}
+        self._sequences: dict[tuple[str, str], dict[int, int]] = {}
+
+    # --- the fold -----------------------------------------------------------------
+
+    def apply(self, record: Any) -> None:
+        """Folds one record; InternalError for one that is not a shard's."""
+        match record:
+            case Incarnated(number):
+                self.incarnation = number
+            case RunPinned():
+                self._pinned = Pinned.of(record)
+                self._shelves = {name: ShardState() for name in self._pinned.plan.all_groups}
+            case BlockSpooled(header):
+                self._put(header)
+            case SumsMade(cohort):
+                self._shelves[cohort.group].sums[cohort.number] = record
+            case KeySumTaken(group, number, key):
+                self._shelves[group].keys[number] = key
+            case StatePrepared(group, version):
+                self._shelves[group].states[version] = record
+            case StateCommitted():
+                self._commit(record)
+            case Discarded(ids):
+                gone = set(ids)
+                self._drop([n for n in self.spooled if submission_of(n) in gone])
+            case OpenedForgotten(group, number, blocks):
+                self._drop(
+                    [
+                        name
+                        for name in self.spooled
+                        if (name[0], *name[2:4]) == (OPENED, group, number) and name[4] in blocks
+                    ]
+                )
+            case _:
+                raise InternalError(f"a shard's journal has no {type(record).__name__}")
+
+    def _put(self, header: BlockHeader) -> None:
+        name = block_name(header)
+        if name not in self.spooled and header.purpose != OPENED:
+            counts = self._sequences.setdefault((header.author, header.group), {})
+            counts[header.sequence] = counts.get(header.sequence, 0) + 1
+        self.spooled[name] = header
+
+    def _drop(self, names: list[BlockName]) -> None:
+        for name in names:
+            header = self.spooled.pop(name)
+            counts = self._sequences.get((header.author, header.group), {})
+            if header.purpose != OPENED:
+                counts[header.sequence] -= 1
+                if counts[header.sequence] == 0:
+                    del counts[header.sequence]
+
+    def _commit(self, record: StateCommitted) -> None:
+        shelf = self._shelves[record.group]
+        shelf.committed, shelf.keep = record.version, record.keep
+        shelf.states = {v: s for v, s in shelf.states.items() if v >= record.keep}
+        past = [made for made in shelf.sums.values() if made.cohort.version <= record.keep]
+        shelf.sums = {n: s for n, s in shelf.sums.items() if s not in past}
+        shelf.keys = {n: key for n, key in shelf.keys.items() if n in shelf.sums}
+        summed = {member.id for made in past for member in made.cohort.members}
+        opened = {(record.group, made.cohort.number) for made in past}
+        self._drop(
+            [
+                name
+                for name in self.spooled
+                if submission_of(name) in summed or (name[0] == OPENED and name[2:4] in opened)
+            ]
+        )
+
+    # --- looking up ---------------------------------------------------------------
+
+    @property
+    def founded(self) -> bool:
+        """Whether the run is known."""
+        return self._pinned is not None
+
+    @property
+    def pinned(self) -> Pinned:
+        """The run, its plan and layout; NotReady before it is founded."""
+        return founded(self._pinned, self._name)
+
+    @property
+    def run(self) -> bytes:
+        """The run's id; empty before it is founded."""
+        return b"" if self._pinned is None else self._pinned.run.id
+
+    @property
+    def reached(self) -> tuple[GroupVersion, ...]:
+        """The committed version of each group of which there is one."""
+        known = self._shelves.items()
+        return tuple(GroupVersion(name, s.committed) for name, s in known if s.committed >= 0)
+
+    @property
+    def opened_by_holder(self) -> bool:
+        """Whether sums are opened by a holder, and come back opened."""
+        return self._opening is Opening.HOLDER
+
+    @property
+    def opened_by_key_sum(self) -> bool:
+        """Whether this shard opens sums itself, with what a committee of holders gives."""
+        return self._opening is Opening.COMMITTEE
+
+    @property
+    def _opening(self) -> Opening:
+        return cipher(self.pinned.plan.cipher_parameters).opening
+
+    def shelf(self, group: str) -> ShardState:
+        """What is held of a group; Malformed if there is none of that name."""
+        if group not in self._shelves:
+            raise Malformed(f"no group is called {group!r}")
+        return self._shelves[group]
+
+    def own(self, group: str) -> tuple[int, ...]:
+        """Blocks of a group that are placed here, ascending; Malformed if there is no group."""
+        self.shelf(group)
+        return self.pinned.placement.of(group).blocks_of(self._name)
+
+    def submissions(self) -> tuple[SubmissionId, ...]:
+        """Those of which blocks are spooled, sorted."""
+        return tuple(
+            sorted(
+                SubmissionId(client, group, sequence)
+                for (client, group), counts in self._sequences.items()
+                for sequence in counts
+            )
+        )
+
+    def unsummed(self, client: str, group: str) -> frozenset[int]:
+        """Sequences of a client of which blocks are spooled, but for those in kept sums."""
+        summed = {
+            member.id.sequence
+            for made in self.shelf(group).sums.values()
+            for member in made.cohort.members
+            if member.id.client == client
+        }
+        return frozenset(self._sequences.get((client, group), {})) - summed
+
+    def work_of(self, group: str, version: int) -> MakeState | StepState | None:
+        """The work that made a version, to be done again; None if what it needs is gone."""
+        state = self.shelf(group).states.get(version)
+        if state is None:
+            return None
+        if version == 0:
+            return self._founding(group, state)
+        made = self.shelf(group).sums.get(state.cohort)
+        if made is None:
+            return None
+        opened = self.opened_keys(made.cohort, None) if self.opened_by_holder else None
+        key = self.shelf(group).keys.get(state.cohort)
+        if (opened is None and self.opened_by_holder) or (key is None and self.opened_by_key_sum):
+            return None
+        return StepState(made.cohort, opened, key)
+
+    def _founding(self, group: str, state: StatePrepared) -> MakeState | None:
+        if self.pinned.plan.given(group):
+            return MakeState(group, None)
+        wanted = dict(zip(self.own(group), state.blocks, strict=True))
+        found = {
+            header.block: header
+            for header in list(self.spooled.values())
+            if (header.purpose, header.group) == (FOUNDING, group)
+            and wanted.get(header.block) == header.digest  # of its values, as the state's is
+        }
+        if len(found) != len(wanted):
+            return None
+        return MakeState(group, tuple(found[block].key for block in wanted))
+
+    def founding_keys(self, group: str, receipt: Receipt) -> tuple[str, ...] | None:
+        """As `keys`, of what a client founds a group with; Malformed if that is another's."""
+        blocks = self.pinned.layout.group(group).blocks
+        if receipt.id.group != group or len(receipt.blocks) != blocks:
+            raise Malformed(f"{receipt.id}: {group} has {blocks} blocks, and is founded whole")
+        digests = tuple(receipt.blocks[block] for block in self.own(group))
+        return self.keys(receipt.id, FOUNDING, digests)
+
+    def keys(
+        self, id: SubmissionId, purpose: str, digests: tuple[bytes, ...]
+    ) -> tuple[str, ...] | None:
+        """Spool keys of a submission's own blocks, or None if one is missing or differs."""
+        own = self.own(id.group)
+        if len(digests) != len(own):
+            raise Malformed(f"{id}: {len(digests)} digests, {self._name} holds {len(own)} blocks")
+        headers = [
+            self.spooled.get((purpose, id.client, id.group, id.sequence, block)) for block in own
+        ]
+        if any(h is None or h.digest != d for h, d in zip(headers, digests, strict=True)):
+            return None
+        return tuple(h.key for h in headers if h is not None)
+
+    def block_key(self, id: SubmissionId, block: int) -> str | None:
+        """The spool key of a block of an update; None if it is not here."""
+        header = self.spooled.get((UPDATE, id.client, id.group, id.sequence, block))
+        return None if header is None else header.key
+
+    def lacking(self, cohort: Cohort) -> tuple[SubmissionId, ...]:
+        """Members of a cohort of whom not every own block is here."""
+        own = self.own(cohort.group)
+        ids = (member.id for member in cohort.members)
+        return tuple(id for id in ids if any(self.block_key(id, b) is None for b in own))
+
+    def opened_keys(
+        self, cohort: Cohort, digests: tuple[bytes, ...] | None
+    ) -> tuple[str, ...] | None:
+        """Keys of a cohort's opened sums of own blocks; None if one is missing or differs."""
+        own = self.own(cohort.group)
+        found = {
+            header.block: header
+            for header in list(self.spooled.values())
+            if (header.purpose, header.group, header.sequence)
+            == (OPENED, cohort.group, cohort.number)
+        }
+        if len(found) != len(own):
+            return None
+        if digests is not None and tuple(found[b].digest for b in own) != digests:
+            return None
+        return tuple(found[b].key for b in own)

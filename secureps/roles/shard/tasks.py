@@ -1,0 +1,108 @@
+"""The work that a shard's machine hands out, and the events that report its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.orders import GroupVersion
+from secureps.messages.requests import Telemetry
+from secureps.messages.submission import Cohort
+
+
+@dataclass(frozen=True, slots=True)
+class MakeState:
+    """Makes version 0 of a group's own blocks, from these spool keys (or from the plan's file)."""
+
+    group: str
+    keys: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptState:
+    """Makes a committed version's state file from a part of a checkpoint, and answers itself.
+
+    `blocks` and `state` are the digests that it has, of own blocks and of the file.
+    """
+
+    group: str
+    version: int
+    keep: int
+    blocks: tuple[bytes, ...]
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SumCohort:
+    """Adds up a cohort; keys[m] are the spool keys of member m's blocks, ascending."""
+
+    cohort: Cohort
+    keys: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SumsReady:
+    cohort: Cohort
+    sums: tuple[bytes, ...]
+    telemetry: Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """Opens, averages and steps.
+
+    `opened` are spool keys of opened sums, None unless a holder decrypts them; `key` is the sum of
+    the members' one-time keys, int32 little-endian, None unless a committee gives it.
+    """
+
+    cohort: Cohort
+    opened: tuple[str, ...] | None
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A work could not be done: the payloads under these spool keys are gone or damaged."""
+
+    task: MakeState | SumCohort | StepState
+    keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unopened:
+    """The sum of keys that a work was given does not open the cohort's sums."""
+
+    task: StepState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateReady:
+    """A state file is durable; `cohort` is -1 for version 0.
+
+    `scale` and `mean` are as in `StatePrepared`.
+    """
+
+    group: str
+    version: int
+    cohort: int
+    blocks: tuple[bytes, ...]
+    state: bytes
+    telemetry: Telemetry | None
+    scale: float | None = None
+    mean: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WritePart:
+    """Writes this shard's file of a checkpoint."""
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartWritten:
+    number: int
+    file: str
+    size: int
+    digest: bytes

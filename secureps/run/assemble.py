@@ -1,0 +1,114 @@
+"""How a server is put together from its machine, its stores and its surroundings.
+
+The same for a process of its own (`run.serve`) and for one of many in a simulation
+(`run.simulate.simulate`): nothing here knows which. Nothing starts before `Executor.start`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.identity import Identity
+from secureps.crypto.sampling import Seed
+from secureps.crypto.secret import Secret
+from secureps.messages.run import ShardAddress
+from secureps.messages.schema import Schema
+from secureps.policy.plan import Plan
+from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.holder.bfv import KeyHolder
+from secureps.roles.holder.committee import CommitteeHolder
+from secureps.roles.holder.ledger import HolderRules
+from secureps.roles.machine import COORDINATOR
+from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.shard.shard import Shard
+from secureps.service.coordinator_worker import CoordinatorWorker
+from secureps.service.environment import Environment, Stores
+from secureps.service.executor import Executor
+from secureps.service.holder.bfv_worker import BfvWorker
+from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.service.shard.noise import ShardNoise
+from secureps.service.shard.states import ShardFolders
+from secureps.service.shard.worker import ShardWorker
+from secureps.store.keyring import PublicKit
+
+
+@dataclass(frozen=True)
+class Founding:
+    """What a coordinator starts a run from; `initial` is the schema of the plan's file."""
+
+    plan: Plan
+    initial: Schema | None
+    nonce: bytes
+
+
+def make_coordinator(
+    kit: PublicKit, founding: Founding, checkpoints: Path, stores: Stores, around: Environment
+) -> Executor:
+    """The coordinator; checkpoints get their manifests in `checkpoints`.
+
+    Raises:
+        PlanRefused: a rule of the user's cannot be imported, or made.
+    """
+    founding.plan.make_rules()
+    charter = PinnedRun(
+        founding.plan, kit.roster, kit.holders_digest, founding.initial, founding.nonce
+    )
+    machine = Coordinator(charter)
+    hands = CoordinatorWorker(machine, checkpoints)
+    return Executor(COORDINATOR, machine, stores.journal, around, hands)
+
+
+@dataclass(frozen=True)
+class ShardSettings:
+    """What a shard is told: its address, its seed, where its parts of checkpoints go; `threads`
+    work on its blocks."""
+
+    address: ShardAddress
+    seed: Seed
+    checkpoints: Path
+    threads: int = 1
+
+
+def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
+    """A shard."""
+    address = own.address
+    machine = Shard(address, kit.roster, kit.holders_digest, not own.seed.private)
+    folders = ShardFolders(stores.folder / "states", own.checkpoints)
+    noise = ShardNoise(own.seed, kit.holder_keys)
+    shelves = machine.shelves
+    hands = ShardWorker(address.name, shelves, stores.spool, folders, noise, own.threads)
+    return Executor(address.name, machine, stores.journal, around, hands)
+
+
+@dataclass(frozen=True)
+class HolderSecrets:
+    """What only a key holder has.
+
+    Args:
+        minimum: the smallest cohort that it opens; served: ids of runs that its key has served;
+        threshold: as in `HolderRules`.
+    """
+
+    name: str
+    identity: Identity
+    secret: Secret
+    minimum: int
+    served: frozenset[bytes] = frozenset()
+    threshold: int | None = None
+
+
+def make_holder(
+    kit: PublicKit, own: HolderSecrets, stores: Stores, around: Environment
+) -> Executor:
+    """A key holder: what its secret is for says of which cipher."""
+    rules = HolderRules(own.minimum, kit.holders_digest, own.served, own.threshold)
+    if isinstance(own.secret, EnvelopeKey):
+        member = CommitteeHolder(own.name, kit.roster, rules)
+        names = tuple(certificate.name for certificate in kit.roster.holders())
+        committee_hands = CommitteeWorker(member, own.name, names, own.secret)
+        return Executor(own.name, member, stores.journal, around, committee_hands)
+    machine = KeyHolder(own.name, kit.roster, rules)
+    hands = BfvWorker(machine, own.identity, own.name, own.secret, stores.spool)
+    return Executor(own.name, machine, stores.journal, around, hands)

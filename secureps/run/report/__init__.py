@@ -1,0 +1,1 @@
+"""What a run came to: tables, charts, lines of metrics."""

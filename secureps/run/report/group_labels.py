@@ -1,0 +1,134 @@
+"""Groups in words: row-blocks of one table together, and the name of an only group unsaid.
+
+A reader wants to know how far a table is and what holds it up, and not forty times the same:
+status, progress, summaries, lists and pictures say it alike. What must not live here: printing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from secureps.messages.requests import GroupStatus
+from secureps.policy.rules.rule import named
+
+SHOWN = 4
+"""Names of those who are waited for that a row has."""
+
+BESIDE = " / "
+"""Between groups in a line, whose facts have commas and semicolons."""
+
+_BLOCK = re.compile(r"(.+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One group, or the row-blocks of one table: versions from the least to the greatest.
+
+    `founded`: each of them has a version.
+    """
+
+    name: str
+    version: str
+    step: str
+    reason: str
+    late: str
+    clip: str
+    founded: bool = True
+
+
+def rows(groups: Iterable[GroupStatus]) -> tuple[Row, ...]:
+    """In the order of the groups."""
+    known = {group.name: group for group in groups}
+    return tuple(_row([known[name] for name in run]) for run in runs(known))
+
+
+def table(groups: Sequence[GroupStatus]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Heads and cells; with names where there are several rows, and clips where one moves."""
+    heads: tuple[str, ...] = ("version", "step", "why", "waits for")
+    shown = rows(groups)
+    cells: list[tuple[str, ...]] = [(r.version, r.step, r.reason, r.late) for r in shown]
+    if len(shown) > 1:
+        heads, cells = ("group", *heads), [(r.name, *cell) for r, cell in zip(shown, cells)]
+    if any(group.clip is not None for group in groups):  # a clip that stays is in the plan
+        heads, cells = (*heads, "clip"), [(*cell, r.clip) for r, cell in zip(shown, cells)]
+    return heads, cells
+
+
+def line(groups: Iterable[GroupStatus]) -> str:
+    """What each waits for, in one line."""
+    shown = rows(groups)
+    if not any(row.founded for row in shown):
+        return BESIDE.join(dict.fromkeys(row.reason for row in shown))
+    if len(shown) == 1:
+        return f"{shown[0].step}: {shown[0].reason}"
+    return BESIDE.join(f"{row.name} {row.step}: {row.reason}" for row in shown)
+
+
+def folded(versions: Mapping[str, int], wanted: Mapping[str, int] | None = None) -> str:
+    """Versions by group: "7" of an only one, "table.0-39 3 to 5 / tower 4" of several.
+
+    Args:
+        wanted: how many are made of each: "7 of 15", "table.0-39 3 to 5 of 8 / tower 4 of 6".
+    """
+    found = runs(versions)
+    texts = [_span([versions[name] for name in run]) for run in found]
+    if wanted is not None:
+        texts = [f"{text} of {wanted[run[0]]}" for text, run in zip(texts, found)]
+    if len(found) > 1:
+        texts = [f"{fold(run)} {text}" for text, run in zip(texts, found)]
+    return BESIDE.join(texts)
+
+
+def runs(names: Iterable[str]) -> list[list[str]]:
+    """Names of groups in their order, row-blocks of one table together."""
+    found: list[list[str]] = []
+    for name in names:
+        if found and _follows(found[-1][-1], name):
+            found[-1].append(name)
+        else:
+            found.append([name])
+    return found
+
+
+def fold(run: Sequence[str]) -> str:
+    """The name of one group, or of row-blocks: "table.0-39"."""
+    return run[0] if len(run) == 1 else f"{run[0]}-{run[-1].rpartition('.')[2]}"
+
+
+def _span(versions: Sequence[int]) -> str:
+    least, most = ("none" if v < 0 else str(v) for v in (min(versions), max(versions)))
+    return least if least == most else f"{least} to {most}"
+
+
+def _follows(last: str, name: str) -> bool:
+    """Whether NAME.K + 1 comes after NAME.K."""
+    one, other = _BLOCK.fullmatch(last), _BLOCK.fullmatch(name)
+    if one is None or other is None or one[1] != other[1]:
+        return False
+    return int(other[2]) == int(one[2]) + 1
+
+
+def _row(run: list[GroupStatus]) -> Row:
+    slowest = min(run, key=lambda group: (group.step == "done", group.version))
+    alike = len({group.reason for group in run}) == 1
+    late = sorted({name for group in run for name in group.late})
+    return Row(
+        name=fold([group.name for group in run]),
+        version=_span([group.version for group in run]),
+        step=_steps(run),
+        reason=slowest.reason if alike else f"{slowest.name}: {slowest.reason}",
+        late=named(late, SHOWN),
+        clip="-" if slowest.clip is None else f"{slowest.clip:.4g}",
+        founded=all(group.version >= 0 for group in run),
+    )
+
+
+def _steps(run: list[GroupStatus]) -> str:
+    """The step that all are in, or how many are in each."""
+    count = Counter(group.step for group in run)
+    if len(count) == 1:
+        return run[0].step
+    return ", ".join(f"{number} {step}" for step, number in count.most_common())

@@ -1,0 +1,384 @@
+"""A run's lines as pictures: what it learned, spent and sent, and for whom it waited.
+
+The only importer of matplotlib, and of its `Figure` alone: no window, no global state.
+Colours are Okabe and Ito's ("Color Universal Design", 2008) and cividis, which nearly
+everybody can tell apart. What must not live here: measuring.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from secureps.crypto.sampling import NO_PRIVACY
+from secureps.run.report.group_labels import fold, runs
+from secureps.run.report.totals import DOWN, UP, Wait
+from secureps.run.report.version_metrics import Line
+
+CURVES, WAITING, STUDY = "curves.png", "waiting.png", "study.png"
+"""The files in a report's folder."""
+
+SHOWN = 100
+"""Clients in a picture of waiting times, the slowest."""
+
+BLUE, VERMILLION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
+SERIES = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", VERMILLION)
+GREY, PALE = "#666666", "#E5E5E5"
+
+_DPI = 130
+_TIMES = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
+_SIZES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What stands on a run's pictures besides its lines.
+
+    Args:
+        name: of the run.
+        clock: which time is elapsed: "time" or "virtual time".
+        unsafe: the run has an unsafe seed; every picture says so.
+        groups: of the plan, in its order; empty: as they come.
+        budget, delta: of each client; None without privacy. `adjacency`: what epsilon is of.
+        references: scores by whoever has them, to be drawn as lines; `measure` is theirs.
+    """
+
+    name: str
+    clock: str
+    unsafe: bool
+    groups: tuple[str, ...] = ()
+    budget: float | None = None
+    delta: float | None = None
+    adjacency: str = ""
+    measure: str = ""
+    references: Mapping[str, float] = field(default_factory=dict)
+
+
+def draw(lines: Sequence[Line], sheet: Sheet, folder: Path) -> None:
+    """Writes `curves.png` and `waiting.png`, or replaces them."""
+    draw_curves(lines, sheet, folder / CURVES)
+    draw_waiting(lines, sheet, folder / WAITING)
+
+
+# --- learned, spent, sent ---------------------------------------------------------
+
+
+def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
+    """Held-out scores and bytes over time, epsilon over versions."""
+    lines = sorted(lines, key=lambda line: line.elapsed)  # groups' versions come side by side
+    measure = _measure(lines)
+    above = [measure, "loss"] if measure != "loss" else ["loss", "loss"]
+    private = sheet.budget is not None and not sheet.unsafe
+    below = ["spent", "sent"] if private else ["sent", "sent"]
+    title = f"{sheet.name}: what it learned, spent and sent"
+    if sheet.budget is None and not sheet.unsafe:
+        title += "\nthe plan has no privacy"
+    figure = _figure(title, sheet, 10.0, 7.0)
+    axes = figure.subplot_mosaic([above, below])
+    for name in dict.fromkeys(above):
+        _scores(axes[name], name, lines, sheet)
+    if private:
+        _spent(axes["spent"], lines, sheet)
+    _sent(axes["sent"], lines, sheet)
+    _save(figure, path)
+
+
+def _measure(lines: Sequence[Line]) -> str:
+    """The score that is drawn beside the loss: accuracy, or the first that there is."""
+    names = {name for line in lines for name in (*line.scores, *line.federated)} - {"loss"}
+    return "accuracy" if "accuracy" in names else min(names, default="loss")
+
+
+def _scores(axes: Any, name: str, lines: Sequence[Line], sheet: Sheet) -> None:
+    judged = [line for line in lines if name in line.scores]
+    federated = [line for line in lines if name in line.federated]
+    _name(axes, f"held-out {name}", "no held-out score")
+    if not judged and not federated:
+        _instead(axes, "nobody could judge this model")
+        return
+    scale, unit = _unit(max(line.elapsed for line in lines), _TIMES)
+    times = [line.elapsed / scale for line in judged]
+    scores = [line.scores[name] for line in judged]
+    axes.plot(times, scores, color=BLUE, marker=_marker("o", times), ms=3)
+    if federated:
+        times = [line.elapsed / scale for line in federated]
+        values = [line.federated[name] for line in federated]
+        text = "the federation's own evaluation"
+        axes.plot(times, values, color=ORANGE, marker=_marker("s", times), ms=4, label=text)
+        axes.legend(fontsize=8)
+    last = (judged or federated)[-1]
+    value = last.scores[name] if judged else last.federated[name]
+    _name(axes, f"held-out {name}", f"{value:.3f} at version {last.version}")
+    if name == sheet.measure:
+        for (label, value), colour, dashes in zip(
+            sheet.references.items(), (GREEN, VERMILLION, GREY), ("--", "-.", ":")
+        ):
+            text = f"{label}: {value:.3f}"
+            axes.axhline(value, color=colour, ls=dashes, lw=1.2, label=text)
+        if sheet.references:
+            axes.legend(fontsize=8)
+    axes.set(xlabel=f"{sheet.clock}, {unit}", ylabel=name)
+
+
+def _spent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
+    _name(axes, "privacy spent", "the largest epsilon of all clients")
+    groups = _by_group(lines)
+    for (group, own), colour in zip(groups.items(), SERIES * len(groups)):
+        seen = [line for line in own if line.epsilon is not None and math.isfinite(line.epsilon)]
+        versions, epsilons = [line.version for line in seen], [line.epsilon for line in seen]
+        label = f"at {group}'s versions" if len(groups) > 1 else None
+        marker = _marker("o", versions)
+        axes.plot(versions, epsilons, color=colour, marker=marker, ms=3, label=label)
+    text = f"budget: {sheet.budget:g}, of {sheet.adjacency}"
+    axes.axhline(sheet.budget, color=VERMILLION, ls="--", lw=1.2, label=text)
+    axes.set(xlabel="version", ylabel=f"epsilon (delta {sheet.delta:g})")
+    axes.set_ylim(bottom=0)
+    _whole(axes)
+    axes.legend(fontsize=8)
+
+
+def _sent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
+    sums = {UP: 0.0, DOWN: 0.0}
+    series: dict[str, list[float]] = {UP: [], DOWN: []}
+    for line in lines:
+        for name, so_far in series.items():
+            sums[name] += line.figures.get(name, 0.0)
+            so_far.append(sums[name])
+    size, unit = _unit(max(sums.values()), _SIZES)
+    scale, time = _unit(max((line.elapsed for line in lines), default=0.0), _TIMES)
+    times = [line.elapsed / scale for line in lines]
+    for name, label, colour, shape in (
+        (UP, "up: updates", BLUE, "^"),
+        (DOWN, "down: models", ORANGE, "v"),
+    ):
+        values = [value / size for value in series[name]]
+        text = f"{label}, {sums[name] / size:.1f} {unit}"
+        axes.plot(times, values, color=colour, marker=_marker(shape, times), ms=4, label=text)
+    _name(axes, "payload of all clients", "since the start")
+    axes.set(xlabel=f"{sheet.clock}, {time}", ylabel=unit)
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper left", fontsize=8)
+
+
+# --- waited -----------------------------------------------------------------------
+
+
+def draw_waiting(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
+    """Seconds from the beginning of each version to each client's update.
+
+    A version begins with its round, or, where there are none, with the version before it. A strip
+    of all versions per client, and a map of clients by versions for every group, row-blocks of a
+    table in one. Slowest first, the slowest 100 if there are more.
+    """
+    groups = _folded(lines, sheet)
+    clients = _slowest(lines)
+    shown = clients[:SHOWN]
+    height = 2.6 + max(0.15 * len(shown), 2.0)
+    title = f"{sheet.name}: for whom versions waited"
+    if len(shown) < len(clients):
+        title += f" (the {len(shown)} slowest of {len(clients)} clients)"
+    figure = _figure(title, sheet, 6.0 + 5.0 * max(len(groups), 1), height)
+    if not groups:
+        axes = figure.subplots()
+        _instead(axes, "no version was measured")
+        _save(figure, path)
+        return
+    norm = _norm([w.seconds for line in lines for w in line.waits.values()])
+    strip, *maps = figure.subplots(
+        1, 1 + len(groups), sharey=True, width_ratios=[1.0] + [1.2] * len(groups)
+    )
+    _strip(strip, lines, shown, norm)
+    for axes, (group, own) in zip(maps, groups.items()):
+        _name(axes, "every version", f"of {group}" if len(groups) > 1 else "")
+        image = _map(axes, own, shown, norm)
+    figure.colorbar(
+        image, ax=maps, label="waited, s", format="{x:g}", fraction=0.04, aspect=4 * height
+    )
+    figure.legend(handles=_keys(), loc="outside lower center", ncols=4, fontsize=8)
+    _save(figure, path)
+
+
+def _folded(lines: Sequence[Line], sheet: Sheet) -> dict[str, dict[int, dict[str, Wait]]]:
+    """Waits of clients by version, by group; of row-blocks the longest, in the name of all."""
+    groups = _by_group([line for line in lines if line.waits])
+    found: dict[str, dict[int, dict[str, Wait]]] = {}
+    for run in runs(sheet.groups or groups):
+        for line in (line for group in run for line in groups.get(group, ())):
+            longest = found.setdefault(fold(run), {}).setdefault(line.version, {})
+            for client, wait in line.waits.items():
+                if client not in longest or wait.seconds > longest[client].seconds:
+                    longest[client] = wait
+    return found
+
+
+def _slowest(lines: Sequence[Line]) -> list[str]:
+    seconds: dict[str, list[float]] = {}
+    for line in lines:
+        for client, wait in line.waits.items():
+            seconds.setdefault(client, []).append(wait.seconds)
+    return sorted(seconds, key=lambda client: (-statistics.median(seconds[client]), client))
+
+
+def _norm(seconds: Sequence[float]) -> Any:
+    """Colours by seconds; by their logarithm where the longest would hide all others."""
+    from matplotlib.colors import LogNorm, Normalize
+
+    least, most = min(seconds), max(seconds)
+    if least > 0 and most > 20 * statistics.median(seconds):
+        return LogNorm(least, most)
+    return Normalize(0.0, max(most, 1e-9))
+
+
+def _strip(axes: Any, lines: Sequence[Line], clients: Sequence[str], norm: Any) -> None:
+    from matplotlib.colors import LogNorm
+
+    for row, client in enumerate(clients):
+        waits: list[Wait] = [line.waits[client] for line in lines if client in line.waits]
+        came = [wait.seconds for wait in waits if wait.arrived]
+        missed = [wait.seconds for wait in waits if not wait.arrived]
+        alpha = min(0.5, max(0.18, 8 / max(len(came), 1)))
+        axes.plot(came, [row] * len(came), "o", color=BLUE, ms=4, alpha=alpha, mew=0)
+        axes.plot(missed, [row] * len(missed), "x", color=VERMILLION, ms=4)
+        median = statistics.median(wait.seconds for wait in waits)
+        axes.plot([median], [row], "|", color="black", ms=8, mew=1.5)
+    size = 8 if len(clients) <= 40 else 6
+    axes.set_yticks(range(len(clients)), clients, fontsize=size)
+    axes.set_ylim(len(clients) - 0.5, -0.5)
+    if isinstance(norm, LogNorm):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    else:
+        axes.set_xlim(left=0)
+    axes.set_xlabel("waited since the version began, s")
+    axes.grid(axis="x", alpha=0.3)
+    _name(axes, "every client", "slowest first")
+
+
+def _map(
+    axes: Any, versions: Mapping[int, Mapping[str, Wait]], clients: Sequence[str], norm: Any
+) -> Any:
+    import numpy as np
+
+    first, last = min(versions), max(versions)
+    seconds = np.full((len(clients), last - first + 1), np.nan)
+    missed: list[tuple[int, int]] = []
+    axes.set_facecolor(PALE)
+    for version, waits in sorted(versions.items()):
+        for row, client in enumerate(clients):
+            wait = waits.get(client)
+            if wait is not None and wait.arrived:
+                seconds[row, version - first] = wait.seconds
+            elif wait is not None:
+                missed.append((version, row))
+    extent = (first - 0.5, last + 0.5, len(clients) - 0.5, -0.5)
+    image = axes.imshow(
+        seconds, cmap="cividis", norm=norm, extent=extent, aspect="auto", interpolation="none"
+    )
+    marker = max(2.0, min(5.0, 200.0 / seconds.shape[1]))
+    axes.plot([v for v, _ in missed], [row for _, row in missed], "x", color=VERMILLION, ms=marker)
+    axes.tick_params(left=False, labelleft=False)
+    _whole(axes)
+    axes.set_xlabel("version")
+    axes.grid(False)
+    return image
+
+
+def _keys() -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    return [
+        Line2D([], [], marker="o", ls="", color=BLUE, ms=5, label="update arrived"),
+        Line2D([], [], marker="|", ls="", color="black", ms=9, mew=1.5, label="median"),
+        Line2D([], [], marker="x", ls="", color=VERMILLION, ms=6, label="no update at the close"),
+        Patch(color=PALE, label="no part in it"),
+    ]
+
+
+# --- studied ----------------------------------------------------------------------
+
+
+def draw_study(
+    curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]],
+    name: str,
+    measure: str,
+    target: float,
+    folder: Path,
+) -> None:
+    """Writes `study.png`: a line for every seed of a variant, to where it ended.
+
+    Args:
+        curves: by variant and seed: (virtual seconds above 0, score).
+        target: drawn as a line.
+    """
+    sheet = Sheet(f"study of {name}", "virtual time", True)
+    figure = _figure(f"{sheet.name}: {measure} over virtual time", sheet, 10.0, 5.5)
+    axes = figure.subplots()
+    for (variant, seeds), colour in zip(curves.items(), SERIES * len(curves)):
+        for index, points in enumerate(seeds):
+            times, scores = [t for t, _ in points], [score for _, score in points]
+            label = variant if index == 0 else None
+            axes.plot(times, scores, color=colour, lw=1.1, alpha=0.8, label=label)
+            axes.plot(times[-1:], scores[-1:], "o", color=colour, ms=4)
+    axes.axhline(target, color=GREY, ls="--", lw=1.2, label=f"target: {target:g}")
+    axes.set(xlabel="virtual time, s", ylabel=f"held-out {measure}", xscale="log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    _name(axes, "one line per seed", "until the target is held")
+    axes.legend(fontsize=8)
+    _save(figure, folder / STUDY)
+
+
+# --- every picture ----------------------------------------------------------------
+
+
+def _figure(title: str, sheet: Sheet, width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=_DPI)
+    text = f"{title}\n{NO_PRIVACY}" if sheet.unsafe else title
+    figure.suptitle(text, fontsize=12, color="#B00000" if sheet.unsafe else "black")
+    return figure
+
+
+def _save(figure: Any, path: Path) -> None:
+    """As a PNG; its metadata have the title too."""
+    figure.savefig(path, metadata={"Title": figure.get_suptitle()})
+
+
+def _name(axes: Any, left: str, right: str) -> None:
+    axes.set_title(left, loc="left", fontsize=10, fontweight="bold")
+    axes.set_title(right, loc="right", fontsize=9, color=GREY)
+    axes.grid(alpha=0.3)
+
+
+def _marker(shape: str, points: Sequence[float]) -> str | None:
+    """A marker on every point, as long as they can be told apart."""
+    return shape if len(points) <= 60 else None
+
+
+def _whole(axes: Any) -> None:
+    """Versions are whole."""
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+
+
+def _instead(axes: Any, text: str) -> None:
+    """Says why there is nothing to see."""
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color=GREY)
+    axes.set(xticks=[], yticks=[])
+
+
+def _unit(most: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """The largest unit of which `most` has at least two."""
+    fitting = [(scale, name) for scale, name in units if most >= 2 * scale]
+    return fitting[-1] if fitting else units[0]
+
+
+def _by_group(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    groups: dict[str, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(line.group, []).append(line)
+    return groups

@@ -1,0 +1,101 @@
+"""Where a run's lines are written while it goes: a protocol, and JSON lines.
+
+What must not live here: what there is to write (`run.report.version_metrics`), and writers that
+need a package of their own (`run.report.trackers`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from secureps.run.report.totals import At
+from secureps.run.report.version_metrics import Line
+
+METRICS = "metrics.jsonl"
+"""The file of JSON lines in a report's folder."""
+
+Record = Mapping[str, Any]
+
+
+class Sink(Protocol):
+    """Takes the lines of one run."""
+
+    def add(self, line: Line) -> None:
+        """A version that was published.
+
+        It comes again when more is known: what was unknown is added; what was known is
+        replaced where that can be done, and stays otherwise.
+        """
+
+    def close(self, summary: Record | None) -> None:
+        """The end: what the run came to, or None if it broke off."""
+
+
+class JsonLines:
+    """A file with one line for every version of every group, in the order of publishing.
+
+    A file of an earlier play of the run is replaced: that one's lines come again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: dict[At, str] = {}
+
+    def add(self, line: Line) -> None:
+        append = line.at not in self._lines and (bool(self._lines) or not self._path.exists())
+        self._lines[line.at] = json.dumps(line.record()) + "\n"
+        if append:
+            with self._path.open("a") as file:
+                file.write(self._lines[line.at])
+            return
+        beside = self._path.with_suffix(".new")  # so that nobody reads half a file
+        beside.write_text("".join(self._lines.values()))
+        beside.replace(self._path)
+
+    def close(self, summary: Record | None) -> None:
+        pass
+
+
+class Sinks:
+    """All sinks of a run, in a `with`; one that breaks is left out, and the run goes on.
+
+    Args:
+        warn: hears which one broke, and why.
+    """
+
+    def __init__(self, sinks: tuple[Sink, ...], warn: Callable[[str], None]) -> None:
+        self._open = list(sinks)
+        self._warn = warn
+
+    def __enter__(self) -> Sinks:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(None)
+
+    def add(self, line: Line) -> None:
+        """A line for all of them."""
+        self._each(lambda sink: sink.add(line))
+
+    def close(self, summary: Record | None) -> None:
+        """Closes those that are open."""
+        self._each(lambda sink: sink.close(summary))
+        self._open.clear()
+
+    def _each(self, do: Callable[[Sink], None]) -> None:
+        for sink in tuple(self._open):
+            try:
+                do(sink)
+            except Exception as error:  # whatever a package, a disk or a server comes up with
+                self._open.remove(sink)
+                what = f"{type(error).__name__}: {error}"
+                self._warn(f"{type(sink).__name__} gets no more lines of this run: {what}")

@@ -1,0 +1,229 @@
+"""A status as tables, or as JSON: what `secureps status` prints, whole or as much as fits.
+
+What must not live here: whom to ask, and how often (`run.status`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from secureps.crypto.sampling import NO_PRIVACY
+from secureps.messages.evaluation import Metric
+from secureps.messages.requests import (
+    EvaluationStatus,
+    GroupStatus,
+    Holding,
+    MemberStatus,
+    ServerStatus,
+    Status,
+)
+from secureps.policy.cohorts.accusations import told
+from secureps.policy.rules.rule import named
+from secureps.roles.coordinator.status import NO_DISK
+from secureps.run.report.group_labels import line, table
+from secureps.run.report.terminal import headed
+from secureps.run.report.totals import finite
+from secureps.units import size
+
+ROLES = {"shard": "shard", "holder": "key holder"}
+
+SKIPS = 6
+"""Reasons that versions were skipped for, and versions of each, that are shown."""
+
+STATES = ("left out", "gone", "stopped", "trains", "waits")
+"""Of clients: those first whom somebody may have to look after."""
+
+
+def show(status: Status, console: Console) -> None:
+    """Prints the tables."""
+    for part in tables(status):
+        console.print(part)
+
+
+def show_json(status: Status, console: Console) -> None:
+    """Prints one line of JSON."""
+    text = json.dumps(record(status))
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def show_fitting(status: Status, console: Console) -> None:
+    """Prints as much as the terminal has room for: of the clients the remarkable ones first."""
+    room = max(console.height - 2, 1)  # a line below for what else there is to say, and the cursor
+    parts = list(tables(status))
+    over = sum(_height(part, console) for part in parts) - room
+    if over > 0:
+        rows = max(len(status.members) - over - 1, 1)
+        parts = list(tables(status, rows))
+    for each in [row for part in parts for row in _rows(part, console)][:room]:
+        console.print(each, soft_wrap=True)
+
+
+def _height(part: Table | Text, console: Console) -> int:
+    return len(console.render_lines(part))
+
+
+def _rows(part: Table | Text, console: Console) -> Iterable[Text]:
+    for row in console.render_lines(part, pad=False):
+        yield Text.assemble(*((each.text, each.style or "") for each in row))
+
+
+def record(status: Status) -> dict[str, Any]:
+    """The same for programs; an epsilon that protects nobody is None."""
+    known = {h.shard: h for h in status.holdings}
+    return {
+        "run": status.run.hex(),
+        "incarnation": status.incarnation,
+        "finished": status.finished,
+        "failure": status.failure,
+        "adjacency": status.adjacency,
+        "delta": status.delta if status.adjacency else None,
+        "groups": [asdict(group) for group in status.groups],
+        "evaluation": asdict(status.evaluation) if status.evaluation is not None else None,
+        "members": [asdict(m) | {"epsilon": finite(m.epsilon)} for m in status.members],
+        "servers": [asdict(s) | {"state": _state(s)} for s in status.servers],
+        "shards": [
+            asdict(s) | {"blocks": held.blocks, "bytes": held.bytes}
+            for s in status.shards
+            for held in (known.get(s.name, Holding(s.name, 0, 0)),)
+        ],
+    }
+
+
+def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]:
+    """Groups, clients and servers of a run; the servers alone before there is one.
+
+    Args:
+        clients: of how many there is a row at most; None: of all.
+    """
+    if not status.run:
+        here = ", ".join(server.name for server in status.servers if server.registered)
+        yield Text(f"{line(status.groups)} (registered: {here or 'nobody'})")
+        yield from _servers(status)
+        return
+    started = f"started {status.incarnation} times" if status.incarnation > 1 else "running"
+    yield Text(f"run {status.run.hex()[:16]}: {status.finished or started}")
+    yield _groups(status.groups)
+    if status.evaluation is not None:
+        own = status.evaluation
+        yield Text(f"evaluation {own.step}: {own.reason}")
+        if own.results or own.skipped:
+            yield from evaluations(own)
+    yield _table(
+        f"clients{ofwhat(status.adjacency, status.delta)}",
+        ("client", "state", "updates", "charges", "epsilon"),
+        list(_clients(status.members, clients)),
+    )
+    yield from _servers(status)
+
+
+def _clients(
+    members: tuple[MemberStatus, ...], most: int | None
+) -> Iterable[tuple[str, str, str, str, str]]:
+    shown, rest = members, members[:0]
+    if most is not None and len(members) > most:
+        order = sorted(members, key=lambda m: (*STATES, m.state).index(m.state))
+        shown, rest = tuple(order[:most]), tuple(order[most:])
+    for each in sorted(shown, key=lambda m: m.name):
+        counts = (str(each.submissions), str(each.charges))
+        yield each.name, each.state, *counts, spent(each)
+    if rest:
+        states = Counter(each.state for each in rest)
+        told = ", ".join(f"{states[state]} {state}" for state in STATES if state in states)
+        yield f"{len(rest)} more", told, "", "", ""
+
+
+def _servers(status: Status) -> Iterable[Table]:
+    yield _table(
+        "servers",
+        ("server", "role", "state"),
+        [(s.name, ROLES.get(s.role, s.role), _state(s)) for s in status.servers],
+    )
+    held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
+    yield _table(
+        "shards",
+        ("shard", "address", "weight", "blocks", "of the model"),
+        [
+            (s.name, s.advertise, f"{s.weight:g}", *held.get(s.name, ("-", "-")))
+            for s in status.shards
+        ],
+    )
+
+
+def _state(server: ServerStatus) -> str:
+    state = "live" if server.live else "away" if server.registered else "awaited"
+    state += f"; {told(server.accuses)}" if server.accuses else ""
+    return f"{state}; {NO_DISK}: {server.trouble}" if server.trouble else state
+
+
+def ofwhat(adjacency: str, delta: float | None) -> str:
+    """Ends a title above epsilons; empty where nothing is private."""
+    return f"; epsilon (delta {delta:g}) is of {adjacency}" if adjacency else ""
+
+
+def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
+    """The newest evaluation, and the best if the plan names a metric; +- where there is noise.
+
+    And why versions were not evaluated: in a run that ends in order, nothing else says so to
+    whoever started it.
+    """
+    title = f"the federation's own evaluation, {len(own.results)} versions"
+    if own.results:
+        newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
+        judged = [("newest", newest)]
+        judged += [("best", result) for result in own.results if result.version == own.best]
+        yield _table(
+            title,
+            ("", "version", *(metric.name for metric in newest.metrics)),
+            [
+                (label, str(result.version), *(_metric(metric, noise) for metric in result.metrics))
+                for label, result in judged
+            ],
+        )
+    else:
+        yield Text(title, "yellow")
+    reasons = [(why, list(run)) for why, run in groupby(own.skipped, lambda each: each.reason)]
+    if earlier := sum(len(run) for _, run in reasons[:-SKIPS]):
+        yield Text(f"skipped: {earlier} versions before these", "yellow")
+    for why, run in reasons[-SKIPS:]:
+        text = f"skipped: version {named([str(each.version) for each in run], SKIPS)}"
+        yield Text(f"{text}: {why}" if why else text, "yellow")
+
+
+def _metric(metric: Metric, noise: Mapping[str, float]) -> str:
+    """Its value; with one standard deviation of the noise, if it has some, and no more digits."""
+    if metric.name not in noise:
+        return f"{metric.value:.4f}"
+    deviation = noise[metric.name]
+    digits = max(0, 1 - math.floor(math.log10(deviation)))
+    return f"{metric.value:.{digits}f} +- {deviation:.{digits}f}"
+
+
+def _groups(groups: tuple[GroupStatus, ...]) -> Table:
+    heads, cells = table(groups)
+    return _table("groups" if len(cells) > 1 else "the model", heads, cells)
+
+
+def spent(member: MemberStatus) -> str:
+    """A client's epsilon, or that its seed protects nobody, or the plan nothing."""
+    if member.unsafe:
+        return NO_PRIVACY
+    return "no privacy" if math.isinf(member.epsilon) else f"{member.epsilon:.3f}"
+
+
+def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+    table = headed(title)
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table

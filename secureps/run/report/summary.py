@@ -1,0 +1,154 @@
+"""What a run came to: the tables at its end, and the same as JSON for programs.
+
+Every number was measured in this run. What must not live here: measuring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from secureps.crypto.sampling import NO_PRIVACY
+from secureps.messages.requests import EvaluationStatus, MemberStatus
+from secureps.run.report.group_labels import folded
+from secureps.run.report.status_tables import evaluations, ofwhat, spent
+from secureps.run.report.terminal import headed
+from secureps.run.report.totals import finite
+from secureps.run.script.baselines import Baselines
+from secureps.run.script.scoring import Score
+from secureps.units import size
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The end of a run.
+
+    Args:
+        name, finished, wall_seconds: of the plan; why it ended; from start to end.
+        versions: of every group.
+        score: of the federation's model; baselines: of the others.
+        delta: None without privacy; budget: the epsilon at which each client stops; adjacency: what
+            every epsilon is of, empty without privacy.
+        members: what every client spent; updates: how many of each arrived, be they part of a
+            version or not; counted: of how many the costs are.
+        bytes_up, bytes_down: of all clients together; the ratios are per update, to the
+            same values as plain fp32; None if there was no update.
+        seconds: by stage, summed over parties.
+        evaluation: the federation's own, of held-out records of its members.
+        failure: names the error that it ended with; empty if the plan foresees this end.
+    """
+
+    name: str
+    finished: str
+    wall_seconds: float
+    versions: dict[str, int]
+    score: Score | None
+    baselines: Baselines
+    delta: float | None
+    adjacency: str
+    budget: float | None
+    members: tuple[MemberStatus, ...]
+    bytes_up: float
+    bytes_down: float
+    ratio_up: float | None
+    ratio_down: float | None
+    seconds: dict[str, float]
+    updates: dict[str, int]
+    counted: int
+    unsafe: bool
+    evaluation: EvaluationStatus | None = None
+    failure: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Plain values, for JSON; an infinite epsilon is None."""
+        members = [asdict(m) | {"epsilon": finite(m.epsilon)} for m in self.members]
+        note = {"privacy": NO_PRIVACY} if self.unsafe else {}
+        return asdict(self) | {"members": members} | note
+
+
+def tables(summary: Summary) -> Iterable[Table | Text]:
+    """What is printed at the end."""
+    if summary.unsafe:
+        yield Text(NO_PRIVACY, "bold red")
+    yield _models(summary)
+    own = summary.evaluation
+    if own is not None and (own.results or own.skipped):
+        yield from evaluations(own)
+    yield _holders(summary)
+    yield _costs(summary)
+    for note in summary.baselines.notes:
+        yield Text(f"note: {note}", "yellow")
+    if summary.unsafe:
+        yield Text(NO_PRIVACY, "bold red")
+
+
+def _models(summary: Summary) -> Table:
+    table = headed(f"{summary.name}: {summary.finished}")
+    scores = [s for s in (summary.score, summary.baselines.central) if s is not None]
+    measure = scores[0].measure if scores else "score"
+    table.add_column("model")
+    table.add_column(f"held-out {measure}", justify="right")
+    table.add_column("held-out loss", justify="right")
+    table.add_row(f"federation (version {folded(summary.versions)})", *_score(summary.score))
+    alone, best = list(summary.baselines.alone.values()), summary.baselines.best
+    how = ", without noise" if summary.baselines.noiseless else ""
+    if best is not None:
+        mean = sum(s.value for s in alone) / len(alone)
+        table.add_row(f"one holder alone{how}, the best", *_score(best))
+        losses = [s.loss for s in alone if s.loss is not None]
+        loss = f"{sum(losses) / len(losses):.4f}" if losses else "-"
+        table.add_row(f"one holder alone{how}, on average", f"{mean:.4f}", loss)
+    if summary.baselines.central is not None:
+        table.add_row("all data at one party, no privacy", *_score(summary.baselines.central))
+    return table
+
+
+def _holders(summary: Summary) -> Table:
+    table = headed(f"data holders{ofwhat(summary.adjacency, summary.delta)}")
+    table.add_column("holder")
+    table.add_column("alone", justify="right")
+    table.add_column("arrived", justify="right")
+    if summary.delta is not None:
+        table.add_column("epsilon", justify="right")
+        table.add_column("budget", justify="right")
+    for member in summary.members:
+        alone = summary.baselines.alone.get(member.name)
+        cells = [
+            member.name,
+            f"{alone.value:.4f}" if alone else "-",
+            str(summary.updates.get(member.name, 0)),
+        ]
+        if summary.delta is not None:
+            cells += [spent(member), f"{summary.budget:g}"]
+        table.add_row(*cells)
+    return table
+
+
+def _costs(summary: Summary) -> Table:
+    title = f"costs of {summary.counted} updates, in {summary.wall_seconds:.1f} s"
+    table = headed(title)
+    table.add_column("what")
+    table.add_column("in all", justify="right")
+    table.add_column("per update", justify="right")
+    table.add_column("to plain fp32", justify="right")
+    count = max(summary.counted, 1)
+    for label, total, ratio in (
+        ("bytes up", summary.bytes_up, summary.ratio_up),
+        ("bytes down", summary.bytes_down, summary.ratio_down),
+    ):
+        times = "-" if ratio is None else f"{ratio:.2f} x"
+        table.add_row(label, size(total), size(total / count), times)
+    table.add_section()
+    for stage, seconds in summary.seconds.items():
+        table.add_row(f"{stage}, all parties", f"{seconds:.2f} s", f"{seconds / count:.3f} s", "")
+    return table
+
+
+def _score(score: Score | None) -> tuple[str, str]:
+    if score is None:
+        return "-", "-"
+    return f"{score.value:.4f}", "-" if score.loss is None else f"{score.loss:.4f}"

@@ -1,0 +1,158 @@
+"""How a run goes, on the screen: a live panel on a terminal, plain lines elsewhere.
+
+What must not live here: finding out how it goes (`run.up.up`), and the final table
+(`run.report.summary`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from secureps.crypto.sampling import NO_PRIVACY
+from secureps.messages.requests import GroupStatus
+from secureps.run.report.group_labels import folded, line, table
+from secureps.run.script.scoring import Score
+from secureps.units import size
+
+QUIET = 15.0
+"""Seconds after which a plain progress repeats itself when no version was made."""
+
+
+@dataclass(frozen=True)
+class View:
+    """How the run stands at one moment.
+
+    Args:
+        elapsed: seconds since the start.
+        wanted: versions that are made of each group.
+        groups: version, step, reason and who is late; empty before the coordinator answers.
+        score, scored: of the newest version that was judged, and which that was.
+        epsilon, budget, delta: the largest of all clients; budget None without privacy,
+            epsilon infinite under an unsafe seed. `adjacency` says what epsilon is of.
+        live: clients that are there, of `clients`.
+    """
+
+    elapsed: float
+    wanted: Mapping[str, int]
+    groups: tuple[GroupStatus, ...]
+    score: Score | None
+    scored: str
+    epsilon: float
+    budget: float | None
+    delta: float
+    adjacency: str
+    bytes_up: float
+    bytes_down: float
+    live: int
+    clients: int
+
+    @property
+    def versions(self) -> dict[str, int]:
+        return {group.name: group.version for group in self.groups}
+
+
+NARROW = 80
+"""Columns of a terminal."""
+
+
+def headed(title: str) -> Table:
+    """A table under a title, which may be wider than the table but not than a narrow terminal."""
+    fits = len(title) < NARROW
+    text = Text(title, "table.title", no_wrap=fits, overflow="ignore" if fits else "fold")
+    return Table(title=text, title_justify="left")
+
+
+class Progress:
+    """Shows a run while it goes, in a `with`; what it showed last stays if there was an error."""
+
+    def __init__(self, console: Console, name: str, unsafe: bool) -> None:
+        self._console = console
+        self._name = name
+        self._unsafe = unsafe
+        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+        self._told: dict[str, int] = {}
+        self._told_at = 0.0
+
+    def __enter__(self) -> Progress:
+        if self._live is not None:
+            self._live.start()
+        if self._unsafe:
+            self.say(NO_PRIVACY, "bold red")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            if kind is None:
+                self._live.update(Text())
+            self._live.stop()
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line that stays."""
+        self._console.print(Text(text, style), soft_wrap=True)
+
+    def doing(self, text: str) -> None:
+        """What is being done, when there is no view to show."""
+        if self._live is None:
+            self.say(text)
+        else:
+            self._live.update(Text(f"{text} ...", "cyan"), refresh=True)
+
+    def show(self, view: View) -> None:
+        """How the run stands now."""
+        if self._live is not None:
+            self._live.update(self._panel(view), refresh=True)
+        elif view.versions != self._told or view.elapsed - self._told_at >= QUIET:
+            self._told, self._told_at = view.versions, view.elapsed
+            self.say(plain(view) + (f"; {NO_PRIVACY}" if self._unsafe else ""))
+
+    def _panel(self, view: View) -> Panel:
+        facts = Table.grid(padding=(0, 2))
+        for label, value in _facts(view):
+            facts.add_row(Text(label, "dim"), Text(value))
+        groups = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        heads, rows = table(view.groups)
+        for head in heads:
+            groups.add_column(head)
+        for cells in rows:
+            groups.add_row(*(Text(cell) for cell in cells))
+        title = Text(self._name, "bold")
+        subtitle = Text(NO_PRIVACY, "bold red") if self._unsafe else None
+        parts = (facts, Text(), groups) if view.groups else (facts,)
+        return Panel(Group(*parts), title=title, subtitle=subtitle, title_align="left")
+
+
+def plain(view: View) -> str:
+    """The view in one line."""
+    facts = "; ".join(f"{label} {value}" for label, value in _facts(view))
+    return f"{facts}; {line(view.groups)}" if view.groups else facts
+
+
+def _facts(view: View) -> Iterable[tuple[str, str]]:
+    yield "time", f"{int(view.elapsed) // 60}:{int(view.elapsed) % 60:02d}"
+    clients = f"{view.live} of {view.clients} are there"
+    if all(version < 0 for version in view.versions.values()):
+        yield "clients", clients
+        return
+    yield "version", folded(view.versions, view.wanted)
+    if view.score is not None:
+        older = "" if view.scored == folded(view.versions) else f" (version {view.scored})"
+        yield f"held-out {view.score.measure}", f"{view.score.value:.3f}{older}"
+    if view.budget is not None:
+        spent = "infinite" if math.isinf(view.epsilon) else f"{view.epsilon:.2f}"
+        yield "epsilon", f"{spent} of {view.budget:g} (delta {view.delta:g}, {view.adjacency})"
+    yield "bytes", f"{size(view.bytes_up)} up, {size(view.bytes_down)} down"
+    yield "clients", clients

@@ -1,0 +1,223 @@
+"""What there is to say of every version: its line in metrics.jsonl, in a chart, in a table.
+
+A line is known when its version is published; its score and late figures come afterwards.
+What must not live here: where lines are written (`run.report.sinks`) and drawn
+(`run.report.plots`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from secureps.crypto.sampling import NO_PRIVACY
+from secureps.messages.evaluation import VersionEvaluated
+from secureps.messages.requests import Telemetry
+from secureps.roles.coordinator.telemetry import CLIP
+from secureps.run.report.totals import FIGURES, At, Known, Totals, Wait, finite
+
+
+@dataclass(frozen=True)
+class Line:
+    """One version of one group.
+
+    Args:
+        elapsed: seconds of the run's clock when it was published; virtual where time is.
+        epsilon: the largest of all clients when it was published; infinite without privacy, None
+            if a restarted coordinator forgot.
+        scores: `loss` and the script's metrics, of the first model that it was part of.
+        figures: seconds and bytes, summed over the parties, by name; and the clip, if adaptive.
+        waits: how long its round waited for each client.
+        federated: metrics of the model of this version by the federation's own evaluation.
+        unsafe: the run has an unsafe seed.
+    """
+
+    group: str
+    version: int
+    elapsed: float
+    epsilon: float | None
+    unsafe: bool
+    scores: Mapping[str, float]
+    figures: Mapping[str, float]
+    waits: Mapping[str, Wait]
+    federated: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def at(self) -> At:
+        return self.group, self.version
+
+    @property
+    def longest(self) -> str | None:
+        """The client for whom the round waited longest."""
+        return max(self.waits, key=lambda client: self.waits[client].seconds, default=None)
+
+    def record(self) -> dict[str, Any]:
+        """Plain values, for JSON; an infinite epsilon is None."""
+        record: dict[str, Any] = {"group": self.group, "version": self.version}
+        spent = None if self.epsilon is None else finite(self.epsilon)
+        record |= {"elapsed": round(self.elapsed, 3), "epsilon": spent}
+        if self.unsafe:
+            record["privacy"] = NO_PRIVACY
+        record |= {**self.scores, **self._federated, **self.figures}
+        if self.longest is not None:
+            record["longest_wait"] = self.longest
+            record["longest_wait_seconds"] = self._longest_seconds
+            record["waited_seconds"] = self._seconds(arrived=True)
+            record["missed_seconds"] = self._seconds(arrived=False)
+        return record
+
+    def scalars(self) -> dict[str, float]:
+        """Every finite number by its name, as programs that draw charts want it."""
+        named = {**self.scores, **self._federated, **self.figures}
+        if self.epsilon is not None:
+            named["epsilon"] = self.epsilon
+        if self.longest is not None:
+            named["longest_wait_seconds"] = self._longest_seconds
+        for kind, arrived in (("waited_seconds", True), ("missed_seconds", False)):
+            seconds = self._seconds(arrived)
+            named |= {f"{kind}/{client}": value for client, value in seconds.items()}
+        return {name: value for name, value in named.items() if finite(value) is not None}
+
+    @property
+    def _federated(self) -> dict[str, float]:
+        return {f"federated_{name}": value for name, value in self.federated.items()}
+
+    @property
+    def _longest_seconds(self) -> float:
+        return round(max(wait.seconds for wait in self.waits.values()), 3)
+
+    def _seconds(self, arrived: bool) -> dict[str, float]:
+        return {c: round(w.seconds, 3) for c, w in self.waits.items() if w.arrived is arrived}
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All that is known of a run, for `Metrics` of somebody who goes on with it.
+
+    Args:
+        lines: (group, version, elapsed, epsilon), in the order of publishing.
+        scores: (group, version, scores).
+        figures: as of a tally.
+    """
+
+    lines: tuple[tuple[str, int, float, float | None], ...] = ()
+    scores: tuple[tuple[str, int, Mapping[str, float]], ...] = ()
+    figures: tuple[Known, ...] = ()
+
+
+Tell = Callable[[Line], None]
+
+
+class Metrics:
+    """Gathers the lines of a run.
+
+    Args:
+        tell: hears a line when it is known, and again when more is.
+        unsafe: the run has an unsafe seed.
+        figures: those of a tally that lines have.
+        before: of an earlier play of the same run; its lines are told first, all of them.
+    """
+
+    def __init__(
+        self,
+        tell: Tell,
+        unsafe: bool,
+        figures: tuple[str, ...] = FIGURES,
+        before: Gathered | None = None,
+    ) -> None:
+        self._tell = tell
+        self._unsafe = unsafe
+        self._figures = figures
+        self._lines: dict[At, Line] = {}
+        self._scores: dict[At, Mapping[str, float]] = {}
+        self._federated: dict[At, Mapping[str, float]] = {}
+        self._due: dict[At, None] = {}
+        before = before if before is not None else Gathered()
+        self.tally = Totals(before.figures)
+        for group, version, scores in before.scores:
+            self._scores[group, version] = scores
+        for group, version, elapsed, epsilon in before.lines:
+            self.publish(group, version, elapsed, epsilon)
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """All versions so far, in the order in which they were published."""
+        return tuple(self._complete(line) for line in self._lines.values())
+
+    @property
+    def gathered(self) -> Gathered:
+        """What another one goes on from; figures that `publish` was given are left out."""
+        return Gathered(
+            tuple((*at, line.elapsed, line.epsilon) for at, line in self._lines.items()),
+            tuple((*at, scores) for at, scores in self._scores.items()),
+            self.tally.figures(),
+        )
+
+    def take(self, reports: Iterable[Telemetry]) -> None:
+        """Takes a window of reports."""
+        self._due |= dict.fromkeys(sorted(self.tally.add(reports) & self._lines.keys()))
+
+    def settle(self) -> None:
+        """Tells every line that is new or has changed.
+
+        Best some time after a version was published: some of its reports are on their way
+        then, and not every listener can replace what it heard.
+        """
+        for at in self._due:
+            self._tell(self._complete(self._lines[at]))
+        self._due.clear()
+
+    def publish(
+        self,
+        group: str,
+        version: int,
+        elapsed: float,
+        epsilon: float | None = None,
+        figures: Mapping[str, float] | None = None,
+    ) -> None:
+        """A version was published; one that is known stays as it is.
+
+        Args:
+            elapsed: when it was seen; what the coordinator reports is nearer to the truth.
+            epsilon: where the coordinator reports none.
+            figures: known besides those that are reported.
+        """
+        if (group, version) in self._lines:
+            return  # an earlier play saw it
+        line = Line(group, version, elapsed, epsilon, self._unsafe, {}, figures or {}, {})
+        self._lines[line.at] = line
+        self._due[line.at] = None
+
+    def judged(self, versions: Mapping[str, int], scores: Mapping[str, float]) -> None:
+        """The scores of the model of these versions, be they published here yet or not."""
+        for at in versions.items() - self._scores.keys():
+            self._scores[at] = scores
+            if at in self._lines:
+                self._due[at] = None
+
+    def evaluated(self, results: Iterable[VersionEvaluated], groups: Iterable[str]) -> None:
+        """What the federation itself found of versions; each is one of every group."""
+        for result in results:
+            values = {metric.name: metric.value for metric in result.metrics}
+            for at in [(group, result.version) for group in groups]:
+                if self._federated.get(at) != values:
+                    self._federated[at] = values
+                    if at in self._lines:
+                        self._due[at] = None
+
+    def _complete(self, line: Line) -> Line:
+        sums = self.tally.of_version(*line.at)
+        reported = {name: sums[name] for name in self._figures if name in sums}
+        published, clip = self.tally.published(*line.at), self.tally.clip(*line.at)
+        spent = self.tally.spent(*line.at)
+        adaptive = {} if clip is None else {CLIP: clip}
+        return replace(
+            line,
+            elapsed=line.elapsed if published is None else published,
+            epsilon=line.epsilon if spent is None else spent,
+            scores=self._scores.get(line.at, {}),
+            figures={**line.figures, **reported, **adaptive},
+            waits=self.tally.waits(*line.at),
+            federated=self._federated.get(line.at, {}),
+        )

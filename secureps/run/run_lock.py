@@ -1,0 +1,115 @@
+"""Whose a folder is: what it holds already, and who plays the run in it now.
+
+A run is played by one process at a time, with nothing left of an earlier one. Locks are flocks:
+the kernel drops them when a process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from secureps.errors import ConfigError, OperatorError
+from secureps.run.report.sinks import METRICS
+
+ORIGIN, STUDY = "origin.json", "study.json"
+
+HOLDS = {
+    ORIGIN: "a run of `secureps up`, which `secureps resume {}` goes on with",
+    STUDY: "a study, which `secureps study` of the same scenario goes on with",
+    METRICS: "a report of `secureps simulate` already",
+}
+"""What a file says of the folder that it is in."""
+
+PATIENCE = 1.0
+"""Seconds: somebody who only looks holds the lock for an instant."""
+
+
+def new_folder(root: Path) -> None:
+    """Makes a folder for a run, a report or a study, which share none with anything.
+
+    Raises:
+        ConfigError: it holds something, and what.
+        OperatorError: the disk refuses.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        there = {path.name for path in root.iterdir()}
+    except FileExistsError:
+        raise ConfigError(f"{root} is a file: name a folder by --out") from None
+    except OSError as error:
+        raise OperatorError(f"{root}: cannot make the folder: {error}") from None
+    if there:
+        held = [what.format(root) for mark, what in HOLDS.items() if mark in there]
+        text = f"holds {held[0]}" if held else "is not empty"
+        raise ConfigError(f"{root} {text}: name a folder of its own by --out, or remove this one")
+
+
+@contextmanager
+def claimed(root: Path) -> Iterator[None]:
+    """The folder is ours while the `with` lasts.
+
+    Raises:
+        OperatorError: somebody plays it, or a party of an earlier play still runs.
+    """
+    handle = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        until = time.monotonic() + PATIENCE
+        while not _locked(handle, fcntl.LOCK_EX):
+            if time.monotonic() > until:
+                raise OperatorError(f"{root}: this run is being played now")
+            time.sleep(0.02)
+        for lock in sorted(root.glob("state/*/journal.db.lock")):
+            if _held(lock):
+                raise OperatorError(
+                    f"{root}: {lock.parent.name} still runs, although what started it is gone: "
+                    "end the processes that name this folder, then try again"
+                )
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_claimed(root: Path) -> bool:
+    """Whether somebody plays the folder."""
+    return (root / "lock").exists() and _held(root / "lock")
+
+
+def player(root: Path) -> int | None:
+    """The process that plays the folder; None where nobody does, or it has not yet said so.
+
+    The number in a lock may be one of an earlier play, which the kernel has given to somebody else
+    since: so it counts only if that process has the lock open.
+    """
+    if not is_claimed(root):
+        return None
+    import psutil  # by `secureps stop` alone
+
+    lock = (root / "lock").resolve()
+    with suppress(ValueError, psutil.Error):
+        number = int(lock.read_text())
+        if str(lock) in (file.path for file in psutil.Process(number).open_files()):
+            return number
+    return None
+
+
+def _held(path: Path) -> bool:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        return not _locked(handle, fcntl.LOCK_SH)
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

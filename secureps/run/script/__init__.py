@@ -1,0 +1,1 @@
+"""A data holder's script in a process of its own, and what is asked of it there."""

@@ -1,0 +1,62 @@
+"""What goes between a command and the process that its script runs in: JSON, and tensors.
+
+Nothing is pickled: a script's process is trusted no more than a file that somebody sent. What
+must not live here: what is asked for (`run.script.process`, `run.script.host`).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+Tensors = Mapping[str, NDArray[Any]]
+Record = dict[str, Any]
+
+_HEAD = struct.Struct(">QQ")
+"""Bytes of the JSON object, and of the safetensors file after it."""
+
+
+class Channel:
+    """One end of a stream of records, each with tensors, if it has any."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._file = connection.makefile("rwb")
+
+    def send(self, record: Record, tensors: Tensors | None = None) -> None:
+        """OSError if the other end is gone."""
+        text = json.dumps(record).encode()
+        data = b""
+        if tensors:
+            data = save({name: np.array(each, order="C") for name, each in tensors.items()})
+        self._file.write(_HEAD.pack(len(text), len(data)) + text + data)
+        self._file.flush()
+
+    def receive(self) -> tuple[Record, dict[str, NDArray[Any]]] | None:
+        """The next record; None if the other end is gone."""
+        try:
+            head = self._file.read(_HEAD.size)
+            if len(head) < _HEAD.size:
+                return None
+            lengths = _HEAD.unpack(head)
+            text, data = (self._file.read(length) for length in lengths)
+        except ConnectionError:
+            return None
+        if (len(text), len(data)) != lengths:
+            return None
+        record: Record = json.loads(text)
+        return record, {name: np.array(each) for name, each in load(data).items()} if data else {}
+
+    def close(self) -> None:
+        """Hangs up."""
+        with suppress(OSError):  # what was not sent never will be
+            self._file.close()
+        self._connection.close()

@@ -1,0 +1,137 @@
+"""The process that a script runs in for `up` and `check`: `python -m secureps.run.script.host`.
+
+It does what `run.script.process` asks for, and says before every call of the script's what it
+calls: whatever ends this process, the other one knows where. What must not live here: what
+becomes of a script that fails.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+
+from secureps.client.local_tensors import LocalTensors
+from secureps.client.runner import counted
+from secureps.client.script import Script
+from secureps.client.script_errors import blamed, entering
+from secureps.client.trainer import Setting, Trainer, record_privacy
+from secureps.crypto.sampling import SecretSeed, UnsafeSeed
+from secureps.errors import InternalError, SecurepsError
+from secureps.policy.plan import Plan
+from secureps.run.script.baselines import Race, run_baselines
+from secureps.run.script.channel import Channel, Record, Tensors
+from secureps.run.script.scoring import Judge, Look
+from secureps.tracebacks import dump_crashes, told
+
+Answer = tuple[Record, Tensors]
+
+
+class ScriptHost:
+    """A script, its first holder's trainer and its judge, each made when it is first asked for."""
+
+    def __init__(self, assignment: Record, say: Callable[[str], None]) -> None:
+        self._plan = Plan.from_text(assignment["plan"])
+        self._path = Path(assignment["script"])
+        self._holders: Mapping[str, Mapping[str, Setting]] = assignment["holders"]
+        self._pooled: Mapping[str, Setting] = assignment["pooled"]
+        self._local = {name: Path(folder) for name, folder in assignment["local"].items()}
+        self._unsafe_seed: int | None = assignment["unsafe_seed"]
+        self._say = say
+
+    def do(self, record: Record, tensors: Tensors) -> Answer:
+        """What is asked for.
+
+        Raises:
+            SecurepsError: whatever was wrong, the script's failure first of all.
+        """
+        match record["do"]:
+            case "look":
+                return self._answer_look()
+            case "count":
+                return {"examples": self._count()}, {}
+            case "judge":
+                return {"note": self._judge.note}, {}
+            case "score":
+                score = self._judge.score(tensors)
+                found = None if score is None else asdict(score)
+                return {"score": found, "failed": self._judge.failed}, {}
+            case "baselines":
+                return self._baselines(record["versions"], tensors), {}
+        raise InternalError(f"a script's process has no answer to {record['do']!r}")
+
+    @cached_property
+    def _script(self) -> Script:
+        return Script(self._path)
+
+    @cached_property
+    def _first(self) -> Trainer:
+        return self._script.make(next(iter(self._holders.values())))
+
+    @cached_property
+    def _look(self) -> Look:
+        return Look.at(self._first)
+
+    @cached_property
+    def _judge(self) -> Judge:
+        return Judge(self._plan, self._script, self._holders, self._pooled, self._look, self._own)
+
+    def _own(self, name: str) -> Tensors | None:
+        folder = self._local.get(name)
+        return None if folder is None else LocalTensors(folder).load()
+
+    def _answer_look(self) -> Answer:
+        refuse = getattr(self._first, "refuse_settings", None)
+        if refuse is not None:
+            with blamed("refuse_settings"):
+                refuse(self._plan.section.training, record_privacy(self._plan))
+        schema = [[s.name, list(s.shape), s.dtype] for s in self._look.schema.tensors]
+        return {"schema": schema, "kinds": dict(self._look.kinds)}, {}
+
+    def _count(self) -> list[int | None]:
+        """How many records each holder trains on; None of one that only training can tell of."""
+        made = (self._script.make(settings) for settings in self._holders.values())
+        with blamed("examples"):
+            return [counted(trainer) for trainer in made]
+
+    def _baselines(self, versions: int, start: Tensors) -> Record:
+        unsafe = self._unsafe_seed
+        seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
+        plan, script, holders = self._plan, self._script, self._holders
+        race = Race(plan, script, versions, holders, self._pooled, start, seed)
+        return asdict(run_baselines(race, self._judge, self._say))
+
+
+def host(channel: Channel) -> None:
+    """Answers until the other end is gone."""
+    first = channel.receive()
+    if first is None:
+        return
+    entering(lambda what: channel.send({"at": what}))
+    made = ScriptHost(first[0], lambda text: channel.send({"say": text}))
+    while (asked := channel.receive()) is not None:
+        try:
+            record, tensors = made.do(*asked)
+            channel.send({"done": record}, tensors)
+        except SecurepsError as error:
+            channel.send({"failed": [type(error).__name__, str(error)]})
+        except Exception as error:
+            channel.send({"failed": [InternalError.__name__, told(error)]})
+            raise
+
+
+def main(arguments: list[str]) -> None:
+    """Dials the socket that it is given, and answers."""
+    dump_crashes()
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(arguments[0])
+    with suppress(BrokenPipeError):  # whoever asked has gone
+        host(Channel(connection))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,227 @@
+"""A data holder's script, looked at in a process of its own.
+
+A script may do anything: abort in native code, exit, run out of memory. In a process of its own
+it takes nobody with it, and what it did is told in one line that names its function. What
+must not live here: what is asked of a script (`run.script.host`).
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from secureps.client.trainer import Setting
+from secureps.errors import (
+    InternalError,
+    OperatorError,
+    ScriptFailed,
+    SecurepsError,
+    from_wire,
+)
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.policy.checks.tensor_kinds import Kind
+from secureps.policy.plan import Plan
+from secureps.run.script.baselines import Baselines
+from secureps.run.script.channel import Channel, Record
+from secureps.run.script.scoring import Score, Tensors
+from secureps.run.up.supervisor import Program, Supervisor
+from secureps.tracebacks import crashed
+
+NAME = "script"
+
+START_SECONDS = 120.0
+"""Until the process must have dialled: it imports nothing of the script's before."""
+END_SECONDS = 10.0
+"""Between the loss of the connection and the end of the process."""
+
+_TICK = 0.05
+_DUMP_LINES = 100
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Which script, and what it is given.
+
+    Args:
+        script, plan: of the federation.
+        holders: the settings of every data holder, by name; pooled: of nobody in particular.
+        local: the folders of the clients' local tensors, by name.
+        unsafe_seed: of the holders' trainings, or None.
+        environment: of the process; None for this one's.
+    """
+
+    script: Path
+    plan: Plan
+    holders: Mapping[str, Mapping[str, Setting]]
+    pooled: Mapping[str, Setting]
+    local: Mapping[str, Path]
+    unsafe_seed: int | None
+    environment: Mapping[str, str] | None
+
+    def record(self) -> Record:
+        """As JSON has it."""
+        return {
+            "script": str(self.script.absolute()),
+            "plan": self.plan.text,
+            "holders": {name: dict(each) for name, each in self.holders.items()},
+            "pooled": dict(self.pooled),
+            "local": {name: str(folder.absolute()) for name, folder in self.local.items()},
+            "unsafe_seed": self.unsafe_seed,
+        }
+
+
+@contextmanager
+def script_process(assignment: Assignment, logs: Path) -> Iterator[ScriptProcess]:
+    """Starts it, and ends it with the `with`; what it prints goes to `script.log` in `logs`."""
+    with ExitStack() as stack:
+        supervisor = stack.enter_context(Supervisor(logs, restarts=0))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="secureps-")))
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        try:
+            listener.bind(str(folder / NAME))
+        except OSError as error:
+            raise OperatorError(
+                f"{folder}: the script's process cannot be dialled: {error}"
+            ) from None
+        listener.listen(1)
+        arguments = (sys.executable, "-P", "-m", "secureps.run.script.host", str(folder / NAME))
+        supervisor.start(Program(NAME, arguments, assignment.environment))
+        process = ScriptProcess(assignment, listener, supervisor, logs / f"{NAME}.log")
+        stack.callback(process.close)
+        yield process
+
+
+class ScriptProcess:
+    """Asks a script's process; made by `script_process`.
+
+    `note` says why nothing is scored, `failed` what the script failed at first.
+    """
+
+    def __init__(
+        self, assignment: Assignment, listener: socket.socket, supervisor: Supervisor, log: Path
+    ) -> None:
+        self._assignment = assignment
+        self._listener = listener
+        self._supervisor = supervisor
+        self._log = log
+        self._channel: Channel | None = None
+        self._at = "its start"
+        self._gone = ""
+        self.note = ""
+        self.failed = ""
+
+    def look(self) -> tuple[Schema, dict[str, Kind]]:
+        """The model's tensors, and what training does to them.
+
+        Raises:
+            ScriptFailed, ConfigError, PlanRefused: it cannot be used, or not under this plan.
+        """
+        answer = self._ask({"do": "look"})
+        specs = (TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in answer["schema"])
+        return Schema(tuple(specs)), answer["kinds"]
+
+    def count(self) -> tuple[int, ...]:
+        """How many records each holder trains on; empty if any of them cannot tell.
+
+        Raises:
+            ScriptFailed: as `look`.
+        """
+        found = self._ask({"do": "count"})["examples"]
+        return () if None in found else tuple(found)
+
+    def prepare(self) -> None:
+        """Has the script's evaluator made; what fails is noted."""
+        try:
+            self.note = self._ask({"do": "judge"})["note"]
+        except SecurepsError as error:
+            self.note = f"no held-out score: {error}"
+
+    def score(self, tensors: Tensors) -> Score | None:
+        """A model's; None if nobody can judge, or the script failed, which `failed` says once."""
+        if self.note:
+            return None
+        try:
+            answer = self._ask({"do": "score"}, tensors)
+        except SecurepsError as error:
+            self.failed = self.failed or f"a version has no held-out score: {error}"
+            self.note = self._gone and f"no held-out score: {self._gone}"
+            return None
+        self.failed = self.failed or answer["failed"]
+        return None if answer["score"] is None else Score(**answer["score"])
+
+    def baselines(self, versions: int, start: Tensors, say: Say) -> Baselines:
+        """Trains the holders alone and all of them as one; what fails is left out with a note."""
+        try:
+            answer = self._ask({"do": "baselines", "versions": versions}, start, say)
+        except SecurepsError as error:
+            return Baselines({}, None, (f"nothing is compared: {error}",))
+        alone = {name: Score(**score) for name, score in answer["alone"].items()}
+        central = answer["central"] and Score(**answer["central"])
+        return Baselines(alone, central, tuple(answer["notes"]), answer["noiseless"])
+
+    def close(self) -> None:
+        """Hangs up: then the process ends by itself, if it is not in the script's code."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def _ask(
+        self, record: Record, tensors: Tensors | None = None, say: Say = lambda text: None
+    ) -> Record:
+        if self._gone:
+            raise ScriptFailed(self._gone)
+        if self._channel is None:
+            self._channel = self._dialled()
+            self._send(self._assignment.record())
+        self._send(record, tensors)
+        while (got := self._channel.receive()) is not None:
+            match got[0]:
+                case {"at": what}:
+                    self._at = what
+                case {"say": text}:
+                    say(text)
+                case {"failed": [kind, text]}:
+                    raise from_wire(kind, text, None)
+                case {"done": dict(answer)}:
+                    return answer
+        raise self._ended()
+
+    def _send(self, record: Record, tensors: Tensors | None = None) -> None:
+        assert self._channel is not None
+        try:
+            self._channel.send(record, tensors)
+        except OSError:
+            raise self._ended() from None
+
+    def _dialled(self) -> Channel:
+        until = time.monotonic() + START_SECONDS
+        self._listener.settimeout(_TICK)
+        while time.monotonic() < until:
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                if self._supervisor.ended(NAME) is not None:
+                    raise self._ended() from None
+                continue
+            connection.settimeout(None)
+            return Channel(connection)
+        raise InternalError(f"the script's process does not dial after {START_SECONDS:g} s")
+
+    def _ended(self) -> SecurepsError:
+        """The process is gone: how, and in which function of the script's."""
+        until = time.monotonic() + END_SECONDS
+        while (how := self._supervisor.ended(NAME)) is None and time.monotonic() < until:
+            time.sleep(_TICK)
+        place = crashed(self._supervisor.tail(NAME, _DUMP_LINES))
+        self._gone = (
+            f"{self._assignment.script.name}: {self._at} ended the process it ran in, with "
+            f"{how or 'nothing said'}{f' ({place})' if place else ''}; see {self._log}"
+        )
+        return ScriptFailed(self._gone)

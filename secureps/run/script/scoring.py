@@ -1,0 +1,210 @@
+"""Judges models on held-out records, also those of which tensors stay with the clients.
+
+A script that fails here is noted once and ends nothing. What must not live here: training
+(`run.script.baselines`), and the process that a script runs in (`run.script.process`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.flower.pooled_evaluation import PooledEvaluation
+from secureps.client.script import Script
+from secureps.client.script_errors import blamed
+from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, kinds_of
+from secureps.client.worker import schema_of
+from secureps.errors import NotFinite, SecurepsError, WrongShape
+from secureps.messages.schema import Schema
+from secureps.policy.checks.tensor_kinds import Kind
+from secureps.policy.plan import Plan
+
+Tensors = Mapping[str, NDArray[Any]]
+Own = Callable[[str], Tensors | None]
+"""A client's newest local tensors, by its name; None before its first training."""
+
+OF_THEIR_OWN = "scores are the holders' own, each with its local tensors on its held-out records"
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One judgement on held-out records: `accuracy`, or the script's first metric, or the loss."""
+
+    measure: str
+    value: float
+    loss: float | None
+    examples: int
+
+    @classmethod
+    def of(cls, result: EvaluateResult) -> Score:
+        """Of what `evaluate` returned."""
+        scores = sorted(name for name in result.metrics if "loss" not in name.lower())
+        for measure in ("accuracy", *scores):
+            if measure in result.metrics:
+                return cls(measure, result.metrics[measure], result.loss, result.examples)
+        if result.loss is not None:
+            return cls("loss", result.loss, result.loss, result.examples)
+        if not result.metrics:
+            raise WrongShape("the evaluation has neither a loss nor a metric")
+        measure = min(result.metrics)
+        return cls(measure, result.metrics[measure], None, result.examples)
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What a holder's trainer says of its model.
+
+    Args:
+        schema: of its tensors; kinds: what training does to them.
+        initial: a fresh model, in the model's order.
+    """
+
+    schema: Schema
+    kinds: Mapping[str, Kind]
+    initial: Tensors = field(repr=False)
+
+    @classmethod
+    def at(cls, trainer: Trainer) -> Look:
+        """Asks it.
+
+        Raises:
+            ScriptFailed: it raised, or its model is none.
+        """
+        with blamed("what make(settings) returned"):
+            if not callable(getattr(trainer, "parameters", None)):
+                raise WrongShape(f"a {type(trainer).__name__} is no trainer: no parameters(seed)")
+        with blamed("parameters"):
+            initial = trainer.parameters(0)
+        with blamed("what parameters returned"):
+            return cls(schema_of(initial), kinds_of(trainer), initial)
+
+    def staying(self, plan: Plan) -> dict[str, NDArray[Any]]:
+        """The fresh values of what stays with the clients."""
+        return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).local}
+
+    def personal(self, plan: Plan) -> bool:
+        """Whether what stays is trained there: then there are as many models as clients."""
+        return any(
+            np.dtype(spec.dtype).kind not in "iub" and self.kinds.get(spec.name) != "constant"
+            for spec in plan.layout(self.schema).local
+        )
+
+
+class Judge:
+    """Judges models on held-out records, if script and plan allow it; `note` says why not.
+
+    Where trained tensors stay with the clients every holder judges with its own tensors, on its
+    own held-out records; else the script's evaluator does. What fails is noted once (`failed`).
+
+    Args:
+        plan, script: of the federation.
+        holders: the settings of every data holder, by name; pooled: of nobody in particular.
+        look: of the first holder's trainer.
+        own: the clients' local tensors.
+        trainers: of the holders, where they are there already.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        script: Script,
+        holders: Mapping[str, Mapping[str, Setting]],
+        pooled: Mapping[str, Setting],
+        look: Look,
+        own: Own,
+        trainers: Mapping[str, Trainer] | None = None,
+    ) -> None:
+        self.note, self.failed = "", ""
+        self._initial, self._stay = tuple(look.initial), look.staying(plan)
+        self._personal = look.personal(plan)
+        self._evaluator: Evaluator | None = None
+        try:
+            if self._personal:
+                made = trainers or {name: script.make(each) for name, each in holders.items()}
+                self._evaluator = PooledEvaluation(
+                    [_WithItsOwn(trainer, name, own) for name, trainer in made.items()]
+                )
+            else:
+                self._evaluator = script.make_evaluator(pooled)
+        except SecurepsError as error:
+            self.note = f"no held-out score: {error}"
+            return
+        if self._evaluator is None:
+            why = script.own_code or "the script has no make_evaluator(settings)"
+            self.note = f"no held-out score: {why}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What has to be known of the scores: that there are none, or whose, or what failed."""
+        remark = OF_THEIR_OWN if self._personal and not self.note else ""
+        return tuple(each for each in (self.note, remark, self.failed) if each)
+
+    def evaluate(self, tensors: Tensors) -> EvaluateResult:
+        """The judgement of a model without what stays with the clients.
+
+        Raises:
+            ScriptFailed: the script's evaluation raised, or its loss or score is no number.
+        """
+        assert self._evaluator is not None
+        return _evaluated(self._evaluator, self._whole(tensors))
+
+    def result(self, tensors: Tensors) -> EvaluateResult | None:
+        """The same; None if nobody can judge, or the script failed, which `failed` says once."""
+        if self._evaluator is None:
+            return None
+        try:
+            return self.evaluate(tensors)
+        except SecurepsError as error:
+            self.failed = self.failed or f"a version has no held-out score: {error}"
+            return None
+
+    def score(self, tensors: Tensors) -> Score | None:
+        """The same in short."""
+        result = self.result(tensors)
+        return None if result is None else Score.of(result)
+
+    def alone(self, trainer: Trainer, model: Tensors) -> Score:
+        """Of a holder's own model, whole, by whoever judges the federation's.
+
+        Raises:
+            ScriptFailed: as `evaluate`.
+        """
+        assert self._evaluator is not None
+        judge = trainer if self._personal else self._evaluator
+        return Score.of(_evaluated(judge, dict(model)))
+
+    def _whole(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
+        """With fresh values for what stays, in the model's order."""
+        known = {**self._stay, **tensors}
+        order = {name: known[name] for name in self._initial if name in known}
+        return {name: np.array(each) for name, each in {**order, **known}.items()}
+
+
+@dataclass(frozen=True)
+class _WithItsOwn:
+    """One holder, who judges with its own local tensors."""
+
+    trainer: Trainer
+    name: str
+    own: Own
+
+    def evaluate(self, parameters: dict[str, NDArray[Any]]) -> EvaluateResult:
+        return self.trainer.evaluate({**parameters, **(self.own(self.name) or {})})
+
+
+def _evaluated(evaluator: Evaluator, model: dict[str, NDArray[Any]]) -> EvaluateResult:
+    with blamed("evaluate"):
+        result = evaluator.evaluate(model)
+    with blamed("what evaluate returned"):
+        if not isinstance(result, EvaluateResult):
+            raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
+        score = Score.of(result)
+        for name, value in (("loss", score.loss), (score.measure, score.value)):
+            if value is not None and not math.isfinite(value):
+                raise NotFinite(f"{name} is {value}")
+    return result

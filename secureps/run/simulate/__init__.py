@@ -1,0 +1,1 @@
+"""`secureps simulate`: a whole federation in one process, in virtual time."""

@@ -1,0 +1,403 @@
+"""`secureps simulate`: a scenario in virtual time, and its report folder.
+
+    OUT/metrics.jsonl       one line per version, as `run.report.version_metrics` has them, of
+    virtual time OUT/curves.png          scores and bytes over virtual time OUT/waiting.png
+    for whom versions waited OUT/summary.json        what it came to OUT/checkpoints/        as a
+    coordinator and its shards write them OUT/model.safetensors   the final model, by tensor name
+
+The same scenario gives the same metrics and the same model, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from secureps.client.local_tensors import LocalTensors
+from secureps.client.script import Script, refuse_privacy
+from secureps.client.trainer import Setting, Trainer
+from secureps.config.scenario import ScenarioSection, StaySection
+from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
+from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
+from secureps.errors import ConfigError, naming
+from secureps.policy.checks.tensor_kinds import refuse_statistics
+from secureps.policy.plan import Plan, load_plan
+from secureps.policy.spending import adjacency, facts_of, spent
+from secureps.run.party_names import client_names
+from secureps.run.report.group_labels import folded
+from secureps.run.report.plots import CURVES, Sheet, draw
+from secureps.run.report.sinks import METRICS, Sinks
+from secureps.run.report.totals import DOWN, UP
+from secureps.run.report.trackers import Extras, Heading, open_sinks
+from secureps.run.report.version_metrics import Metrics, Tell
+from secureps.run.run_lock import new_folder
+from secureps.run.script.scoring import Judge, Look, Score
+from secureps.run.simulate.last_words import last_words
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.up.server_app import Founding, found
+from secureps.run.warm import warm_for
+from secureps.scenario.delays import Delays
+from secureps.scenario.links import Links
+from secureps.store.checkpoint import write_state
+
+Say = Callable[[str], None]
+
+REPEATABLE = (UP, DOWN, "network_seconds")
+"""Reported figures that are virtual: the others are this machine's seconds."""
+
+OFTEN = 1000
+"""Events between two looks at the window of reports, which may not run over."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario file and what it names, all read and checked."""
+
+    section: ScenarioSection
+    plan: Plan
+    script: Callable[[], Script]
+    """Imports it, once."""
+    delays: Delays
+    plans: Mapping[str, Plan]
+    """Of the variants of its study."""
+    source: Path
+    """The script's file."""
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return client_names(self.section.clients)
+
+    @property
+    def stays(self) -> dict[str, StaySection]:
+        """Of clients that come late or leave, by name."""
+        names, stays = self.clients, self.section.stay
+        return {names[s.first + k]: s for s in stays for k in range(s.count)}
+
+    def settings(self, partition: int) -> dict[str, Setting]:
+        """What a client's script is given."""
+        own: dict[str, Setting] = {"partition": partition, "partitions": self.section.clients}
+        initial = self.plan.section.initial
+        if initial is not None and self.script().takes_initial:
+            own["initial"] = initial
+        return {**self.section.settings, **own}
+
+    def founding(self, plan: Plan, seed: int) -> Founding | None:
+        """What the script's ServerApp decides of a plan, if it has one that has not been run."""
+        own = self.section
+        return found(plan, self.source, own.settings, own.clients, UnsafeSeed(seed))
+
+    def heading(self, folder: Path) -> Heading:
+        """What its figures are filed under."""
+        settings = {
+            "scenario": self.section.model_dump(mode="json"),
+            "plan": self.plan.section.model_dump(mode="json", exclude={"federation"}),
+        }
+        groups = len(self.plan.groups)
+        return Heading(self.section.name, folder.resolve().name, settings, groups, True)
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Reads a scenario file.
+
+    Raises:
+        ConfigError, PlanRefused: it, its plan or its script are not right.
+    """
+    values = read_toml(path)
+    if "plan" not in values and "group" in values:
+        raise ConfigError(f"{path} is a plan: name the scenario that plays it (simulations/)")
+    section = parse(ScenarioSection, values, str(path))
+    refuse_misplaced(section.settings, path)
+    settings = placed(section.settings, path.parent)
+    section = section.model_copy(update={"settings": settings})
+    plan, script = load_plan(path.parent / section.plan), path.parent / section.script
+    if not script.exists():
+        raise ConfigError(f"{script}: no such script")
+    variants = () if section.study is None else section.study.variant
+    plans = {
+        variant.name: plan if variant.plan is None else load_plan(path.parent / variant.plan)
+        for variant in variants
+    }
+    for each in (plan, *plans.values()):
+        refuse_privacy(script, each)
+    start = max(plan.bounds(name).start for name in plan.all_groups)
+    if section.clients < start:
+        raise ConfigError(
+            f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
+        )
+    _refuse_stays(section, path)
+    with naming(path, ConfigError):
+        delays = Delays.of(section.delays)
+    return Scenario(section, plan, cache(lambda: Script(script)), delays, plans, script)
+
+
+def _refuse_stays(section: ScenarioSection, path: Path) -> None:
+    """ConfigError: a stay ends before it begins, or is of clients that are not there."""
+    taken = set[int]()
+    for number, stay in enumerate(section.stay, 1):
+        own = range(stay.first, stay.first + stay.count)
+        if own.stop > section.clients:
+            raise ConfigError(
+                f"{path}: stay {number}: there are clients 0 to {section.clients - 1} and no others"
+            )
+        if not taken.isdisjoint(own):
+            raise ConfigError(f"{path}: stay {number}: a client of it has another stay")
+        if stay.leaves is not None and stay.leaves <= stay.comes:
+            raise ConfigError(f"{path}: stay {number}: it leaves before it comes")
+        taken.update(own)
+
+
+def simulate(
+    path: Path, out: Path | None = None, say: Say = print, extras: Extras | None = None
+) -> Path:
+    """Plays a scenario and writes its report.
+
+    Args:
+        path: the scenario file.
+        out: the report folder (default: runs/NAME); it must not hold anything.
+        say: hears one line per version.
+        extras: where else its figures are written.
+
+    Returns:
+        the report folder.
+
+    Raises:
+        ConfigError: the folder holds something, or the scenario is not right.
+        SecurepsError: whatever ended the run before its time; of a rule that failed, and of
+            members who are too few, the report is written before.
+    """
+    scenario, extras = load_scenario(path), extras or Extras()
+    folder = out if out is not None else Path("runs") / scenario.section.name
+    heading = scenario.heading(folder)
+    extras.require(heading)
+    new_folder(folder)
+    say(
+        f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
+        f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
+    )
+    founding = scenario.founding(scenario.plan, scenario.section.seed)
+    if founding is not None:
+        for note in founding.notes:
+            say(note)
+        scenario = replace(scenario, plan=founding.write(folder))
+    warm_for(scenario.plan, say)
+    with last_words(), Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
+        play = Play(scenario, folder, sinks.add)
+        try:
+            play.run(say)
+        except KeyboardInterrupt:
+            say(f"stopped: {folder} has what there was until then; to play again, remove it")
+            raise
+        summary = play.summary()
+        sinks.close(summary)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    sheet = Sheet(scenario.section.name, "virtual time", True, scenario.plan.groups)
+    draw(play.metrics.lines, sheet, folder)
+    model = play.simulation.model()
+    write_state(folder / "model.safetensors", model, {"privacy": NO_PRIVACY})
+    privacy = scenario.plan.section.privacy
+    if privacy is not None:
+        say(
+            f"epsilon {play.epsilon:.3f} of {privacy.budget:g} (delta {privacy.delta:g}, "
+            f"{adjacency(scenario.plan)}), the most of all clients, had the noise been secret"
+        )
+    for note in summary["notes"]:
+        say(note)
+    say(NO_PRIVACY)
+    say(f"report: {folder}")
+    say(f"curves: {folder / CURVES}")
+    play.simulation.refuse_failed()
+    return folder
+
+
+@dataclass
+class Play:
+    """A scenario being played: who dropped out where, and a line for every version."""
+
+    scenario: Scenario
+    folder: Path
+    tell: Tell
+
+    def __post_init__(self) -> None:
+        scenario = self.scenario
+        self.metrics = Metrics(self.tell, True, REPEATABLE)
+        self._dropped: set[tuple[str, int]] = set()
+        self._gone: set[str] = set()
+        self._links = Links(scenario.delays, scenario.section.seed)
+        self._away = {name for name, stay in scenario.stays.items() if stay.comes}
+        self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
+        script = scenario.script()
+        holders = {name: scenario.settings(i) for i, name in enumerate(scenario.clients)}
+        with naming(f"{scenario.section.name}: settings", ConfigError):
+            trainers: dict[str, Trainer] = {
+                name: script.make(settings) for name, settings in holders.items()
+            }
+        look = Look.at(trainers[scenario.clients[0]])
+        with naming(scenario.section.name):
+            refuse_statistics(scenario.plan, look.schema, look.kinds)
+        self.judge = Judge(
+            scenario.plan,
+            script,
+            holders,
+            holders[scenario.clients[0]],
+            look,
+            lambda name: LocalTensors(self.folder / name).load(),
+            trainers,
+        )
+        self._score: Score | None = None
+        seed = UnsafeSeed(scenario.section.seed)
+        self.simulation = Simulation(
+            scenario.plan,
+            Cast(trainers, seed, self._cost),
+            self.folder,
+            Conditions(delay=self._delay, late=frozenset(self._away)),
+        )
+        for name, stay in scenario.stays.items():
+            if stay.comes:
+                self.simulation.loop.call_later(stay.comes, partial(self._come, name))
+            if stay.leaves is not None:
+                self.simulation.loop.call_later(stay.leaves, partial(self._leave, name))
+
+    def run(self, say: Say) -> None:
+        """Plays to the end."""
+
+        events = 0
+
+        def until() -> bool:
+            nonlocal events
+            events += 1
+            versions = self.simulation.versions()
+            if versions != self._seen or events % OFTEN == 0:
+                self.metrics.take(self.simulation.coordinator.telemetry)
+            if versions != self._seen:
+                self._evaluated()
+                self.metrics.settle()
+                say(self._publish(versions))
+                self._seen = versions
+            return self._over()
+
+        self.simulation.run(until)
+        self.metrics.take(self.simulation.coordinator.telemetry)
+        self._evaluated()
+        self.metrics.settle()
+
+    def _evaluated(self) -> None:
+        results = self.simulation.coordinator.federation.evaluations.newest
+        self.metrics.evaluated(results, self.scenario.plan.groups)
+
+    @property
+    def epsilon(self) -> float | None:
+        """The most that any client would have spent with secret noise; None without privacy."""
+        plan, ledger = self.scenario.plan, self.simulation.coordinator.federation.ledger
+        if plan.section.privacy is None:
+            return None
+        facts = {facts_of(ledger, name) for name in self.scenario.clients}
+        return max(spent(plan, each) for each in facts)
+
+    def summary(self) -> dict[str, Any]:
+        """What it came to, as plain values."""
+        tally, clients = self.metrics.tally, self.scenario.clients
+        federation = self.simulation.coordinator.federation
+        return {
+            "name": self.scenario.section.name,
+            "finished": federation.finished,
+            "failure": federation.failure,
+            "virtual_seconds": self.simulation.loop.now(),
+            "versions": self.simulation.versions(),
+            "score": asdict(self._score) if self._score is not None else None,
+            "notes": list(self.judge.notes),
+            "evaluations": [asdict(result) for result in federation.evaluations.newest],
+            "bytes_up": tally.total(UP),
+            "bytes_down": tally.total(DOWN),
+            "updates": {name: tally.updates_of(name) for name in clients},
+            "epsilon": self.epsilon,
+            "adjacency": adjacency(self.scenario.plan),
+            "unsafe": True,
+            "privacy": NO_PRIVACY,
+        }
+
+    def _over(self) -> bool:
+        if not self.simulation.coordinator.federation.finished:
+            return False
+        away = self._gone | self._away
+        here = [name for name in self.scenario.clients if name not in away]
+        return all(self.simulation.parties[name].halted.done() for name in here)
+
+    def _publish(self, versions: Mapping[str, int]) -> str:
+        """Lines for the groups that are further than before; in a word, what is new."""
+        simulation, now = self.simulation, self.simulation.loop.now()
+        fates, included = simulation.coordinator.federation.fates, 0
+        for group, version in versions.items():
+            if version == self._seen[group]:
+                continue
+            included = sum(
+                fate.outcome in ("included", "durable")
+                and (id.group, fate.version) == (group, version)
+                for id, fate in fates.items()
+            )
+            figures = {"clients": included, "gone": len(self._gone | self._away)}
+            self.metrics.publish(group, version, now, math.inf, figures)
+        wanted = {group: self.scenario.plan.versions(group) for group in versions}
+        score = ""
+        if not self.judge.note and min(versions.values()) >= 0:
+            result = self.judge.result(simulation.model())
+            if result is not None:
+                self._score = Score.of(result)
+                loss = {} if result.loss is None else {"loss": result.loss}
+                self.metrics.judged(versions, {**loss, **result.metrics})
+                score = f", {self._score.measure} {self._score.value:.3f}"
+        return (
+            f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "
+            f"{len(self._gone | self._away)} away, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"
+        )
+
+    # --- what goes wrong ----------------------------------------------------------
+
+    def _cost(self, name: str, task: Any) -> float:
+        """Virtual seconds of a client's task; a drop-out is planned here."""
+        aims = getattr(task, "aims", None)
+        if not aims:
+            return 0.0
+        version = int(aims[0].version)
+        delays, seed = self.scenario.delays, self.scenario.section.seed
+        seconds = float(task.work) * delays.train_seconds(seed, name, version)
+        if delays.drops(seed, name, version) and (name, version) not in self._dropped:
+            self._dropped.add((name, version))
+            loop, downtime = self.simulation.loop, self.scenario.section.downtime
+            loop.call_later(seconds / 2, lambda: self._drop(name))
+            loop.call_later(seconds / 2 + downtime, lambda: self._come_back(name))
+        return seconds
+
+    def _come(self, name: str) -> None:
+        self._away.discard(name)
+        self.simulation.start(name)
+
+    def _leave(self, name: str) -> None:
+        self._away.add(name)
+        self._gone.discard(name)
+        self._kill(name)
+
+    def _drop(self, name: str) -> None:
+        if name not in self._away and not self.simulation.parties[name].halted.done():
+            self._gone.add(name)
+            self._kill(name)
+
+    def _kill(self, name: str) -> None:
+        self.simulation.kill(name)
+        self._links.cut(name)
+
+    def _come_back(self, name: str) -> None:
+        if name in self._gone:
+            self._gone.discard(name)
+            self.simulation.start(name)
+
+    def _delay(self, sender: str, to: str, message: Any) -> float:
+        up = sender.startswith("client-")
+        client = sender if up else to
+        if not client.startswith("client-"):
+            return 0.0
+        return self._links.seconds(client, up, message, self.simulation.loop.now())

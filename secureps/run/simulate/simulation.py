@@ -1,0 +1,309 @@
+"""A whole federation in one process, on a loop and a network of its own.
+
+The machines, hands and executors are those of the real processes; only the transport,
+the clock and most stores are in memory. `kill`, `start` and `lose` do to a party what
+SIGKILL, a service manager and a dead disk do. What must not live here: scenarios and reports
+(`run.simulate.simulate`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.runner import make_member
+from secureps.client.site import Site
+from secureps.client.trainer import Trainer
+from secureps.crypto.cipher import Opening
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.identity import Identity, Role, certify, sign_roster
+from secureps.crypto.sampling import Seed
+from secureps.crypto.secret import Secret
+from secureps.crypto.suite import cipher
+from secureps.errors import InternalError, Refused, from_wire
+from secureps.messages.encoding import payload_digest
+from secureps.messages.run import ShardAddress
+from secureps.messages.schema import Schema
+from secureps.model.layout import GroupLayout
+from secureps.policy.plan import Plan
+from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.machine import COORDINATOR, Halt
+from secureps.roles.shard.shard import model_key
+from secureps.run.assemble import (
+    Founding,
+    HolderSecrets,
+    ShardSettings,
+    make_coordinator,
+    make_holder,
+    make_shard,
+)
+from secureps.run.party_names import holder_names, shard_names
+from secureps.service.environment import Environment, Stores
+from secureps.service.executor import Executor
+from secureps.service.loop import VirtualLoop
+from secureps.service.shard.worker import ShardWorker
+from secureps.store.journal import Journal, MemoryJournal
+from secureps.store.keyring import PublicKit
+from secureps.store.spool import MemorySpool, Spool
+from secureps.wire.transport import DelayOf, Faults, InProcessNetwork, no_delay
+
+
+@dataclass(frozen=True)
+class MemoryKit:
+    """A start-up kit that was never written: for one process that plays all parties."""
+
+    public: PublicKit
+    identities: Mapping[str, Identity]
+    secrets: Mapping[str, Secret]
+
+
+def memory_kit(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
+    """Fresh keys for every party of a plan."""
+    ca = Identity.generate()
+    shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
+    roles: dict[str, Role] = {COORDINATOR: "coordinator"}
+    roles |= dict.fromkeys(shards, "shard")
+    roles |= dict.fromkeys(holders, "holder")
+    roles |= dict.fromkeys(clients, "client")
+    identities = {name: Identity.generate() for name in roles}
+    secrets: dict[str, Secret] = {}
+    keys: dict[str, bytes] = {}
+    committee = cipher(plan.cipher_parameters).opening is Opening.COMMITTEE
+    for holder in holders:
+        make = _envelope_keys if committee else _bfv_keys
+        secrets[holder], keys[holder] = make()
+    certificates = [
+        certify(
+            ca,
+            name,
+            role,
+            identities[name].public.key,
+            payload_digest(keys[name]) if name in keys else b"",
+        )
+        for name, role in roles.items()
+    ]
+    roster = sign_roster(ca, certificates)
+    return MemoryKit(PublicKit(ca.public, roster, keys), identities, secrets)
+
+
+def _envelope_keys() -> tuple[Secret, bytes]:
+    secret = EnvelopeKey.from_os()
+    return secret, secret.public.key
+
+
+def _bfv_keys() -> tuple[Secret, bytes]:
+    from secureps.crypto.bfv_seal import generate
+
+    secret, public = generate()
+    return secret, public.to_bytes()
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who plays: a trainer for every client, by name, and the seed of their randomness."""
+
+    trainers: Mapping[str, Trainer]
+    seed: Seed
+    cost: Callable[[str, object], float] = lambda name, task: 0.0
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the network does, where payloads and journals are kept (default: memory), who is late.
+
+    `late` are clients that begin when somebody calls `Simulation.start`.
+    """
+
+    delay: DelayOf = no_delay
+    faults: Faults = field(default_factory=Faults)
+    journal: Callable[[str], Journal] = lambda name: MemoryJournal()
+    spool: Callable[[str], Spool] = lambda name: MemorySpool()
+    late: frozenset[str] = frozenset()
+
+
+class Simulation:
+    """A federation that plays in virtual time; files of shards and checkpoints in `folder`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        cast: Cast,
+        folder: Path,
+        conditions: Conditions | None = None,
+        initial: Schema | None = None,
+    ) -> None:
+        self.loop = VirtualLoop()
+        self.plan = plan
+        self.checkpoints = folder / "checkpoints"
+        self._cast = cast
+        self._folder = folder
+        self._conditions = conditions if conditions is not None else Conditions()
+        self._initial = initial
+        self._kit = memory_kit(plan, tuple(cast.trainers))
+        self.network = InProcessNetwork(self.loop, self._conditions.delay, self._conditions.faults)
+        self._stores: dict[str, Stores] = {}
+        self._seeds: dict[str, Seed] = {}
+        self.parties: dict[str, Executor] = {}
+        self._failed: set[str] = set()
+        shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
+        for name in (COORDINATOR, *shards, *holders, *cast.trainers):
+            if name not in self._conditions.late:
+                self.start(name)
+
+    # --- processes ----------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Starts a party, or starts it again from what it had journalled."""
+        executor = self._make(name)
+        self.parties[name] = executor
+        self._failed.discard(name)
+        executor.halted.add_done_callback(lambda done: self._ended(name, done))
+        if name == COORDINATOR or name.startswith("shard-"):
+            self.network.attach(name, executor)
+        executor.start()
+
+    def kill(self, name: str) -> None:
+        """The party is gone at once; what it journalled and stored stays."""
+        self.network.detach(name)
+        self.parties[name].stop()
+        self._failed.discard(name)
+
+    def lose(self, name: str, seed: Seed | None = None) -> None:
+        """The disk of a party that was killed is gone; it starts with empty stores.
+
+        A client's or shard's secret seed goes too: `seed` is its new one (None: the same again).
+        """
+        del self._stores[name]
+        if seed is not None:
+            self._seeds[name] = seed
+        shutil.rmtree(self._folder / name, ignore_errors=True)
+
+    def run(self, until: Callable[[], bool] | None = None) -> None:
+        """Plays until `until()`, or until the run is over and every client has heard of it.
+
+        Raises:
+            SecurepsError: whatever ended a party that should not have ended.
+            Refused: a server halted for a reason to complain of.
+            InternalError: nothing is left to happen, and `until()` is not true; where a client
+                left for a reason to complain of, its error instead.
+        """
+        if not self.loop.run(lambda: bool(self._failed) or (until or self._over)()):
+            self.refuse_failed()
+            self._refuse_left()
+            over = "after the end of the run, " if self.coordinator.federation.finished else ""
+            raise InternalError(f"the simulation stands still: {over}{self.reasons()}")
+        for name, executor in self.parties.items():
+            if executor.halted.done() and self._complains(name, executor.halted.result()):
+                raise Refused(executor.halted.result().reason)
+
+    def refuse_failed(self) -> None:
+        """Raises the error that the run is over with, if its plan does not foresee such an end."""
+        federation = self.coordinator.federation
+        if federation.finished and federation.failure:
+            raise from_wire(federation.failure, federation.finished, None)
+
+    def _refuse_left(self) -> None:
+        """Raises what the first client complained of that left; the others wait for it in vain."""
+        for name, executor in self.parties.items():
+            if executor.halted.done() and executor.halted.exception() is None:
+                halt = executor.halted.result()
+                if halt.error is not None:
+                    raise halt.error(f"{name}: {halt.reason}")
+
+    def _ended(self, name: str, halted: Future[Halt]) -> None:
+        """Heard of every party that ends: nobody looks at all of them after every event."""
+        if halted.exception() is not None or self._complains(name, halted.result()):
+            self._failed.add(name)
+
+    def _complains(self, name: str, halt: Halt) -> bool:
+        """Whether nothing can go on without this party; other clients can without one."""
+        return halt.error is not None and name not in self._cast.trainers
+
+    def _over(self) -> bool:
+        return bool(self.coordinator.federation.finished) and all(
+            name in self.parties and self.parties[name].halted.done()
+            for name in self._cast.trainers
+        )
+
+    # --- looking in ---------------------------------------------------------------
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The coordinator's machine, for reading."""
+        machine = self.parties[COORDINATOR].machine
+        assert isinstance(machine, Coordinator)
+        return machine
+
+    def reasons(self) -> str:
+        """What every group waits for."""
+        groups = self.coordinator.federation.groups.values()
+        return "; ".join(self.plan.headed(group.name, group.reason) for group in groups)
+
+    def versions(self) -> dict[str, int]:
+        """The committed version of every group of the model."""
+        groups = self.coordinator.federation.model_groups
+        return {group.name: group.version for group in groups}
+
+    def model(self) -> dict[str, NDArray[np.generic]]:
+        """The committed model, without local tensors, by name."""
+        federation = self.coordinator.federation
+        assert federation.pinned is not None
+        layout = self.plan.layout(federation.pinned.run.schema)
+        placement = federation.pinned.placement
+
+        def values(group: GroupLayout) -> NDArray[np.float32]:
+            version = federation.groups[group.name].version
+            parts = [
+                np.frombuffer(
+                    self._shard(owner).fetch(model_key(group.name, version, block)), dtype="<f4"
+                )
+                for block, owner in enumerate(placement.of(group.name).owners)
+            ]
+            return np.concatenate(parts).astype(np.float32)
+
+        return layout.assemble(values)
+
+    def _shard(self, name: str) -> ShardWorker:
+        hands = self.parties[name].hands
+        assert isinstance(hands, ShardWorker)
+        return hands
+
+    # --- making parties -----------------------------------------------------------
+
+    def _make(self, name: str) -> Executor:
+        stores = self._stores.get(name)
+        if stores is None:
+            journal, spool = self._conditions.journal(name), self._conditions.spool(name)
+            stores = self._stores[name] = Stores(journal, spool, self._folder / name)
+        around = Environment(self.network.transport(name), self.loop, lambda: 1.0)
+        public = self._kit.public
+        if name == COORDINATOR:
+            founding = Founding(self.plan, self._initial, payload_digest(name.encode()))
+            return make_coordinator(public, founding, self.checkpoints, stores, around)
+        if name.startswith("shard-"):
+            address = ShardAddress(name, "in-process", 1.0)
+            seed = self._seeds.get(name, self._cast.seed)
+            settings = ShardSettings(address, seed, self.checkpoints)
+            return make_shard(public, settings, stores, around)
+        identity = self._kit.identities[name]
+        if name in self._kit.secrets:
+            minimum = min(self.plan.bounds(group).minimum for group in self.plan.all_groups)
+            own = HolderSecrets(name, identity, self._kit.secrets[name], minimum)
+            return make_holder(public, own, stores, around)
+        holdings = Site(
+            name,
+            self._cast.trainers[name],
+            identity,
+            self._seeds.get(name, self._cast.seed),
+            public.holder_keys,
+            stores.folder,
+        )
+        return make_member(
+            public, holdings, stores, around, lambda task: self._cast.cost(name, task)
+        )

@@ -1,0 +1,131 @@
+"""`secureps status`: whom to ask, once or until the run is over, and what silence means.
+
+What must not live here: how a status is shown (`run.report.status_tables`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from secureps.errors import ConfigError, OperatorError, PeerError
+from secureps.messages.requests import Status
+from secureps.roles.machine import COORDINATOR
+from secureps.run.report.status_tables import show, show_fitting, show_json
+from secureps.run.status_client import StatusClient
+from secureps.run.up.folder import Origin, RunFolder
+from secureps.run.up.runs import PLAYED, standing
+
+EVERY = 2.0
+"""Seconds between two looks of a watch."""
+
+
+@dataclass(frozen=True)
+class StatusTarget:
+    """The coordinator at `server`, asked with `kit` as `name` (None: as an observer).
+
+    `folder` is that of a run of `up`, whose silence can be told.
+    """
+
+    kit: Path
+    name: str | None
+    server: str
+    folder: RunFolder | None = None
+
+    def why_silent(self) -> str:
+        """Why no answer will come any more; empty if one may, or nobody can tell."""
+        if self.folder is None or (told := standing(self.folder)) == PLAYED:
+            return ""
+        return told
+
+
+def find(run: Path | None, server: str | None, kit: Path | None, name: str | None) -> StatusTarget:
+    """Whom to ask, by what the command line says.
+
+    Raises:
+        ConfigError: too little or too much of it, or no run of `up`.
+    """
+    if run is not None:
+        if server is not None or kit is not None:
+            raise ConfigError("give RUN, the folder of a run of `up`, or --server and --kit")
+        folder = RunFolder(run.resolve())
+        Origin.read(folder)
+        return StatusTarget(folder.kit, name, folder.address(COORDINATOR) or "", folder)
+    if server is None or kit is None:
+        raise ConfigError("give --server and --kit, or RUN, the folder of a run of `up`")
+    return StatusTarget(kit, name, server)
+
+
+def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> None:
+    """Shows the status of a run, once or until it is over.
+
+    Raises:
+        OperatorError: nobody plays the run of this folder now, and it is not over.
+        PeerError: the coordinator does not answer.
+        KitError: nobody can ask with this kit.
+    """
+    why = whom.why_silent()
+    if whom.folder is not None and why:
+        _tell_over(whom.folder, why, as_json, console)
+        return
+    if not whom.server:
+        raise OperatorError(f"{whom.folder and whom.folder.root}: its coordinator is being started")
+    observer = StatusClient(whom.kit, whom.name, whom.server)
+    try:
+        if again:
+            fitting = show_fitting if console.is_terminal else show
+            watch(observer.status, show_json if as_json else fitting, console, whom.why_silent)
+        else:
+            (show_json if as_json else show)(observer.status(), console)
+    finally:
+        observer.close()
+
+
+def watch(
+    ask: Callable[[], Status],
+    show: Callable[[Status, Console], None],
+    console: Console,
+    why_silent: Callable[[], str] = lambda: "",
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Shows one status after another until the run is over; who is away may come back.
+
+    Args:
+        ask: for the next one; raises PeerError when there is no answer.
+        why_silent: as `StatusTarget.why_silent`.
+        pause: between two, for EVERY seconds.
+    """
+    last: Status | None = None
+    since = ""
+    while True:
+        try:
+            last, since, said = ask(), "", ""
+            over = last.finished
+        except PeerError as error:
+            since, over = since or time.strftime("%H:%M:%S"), why_silent()
+            said = over or f"no answer since {since}: {error}; this goes on asking, Ctrl-C ends it"
+        if console.is_terminal:
+            console.clear()
+        if last is not None and (console.is_terminal or not said):
+            show(last, console)
+        if said:
+            console.print(Text(said, "yellow"), soft_wrap=True)
+        if over:
+            return
+        pause(EVERY)
+
+
+def _tell_over(folder: RunFolder, why: str, as_json: bool, console: Console) -> None:
+    over = folder.summary.exists()
+    if as_json:
+        text = json.dumps({"finished": why if over else "", "stopped": "" if over else why})
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        return
+    text = f"this run is over: {why}; its model is {folder.model}" if over else why
+    console.print(Text(text), soft_wrap=True)

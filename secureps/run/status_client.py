@@ -1,0 +1,106 @@
+"""Looks at a run from outside: its status and its published model. Changes nothing."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.crypto.identity import Identity
+from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
+from secureps.messages.encoding import payload_digest
+from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welcome
+from secureps.model.layout import GroupLayout
+from secureps.policy.plan import Plan
+from secureps.roles.machine import COORDINATOR
+from secureps.store.keyring import find_observer, load_private
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.client import GrpcTransport
+
+TIMEOUT = 10.0
+"""Seconds that an answer may take."""
+
+Model = tuple[dict[str, int], dict[str, NDArray[Any]]]
+
+
+class StatusClient:
+    """One who is on the roster and only looks.
+
+    Args:
+        kit: start-up kit with `name`'s identity.
+        name: whose identity to use; None: that of an observer, whose kit it is.
+        server: HOST:PORT of the coordinator.
+    """
+
+    def __init__(self, kit: Path, name: str | None, server: str) -> None:
+        name = find_observer(kit) if name is None else name
+        identity: Identity = load_private(kit, name)
+        self._transport = GrpcTransport(
+            name,
+            lambda request: identity.sign(REQUEST_DOMAIN, request),
+            {COORDINATOR: server},
+            TIMEOUT,
+        )
+        self._welcome: Welcome | None = None
+
+    def status(self) -> Status:
+        """How the run stands; Unreachable if the coordinator does not answer."""
+        reply = self._ask(COORDINATOR, AskStatus())
+        assert isinstance(reply, Status)
+        return reply
+
+    def model(self) -> Model | None:
+        """(version of every group, tensors by name), or None when nothing is published yet.
+
+        Tensors that the plan keeps local are not in it.
+        """
+        try:
+            welcome = self._run()
+            status = self.status()
+            versions = {group.name: group.version for group in status.groups}
+            if min(versions.values()) < 0:
+                return None
+            for shard in status.shards:
+                self._transport.locate(shard.name, shard.advertise)
+            return versions, self._pull(welcome, versions)
+        except (NotReady, WrongVersion, Unreachable):
+            return None
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._transport.close()
+
+    def _run(self) -> Welcome:
+        if self._welcome is None:
+            reply = self._ask(COORDINATOR, AskRun())
+            assert isinstance(reply, Welcome)
+            self._welcome = reply
+            self._transport.belong(reply.run.id)
+        return self._welcome
+
+    def _pull(self, welcome: Welcome, versions: dict[str, int]) -> dict[str, NDArray[Any]]:
+        layout = Plan.from_text(welcome.run.plan).layout(welcome.run.schema)
+
+        def values(group: GroupLayout) -> NDArray[np.float32]:
+            asked = [
+                self._transport.call(
+                    owner, GetBlock(welcome.run.id, group.name, versions[group.name], block)
+                )
+                for block, owner in enumerate(welcome.placement.of(group.name).owners)
+            ]
+            return np.concatenate([_values(future) for future in asked])
+
+        return layout.assemble(values)
+
+    def _ask(self, to: str, message: Any) -> Any:
+        return self._transport.call(to, message).result()
+
+
+def _values(future: Future[Any]) -> NDArray[np.float32]:
+    reply = future.result()
+    if payload_digest(reply.payload) != reply.digest:
+        raise SecurepsError("a shard served a block that does not have its digest")
+    return np.frombuffer(reply.payload, dtype="<f4").astype(np.float32)

@@ -1,0 +1,1 @@
+"""`secureps study`: rules compared over several seeds."""

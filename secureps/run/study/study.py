@@ -1,0 +1,315 @@
+"""`secureps study`: rules compared by the virtual time to a target, over several seeds.
+
+    OUT/study.json     what is compared: a folder goes on with the same study alone
+    OUT/trials/        what each trial came to, written when it ends
+    OUT/report.json    a row per rule, and all that was tuned
+    OUT/table.md       the rows
+    OUT/study.png      scores over virtual time
+
+Tuning is the same for every rule: all its candidates under one seed, one after another, each
+given up once it is later than the best before it; then the soonest under seeds that tuning has
+not seen. What must not live here: playing (`run.study.trial`), adding up (`run.study.results`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from secureps.config.plan import AsyncSection
+from secureps.config.scenario import StudySection, VariantSection
+from secureps.errors import ConfigError, RuleFailed, TooFew, naming
+from secureps.run.report.plots import draw_study
+from secureps.run.run_lock import STUDY, new_folder
+from secureps.run.simulate.simulate import Scenario, load_scenario
+from secureps.run.study.results import StudyResults, markdown, table
+from secureps.run.study.trial import (
+    PLAIN,
+    Candidate,
+    Comparison,
+    Likeness,
+    Outcome,
+    Point,
+    Trial,
+    altered,
+    play,
+    section_of,
+)
+from secureps.run.warm import warm_for
+from secureps.wording import meant
+
+Job = Trial | Comparison
+Result = Outcome | Likeness
+Course = Generator[Job, Result, None]
+
+
+def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
+    """Plays what is not played yet, and writes the report.
+
+    Args:
+        path: a scenario with a study.
+        out: the report's folder (default: runs/NAME-study); one of the same study goes on.
+        workers: trials that are played at once.
+
+    Returns:
+        the report's folder.
+
+    Raises:
+        ConfigError, PlanRefused: the study is not right, the folder has another one, or a trial's
+            process was killed.
+        RuleFailed, TooFew: a trial could not be played to its end; nothing is kept of it.
+        KeyboardInterrupt: after Ctrl-C; trials that were being played have ended, and are kept.
+    """
+    scenario = load_scenario(path)
+    own = section_of(scenario)
+    with naming(path, ConfigError):
+        _refuse_unsound(scenario, own)
+    _tell_founding(scenario, own, console)
+    folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
+    _claim(folder, scenario)
+    findings = StudyResults(own)
+    courses = {each.name: _course(own, each, _sealed(scenario, own, each)) for each in own.variant}
+    total = sum(_jobs(scenario, own, each) for each in own.variant)
+    kernels: Path | None = None
+    for each in own.variant:
+        if scenario.delays.bandwidth is not None or _sealed(scenario, own, each):
+            kernels = warm_for(scenario.plans[each.name], console.print) or kernels
+    desk = _Desk(path, folder, findings, total, console)
+    desk.run(courses, workers, kernels)
+    rows = findings.rows()
+    report = {"study": own.model_dump(mode="json"), "rows": [asdict(row) for row in rows]}
+    report["tuned"] = findings.tuned()
+    _write(folder / "report.json", report)
+    (folder / "table.md").write_text(markdown(own, rows))
+    draw_study(findings.curves(), scenario.section.name, own.measure, own.target, folder)
+    console.print(table(own, rows))
+    console.print(f"{findings.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
+    return folder
+
+
+def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
+    names = [variant.name for variant in own.variant]
+    if len(set(names)) < len(names):
+        raise ConfigError("study.variant: two have the same name")
+    if own.baseline not in names:
+        raise ConfigError(
+            f"study.baseline: no variant {own.baseline!r}; {meant(own.baseline, names)}"
+        )
+    if twice := [seed for seed, count in Counter(own.seeds).items() if count > 1]:
+        raise ConfigError(f"study.seeds: {twice[0]} is there twice, and would count twice")
+    if own.tuning in own.seeds:
+        raise ConfigError(f"study.tuning: seed {own.tuning} would be tuned on and judged on")
+    if own.sealed and scenario.delays.bandwidth is not None:
+        raise ConfigError(
+            "study.sealed: where bytes take time (delays.bandwidth) a cipher changes when things "
+            "happen; trials are played under the plan's own, so set it to 0"
+        )
+    for variant in own.variant:
+        for candidate in _candidates(variant):
+            with naming(f"study.variant {candidate.name}"):
+                sealed = _sealed(scenario, own, variant) or None
+                plan = altered(scenario, candidate, 1, sealed)
+            start = max(plan.bounds(group).start for group in plan.groups)
+            if scenario.section.clients < start:
+                raise ConfigError(
+                    f"study.variant {variant.name}: {scenario.section.clients} clients play, the "
+                    f"rule waits for {start}"
+                )
+
+
+def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> None:
+    """What became of the ServerApp's settings, each line once; every trial runs it under its seed.
+
+    Raises:
+        ConfigError, PlanRefused: it asks a plan for what cannot be had.
+    """
+    told = dict[str, None]()
+    for plan in scenario.plans.values():
+        founding = scenario.founding(plan, own.tuning)
+        told |= dict.fromkeys(() if founding is None else founding.notes)
+    for note in told:
+        console.print(note, soft_wrap=True, highlight=False, markup=False)
+
+
+def _sealed(scenario: Scenario, own: StudySection, variant: VariantSection) -> bool:
+    """Whether it is compared with its encrypted self: not if nothing encrypts, or it may not be."""
+    section = scenario.plans[variant.name].section
+    rules = variant.rules or [group.rule for group in section.group]
+    alone = any(isinstance(rule, AsyncSection) for rule in rules)
+    return own.sealed > 0 and section.cipher.name != PLAIN and not alone
+
+
+def _jobs(scenario: Scenario, own: StudySection, variant: VariantSection) -> int:
+    tried = list(_candidates(variant))
+    return (len(tried) > 1) * len(tried) + len(own.seeds) + _sealed(scenario, own, variant)
+
+
+def _course(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
+    """The jobs of a variant, one after another; each is told the last one's result."""
+    limit, best = own.seconds, (math.inf, math.inf)
+    chosen, *others = candidates = tuple(_candidates(variant))
+    for candidate in candidates if others else ():
+        outcome = yield Trial(candidate, own.tuning, limit)
+        assert isinstance(outcome, Outcome)
+        reached = math.inf if outcome.reached is None else outcome.reached
+        if (reached, -outcome.best) < best:
+            chosen, best = candidate, (reached, -outcome.best)
+        limit = min(limit, reached)
+    for seed in own.seeds:
+        yield Trial(chosen, seed, own.seconds)
+    if sealed:
+        yield Comparison(chosen, own.tuning)
+
+
+def _candidates(variant: VariantSection) -> Iterator[Candidate]:
+    for rule in range(len(variant.rules)) or (None,):
+        for deadline in variant.deadlines or (None,):
+            for rate in variant.rates or (None,):
+                yield Candidate(variant.name, rule, deadline, rate)
+
+
+class _Desk:
+    """Hands jobs to workers, keeps what they come to, and says how far it is."""
+
+    def __init__(
+        self, path: Path, folder: Path, findings: StudyResults, total: int, console: Console
+    ) -> None:
+        self._path = path
+        self._trials = folder / "trials"
+        self._findings = findings
+        self._total = total
+        self._console = console
+        self._count = 0
+
+    def run(self, courses: Mapping[str, Course], workers: int, kernels: Path | None) -> None:
+        """All courses to their ends, at most one job of each at a time.
+
+        `kernels` is where workers find those of rlwe; None if they need none.
+        """
+        context = get_context("spawn")  # a fork would copy torch's threads
+        ready: list[tuple[Course, Result | None]] = [(each, None) for each in courses.values()]
+        running: dict[Future[Result], tuple[Course, Job]] = {}
+        with ProcessPoolExecutor(workers, context, _begin, (kernels,)) as pool:
+            try:
+                while ready or running:
+                    while ready and len(running) < workers:
+                        course, last = ready.pop(0)
+                        job = self._next(course, last)
+                        if job is not None:
+                            running[pool.submit(play, self._path, job)] = course, job
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        course, job = running.pop(future)
+                        ready.append((course, self._keep(job, _result(job, future))))
+            except BrokenProcessPool as error:
+                raise ConfigError(
+                    "a process that played a trial was killed, or had no memory left: what has "
+                    "ended is kept, and the same command goes on; --workers 1 needs less"
+                ) from error
+            except (KeyboardInterrupt, RuleFailed, TooFew):
+                if running:
+                    self._console.print("lets the trials end that are being played")
+                for future, (_, job) in running.items():
+                    with suppress(RuleFailed, TooFew):
+                        self._keep(job, future.result())
+                self._console.print("stopped; the same command goes on with it")
+                raise
+
+    def _next(self, course: Course, last: Result | None) -> Job | None:
+        """The next job that no earlier play of the study has done; None at the end."""
+        try:
+            job = next(course) if last is None else course.send(last)
+            while (known := _read(self._trials / f"{job.name}.json", job)) is not None:
+                self._take(job, known, "known")
+                job = course.send(known)
+        except StopIteration:
+            return None
+        return job
+
+    def _keep(self, job: Job, result: Result) -> Result:
+        _write(self._trials / f"{job.name}.json", asdict(result))
+        self._take(job, result, f"{result.cpu:.0f} s of CPU")
+        return result
+
+    def _take(self, job: Job, result: Result, note: str) -> None:
+        self._count += 1
+        text = self._findings.take(job, result)
+        line = f"[{self._count}/{self._total}] {job.name}: {text} ({note})"
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _result(job: Job, future: Future[Result]) -> Result:
+    """What a job came to; a run that failed came to nothing, and its variant is named."""
+    try:
+        return future.result()
+    except (RuleFailed, TooFew) as error:
+        raise type(error)(f"variant {job.candidate.variant}: {error}") from None
+
+
+def _begin(kernels: Path | None) -> None:
+    """A worker ends its trial whatever key is pressed; who handed it out decides what is next."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if kernels is not None:
+        from secureps.crypto.compiled import keep_in
+
+        keep_in(kernels)
+
+
+# --- the folder -------------------------------------------------------------------
+
+
+def _claim(folder: Path, scenario: Scenario) -> None:
+    settings = {
+        "scenario": scenario.section.model_dump(mode="json"),
+        "plans": {
+            name: plan.section.model_dump(mode="json", exclude={"federation"})
+            for name, plan in scenario.plans.items()
+        },
+    }
+    path = folder / STUDY
+    if not path.exists():
+        new_folder(folder)
+        _write(path, settings)
+    else:
+        with _readable(path, "remove the folder or give another --out"):
+            if json.loads(path.read_text()) != settings:
+                raise ConfigError(f"{folder} holds another study; remove it or give another --out")
+    (folder / "trials").mkdir(exist_ok=True)
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    beside = path.with_suffix(".new")  # so that nobody reads half a file
+    beside.write_text(json.dumps(record, indent=1) + "\n")
+    beside.replace(path)
+
+
+def _read(path: Path, job: Job) -> Result | None:
+    if not path.exists():
+        return None
+    with _readable(path, "remove it, and that trial is played again"):
+        record = json.loads(path.read_text())
+        if isinstance(job, Comparison):
+            return Likeness(**record)
+        points = tuple(Point(**point) for point in record.pop("points"))
+        return Outcome(points=points, **record)
+
+
+@contextmanager
+def _readable(path: Path, advice: str) -> Iterator[None]:
+    """ConfigError: the file is not what a study wrote."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}; {advice}") from None

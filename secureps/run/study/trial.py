@@ -1,0 +1,290 @@
+"""One trial of a study: a scenario under one rule, until its model is good enough.
+
+Trials are played in the clear: under a cipher they come to the same models at the same virtual
+times, which a `Comparison` checks on the first versions. Not so where bytes take time: then the
+plan's own cipher is played. What must not live here: which trials there are (`run.study.study`),
+and what they come to together (`run.study.results`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.config.plan import CipherSection, GroupSection, RuleSection
+from secureps.config.scenario import StudySection, VariantSection
+from secureps.errors import ConfigError
+from secureps.policy.plan import Plan
+from secureps.run.simulate.simulate import Play, Scenario, load_scenario
+
+PLAIN = "plain"
+
+ENDLESS = 1 << 30
+"""Versions of a plan that the target ends, or the clock."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The newest model, judged at a time of the virtual clock.
+
+    Args:
+        seconds: since the first model was there: who had to send it is drawn, and rules have no
+            part in it.
+        version: of the group that has made most.
+    """
+
+    seconds: float
+    score: float
+    version: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A choice for a variant; None: as its plan has it.
+
+    Args:
+        rule: index into the variant's.
+        deadline: of all groups' rules, in seconds.
+        rate: the server's learning rate, of all groups.
+    """
+
+    variant: str
+    rule: int | None = None
+    deadline: float | None = None
+    rate: float | None = None
+
+    @property
+    def name(self) -> str:
+        """In words, which also name a file."""
+        parts = (
+            self.variant,
+            None if self.rule is None else str(self.rule + 1),
+            None if self.deadline is None else f"within-{self.deadline:g}",
+            None if self.rate is None else f"{self.rate:g}",
+        )
+        return "-".join(part for part in parts if part is not None)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate under a seed; given up after `limit` virtual seconds without the target."""
+
+    candidate: Candidate
+    seed: int
+    limit: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.candidate.name}-seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial came to.
+
+    Args:
+        reached: virtual seconds to the target; None if it was not reached.
+        points: all judgements; cpu: seconds that this machine spent.
+    """
+
+    reached: float | None
+    points: tuple[Point, ...]
+    cpu: float
+
+    @property
+    def versions(self) -> int:
+        """How many were made to the target, or to the end."""
+        until = [p for p in self.points if self.reached is None or p.seconds <= self.reached]
+        return until[-1].version if until else 0
+
+    @property
+    def best(self) -> float:
+        """The best score that was seen."""
+        return max((point.score for point in self.points), default=0.0)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate's first versions in the clear and under the plan's own cipher."""
+
+    candidate: Candidate
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.candidate.name}-sealed"
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Whether a comparison found the same: every bit of the model, and the virtual time."""
+
+    model: bool
+    seconds: bool
+    versions: int
+    cpu: float
+
+
+def crossed(points: Sequence[Point], target: float, hold: int) -> float | None:
+    """The first time from which `hold` scores in a row are at least `target`."""
+    streak = 0
+    for index, point in enumerate(points):
+        streak = streak + 1 if point.score >= target else 0
+        if streak == hold:
+            return points[index - hold + 1].seconds
+    return None
+
+
+def section_of(scenario: Scenario) -> StudySection:
+    """The scenario's study; ConfigError if it has none."""
+    if scenario.section.study is None:
+        raise ConfigError(f"{scenario.section.name} has no section [study]: nothing is compared")
+    return scenario.section.study
+
+
+def altered(
+    scenario: Scenario, candidate: Candidate, versions: int, sealed: bool | None = None
+) -> Plan:
+    """The plan of a candidate.
+
+    Args:
+        sealed: under the plan's cipher; else in the clear (default: as trials are).
+    Raises:
+        PlanRefused: such a plan is unsound.
+    """
+    study, plan = section_of(scenario), scenario.plans[candidate.variant]
+    rule, own = rule_of(study, candidate), plan.section.cipher
+    groups = tuple(_group(group, rule, candidate) for group in plan.section.group)
+    if sealed is None:
+        sealed = scenario.delays.bandwidth is not None
+    update = {
+        "group": groups,
+        "versions": versions,
+        "checkpoint_every": versions,
+        "cipher": own if sealed else CipherSection(name=PLAIN, capacity=own.capacity),
+    }
+    return Plan(plan.section.model_copy(update=update), plan.initial_digest)
+
+
+def _group(group: GroupSection, rule: RuleSection | None, candidate: Candidate) -> GroupSection:
+    rule = group.rule if rule is None else rule
+    if candidate.deadline is not None:
+        rule = rule.model_copy(update={"deadline": candidate.deadline})
+    update: dict[str, object] = {"rule": rule, "versions": None}
+    if candidate.rate is not None:
+        update["optimizer"] = group.optimizer.model_copy(update={"learning_rate": candidate.rate})
+    return group.model_copy(update=update)
+
+
+def play(path: Path, job: Trial | Comparison) -> Outcome | Likeness:
+    """Plays it; in any process."""
+    scenario, began = _loaded(path), time.process_time()
+    done = _try(scenario, job) if isinstance(job, Trial) else _compare(scenario, job)
+    return replace(done, cpu=round(time.process_time() - began, 2))
+
+
+@cache
+def _loaded(path: Path) -> Scenario:
+    return load_scenario(path)
+
+
+def variant_of(study: StudySection, candidate: Candidate) -> VariantSection:
+    """The variant of a candidate."""
+    return next(each for each in study.variant if each.name == candidate.variant)
+
+
+def rule_of(study: StudySection, candidate: Candidate) -> RuleSection | None:
+    """The rule of a candidate; None: its plan's."""
+    if candidate.rule is None:
+        return None
+    return variant_of(study, candidate).rules[candidate.rule]
+
+
+def _founded(scenario: Scenario, job: Trial | Comparison, folder: str) -> Scenario:
+    """The scenario with what a ServerApp decides of the candidate's plan, under the job's seed."""
+    variant = job.candidate.variant
+    founding = scenario.founding(scenario.plans[variant], job.seed)
+    if founding is None:
+        return scenario
+    plan = founding.write(Path(folder))
+    return replace(scenario, plans={**scenario.plans, variant: plan})
+
+
+def _cast(scenario: Scenario, plan: Plan, seed: int, folder: str) -> Play:
+    section = scenario.section.model_copy(update={"seed": seed})
+    return Play(replace(scenario, section=section, plan=plan), Path(folder), lambda line: None)
+
+
+def _try(scenario: Scenario, trial: Trial) -> Outcome:
+    study = section_of(scenario)
+    with TemporaryDirectory() as folder:
+        plan = altered(_founded(scenario, trial, folder), trial.candidate, ENDLESS)
+        points = _judged(_cast(scenario, plan, trial.seed, folder), study, trial)
+    return Outcome(crossed(points, study.target, study.hold), tuple(points), 0.0)
+
+
+def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
+    """Plays until the target is held, or until it can no longer be reached before the limit."""
+    simulation, own = played.simulation, played.judge
+    if own.note:
+        raise ConfigError(f"a study needs a script with make_evaluator(settings): {own.note}")
+    loop, points = simulation.loop, list[Point]()
+    seen, began = dict[str, int](), list[float]()
+    over = [False]
+
+    def judge() -> None:
+        now, versions = loop.now() - began[0], simulation.versions()
+        if versions == seen:
+            points.append(replace(points[-1], seconds=now))
+        else:
+            seen.update(versions)
+            scores = own.evaluate(simulation.model()).metrics
+            if study.measure not in scores:
+                known = ", ".join(scores)
+                raise ConfigError(f"study.measure: no {study.measure!r}; the script has {known}")
+            points.append(Point(now, scores[study.measure], max(versions.values())))
+        held = crossed(points, study.target, study.hold) is not None
+        hopeful = points[-1].score >= study.target
+        over[0] = held or (now >= trial.limit and not hopeful)
+        loop.call_later(study.every, judge)
+
+    def done() -> bool:
+        simulation.refuse_failed()
+        if not began and min(simulation.versions().values()) >= 0:
+            began.append(loop.now())
+            loop.call_later(0.0, judge)
+        return over[0]
+
+    simulation.run(done)
+    return points
+
+
+def _compare(scenario: Scenario, job: Comparison) -> Likeness:
+    study = section_of(scenario)
+    with TemporaryDirectory() as folder:
+        scenario = _founded(scenario, job, folder)
+        (model, seconds), (clear, clear_seconds) = (
+            _first_versions(
+                scenario, altered(scenario, job.candidate, study.sealed, sealed), job.seed
+            )
+            for sealed in (True, False)
+        )
+    same = all(model[name].tobytes() == clear[name].tobytes() for name in model)
+    return Likeness(same, seconds == clear_seconds, study.sealed, 0.0)
+
+
+def _first_versions(
+    scenario: Scenario, plan: Plan, seed: int
+) -> tuple[dict[str, NDArray[np.generic]], float]:
+    with TemporaryDirectory() as folder:
+        simulation = _cast(scenario, plan, seed, folder).simulation
+        wanted = plan.section.versions
+        simulation.run(lambda: min(simulation.versions().values()) >= wanted)
+        return simulation.model(), simulation.loop.now()

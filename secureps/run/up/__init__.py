@@ -1,0 +1,1 @@
+"""`secureps up`: a whole federation of processes on this machine."""

@@ -1,0 +1,66 @@
+"""What clients of one machine say on their own terminals, which `up` repeats once.
+
+A clip or a range that cuts most of an update off is told by its client alone, for no noise covers
+it. Under `up` all clients are one user's, whose terminal this is: so the first such line is
+repeated, with the client's name. What must not live here: what is a cut (`client.clipping`), and
+anything that would leave this machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from secureps.tracebacks import TEXT_LIMIT
+
+MOST_LEFT = 50.0
+"""Percent of an update: what leaves more of it is no reason to look."""
+
+PIECE = 1 << 16
+"""Bytes of a log that are read at a time."""
+
+_KINDS = {
+    "clip": re.compile(r"update norm \S+, clip \S+: cut to (?P<left>\d+(\.\d+)?(e[+-]?\d+)?) %"),
+    "range": re.compile(r"\S+ of the update's \S+ values are beyond range \S+: cut to it.*"),
+}
+
+
+class ClientWarnings:
+    """Follows the logs of clients; tells the first far cut of each kind, and no second.
+
+    Args:
+        logs: the folder; that of client NAME is NAME.log.
+    """
+
+    def __init__(self, logs: Path, clients: Iterable[str]) -> None:
+        self._logs = logs
+        self._read = dict.fromkeys(clients, 0)
+        self._left = dict(_KINDS)
+
+    def news(self) -> Iterator[str]:
+        """A line for each kind that was not told before."""
+        for client in self._read if self._left else ():
+            for line in self._lines(client):
+                yield from self._told(client, line)
+
+    def _lines(self, client: str) -> list[str]:
+        """Whole lines that came since the last look."""
+        try:
+            with (self._logs / f"{client}.log").open("rb") as file:
+                file.seek(self._read[client])
+                piece = file.read(PIECE)
+        except OSError:
+            return []
+        end = piece.rfind(b"\n") + 1
+        self._read[client] += end or len(piece) * (len(piece) == PIECE)
+        return piece[:end].decode(errors="replace").splitlines()
+
+    def _told(self, client: str, line: str) -> Iterator[str]:
+        for kind, pattern in list(self._left.items()):
+            found = pattern.search(line)
+            if found is None or float(found.groupdict().get("left", 0)) > MOST_LEFT:
+                continue
+            del self._left[kind]
+            said = line[line.find(f"{client}: ") + len(client) + 2 :][:TEXT_LIMIT]
+            yield f"{client} says: {said} (its log has every such line, this is said once)"

@@ -1,0 +1,228 @@
+"""The folder of a run that one machine plays alone: kit, configuration files, and what is where.
+
+    RUN/plan.toml            a copy of the plan: what the coordinator reads
+    RUN/origin.json          where the plan came from, and what else the run was started with
+    RUN/lock                 held by whoever plays the run
+    RUN/kit/                 the CA and every party's keys
+    RUN/config/NAME.toml     what `secureps serve` reads
+    RUN/state/NAME/          a party's journal and payloads
+    RUN/logs/NAME.log        its stdout and stderr
+    RUN/checkpoints/         written by coordinator and shards
+    RUN/report/              metrics.jsonl, summary.json at the end, sofar.json until then
+
+What must not live here: processes (`run.up.up`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from secureps.errors import ConfigError, OperatorError
+from secureps.policy.plan import Plan
+from secureps.policy.rules.rule import named
+from secureps.roles.machine import COORDINATOR
+from secureps.run.party_names import OBSERVER, client_names, holder_names, shard_names
+from secureps.run.run_lock import ORIGIN, new_folder
+from secureps.store.keyring import create_kit, issue
+
+LISTEN = "127.0.0.1:0"
+"""Loopback, any free port: all parties are on this machine."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where everything of a run lies; all paths are absolute."""
+
+    root: Path
+
+    @property
+    def kit(self) -> Path:
+        return self.root / "kit"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.toml"
+
+    @property
+    def summary(self) -> Path:
+        """There once the run is over."""
+        return self.report / "summary.json"
+
+    @property
+    def failed(self) -> Path:
+        """Why a play of the run ended with an error, until it is played again."""
+        return self.report / "failed.txt"
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model.safetensors"
+
+    @property
+    def best(self) -> Path:
+        """The best version by the federation's own evaluation, if the plan says what is best."""
+        return self.root / "best.safetensors"
+
+    def state(self, name: str) -> Path:
+        return self.root / "state" / name
+
+    def config(self, name: str) -> Path:
+        return self.root / "config" / f"{name}.toml"
+
+    def address(self, name: str) -> str | None:
+        """Where a server listens; None until it does."""
+        try:
+            return (self.state(name) / "address").read_text().strip() or None
+        except FileNotFoundError:
+            return None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run was started with: what its copy of the plan does not say.
+
+    Args:
+        plan: the file; paths in it are relative to its folder.
+        directory: of work; paths in a script's settings are relative to it.
+        began: seconds since 1970.
+    """
+
+    plan: Path
+    directory: Path
+    unsafe_seed: int | None
+    began: float
+
+    @classmethod
+    def of(cls, plan: Path, unsafe_seed: int | None) -> Origin:
+        """Of a run that begins now."""
+        return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time())
+
+    def write(self, folder: RunFolder) -> None:
+        record = asdict(self) | {"plan": str(self.plan), "directory": str(self.directory)}
+        replace_text(folder.root / ORIGIN, json.dumps(record, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Origin:
+        """Raises ConfigError: no folder that `up` has finished making."""
+        path = folder.root / ORIGIN
+        try:
+            record = json.loads(path.read_text())
+            plan, directory = Path(record["plan"]), Path(record["directory"])
+            return cls(plan, directory, record["unsafe_seed"], float(record["began"]))
+        except FileNotFoundError:
+            text = f"{folder.root}: no run of `secureps up`: no origin.json; {_runs(folder.root)}"
+            raise ConfigError(text) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def _runs(meant: Path) -> str:
+    """Which runs there are beside a folder that is none, and in runs/: the newest first."""
+    found = {*meant.parent.glob(f"*/{ORIGIN}"), *Path("runs").resolve().glob(f"*/{ORIGIN}")}
+    newest = sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True)
+    runs = [os.path.relpath(path.parent) for path in newest]
+    return f"there are {named(runs)}" if runs else "there is none beside it, and none in runs"
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a file that is whole at any moment."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(text)
+    os.replace(fresh, path)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who plays, by name."""
+
+    shards: tuple[str, ...]
+    holders: tuple[str, ...]
+    clients: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, clients: int) -> Cast:
+        return cls(
+            shard_names(plan.section.shards), holder_names(plan.holders), client_names(clients)
+        )
+
+
+def default_root(plan: Plan) -> Path:
+    """runs/NAME-YYYYMMDD-HHMMSS under the working directory."""
+    return Path("runs") / f"{plan.section.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolder:
+    """Makes the folder, with a kit for everybody.
+
+    Raises:
+        ConfigError: the folder holds something.
+        KitError, OperatorError: the disk refuses.
+    """
+    folder = RunFolder(root.resolve())
+    new_folder(root)
+    try:
+        shutil.copyfile(plan_file, folder.plan)
+        folder.report.mkdir()
+    except OSError as error:
+        raise OperatorError(f"{root}: cannot make the run's folder: {error}") from None
+    create_kit(folder.kit, plan.cipher_parameters)
+    issue(folder.kit, "coordinator", COORDINATOR)
+    issue(folder.kit, "observer", OBSERVER)
+    for shard in cast.shards:
+        issue(folder.kit, "shard", shard)
+    for holder in cast.holders:
+        issue(folder.kit, "holder", holder)
+    for client in cast.clients:
+        issue(folder.kit, "client", client)
+    return folder
+
+
+def write_coordinator(folder: RunFolder, base: Path) -> None:
+    """The coordinator's configuration; the plan's own paths are relative to `base`."""
+    paths = {"plan": str(folder.plan), "plan_base": str(base.resolve())}
+    _write(folder, COORDINATOR, {"listen": LISTEN, **paths, "checkpoints": str(folder.checkpoints)})
+
+
+INSECURE = {"insecure_for_tests": True}
+"""Whoever gave `up` a seed has said so."""
+
+
+def write_servers(
+    folder: RunFolder, plan: Plan, cast: Cast, coordinator: str, unsafe_seed: int | None
+) -> None:
+    """The configuration of shards and key holders, who dial the coordinator at HOST:PORT."""
+    minimum = min(plan.bounds(group).minimum for group in plan.all_groups)
+    for shard in cast.shards:
+        own = {"listen": LISTEN, "coordinator": coordinator, "checkpoints": str(folder.checkpoints)}
+        repeated = {} if unsafe_seed is None else {"unsafe_seed": unsafe_seed, **INSECURE}
+        _write(folder, shard, {**own, **repeated})
+    for holder in cast.holders:
+        _write(folder, holder, {"coordinator": coordinator, "minimum": minimum})
+
+
+def _write(folder: RunFolder, name: str, own: Mapping[str, str | int]) -> None:
+    values = {"name": name, "kit": str(folder.kit), "state": str(folder.state(name)), **own}
+    # a TOML basic string is a JSON string, as long as no character is escaped by surrogates
+    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
+    try:
+        folder.config(name).parent.mkdir(exist_ok=True)
+        folder.config(name).write_text("".join(lines))
+    except OSError as error:
+        raise OperatorError(f"{folder.config(name)}: cannot write: {error}") from None

@@ -1,0 +1,44 @@
+"""sofar.json: what a run that is not over leaves for who goes on with it.
+
+Parties have their journals; this is what nobody journals: how long the run was played, and
+what its watch has gathered. What must not live here: going on with a run (`run.up.up`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+from secureps.errors import ConfigError
+from secureps.run.report.version_metrics import Gathered
+from secureps.run.up.folder import RunFolder, replace_text
+
+
+@dataclass(frozen=True)
+class ResumeState:
+    """The seconds of a run, and what is known of its versions."""
+
+    seconds: float = 0.0
+    gathered: Gathered = field(default_factory=Gathered)
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> ResumeState:
+        """Nothing so far, if there is no such file; ConfigError if it cannot be read."""
+        path = folder.report / "sofar.json"
+        try:
+            record = json.loads(path.read_text())
+            known = record["gathered"]
+            gathered = Gathered(
+                tuple((g, v, elapsed, epsilon) for g, v, elapsed, epsilon in known["lines"]),
+                tuple((g, v, scores) for g, v, scores in known["scores"]),
+                tuple((g, v, party, k, n, x) for g, v, party, k, n, x in known["figures"]),
+            )
+            return cls(record["seconds"], gathered)
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+    def write(self, folder: RunFolder) -> None:
+        """As Python's JSON, in which an epsilon may be Infinity: only `read` reads it."""
+        replace_text(folder.report / "sofar.json", json.dumps(asdict(self)) + "\n")

@@ -1,0 +1,127 @@
+"""`secureps runs`: the folders that `secureps up` made, and what became of each.
+
+It reads folders alone; no server has to run. What must not live here: going on with a run
+(`run.up.up`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse, read_toml
+from secureps.errors import ConfigError, PlanRefused
+from secureps.policy.plan import Plan
+from secureps.run.report.group_labels import folded
+from secureps.run.run_lock import ORIGIN, is_claimed
+from secureps.run.up.folder import Origin, RunFolder
+
+STOPPED = "stopped; secureps resume goes on"
+FAILED = "failed: {}; secureps resume tries again"
+PLAYED = "is being played"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Args:
+        folder: it lies in; name: of its plan; began: seconds since 1970.
+        made, wanted: the newest version of every group, -1 before the first, and the last.
+        score: of the final model on held-out records; measure: what it counts.
+        standing: why it is over, or what it is about.
+        model: the file, once there is one.
+    """
+
+    folder: Path
+    name: str
+    began: float
+    made: Mapping[str, int]
+    wanted: Mapping[str, int]
+    measure: str
+    score: float | None
+    standing: str
+    model: Path | None
+
+
+def find_runs(root: Path) -> tuple[Run, ...]:
+    """All runs below a folder, the oldest first; what is no run is passed over.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if not root.is_dir():
+        raise ConfigError(f"{root}: no such folder")
+    found = [_run(RunFolder(p)) for p in sorted(root.iterdir()) if (p / ORIGIN).is_file()]
+    return tuple(sorted((run for run in found if run is not None), key=lambda run: run.began))
+
+
+def listing(runs: tuple[Run, ...]) -> Iterator[Text]:
+    """What is printed: a few lines a run, to be wrapped by nobody: paths and dates stay whole."""
+    for run in runs:
+        began = datetime.fromtimestamp(run.began).strftime("%Y-%m-%d %H:%M")
+        facts = [run.name, began, f"version {folded(run.made, run.wanted)}"]
+        if run.score is not None:
+            facts.append(f"held-out {run.measure} {run.score:.4f}")
+        yield Text(str(run.folder), "bold")
+        yield Text(f"  {', '.join(facts)}")
+        yield Text(f"  {run.standing}")
+        if run.model is not None:
+            yield Text(f"  {run.model}")
+
+
+def _run(folder: RunFolder) -> Run | None:
+    try:
+        origin = Origin.read(folder)
+        plan = Plan(parse(PlanSection, read_toml(folder.plan), str(folder.plan)))
+    except (ConfigError, PlanRefused):
+        return None
+    summary = _summary(folder)
+    versions = dict(summary["versions"]) if summary else _versions(folder)
+    score = summary.get("score")
+    return Run(
+        folder=folder.root,
+        name=plan.section.name,
+        began=origin.began,
+        made={group: versions.get(group, -1) for group in plan.groups},
+        wanted={group: plan.versions(group) for group in plan.groups},
+        measure=score["measure"] if score else "",
+        score=score["value"] if score else None,
+        standing=standing(folder),
+        model=folder.model if folder.model.exists() else None,
+    )
+
+
+def standing(folder: RunFolder) -> str:
+    """Why a run is over, that it is being played, or why it was broken off."""
+    if summary := _summary(folder):
+        finished = str(summary["finished"])
+        return f"failed: {finished}" if summary.get("failure") else finished
+    if is_claimed(folder.root):
+        return PLAYED
+    return FAILED.format(folder.failed.read_text()) if folder.failed.exists() else STOPPED
+
+
+def _summary(folder: RunFolder) -> dict[str, Any]:
+    """Of a run that is over; empty before."""
+    if not folder.summary.exists():
+        return {}
+    summary: dict[str, Any] = json.loads(folder.summary.read_text())
+    return summary
+
+
+def _versions(folder: RunFolder) -> dict[str, int]:
+    """The newest version of every group that the run's watch has seen."""
+    path = folder.report / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    newest: dict[str, int] = {}
+    for line in map(json.loads, lines):
+        newest[line["group"]] = max(newest.get(line["group"], -1), line["version"])
+    return newest

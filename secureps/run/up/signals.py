@@ -1,0 +1,83 @@
+"""Holds signals back while something is done that must not be left half done.
+
+The handlers of SIGINT, SIGTERM and SIGHUP raise (KeyboardInterrupt, SystemExit), between
+any two instructions of the main thread: also between a fork and the moment at which
+anybody knows of the child. What must not live here: what the signals lead to.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+class SignalGate:
+    """Stands before the handlers of SIGNALS, from `install` to `remove`.
+
+    While it is `closed`, signals wait; they are handled when it opens. When a handler has
+    raised, the work is being ended: from then on signals wait until `remove`, and are
+    dropped there, so that a second Ctrl-C cannot raise in the middle of cleaning up.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, Handler] = {}
+        self._depth = 0
+        self._raised = False
+        self._held: list[int] = []
+
+    @property
+    def knocked(self) -> bool:
+        """Is a signal waiting?"""
+        return bool(self._held)
+
+    def install(self) -> None:
+        """Takes the place of handlers in Python: what is ignored stays ignored.
+
+        In another thread than the main one, where signals do not raise, it does nothing.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in SIGNALS:
+            before = signal.getsignal(number)
+            if callable(before):
+                self._before[number] = before
+                signal.signal(number, self._handle)
+
+    def remove(self) -> None:
+        """Puts the handlers back; handles what waits, unless one has raised already."""
+        if self._raised:
+            self._raised = False
+            self._held.clear()
+        with self.closed():
+            for number, before in self._before.items():
+                signal.signal(number, before)
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Signals wait until the end of this block; blocks may be nested."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._open()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._depth or self._raised:
+            self._held.append(number)
+            return
+        self._raised = True
+        self._before[number](number, frame)
+        self._raised = False
+        self._open()
+
+    def _open(self) -> None:
+        while self._held and not self._depth and not self._raised:
+            self._handle(self._held.pop(0), None)

@@ -1,0 +1,337 @@
+"""Processes that live as long as this one: started, watched, restarted, and all stopped.
+
+Every process has a session of its own, so that a Ctrl-C on the terminal reaches this
+process alone and this one stops the others, with whatever they started; where this one ends
+without a word, `run.up.reaper` does. What must not live here: what the processes are for
+(`run.up.up`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from secureps.errors import MISCONFIGURED, OperatorError, blamed
+from secureps.run.up import reaper
+from secureps.run.up.signals import SignalGate
+from secureps.tracebacks import crashed, fatal
+
+RESTARTS = 3
+RESTART_DELAY = 0.5
+"""Seconds between a death and the next start."""
+GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+TAIL_LINES = 8
+
+_TICK = 0.02
+_TAIL_BYTES = 16384
+_DUMP_LINES = 200
+"""Of what a native crash leaves in a log: a line for every frame of every thread."""
+
+ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
+"""Before a command: it runs when a line comes, and never if this process has ended before."""
+
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Somebody's signals: they say nothing about the process that they ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a process runs. One that `may_finish` ends by itself, with exit status 0.
+
+    Without an environment it has this process's own.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] | None
+    may_finish: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A process has done what it was there for; `last` is the last line of its log."""
+
+    name: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A process ended that should not have; it is started again. `tail` is the end of its log."""
+
+    name: str
+    how: str
+    restarts: int
+    tail: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Running:
+    program: Program
+    process: subprocess.Popen[bytes] | None
+    restarts: int = 0
+    due: float = 0.0
+    written: int = 0
+    """Bytes of its log before it was started last: what it said then has been told."""
+    failure: tuple[int, str] | None = None
+
+
+class Supervisor:
+    """A group of processes, to be used in a `with` that leaves none of them behind.
+
+    Signals whose handlers raise end the `with`; while a process is being started or stopped
+    they wait (`run.up.signals`).
+
+    Args:
+        logs: stdout and stderr of process NAME go to NAME.log in this folder.
+        restarts: how often each process is started again after it died.
+        grace: seconds that processes get to stop by themselves.
+    """
+
+    def __init__(self, logs: Path, restarts: int = RESTARTS, grace: float = GRACE) -> None:
+        self._logs = logs
+        self._restarts = restarts
+        self._grace = grace
+        self._running: dict[str, _Running] = {}
+        self._ending = False
+        self._gate = SignalGate()
+        self._reaper: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Supervisor:
+        # For a signal that ends the `with` before the first line of `__exit__`.
+        atexit.register(self.stop)
+        self._gate.install()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            # Again, if a signal came before `stop` held signals back: no second one raises.
+            self.stop()
+            atexit.unregister(self.stop)
+            self._gate.remove()
+
+    def start(self, program: Program) -> None:
+        """Starts a process.
+
+        Raises:
+            OperatorError: it cannot be started.
+        """
+        running = _Running(program, None)
+        self._running[program.name] = running
+        self._launch(running)
+
+    def poll(self) -> tuple[Finished | Died, ...]:
+        """What ended since the last call; starts again what has to be.
+
+        Raises:
+            OperatorError: a process died once more than it may, or twice in the same way, or says
+                that no restart helps; ScriptFailed, RuleFailed or InternalError, if its last line
+                says that it is their fault.
+        """
+        with self._gate.closed():  # Popen holds a lock while it looks
+            return tuple(self._news())
+
+    def ended(self, name: str) -> str | None:
+        """How a process has ended, which is left as it is; None while it is there."""
+        running = self._running[name]
+        assert running.process is not None
+        with self._gate.closed():
+            code = running.process.poll()
+        return None if code is None else _how(code)
+
+    def expect_end(self) -> None:
+        """From now on every process may finish."""
+        self._ending = True
+
+    def running(self) -> tuple[str, ...]:
+        """Who is there, or about to be started again."""
+        return tuple(self._running)
+
+    def tail(self, name: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
+        """The last lines of a log that are not empty, since its process was started last."""
+        before = self._running[name].written if name in self._running else 0
+        try:
+            with self._log(name).open("rb") as file:
+                file.seek(max(before, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ()
+        return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-lines:]
+
+    def stop(self) -> None:
+        """SIGTERM to all, SIGKILL after the grace; afterwards none is left, whatever happens.
+
+        A signal that comes meanwhile ends the grace, not the processes' end.
+        """
+        with self._gate.closed():
+            processes = [e.process for e in self._running.values() if e.process is not None]
+            try:
+                for process in processes:
+                    _signal(process, signal.SIGTERM)
+                until = time.monotonic() + self._grace
+                while time.monotonic() < until and any(e.poll() is None for e in processes):
+                    if self._gate.knocked:
+                        break
+                    time.sleep(_TICK)
+            finally:
+                for process in processes:
+                    _kill(process)
+                for process in processes:
+                    process.wait()
+                self._running.clear()
+                self._dismiss()
+
+    def _news(self) -> list[Finished | Died]:
+        news: list[Finished | Died] = []
+        for name, running in list(self._running.items()):
+            if running.process is None:
+                if time.monotonic() >= running.due:
+                    self._launch(running)
+                continue
+            code = running.process.poll()
+            if code is None:
+                continue
+            _kill(running.process)
+            self._tell(f"-{running.process.pid}")
+            if code == 0 and (running.program.may_finish or self._ending):
+                news.append(Finished(name, (self.tail(name, 1) or ("",))[0]))
+                del self._running[name]
+                continue
+            news.append(self._died(running, code))
+        return news
+
+    def _died(self, running: _Running, code: int) -> Died:
+        name, tail = running.program.name, self.tail(running.program.name)
+        how, said = _how(code), (tail or ("",))[-1].removeprefix("error: ")  # of another error
+        last, kind = blamed(said)
+        if code < 0 and (dump := self.tail(name, _DUMP_LINES)):
+            place = crashed(dump)
+            how, last = (f"{how} in {place}" if place else how), fatal(dump) or last
+        if code == MISCONFIGURED:
+            del self._running[name]
+            raise kind(
+                f"{name} cannot take part, and no restart mends that: {last}; see {self._log(name)}"
+            )
+        failure = (code, last)
+        if failure == running.failure and code != 0 and -code not in _FROM_OUTSIDE:
+            del self._running[name]
+            raise kind(
+                f"{name} died twice in the same way, with {how}, and is not started again: "
+                f"{failure[1]}; see {self._log(name)}"
+            )
+        running.failure = failure
+        if running.restarts >= self._restarts:
+            running.process = None
+            del self._running[name]
+            why = f": {last}" if last else ""
+            raise kind(
+                f"{name} died {running.restarts + 1} times, at last with {how}{why}; "
+                f"see {self._log(name)}"
+            )
+        running.restarts += 1
+        running.process, running.due = None, time.monotonic() + RESTART_DELAY
+        return Died(name, how, running.restarts, tail)
+
+    def _launch(self, running: _Running) -> None:
+        program = running.program
+        try:
+            if shutil.which(program.arguments[0]) is None:
+                raise FileNotFoundError(f"no program {program.arguments[0]}")
+            self._logs.mkdir(parents=True, exist_ok=True)
+            # A signal whose handler raises between the fork and the end of this block would
+            # leave a process that nobody knows of.
+            with self._log(program.name).open("ab") as log, self._gate.closed():
+                if self._reaper is None:
+                    self._reaper = _start_reaper(self._grace)
+                running.written = log.tell()
+                running.process = process = subprocess.Popen(
+                    (*ONCE_KNOWN, *program.arguments),
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=None if program.environment is None else dict(program.environment),
+                    start_new_session=True,
+                )
+                self._tell(f"+{process.pid}")
+                _write(process, "known")
+                _close(process)
+        except OSError as error:
+            raise OperatorError(f"{program.name} cannot be started: {error}") from None
+
+    def _tell(self, line: str) -> None:
+        """The reaper, if it is there: without it the run goes on as well."""
+        if self._reaper is not None:
+            _write(self._reaper, line)
+
+    def _dismiss(self) -> None:
+        """The reaper, when nothing is left for it."""
+        if self._reaper is not None:
+            _signal(self._reaper, signal.SIGKILL)
+            _close(self._reaper)
+            self._reaper.wait()
+            self._reaper = None
+
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+
+def _start_reaper(grace: float) -> subprocess.Popen[bytes]:
+    """Isolated: it needs no package, and nothing of the folder or environment may be in its way."""
+    arguments = (sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), str(grace))
+    return subprocess.Popen(
+        arguments,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _write(process: subprocess.Popen[bytes], line: str) -> None:
+    """One whole line to a process that may have ended."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        os.write(process.stdin.fileno(), f"{line}\n".encode())
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends what is left of a process's session, its own children too.
+
+    The group's id is the process's; nobody else can have it while a member is left, and
+    the kernel does not hand it out again in the instant after the last one.
+    """
+    _signal(process, signal.SIGKILL)
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except (ProcessLookupError, PermissionError):  # gone; on macOS a zombie gives the latter
+        return

@@ -1,0 +1,483 @@
+"""`secureps up`: a whole federation on this machine, every party a process of its own.
+
+It makes keys and configuration, starts coordinator, shards, key holders and clients, shows
+how the run goes, and ends with what the run came to against training alone and centrally.
+`secureps resume` goes on with a run that was stopped, with the same processes.
+What must not live here: the parties' work; nothing is trained, summed or opened here but
+the baselines, after the federation is over.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import chdir, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from secureps.client.runner import LOCAL
+from secureps.client.script import refuse_privacy, speaks_flower
+from secureps.client.trainer import Setting
+from secureps.config.plan import FederationSection
+from secureps.config.sections import refuse_misplaced, toml_text
+from secureps.crypto.sampling import SecretSeed, UnsafeSeed
+from secureps.errors import (
+    ConfigError,
+    InternalError,
+    SecurepsError,
+    from_wire,
+    naming,
+)
+from secureps.policy.checks.tensor_kinds import refuse_statistics, remarks
+from secureps.policy.plan import Plan, load_plan
+from secureps.policy.spending import adjacency, refuse_unaffordable
+from secureps.roles.machine import COORDINATOR
+from secureps.run.check import refuse_few
+from secureps.run.export import export, read_model
+from secureps.run.report.plots import CURVES, Sheet, draw
+from secureps.run.report.sinks import METRICS, Sinks
+from secureps.run.report.summary import Summary, tables
+from secureps.run.report.terminal import Progress
+from secureps.run.report.totals import DOWN, SECONDS, UP
+from secureps.run.report.trackers import Extras, Heading, open_sinks
+from secureps.run.report.version_metrics import Metrics
+from secureps.run.run_lock import claimed
+from secureps.run.script.baselines import Baselines
+from secureps.run.script.process import Assignment, ScriptProcess, script_process
+from secureps.run.serve import initial_schema
+from secureps.run.up.folder import (
+    Cast,
+    Origin,
+    RunFolder,
+    default_root,
+    make_folder,
+    replace_text,
+    write_coordinator,
+    write_servers,
+)
+from secureps.run.up.interruption import noted, terminable, told_how_to_go_on, told_that_it_stops
+from secureps.run.up.resume_state import ResumeState
+from secureps.run.up.server_app import found
+from secureps.run.up.supervisor import Program, Supervisor
+from secureps.run.up.watch import Outcome, Watch, Watched
+from secureps.run.warm import warm_for
+from secureps.store.checkpoint import checkpoint_path
+
+START_SECONDS = 60.0
+"""Until the coordinator must listen."""
+
+NOTHING_ELSE = Extras()
+
+_TICK = 0.02
+
+SECUREPS = (sys.executable, "-P", "-m", "secureps")
+"""The installed package, whatever a file of the current folder is called: `python -m` alone would
+take its modules from there."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked for.
+
+    Args:
+        plan: its file, with a [federation].
+        out: the run's folder; default: runs/NAME-DATE-TIME.
+        unsafe_seed: makes the run repeatable, and noise and masks worthless.
+        environment: of the processes.
+        extras: where else its figures are written.
+    """
+
+    plan: Path
+    out: Path | None
+    unsafe_seed: int | None
+    environment: Mapping[str, str]
+    extras: Extras = NOTHING_ELSE
+
+
+def up(order: Order, console: Console) -> Path:
+    """Plays a plan's whole federation on this machine.
+
+    Returns:
+        the run's folder.
+
+    Raises:
+        ConfigError, PlanRefused: the plan cannot be played.
+        OperatorError: a process died too often.
+        SecurepsError: whatever else ended the run; no process is left in any case.
+    """
+    plan, federation = _read(order.plan, order.plan.parent)
+    refuse_misplaced(federation.settings, order.plan)
+    cast = Cast.of(plan, federation.clients)
+    root = order.out if order.out is not None else default_root(plan)
+    heading = _heading(order, plan, root)
+    order.extras.require(heading)
+    script, settings = (order.plan.parent / federation.script).resolve(), federation.settings
+    unsafe = order.unsafe_seed
+    seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
+    founding = found(plan, script, settings, federation.clients, seed)
+    _warm(plan, console)
+    folder = make_folder(root, order.plan, plan, cast)
+    if founding is not None:
+        for part in founding.tables():
+            console.print(part)
+        plan = founding.write(folder.root)
+    Origin.of(order.plan, order.unsafe_seed).write(folder)
+    with claimed(folder.root):
+        _play(Troupe(order, folder, plan, federation, cast), heading, console)
+    return folder.root
+
+
+def resume(
+    root: Path, environment: Mapping[str, str], console: Console, extras: Extras = NOTHING_ELSE
+) -> Path:
+    """Goes on with a run of `up` that was stopped, from its parties' journals.
+
+    Servers listen on the ports that they had: parties know one another by them.
+
+    Args:
+        root: the run's folder.
+        environment: of the processes.
+        extras: where else its figures are written, those of its beginning included.
+
+    Returns:
+        the run's folder.
+
+    Raises:
+        ConfigError: no folder of a run, or what it needs is not where it was.
+        OperatorError: it is being played now, or a process died too often.
+        SecurepsError: whatever else ended the run; no process is left in any case.
+    """
+    folder = RunFolder(root.resolve())
+    origin = Origin.read(folder)
+    if folder.summary.exists():
+        finished = json.loads(folder.summary.read_text())["finished"]
+        text = f"this run is over: {finished}; its model is {folder.model}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        return folder.root
+    if not origin.directory.is_dir():
+        raise ConfigError(f"{root}: the run began in {origin.directory}, which is gone")
+    plan, federation = _read(folder.plan, origin.plan.parent)
+    order = Order(origin.plan, folder.root, origin.unsafe_seed, environment, extras.absolute())
+    # what the stopped play wrote elsewhere stays; this one's begins anew, with all versions
+    again = Path(f"{folder.root.name}-resumed-{time.strftime('%Y%m%d-%H%M%S')}")
+    heading = _heading(order, plan, again)
+    order.extras.require(heading)
+    cast = Cast.of(plan, federation.clients)
+    _warm(plan, console)
+    with chdir(origin.directory), claimed(folder.root):
+        _play(Troupe(order, folder, plan, federation, cast), heading, console)
+    return folder.root
+
+
+def _warm(plan: Plan, console: Console) -> None:
+    """Before any clock runs."""
+    warm_for(plan, lambda text: console.print(Text(text), soft_wrap=True))
+
+
+def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
+    """From the start of the processes to the tables."""
+    folder, plan, extras = troupe.folder, troupe.plan, troupe.order.extras
+    before = ResumeState.read(folder)
+    began = time.monotonic() - before.seconds
+
+    def warn(text: str) -> None:
+        console.print(Text(text, "yellow"), soft_wrap=True)
+
+    opened = open_sinks(heading, folder.report / METRICS, extras)
+    with (
+        terminable(),
+        told_how_to_go_on(folder.root, extras.arguments, console),
+        noted(folder),
+        Sinks(opened, warn) as sinks,
+    ):
+        metrics = Metrics(sinks.add, troupe.unsafe, before=before.gathered)
+        outcome, baselines = _federate(troupe, metrics, before.seconds, console)
+        summary = _summary(plan, outcome, baselines, time.monotonic() - began, troupe.unsafe)
+        sinks.close(summary.record())
+    for part in tables(summary):
+        console.print(part)
+    replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
+    draw(metrics.lines, _sheet(plan, baselines, troupe.unsafe), folder.report)
+    ends = {
+        "model": folder.model,
+        "best": folder.best,
+        "report": folder.report,
+        "curves": folder.report / CURVES,
+    }
+    for label, path in ends.items():
+        if path.exists():
+            console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
+    if summary.failure:
+        raise from_wire(summary.failure, summary.finished, None)
+
+
+def _federate(
+    troupe: Troupe, metrics: Metrics, before: float, console: Console
+) -> tuple[Outcome, Baselines]:
+    """The federation to its last process, and what it is measured against.
+
+    `before` is how many seconds of it an earlier play has had.
+    """
+    began = time.monotonic() - before
+    plan, folder, cast, unsafe = troupe.plan, troupe.folder, troupe.cast, troupe.unsafe
+    with (
+        Progress(console, plan.section.name, unsafe) as progress,
+        script_process(troupe.assignment, folder.logs) as script,
+    ):
+        progress.say(f"the run's folder: {folder.root}")
+        with Supervisor(folder.logs) as supervisor, told_that_it_stops(progress):
+            address = troupe.start(supervisor, progress)
+            progress.doing(f"looks at {troupe.script.name}, while they start")
+            _look(troupe, script, progress)
+            so_far = (
+                time.monotonic() - began
+            )  # a run may be well under way once its script is there
+            watched = Watched(plan, folder, address, cast.clients, so_far)
+            with Watch(watched, script, supervisor, progress, metrics) as watch:
+                outcome = watch.until_over()
+        outcome = _judged(outcome, script, folder, progress)
+        # baselines may take as long as the run did: who interrupts them has these
+        draw(metrics.lines, _sheet(plan, None, unsafe), folder.report)
+        versions = max(outcome.versions.values(), default=0)
+        baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
+        if troupe.federation.baselines:
+            baselines = script.baselines(versions, _start(folder), progress.doing)
+        notes = outcome.notes + _lost(outcome) + baselines.notes
+        return outcome, replace(baselines, notes=notes)
+
+
+def _look(troupe: Troupe, script: ScriptProcess, progress: Progress) -> None:
+    """What the script's model is, and whether this plan may train it.
+
+    Raises:
+        ScriptFailed, ConfigError, PlanRefused: it may not, or the script cannot be used.
+    """
+    with naming(troupe.order.plan), naming(troupe.order.plan, ConfigError):
+        schema, kinds = script.look()
+        schema = initial_schema(troupe.plan) or schema
+        refuse_statistics(troupe.plan, schema, kinds)
+        for remark in remarks(troupe.plan, schema, kinds):
+            progress.say(remark, "yellow")
+    script.prepare()
+
+
+@dataclass(frozen=True)
+class Troupe:
+    """The processes of a run: what each is started with, and in which order."""
+
+    order: Order
+    folder: RunFolder
+    plan: Plan
+    federation: FederationSection
+    cast: Cast
+
+    @property
+    def unsafe(self) -> bool:
+        """Whether the clients' seed is."""
+        return self.order.unsafe_seed is not None
+
+    @property
+    def script(self) -> Path:
+        """The data holders' script, relative to the plan's file."""
+        return (self.order.plan.parent / self.federation.script).resolve()
+
+    @property
+    def pooled(self) -> dict[str, Setting]:
+        """The settings of nobody in particular."""
+        own: dict[str, Setting] = {
+            **self.federation.settings,
+            "partitions": self.federation.clients,
+        }
+        initial = self.plan.section.initial
+        if self.flower and initial is not None:
+            own["initial"] = initial
+        return own
+
+    @property
+    def flower(self) -> bool:
+        """Whether the clients are a Flower app, which `secureps join` runs."""
+        return speaks_flower(self.script)
+
+    def settings(self, partition: int) -> dict[str, Setting]:
+        """What one data holder's script is given."""
+        return {**self.pooled, "partition": partition}
+
+    @property
+    def assignment(self) -> Assignment:
+        """What the script's own process is given."""
+        names = self.cast.clients
+        return Assignment(
+            self.script,
+            self.plan,
+            {name: self.settings(i) for i, name in enumerate(names)},
+            self.pooled,
+            {name: self.folder.state(name) / LOCAL for name in names},
+            self.order.unsafe_seed,
+            self._environment({}),
+        )
+
+    def start(self, supervisor: Supervisor, progress: Progress) -> str:
+        """Starts them all; returns the coordinator's address, which the others need."""
+        progress.doing("starts the coordinator")
+        write_coordinator(self.folder, self.order.plan.parent)
+        supervisor.start(self._server("coordinator", COORDINATOR))
+        address = self._await(supervisor, progress)
+        servers = ", ".join((*self.cast.shards, *self.cast.holders))
+        progress.doing(f"starts {servers} and {len(self.cast.clients)} clients")
+        write_servers(self.folder, self.plan, self.cast, address, self.order.unsafe_seed)
+        for shard in self.cast.shards:
+            supervisor.start(self._server("shard", shard))
+        for holder in self.cast.holders:
+            supervisor.start(self._server("keyholder", holder))
+        for i, client in enumerate(self.cast.clients):
+            supervisor.start(self._client(client, address, i))
+        return address
+
+    def _await(self, supervisor: Supervisor, progress: Progress) -> str:
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            Watch.report(supervisor.poll(), progress)
+            address = self.folder.address(COORDINATOR)
+            if address is not None:
+                return address
+            time.sleep(_TICK)
+        log = self.folder.logs / f"{COORDINATOR}.log"
+        raise InternalError(f"the coordinator does not listen after {START_SECONDS:g} s; see {log}")
+
+    def _server(self, role: str, name: str) -> Program:
+        config = str(self.folder.config(name))
+        return Program(name, (*SECUREPS, "serve", role, "--config", config), self._environment({}))
+
+    def _client(self, name: str, server: str, partition: int) -> Program:
+        arguments = [*SECUREPS, "join", str(self.script), "--server", server, "--name", name]
+        arguments += ["--kit", str(self.folder.kit), "--state", str(self.folder.state(name))]
+        if self.order.unsafe_seed is not None:
+            arguments += ["--unsafe-seed", str(self.order.unsafe_seed), "--insecure-for-tests"]
+        for key, value in self.settings(partition).items():
+            arguments += ["--set", f"{key}={toml_text(value)}"]
+        # the clients share this machine's cores
+        environment = self._environment({"OMP_NUM_THREADS": "1"})
+        return Program(name, tuple(arguments), environment, may_finish=True)
+
+    def _environment(self, own: dict[str, str]) -> dict[str, str]:
+        return {**self.order.environment, "PYTHONUNBUFFERED": "1", **own}
+
+
+def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
+    plan = load_plan(path, base)
+    federation = plan.section.federation
+    if federation is None:
+        raise ConfigError(
+            f"{path}: federation: `up` needs this section, with a script and a number of clients; "
+            "a plan without it is played by a scenario: `secureps simulate`"
+        )
+    refuse_few(path, plan, federation)
+    script = base / federation.script
+    if not script.exists():
+        raise ConfigError(f"{path}: federation.script: no file {script}")
+    refuse_privacy(script, plan)
+    with naming(path):
+        refuse_unaffordable(plan)
+        plan.make_rules()
+    return plan, federation
+
+
+def _start(folder: RunFolder) -> dict[str, Any]:
+    """Version 0 of every group, if the first checkpoint holds it."""
+    with suppress(SecurepsError):
+        model = read_model(checkpoint_path(folder.checkpoints, 0))
+        if not any(model.versions.values()):
+            return model.tensors
+    return {}
+
+
+def _judged(
+    outcome: Outcome, judge: ScriptProcess, folder: RunFolder, progress: Progress
+) -> Outcome:
+    """Writes model.safetensors, and best.safetensors if there is a best version.
+
+    Returns:
+        the outcome with what the newest model adds.
+    """
+    try:
+        model = export(folder.root, folder.model)
+    except SecurepsError as error:
+        progress.say(f"no model was written: {error}", "yellow")
+        return outcome
+    for complaint in model.complaints:
+        progress.say(f"passed over a damaged checkpoint: {complaint}", "yellow")
+    if outcome.evaluation is not None and outcome.evaluation.best:
+        try:
+            export(folder.root, folder.best, the_best=True)
+        except SecurepsError as error:
+            progress.say(f"the best version was not written: {error}", "yellow")
+    score = judge.score(model.tensors) if outcome.score is None else None
+    return outcome.on_disk(model, score)
+
+
+def _heading(order: Order, plan: Plan, root: Path) -> Heading:
+    settings = plan.section.model_dump(mode="json")
+    unsafe = order.unsafe_seed is not None
+    return Heading(plan.section.name, root.resolve().name, settings, len(plan.groups), unsafe)
+
+
+def _sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
+    privacy = plan.section.privacy
+    sheet = Sheet(plan.section.name, "time", unsafe, plan.groups)
+    if privacy is not None:
+        sheet = replace(sheet, budget=privacy.budget, delta=privacy.delta)
+        sheet = replace(sheet, adjacency=adjacency(plan))
+    if baselines is None or baselines.central is None:
+        return sheet
+    scores = {"all data at one party": baselines.central}
+    best = baselines.best
+    if best is not None:
+        scores["one holder alone, the best"] = best
+    references = {name: score.value for name, score in scores.items()}
+    return replace(sheet, measure=baselines.central.measure, references=references)
+
+
+def _summary(
+    plan: Plan, outcome: Outcome, baselines: Baselines, wall_seconds: float, unsafe: bool
+) -> Summary:
+    tally, privacy = outcome.tally, plan.section.privacy
+    return Summary(
+        name=plan.section.name,
+        finished=outcome.finished,
+        wall_seconds=wall_seconds,
+        versions=outcome.versions,
+        score=outcome.score,
+        baselines=baselines,
+        delta=privacy.delta if privacy is not None else None,
+        adjacency=adjacency(plan),
+        budget=privacy.budget if privacy is not None else None,
+        members=outcome.members,
+        bytes_up=tally.total(UP),
+        bytes_down=tally.total(DOWN),
+        ratio_up=tally.ratio(UP, outcome.sizes),
+        ratio_down=tally.ratio(DOWN, outcome.sizes),
+        seconds={stage: tally.total(f"{stage}_seconds") for stage in SECONDS},
+        updates=_updates(outcome),
+        counted=tally.updates().total(),
+        unsafe=unsafe,
+        evaluation=outcome.evaluation,
+        failure=outcome.failure,
+    )
+
+
+def _updates(outcome: Outcome) -> dict[str, int]:
+    """How many updates of each client arrived; those of which no figures came are included."""
+    tally = outcome.tally
+    return {m.name: max(tally.updates_of(m.name), m.submissions) for m in outcome.members}
+
+
+def _lost(outcome: Outcome) -> tuple[str, ...]:
+    """A note if figures, which nobody journals, went with a process that ended."""
+    lost = sum(_updates(outcome).values()) - outcome.tally.updates().total()
+    return (f"costs leave out {lost} updates, whose figures did not arrive",) if lost else ()

@@ -1,0 +1,297 @@
+"""Watches a run to its end: processes, status, telemetry, and the newest model's score.
+
+It only looks: the run goes on, or not, without it. What must not live here: starting
+processes (`run.up.up`), and tables (`run.report.summary`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from secureps.errors import PeerError, TooFew
+from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
+from secureps.policy.plan import Plan
+from secureps.policy.spending import adjacency
+from secureps.run.export import Model
+from secureps.run.report.group_labels import folded
+from secureps.run.report.terminal import Progress, View
+from secureps.run.report.totals import DOWN, UP, Totals
+from secureps.run.report.version_metrics import Metrics
+from secureps.run.script.process import ScriptProcess
+from secureps.run.script.scoring import Score
+from secureps.run.status_client import StatusClient
+from secureps.run.up.client_warnings import ClientWarnings
+from secureps.run.up.folder import RunFolder
+from secureps.run.up.resume_state import ResumeState
+from secureps.run.up.supervisor import Died, Finished, Supervisor
+
+POLL = 0.25
+"""Seconds between two looks."""
+
+LEAVE_SECONDS = 30.0
+"""That clients get to hear of the end and go."""
+
+_TICK = 0.02
+"""Between two looks at whether they have gone."""
+
+STUCK_SECONDS = 10.0
+"""Without a step, after so many clients have gone that no round can open."""
+
+BETWEEN_ROUNDS = ("waiting", "done")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Which run: plan, folder, the coordinator's address, clients, seconds played before."""
+
+    plan: Plan
+    folder: RunFolder
+    address: str
+    clients: tuple[str, ...]
+    before: float = 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        finished: why.
+        versions: of every group; sizes: its values.
+        members: as the last status had them.
+        score: of the model of these versions; notes: what else to know.
+        evaluation: the federation's own, as the last status had it.
+        failure: names the error that it is; empty if the plan foresees this end.
+    """
+
+    finished: str
+    versions: dict[str, int]
+    members: tuple[MemberStatus, ...]
+    tally: Totals
+    score: Score | None = None
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    evaluation: EvaluationStatus | None = None
+    failure: str = ""
+
+    def on_disk(self, model: Model, score: Score | None) -> Outcome:
+        """The same, with what the newest checkpoint adds: its score where nobody was in time."""
+        sizes = {group.name: group.size for group in model.layout.groups}
+        known = dataclasses.replace(self, sizes=sizes)
+        if self.score is None:
+            return dataclasses.replace(known, versions=model.versions, score=score)
+        if self.versions == model.versions:
+            return known
+        note = f"the newest checkpoint, and model.safetensors with it, is version {model.version}"
+        return dataclasses.replace(known, notes=(note,))
+
+
+class Watch:
+    """One run under observation, in a `with`; `metrics` hear of every version."""
+
+    def __init__(
+        self,
+        watched: Watched,
+        judge: ScriptProcess,
+        supervisor: Supervisor,
+        progress: Progress,
+        metrics: Metrics,
+    ) -> None:
+        self._watched = watched
+        self._judge = judge
+        self._supervisor = supervisor
+        self._progress = progress
+        self._observer = StatusClient(watched.folder.kit, None, watched.address)
+        self._metrics = metrics
+        self._status: Status | None = None
+        self._scored: tuple[Score | None, str] = (None, "")
+        self._judged: dict[str, int] = {}
+        self._moved_at = time.monotonic()
+        self._began = self._moved_at - watched.before
+        self._gone: dict[str, str] = {}
+        self._told: set[str] = set()
+        self._echo = ClientWarnings(watched.folder.logs, watched.clients)
+        self._unprotected = math.inf if watched.plan.section.privacy is None else None
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._observer.close()
+        self._metrics.settle()
+        self._keep()
+
+    def _keep(self) -> None:
+        """Writes down what a play that goes on with this run has to know."""
+        seconds = time.monotonic() - self._began
+        ResumeState(seconds, self._metrics.gathered).write(self._watched.folder)
+
+    def until_over(self) -> Outcome:
+        """Looks until the run has finished, or cannot go on.
+
+        Raises:
+            OperatorError: a process died too often.
+        """
+        pause = self._look()
+        while not (finished := self._finished()):
+            time.sleep(pause)
+            pause = self._look()
+        self._supervisor.expect_end()
+        until = time.monotonic() + LEAVE_SECONDS
+        while time.monotonic() < until and self._clients():
+            time.sleep(_TICK)
+            self._hear()
+        self._look()
+        assert self._status is not None
+        versions = {group.name: group.version for group in self._status.groups}
+        score = self._scored[0] if versions == self._judged else None
+        outcome = Outcome(finished, versions, self._status.members, self._metrics.tally, score)
+        # a run that its coordinator did not end was left by its clients
+        failure = self._status.failure if self._status.finished else TooFew.__name__
+        return dataclasses.replace(outcome, evaluation=self._status.evaluation, failure=failure)
+
+    @staticmethod
+    def report(news: tuple[Finished | Died, ...], progress: Progress) -> None:
+        """Tells who died, and why, as far as the logs know."""
+        for each in news:
+            if isinstance(each, Died):
+                for line in each.tail:
+                    progress.say(f"  {each.name}: {line}", "dim")
+                progress.say(
+                    f"{each.name} died ({each.how}); it is started again, restart {each.restarts}",
+                    "yellow",
+                )
+
+    # --- one look -----------------------------------------------------------------
+
+    def _hear(self) -> None:
+        """Of processes that ended."""
+        news = self._supervisor.poll()
+        self.report(news, self._progress)
+        for line in self._echo.news():
+            self._progress.say(line, "yellow")
+        self._gone |= {each.name: each.last for each in news if isinstance(each, Finished)}
+
+    def _look(self) -> float:
+        """Returns the seconds until the next look."""
+        self._hear()
+        asked = time.monotonic()
+        try:
+            status = self._observer.status()
+        except PeerError:
+            return POLL  # it is being started again
+        took = time.monotonic() - asked
+        self._metrics.take(status.telemetry)
+        if status.evaluation is not None:
+            groups = [group.name for group in status.groups]
+            self._metrics.evaluated(status.evaluation.results, groups)
+        self._metrics.settle()
+        self._notice(status)
+        self._tell_leavers(status)
+        self._judge_newest(status)
+        self._progress.show(self._view(status))
+        # an answer costs the coordinator time that the run needs
+        return min(max(POLL, 2 * took), 8 * POLL)
+
+    def _notice(self, status: Status) -> None:
+        before = self._status.groups if self._status is not None else ()
+        if status.groups != before:
+            self._moved_at = time.monotonic()
+        versions = {group.name: group.version for group in before}
+        for group in status.groups:
+            for version in range(max(versions.get(group.name, -1) + 1, 0), group.version + 1):
+                elapsed = time.monotonic() - self._began
+                self._metrics.publish(group.name, version, elapsed, self._unprotected)
+        if status.groups != before:
+            self._keep()
+        self._status = status
+
+    def _tell_leavers(self, status: Status) -> None:
+        """Clients may go before the end: when their budget is spent."""
+        for name in () if status.finished else self._gone.keys() - self._told:
+            self._told.add(name)
+            why = self._gone[name] or "it said nothing; its script ended the process"
+            self._progress.say(f"{name} has ended by itself: {why}", "yellow")
+
+    def _judge_newest(self, status: Status) -> None:
+        versions = {group.name: group.version for group in status.groups}
+        if self._judge.note or versions == self._judged or min(versions.values()) < 0:
+            return
+        try:
+            model = self._observer.model()
+        except PeerError:
+            return
+        if model is None:
+            return
+        versions, tensors = model
+        failed = self._judge.failed
+        score = self._judge.score(tensors)
+        if self._judge.failed != failed:
+            self._progress.say(f"{self._judge.failed}; the run goes on", "yellow")
+        self._judged = versions
+        self._scored = (score, folded(versions))
+        if score is not None:
+            loss = {} if score.loss is None else {"loss": score.loss}
+            self._metrics.judged(versions, {score.measure: score.value, **loss})
+
+    def _view(self, status: Status) -> View:
+        plan = self._watched.plan
+        section = plan.section
+        return View(
+            elapsed=time.monotonic() - self._began,
+            wanted={group: plan.versions(group) for group in plan.groups},
+            groups=status.groups,
+            score=self._scored[0],
+            scored=self._scored[1],
+            epsilon=self._spent(status),
+            budget=section.privacy.budget if section.privacy else None,
+            delta=section.privacy.delta if section.privacy else 0.0,
+            adjacency=adjacency(plan),
+            bytes_up=self._metrics.tally.total(UP),
+            bytes_down=self._metrics.tally.total(DOWN),
+            live=sum(member.live for member in status.members),
+            clients=len(self._watched.clients),
+        )
+
+    def _spent(self, status: Status) -> float:
+        """For the newest versions, by whichever client spent most."""
+        newest = [self._metrics.tally.spent(group.name, group.version) for group in status.groups]
+        known = [spent for spent in newest if spent is not None]
+        return max(known or [member.epsilon for member in status.members], default=0.0)
+
+    # --- the end ------------------------------------------------------------------
+
+    def _finished(self) -> str:
+        if self._status is None:
+            return ""
+        if self._status.finished:
+            return self._status.finished
+        here, plan = self._clients(), self._watched.plan
+        needed = min(plan.bounds(name).start for name in plan.groups)
+        quiet = time.monotonic() - self._moved_at
+        if here and (len(here) >= needed or not _between(self._status.groups)):
+            return ""
+        if quiet < STUCK_SECONDS:
+            return ""
+        return (
+            f"stopped before its time: {len(self._gone)} of {len(self._watched.clients)} clients "
+            f"have ended by themselves, a round waits for {needed}"
+        )
+
+    def _clients(self) -> tuple[str, ...]:
+        """Clients whose processes are there."""
+        return tuple(n for n in self._supervisor.running() if n in self._watched.clients)
+
+
+def _between(groups: tuple[GroupStatus, ...]) -> bool:
+    return all(group.step in BETWEEN_ROUNDS for group in groups)

@@ -1,0 +1,52 @@
+"""What a coordinator does beside deciding: makes checkpoints complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secureps.errors import InternalError
+from secureps.messages.format import FORMAT
+from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
+from secureps.service.worker import no_payload
+from secureps.store.checkpoint import Manifest, ShardFile, checkpoint_path, write_manifest
+
+
+class CoordinatorWorker:
+    """The hands of the coordinator; manifests go to `checkpoints`/NUMBER/manifest.json."""
+
+    def __init__(self, machine: Coordinator, checkpoints: Path) -> None:
+        self._machine = machine
+        self._checkpoints = checkpoints
+
+    def seconds(self, task: object) -> float:
+        return 0.0
+
+    def keep(self, request: object, payload: bytes | memoryview) -> None:
+        no_payload(request, payload)
+
+    def fetch(self, key: str) -> bytes:
+        raise InternalError("the coordinator stores no payloads")
+
+    def work(self, task: object) -> ManifestWritten:
+        if not isinstance(task, WriteManifest):
+            raise InternalError(f"the coordinator has no hands for a {type(task).__name__}")
+        federation = self._machine.federation
+        assert federation.pinned is not None
+        checkpoint = federation.checkpoint(task.number)
+        parts = sorted(checkpoint.parts.values(), key=lambda part: part.shard)
+        manifest = Manifest(
+            format=FORMAT,
+            number=task.number,
+            id=federation.pinned.run.id.hex(),
+            run=federation.pinned.run,
+            placement=federation.pinned.placement,
+            versions=task.versions,
+            files=tuple(ShardFile(p.shard, p.file, p.digest, p.size) for p in parts),
+            ledger=task.charges,
+            releases=task.releases,
+            unsafe=task.unsafe,
+            evaluations=task.evaluations,
+        )
+        write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
+        return ManifestWritten(task.number)

@@ -1,0 +1,1 @@
+"""A key holder's work with keys and sums."""

@@ -1,0 +1,96 @@
+"""What a bfv key holder does with payloads: takes in sums, decrypts them, signs the result.
+
+The one place where the secret key is used. What must not live here: whether a cohort may
+be opened (`roles.holder.bfv`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from secureps.crypto.cipher import Opener
+from secureps.crypto.identity import Identity
+from secureps.crypto.secret import Secret
+from secureps.crypto.suite import cipher
+from secureps.errors import InternalError, Malformed
+from secureps.messages.encoding import payload_digest
+from secureps.messages.requests import GetSum
+from secureps.messages.submission import OPENED, BlockHeader, signing_bytes
+from secureps.roles.holder.bfv import KeyHolder, received_key
+from secureps.roles.holder.tasks import OpenSum, SumOpened
+from secureps.roles.tasks import Prune
+from secureps.store.spool import Spool
+
+
+class BfvWorker:
+    """The hands of one key holder; `secret` never leaves this process."""
+
+    def __init__(
+        self, machine: KeyHolder, identity: Identity, name: str, secret: Secret, spool: Spool
+    ) -> None:
+        self._machine = machine
+        self._identity = identity
+        self._name = name
+        self._secret = secret
+        self._spool = spool
+        self._opener: Opener | None = None
+
+    def seconds(self, task: object) -> float:
+        return 0.0
+
+    def keep(self, request: object, payload: bytes | memoryview) -> None:
+        """Stores a shard's sum; Malformed if it is not the one that the shard announced."""
+        if not isinstance(request, GetSum):
+            raise Malformed(f"no payload is expected with a {type(request).__name__}")
+        pinned = self._machine.pinned
+        slots = pinned.layout.group(request.group).slots(request.block)
+        cipher(pinned.plan.cipher_parameters).adder().check_total(slots, payload)
+        digest = payload_digest(payload)
+        key = received_key(request.group, request.cohort, request.block)
+        self._spool.put(f"{key}/{digest.hex()}", payload)
+
+    def fetch(self, key: str) -> bytes:
+        """An opened sum on its way to its shard."""
+        return self._spool.get(key)
+
+    def work(self, task: object) -> SumOpened | None:
+        match task:
+            case OpenSum():
+                return self._open(task)
+            case Prune(keys):
+                for key in keys:
+                    self._spool.delete(key)
+                return None
+        raise InternalError(f"a holder has no hands for a {type(task).__name__}")
+
+    def _open(self, task: OpenSum) -> SumOpened:
+        began = time.perf_counter()
+        total = self._spool.get(task.key)
+        layout = self._machine.pinned.layout.group(task.group)
+        sums = self._tools(task.group).open(task.block, total, layout.slots(task.block))
+        self._spool.delete(task.key)
+        weights = sums[: layout.weight_slots]
+        self._machine.pinned.plan.check_weight(task.group, task.weight, weights)
+        payload = sums.astype("<i8").tobytes()
+        header = BlockHeader(
+            run=self._machine.pinned.run.id,
+            author=self._name,
+            purpose=OPENED,
+            group=task.group,
+            sequence=task.cohort,
+            block=task.block,
+            length=len(payload),
+            digest=payload_digest(payload),
+        )
+        signature = self._identity.sign(*signing_bytes(header))
+        header = dataclasses.replace(header, signature=signature)
+        self._spool.put(header.key, payload)
+        return SumOpened(header, time.perf_counter() - began)
+
+    def _tools(self, group: str) -> Opener:
+        if self._opener is None:
+            pinned = self._machine.pinned
+            kind = cipher(pinned.plan.cipher_parameters)
+            self._opener = kind.opener(pinned.place(group), self._secret)
+        return self._opener

@@ -1,0 +1,124 @@
+"""One line for the operator about each record that is worth one: what a server's log says.
+
+It reads records and nothing else; what must not live here: decisions, and any secret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from secureps.crypto.sampling import NO_PRIVACY
+from secureps.messages import coordinator_records, holder_records, records, shard_records
+from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.submission import Cohort, Receipt
+from secureps.policy.plan import Plan
+from secureps.policy.rules.rule import named
+
+KNOWN = ("group", "version", "round", "number", "extensions", "client")
+"""Fields of records that programs are told beside the line."""
+
+
+class LogLines:
+    """Of one party. A group that is all of the plan's goes without saying."""
+
+    def __init__(self) -> None:
+        self._plan: Plan | None = None
+
+    def hear(self, record: Any) -> None:
+        """Of every record of the party's journal, those of before a restart included."""
+        if isinstance(record, records.RunPinned):
+            self._plan = Plan.from_text(record.run.plan)
+
+    def _of(self, group: str, text: str) -> str:
+        return f"{group}: {text}" if self._plan is None else self._plan.headed(group, text)
+
+    def told(self, record: Any) -> str | None:
+        """What to log when a record is journalled, or None."""
+        match record:
+            case records.Incarnated(number):
+                return f"incarnation {number}"
+            case records.RunPinned(run):
+                return f"the run is {run.id.hex()[:16]}, {len(run.schema.tensors)} tensors"
+            case coordinator_records.ShardLocated(shard, unsafe):
+                mark = f"; {NO_PRIVACY}" if unsafe else ""
+                return f"{shard.name} is at {shard.advertise}{mark}"
+            case coordinator_records.MemberJoined(client):
+                return f"{client} joined"
+            case (
+                coordinator_records.RoundOpened()
+                | coordinator_records.RoundExtended()
+                | coordinator_records.RoundGivenUp()
+            ):
+                return self._of(record.group, record.reason)
+            case EvaluationSkipped(version, reason):
+                return f"version {version} is not evaluated: {reason}"
+            case coordinator_records.MemberRetired(client):
+                return f"{client} takes part no more"
+            case coordinator_records.MemberDeclined(group, _, client, reason):
+                return self._of(group, f"{client} takes no part: {reason}")
+            case coordinator_records.MembersReturned(group, clients, reason):
+                return self._of(group, f"{named(clients)} return: {reason}")
+            case coordinator_records.MemberPassed(group, client, reason):
+                return self._of(group, f"{client} is not waited for: {reason}")
+            case coordinator_records.SubmissionWithdrawn(_, id, reason):
+                return f"{id} never comes: {reason}"
+            case VersionEvaluated(version, metrics):
+                values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
+                return f"version {version} is evaluated: {values}"
+            case coordinator_records.Received(receipt) if receipt.unsafe:
+                return f"{receipt.id}: {NO_PRIVACY}"
+            case coordinator_records.CohortClosed(cohort, reason):
+                return self._of(cohort.group, f"cohort {cohort.number} closed: {reason}")
+            case coordinator_records.CohortReopened(group, number, ()):
+                return self._of(group, f"cohort {number} reopened: a holder found a flaw in it")
+            case coordinator_records.CohortReopened(group, number, missing):
+                return self._of(
+                    group, f"cohort {number} reopened: blocks of {len(missing)} are missing"
+                )
+            case coordinator_records.ReceiptExamined(_, id, holder, flaw) if flaw:
+                return f"{id} is dropped: {holder} found a flaw: {flaw}"
+            case coordinator_records.FlawNoted(_, id, holder, flaw, reason):
+                return f"{id}: {holder} found a flaw, {reason}: {flaw}"
+            case coordinator_records.HolderRefused(group, number, holder, reason):
+                return self._of(group, f"cohort {number}: {holder} refuses: {reason}")
+            case coordinator_records.OpeningFailed(group, number, _, reason):
+                return self._of(group, f"cohort {number} does not open: {reason}")
+            case coordinator_records.LiarsNamed(group, number, _, reason):
+                return self._of(group, f"cohort {number}: {reason}")
+            case coordinator_records.CohortBurnt(group, number, reason):
+                return self._of(group, f"cohort {number} is burnt: {reason}")
+            case coordinator_records.ClientIsolated(group, client, reason):
+                return self._of(group, f"{client} is left out of the run: {reason}")
+            case coordinator_records.GroupResigned(group, reason):
+                return f"{group} is given up: {reason}"
+            case coordinator_records.VersionCommitted(
+                group, version
+            ) | shard_records.StateCommitted(group, version):
+                return self._of(group, f"version {version} is committed")
+            case coordinator_records.CheckpointComplete(number):
+                return f"checkpoint {number} is complete"
+            case shard_records.OpenedForgotten(group, number, blocks):
+                return self._of(
+                    group, f"cohort {number}: opened sums of {len(blocks)} blocks are lost"
+                )
+            case holder_records.CohortGranted(cohort):
+                opens = f"opens cohort {cohort.number}, of {len(cohort.members)} clients"
+                return self._of(cohort.group, f"version {cohort.version}: {opens}")
+            case coordinator_records.Ending(reason):
+                return reason
+            case coordinator_records.Finished(reason):
+                return f"the run is over: {reason}"
+        return None
+
+
+def facts(record: Any) -> dict[str, str | int]:
+    """What programs are told of a record: its group, version, cohort number and the like."""
+    known = {f.name: getattr(record, f.name) for f in fields(record) if f.name in KNOWN}
+    if isinstance(cohort := getattr(record, "cohort", None), Cohort):
+        known |= {"group": cohort.group, "version": cohort.version, "cohort": cohort.number}
+        known |= {"members": len(cohort.members)}
+    if isinstance(receipt := getattr(record, "receipt", None), Receipt):
+        known |= {"group": receipt.id.group, "version": receipt.version}
+        known |= {"client": receipt.id.client}
+    return known

@@ -1,0 +1,1 @@
+"""A shard's work with payloads."""

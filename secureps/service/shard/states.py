@@ -1,0 +1,262 @@
+"""A shard's versions on disk: state files, its parts of checkpoints, and each from the other.
+
+A version that is asked for comes from memory, from its state file, from this shard's part
+of any checkpoint that holds it, or is made again from the version before it; whatever the
+way, its state file has the digest on record afterwards. What must not live here: sums, and
+how a version is made (`service.shard.worker`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.errors import ClientError, DamagedStore, PeerError
+from secureps.messages.orders import GroupVersion
+from secureps.model.optimizer import OptimizerState
+from secureps.roles.shard.state import Shelves
+from secureps.roles.shard.tasks import MakeState, PartWritten, StepState
+from secureps.store.checkpoint import (
+    Tensors,
+    checkpoint_directories,
+    checkpoint_path,
+    read_metadata,
+    read_state,
+    tensor_name,
+    write_state,
+)
+
+log = logging.getLogger("secureps")
+
+Values = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupValues:
+    """A group's own blocks at one version: values and optimizer state by block."""
+
+    version: int
+    values: Mapping[int, Values]
+    optimizer: Mapping[int, OptimizerState]
+
+
+Make = Callable[[MakeState | StepState, GroupValues | None], GroupValues]
+"""Makes a version from what a task names and from the version before (None for version 0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFolders:
+    """Where a shard keeps files: its states, and its parts of checkpoints."""
+
+    states: Path
+    checkpoints: Path
+
+
+class States:
+    """All versions that a shard has on record; the newest are in memory too."""
+
+    def __init__(self, name: str, shelves: Shelves, folders: ShardFolders, make: Make) -> None:
+        self._name = name
+        self._shelves = shelves
+        self._folders = folders
+        self._make = make
+        self._newest: dict[str, dict[int, GroupValues]] = {}
+
+    def keep(self, group: str, made: GroupValues) -> bytes:
+        """Writes a version's state file; returns its digest."""
+        digest = self._write(group, made)
+        self._newest.setdefault(group, {})[made.version] = made
+        return digest
+
+    def values(self, group: str, version: int) -> GroupValues:
+        """A version that is on record.
+
+        Raises:
+            DamagedStore: it is not whole anywhere, and neither is what it was made from.
+        """
+        known = self._newest.get(group, {}).get(version)
+        if known is not None:
+            return known
+        found = self._found(group, version)
+        self._newest.setdefault(group, {})[version] = found
+        return found
+
+    def adopt(self, group: str, version: int, digest: bytes) -> None:
+        """Writes the state file of a version that is not on record, from a part of a checkpoint.
+
+        Raises:
+            DamagedStore: no part here is of that version and has that digest; says what to do.
+        """
+        whole = self._from_part(group, version, digest, self._not_here(group, version))
+        self._newest.setdefault(group, {})[version] = _group_values(version, whole)
+
+    def _not_here(self, group: str, version: int) -> DamagedStore:
+        found, whole = [], []
+        for directory in checkpoint_directories(self._folders.checkpoints):
+            part = self._part(directory)
+            with suppress(DamagedStore):
+                held = read_metadata(part).get(f"version.{group}", "nothing")
+                same = held == str(version)
+                found.append(f"{part} {'is damaged' if same else f'holds version {held}'}")
+                whole += [] if same else [f"checkpoint {directory.name}"]
+        parts, anew = "; ".join(found[:3]), (*whole, "an older checkpoint")[0]
+        return DamagedStore(
+            f"{self._name}: its journal is gone or an older copy, and no part of a checkpoint has "
+            f"version {version} of {group}: {parts or f'none is in {self._folders.checkpoints}'}. "
+            "Bring its newest state folder back (secureps restore) or that part, or begin a new "
+            f"run from {anew} (secureps export)"
+        )
+
+    def write_part(self, number: int, versions: tuple[GroupVersion, ...]) -> PartWritten:
+        """Writes this shard's file of a checkpoint; its metadata say which versions it holds."""
+        tensors: dict[str, NDArray[np.generic]] = {}
+        metadata = {"shard": self._name}
+        for at in versions:
+            if self._shelves.own(at.group):
+                tensors |= _tensors(at.group, self.values(at.group, at.version))
+                metadata |= {f"version.{at.group}": str(at.version)}
+        path = self._part(checkpoint_path(self._folders.checkpoints, number))
+        digest = write_state(path, tensors, metadata)
+        return PartWritten(number, path.name, path.stat().st_size, digest)
+
+    def forget(self, group: str, version: int, keep: int) -> None:
+        """Of a group whose `version` is committed: files older than `keep`."""
+        held = self._newest.get(group, {})
+        for old in [v for v in held if v < version - 1]:
+            del held[old]
+        for path in self._folders.states.glob(f"{group}-*.safetensors"):
+            name, _, number = path.stem.rpartition("-")
+            if name == group and int(number) < keep:
+                path.unlink(missing_ok=True)
+
+    # --- when files are damaged ---------------------------------------------------
+
+    def _found(self, group: str, version: int) -> GroupValues:
+        """Back to the newest version that is whole on disk, and from there step by step."""
+        tasks: list[MakeState | StepState] = []
+        reasons: list[str] = []
+        found: GroupValues | None = None
+        while found is None and not (tasks and isinstance(tasks[-1], MakeState)):
+            at = version - len(tasks)
+            try:
+                found = self._stored(group, at)
+            except DamagedStore as damage:
+                log.warning("%s: %s", self._name, damage)
+                reasons.append(str(damage))
+                task = self._shelves.work_of(group, at)
+                if task is None:
+                    older = f"; so is version {at}: {reasons[-1]}" if tasks else ""
+                    raise DamagedStore(
+                        f"{self._name}: version {version} of {group} is lost: {reasons[0]}{older}; "
+                        f"no whole part of a checkpoint here holds version {at}, and what it was "
+                        "made from is gone: restore one of these files"
+                    ) from damage
+                tasks.append(task)
+        for task in reversed(tasks):
+            found = self._made_again(group, task, found)
+        assert found is not None
+        return found
+
+    def _stored(self, group: str, version: int) -> GroupValues:
+        """A version from its state file, or the file itself from a part of a checkpoint.
+
+        Raises:
+            DamagedStore: neither is whole; names the state file.
+        """
+        record = self._shelves.shelf(group).states.get(version)
+        if record is None:
+            raise DamagedStore(f"nothing is on record of {group} version {version}")
+        tensors: Tensors
+        try:
+            tensors, _ = read_state(self._file(group, version), record.state)
+        except DamagedStore as damage:
+            tensors = self._from_part(group, version, record.state, damage)
+        return _group_values(version, tensors)
+
+    def _from_part(self, group: str, version: int, digest: bytes, damage: DamagedStore) -> Tensors:
+        """The tensors of a state file from a checkpoint; the file is whole again then.
+
+        A manifest is not asked: it may lie on another machine, and be damaged where this
+        part is whole. That the digest of the file is the one on record says more.
+        """
+        for directory in checkpoint_directories(self._folders.checkpoints):
+            part = self._part(directory)
+            try:
+                if read_metadata(part).get(f"version.{group}") != str(version):
+                    continue
+                tensors, _ = read_state(part, None, f"{group}/")
+                if self._write_tensors(group, version, tensors) != digest:
+                    raise DamagedStore(f"{part}: damaged")
+            except (DamagedStore, ClientError) as error:
+                log.warning("%s: %s", self._name, error)
+                continue
+            log.warning("%s: %s; taken from %s", self._name, damage, part)
+            return tensors
+        raise damage
+
+    def _made_again(
+        self, group: str, task: MakeState | StepState, before: GroupValues | None
+    ) -> GroupValues:
+        version = before.version + 1 if before is not None else 0
+        path = self._file(group, version)
+        record = self._shelves.shelf(group).states.get(version)
+        try:
+            made = self._make(task, before)
+        except (ClientError, PeerError, DamagedStore) as error:
+            # Of old sums: whatever it is, it is no fault of the cohort that is stepped now.
+            text = f"{self._name}: {path}: damaged, and cannot be made again: {error}"
+            raise DamagedStore(text) from error
+        if record is None or self._write(group, made) != record.state:
+            raise DamagedStore(f"{self._name}: {path}: made again, it came out different")
+        log.warning("%s: %s: made again", self._name, path)
+        return made
+
+    # --- files --------------------------------------------------------------------
+
+    def _file(self, group: str, version: int) -> Path:
+        return self._folders.states / f"{group}-{version:06d}.safetensors"
+
+    def _part(self, directory: Path) -> Path:
+        return directory / f"{self._name}.safetensors"
+
+    def _write(self, group: str, made: GroupValues) -> bytes:
+        return self._write_tensors(group, made.version, _tensors(group, made))
+
+    def _write_tensors(self, group: str, version: int, tensors: Tensors) -> bytes:
+        return write_state(self._file(group, version), tensors, {"version": str(version)})
+
+
+def _tensors(group: str, made: GroupValues) -> dict[str, NDArray[np.generic]]:
+    """The tensors of a state file."""
+    tensors: dict[str, NDArray[np.generic]] = {}
+    for block, values in made.values.items():
+        state = made.optimizer[block]
+        tensors[tensor_name(group, block)] = values
+        tensors[tensor_name(group, block, "step")] = np.array([state.step], dtype=np.int64)
+        for slot, array in state.slots.items():
+            tensors[tensor_name(group, block, slot)] = array
+    return tensors
+
+
+def _group_values(version: int, tensors: Tensors) -> GroupValues:
+    """What `_tensors` wrote."""
+    values: dict[int, Values] = {}
+    slots: dict[int, dict[str, Values]] = {}
+    steps: dict[int, int] = {}
+    for name, array in tensors.items():
+        _, number, *slot = name.split("/")
+        block = int(number)
+        if not slot:
+            values[block] = array.astype(np.float32)
+        elif slot == ["step"]:
+            steps[block] = int(array[0])
+        else:
+            slots.setdefault(block, {})[slot[0]] = array.astype(np.float32)
+    optimizer = {b: OptimizerState(steps[b], slots.get(b, {})) for b in values}
+    return GroupValues(version, values, optimizer)

@@ -1,0 +1,447 @@
+"""What a shard does with payloads: stores, adds, opens, averages, steps.
+
+Blocks are taken one at a time, or as many as there are threads, so that memory does not grow with
+the number of members.
+Nothing that lies on the disk is believed: a payload is used if it has the digest on
+record, else it is made again from others that have theirs, or asked for again. What must
+not live here: decisions, and files of versions (`service.shard.states`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load as load_safetensors
+
+from secureps.crypto.cipher import Cipher, Opener
+from secureps.crypto.suite import cipher
+from secureps.errors import (
+    ClientError,
+    DamagedStore,
+    InternalError,
+    Malformed,
+    Refused,
+)
+from secureps.messages.encoding import payload_digest
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.requests import Figure, PutBlock, Telemetry
+from secureps.messages.submission import FOUNDING, UPDATE, Cohort
+from secureps.model.optimizer import OptimizerState
+from secureps.privacy.adaptive import FIRST
+from secureps.roles.shard.shard import noise_key, sum_key
+from secureps.roles.shard.state import Shelves
+from secureps.roles.shard.tasks import (
+    AdoptState,
+    Damaged,
+    MakeState,
+    StateReady,
+    StepState,
+    SumCohort,
+    SumsReady,
+    Unopened,
+    WritePart,
+)
+from secureps.roles.tasks import Prune, Sweep
+from secureps.service.parallel import in_order
+from secureps.service.shard.noise import ShardNoise
+from secureps.service.shard.states import GroupValues, ShardFolders, States, Values
+from secureps.store.spool import Spool
+
+log = logging.getLogger("secureps")
+
+
+class _DoesNotOpen(Refused):
+    """The sum of keys is not that of these ciphertexts: another one may be."""
+
+
+class ShardWorker:
+    """The hands of one shard.
+
+    Args:
+        threads: that add, open and step blocks; what comes out does not depend on how many.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shelves: Shelves,
+        spool: Spool,
+        folders: ShardFolders,
+        noise: ShardNoise,
+        threads: int = 1,
+    ) -> None:
+        self._name = name
+        self._shelves = shelves
+        self._spool = spool
+        self._noise = noise
+        self._threads = threads
+        self._states = States(name, shelves, folders, self._make)
+
+    def seconds(self, task: object) -> float:
+        return 0.0
+
+    # --- payloads -----------------------------------------------------------------
+
+    def keep(self, request: object, payload: bytes | memoryview) -> None:
+        """Stores a block that the machine wants, once its bytes are what the header says.
+
+        Raises:
+            Malformed: another length, another digest, or a coefficient out of range.
+        """
+        if not isinstance(request, PutBlock):
+            raise Malformed(f"no payload is expected with a {type(request).__name__}")
+        header = request.header
+        if len(payload) != header.length:
+            raise Malformed(f"{len(payload)} bytes came, the header announced {header.length}")
+        if payload_digest(payload) != header.digest:
+            raise Malformed("the payload does not have the digest of its header; send it again")
+        slots = self._slots(header.group, header.block)
+        if header.purpose == UPDATE:
+            self._cipher().adder().check(slots, payload)
+        elif header.purpose == FOUNDING:
+            values = np.frombuffer(payload, dtype="<f4")
+            if not np.isfinite(values).all():
+                raise Malformed("the founding model has a value that is not finite")
+            if self._has_scale(header.group, header.block) and values[-1] != FIRST:
+                raise Malformed(f"the founding model's last value is the clip's scale: {FIRST:g}")
+        else:
+            sums = np.frombuffer(payload, dtype="<i8")
+            if sums.min() < 0:
+                raise Malformed("an opened sum is negative")
+        self._spool.put(header.key, payload)
+
+    def fetch(self, key: str) -> bytes:
+        """A held ciphertext sum, or the values of a published block (float32 LE).
+
+        Raises:
+            Refused: the sum is lost, or the version went while the request waited.
+            DamagedStore: the version is lost.
+        """
+        kind, group, number, block = key.split("/")
+        if kind == "sum":
+            return self._held(group, int(number), int(block))
+        try:
+            values = self._states.values(group, int(number)).values[int(block)]
+        except DamagedStore:
+            if int(number) in self._shelves.shelf(group).states:
+                raise
+            raise Refused(f"version {number} of {group} is gone; pull the newest") from None
+        return values.astype("<f4").tobytes()
+
+    def _payload(self, key: str, digest: bytes) -> bytes:
+        """The payload under a key; DamagedStore unless it is there and has this digest."""
+        name = key.removesuffix(f"/{digest.hex()}")
+        try:
+            payload = self._spool.get(key)
+        except (KeyError, OSError) as error:
+            raise DamagedStore(f"{self._name}: {name} is gone") from error
+        if payload_digest(payload) != digest:
+            raise DamagedStore(f"{self._name}: {name} is damaged: its digest is another")
+        return payload
+
+    def _block(self, key: str) -> bytes:
+        """The same of what came with a header, whose key ends in its digest."""
+        return self._payload(key, bytes.fromhex(key.rpartition("/")[2]))
+
+    # --- works --------------------------------------------------------------------
+
+    def work(self, task: object) -> object:
+        match task:
+            case SumCohort() | MakeState() | StepState():
+                return self._try(task)
+            case AdoptState(group, version, _, _, state):
+                self._states.adopt(group, version, state)
+                return task
+            case WritePart(number, versions):
+                return self._states.write_part(number, versions)
+            case Prune(keys, group, version, keep):
+                for key in keys:
+                    self._spool.delete(key)
+                if group:
+                    self._states.forget(group, version, keep)
+            case Sweep(referenced):
+                for key in self._spool.keys(""):
+                    if not key.startswith("sum/") and key not in referenced:
+                        self._spool.delete(key)
+            case _:
+                raise InternalError(f"a shard has no hands for a {type(task).__name__}")
+        return None
+
+    def _try(
+        self, task: SumCohort | MakeState | StepState
+    ) -> SumsReady | StateReady | Damaged | Unopened:
+        """Does a task, or says what has to be sent again before it can be done."""
+        try:
+            match task:
+                case SumCohort():
+                    return self._sum(task)
+                case MakeState(group):
+                    return self._ready(group, self._founded(task), -1, None)
+                case StepState():
+                    return self._step(task)
+        except _DoesNotOpen as error:
+            assert isinstance(task, StepState)
+            return Unopened(task, str(error))
+        except (DamagedStore, Refused):
+            damaged = self._damage(task)
+            if not damaged:
+                raise
+            return Damaged(task, damaged)
+
+    def _damage(self, task: SumCohort | MakeState | StepState) -> frozenset[str]:
+        """Keys of what a task needs, can be sent again, and is not whole."""
+        match task:
+            case SumCohort(cohort, keys):
+                for block in self._shelves.own(cohort.group):  # no record will name these
+                    self._spool.delete(sum_key(cohort.group, cohort.number, block))
+                    self._spool.delete(noise_key(cohort.group, cohort.number, block))
+                return self._broken(key for member in keys for key in member)
+            case MakeState(_, keys):
+                return self._broken(keys or ())
+            case StepState(cohort, opened, key):
+                broken = self._broken(opened or ())
+                blocks = self._shelves.own(cohort.group) if broken or key is not None else ()
+                return broken.union(*(self._unsummable(cohort, block) for block in blocks))
+
+    def _broken(self, keys: Iterable[str]) -> frozenset[str]:
+        broken = set()
+        for key in keys:
+            try:
+                self._block(key)
+            except DamagedStore as damage:
+                log.warning("%s; it is asked for again", damage)
+                broken.add(key)
+        return frozenset(broken)
+
+    # --- sums ---------------------------------------------------------------------
+
+    def _sum(self, task: SumCohort) -> SumsReady:
+        began, cohort = time.perf_counter(), task.cohort
+        self._states.values(cohort.group, cohort.version - 1)  # before anything is opened for it
+
+        def summed(at: tuple[int, int]) -> bytes:
+            place, block = at
+            noise = self._fresh_noise(cohort, block)
+            data = self._added(cohort, block, [keys[place] for keys in task.keys], noise)
+            self._spool.put(sum_key(cohort.group, cohort.number, block), data)
+            return payload_digest(data)
+
+        own = enumerate(self._shelves.own(cohort.group))
+        digests = tuple(in_order(self._threads, summed, own))
+        figures = (Figure("adding_seconds", time.perf_counter() - began),)
+        report = Telemetry(self._name, cohort.group, cohort.version, figures)
+        return SumsReady(cohort, digests, report)
+
+    def _added(
+        self, cohort: Cohort, block: int, keys: Sequence[str | None], noise: bytes | None
+    ) -> bytes:
+        """The sum of a block over the members; DamagedStore if one's is not whole."""
+        adder = self._cipher().adder()
+        total = adder.zero(self._slots(cohort.group, block))
+        for member, key in zip(cohort.members, keys, strict=True):
+            if key is None:
+                raise DamagedStore(f"{self._name}: block {block} of {member.id} is not here")
+            adder.add(total, self._block(key), member.weight)
+        if noise is not None:
+            adder.add(total, noise, 1)
+        return adder.total(total)
+
+    def _fresh_noise(self, cohort: Cohort, block: int) -> bytes | None:
+        """The shard's own noise for a sum that is not on record yet, sealed and kept."""
+        plan, layout = self._shelves.pinned.plan, self._shelves.pinned.layout.group(cohort.group)
+        if not plan.noisy_shards:
+            return None
+        noise = self._noise.sealed(plan, layout, cohort, block)
+        self._spool.put(noise_key(cohort.group, cohort.number, block), noise)
+        return noise
+
+    def _kept_noise(self, cohort: Cohort, block: int) -> bytes | None:
+        """What is in a sum on record, whose digest says whether it is whole.
+
+        In the clear it is sealed once more; encrypted that would be another ciphertext.
+        """
+        if not self._shelves.pinned.plan.noisy_shards:
+            return None
+        try:
+            return self._spool.get(noise_key(cohort.group, cohort.number, block))
+        except (KeyError, OSError) as error:
+            if not self._shelves.opened_by_holder:
+                return self._fresh_noise(cohort, block)
+            what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
+            raise DamagedStore(f"{self._name}: {what} is gone") from error
+
+    def _held(self, group: str, number: int, block: int) -> bytes:
+        """A sum as it is on record: from the disk, or else made again from members' blocks.
+
+        Raises:
+            Refused: neither is whole.
+        """
+        name = f"the sum of block {block} of cohort {number} of {group}"
+        made = self._shelves.shelf(group).sums.get(number)
+        if made is None:
+            raise Refused(f"{self._name}: {name} is not held any more")
+        digest = made.sums[self._shelves.own(group).index(block)]
+        key = sum_key(group, number, block)
+        try:
+            return self._payload(key, digest)
+        except DamagedStore as damage:
+            log.warning("%s; it is made again", damage)
+        keys = [self._shelves.block_key(member.id, block) for member in made.cohort.members]
+        try:
+            again = self._added(made.cohort, block, keys, self._kept_noise(made.cohort, block))
+        except DamagedStore as damage:
+            raise Refused(f"{name} is lost: {damage}") from damage
+        if payload_digest(again) != digest:
+            raise Refused(f"{self._name}: {name} was damaged; made again, it came out different")
+        self._spool.put(key, again)
+        return again
+
+    def _unsummable(self, cohort: Cohort, block: int) -> frozenset[str]:
+        """Members' blocks without which a lost sum cannot be made again; none if it can."""
+        try:
+            self._held(cohort.group, cohort.number, block)
+        except Refused:
+            keys = (self._shelves.block_key(member.id, block) for member in cohort.members)
+            return self._broken(key for key in keys if key is not None)
+        return frozenset()
+
+    # --- versions -----------------------------------------------------------------
+
+    def _make(self, task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
+        """As `States` asks for it, when a version has to be made again."""
+        if isinstance(task, MakeState):
+            return self._founded(task)
+        assert before is not None
+        return self._stepped(task, before)
+
+    def _founded(self, task: MakeState) -> GroupValues:
+        group = task.group
+        own, init = self._shelves.own(group), self._shelves.pinned.plan.optimizer(group).init
+        if task.keys is not None:
+            parts = [np.frombuffer(self._block(key), dtype="<f4") for key in task.keys]
+            values = {b: part.astype(np.float32) for b, part in zip(own, parts, strict=True)}
+        else:
+            flat, layout = self._initial(group), self._shelves.pinned.layout.group(group)
+            values = {b: flat[slice(*layout.span(b))] for b in own}
+        return GroupValues(0, values, {b: init(v) for b, v in values.items()})
+
+    def _initial(self, group: str) -> Values:
+        plan = self._shelves.pinned.plan
+        if group == EVALUATION:
+            return np.zeros(self._shelves.pinned.layout.group(group).size, dtype=np.float32)
+        try:
+            data = Path(plan.section.initial or "").read_bytes()
+        except OSError as error:
+            raise DamagedStore(f"{plan.section.initial}: {error.strerror}") from None
+        if payload_digest(data).hex() != plan.initial_digest:
+            raise DamagedStore(f"{plan.section.initial} is not the file that the run is founded on")
+        return self._shelves.pinned.layout.group(group).flatten(load_safetensors(data))
+
+    def _step(self, task: StepState) -> StateReady:
+        began, cohort = time.perf_counter(), task.cohort
+        before = self._states.values(cohort.group, cohort.version - 1)
+        made = self._stepped(task, before)
+        figures = (Figure("stepping_seconds", time.perf_counter() - began),)
+        report = Telemetry(self._name, cohort.group, cohort.version, figures)
+        return self._ready(cohort.group, made, cohort.number, report)
+
+    def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
+        """One version further: a pure function of the sums and the state before."""
+        cohort, group = task.cohort, task.cohort.group
+        plan, size = self._shelves.pinned.plan, self._shelves.pinned.layout.group(group).size
+        grid, apply = plan.grid(group, size), plan.optimizer(group).apply
+        own_slots = self._shelves.pinned.layout.group(group).weight_slots
+        adaptive = plan.adaptive(group)
+        terms = cohort.weight + plan.noisy_shards
+        opener = None if task.opened is not None else self._opener(task)
+
+        def stepped(at: tuple[int, int]) -> tuple[Values, OptimizerState]:
+            place, block = at
+            sums = self._opened(task, place, block, opener)
+            weight = plan.check_weight(group, cohort.weight, sums[:own_slots])
+            mean = grid.weighted_mean(sums[own_slots:], weight, terms)
+            measured = float(mean[-1])
+            if adaptive is not None:
+                mean *= np.float32(adaptive.check(cohort.scale))
+            if self._has_scale(group, block):
+                mean[-1] = 0  # no step of the optimizer's
+            values, state = apply(mean, before.values[block], before.optimizer[block])
+            if adaptive is not None and self._has_scale(group, block):
+                values[-1] = adaptive.after(float(before.values[block][-1]), measured)
+            return values, state
+
+        own = self._shelves.own(group)
+        made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
+        return GroupValues(
+            cohort.version,
+            {block: values for block, (values, _) in made.items()},
+            {block: state for block, (_, state) in made.items()},
+        )
+
+    def _has_scale(self, group: str, block: int) -> bool:
+        """Whether the last value of a block is the scale of an adaptive clip."""
+        layout = self._shelves.pinned.layout.group(group)
+        return layout.scaled and block == layout.blocks - 1
+
+    def _scale(self, made: GroupValues, group: str) -> float | None:
+        """A version's scale, if it is in a block of this shard."""
+        at = next((block for block in made.values if self._has_scale(group, block)), None)
+        return None if at is None else float(made.values[at][-1])
+
+    def _opener(self, task: StepState) -> Opener:
+        """What opens this cohort's sums here; _DoesNotOpen if the sum of keys is none."""
+        place, key = self._shelves.pinned.place(task.cohort.group), None
+        if task.key is not None:
+            from secureps.crypto.rlwe import KeySum
+
+            squares = sum(member.weight**2 for member in task.cohort.members)
+            key = KeySum(np.frombuffer(task.key, dtype="<i4").astype(np.int64), squares)
+        try:
+            return self._cipher().opener(place, key)
+        except ClientError as error:
+            raise _DoesNotOpen(str(error)) from error
+
+    def _opened(
+        self, task: StepState, place: int, block: int, opener: Opener | None
+    ) -> NDArray[np.int64]:
+        """The sums of a block.
+
+        Raises:
+            Refused: they are lost; as _DoesNotOpen, the sum of keys is that of others.
+        """
+        group = task.cohort.group
+        if opener is None:
+            assert task.opened is not None
+            opened = self._block(task.opened[place])
+            return np.frombuffer(opened, dtype="<i8").astype(np.int64)
+        total = self._held(group, task.cohort.number, block)
+        try:
+            return opener.open(block, total, self._slots(group, block))
+        except Refused as error:
+            raise _DoesNotOpen(str(error)) from error
+
+    def _ready(
+        self, group: str, made: GroupValues, cohort: int, report: Telemetry | None
+    ) -> StateReady:
+        state = self._states.keep(group, made)
+        digests = tuple(
+            payload_digest(made.values[b].astype("<f4").tobytes()) for b in self._shelves.own(group)
+        )
+        mean: tuple[float, ...] = ()
+        if group == EVALUATION and cohort >= 0:
+            mean = tuple(float(value) for block in made.values.values() for value in block)
+        scale = self._scale(made, group)
+        return StateReady(group, made.version, cohort, digests, state, report, scale, mean)
+
+    # --- small things -------------------------------------------------------------
+
+    def _cipher(self) -> Cipher:
+        return cipher(self._shelves.pinned.plan.cipher_parameters)
+
+    def _slots(self, group: str, block: int) -> int:
+        return self._shelves.pinned.layout.group(group).slots(block)

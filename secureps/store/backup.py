@@ -1,0 +1,240 @@
+"""Whole copies of a party's state folder, made while it runs, and what of them may come back.
+
+    backup   files, then the journal by SQLite's own backup, then what is new; the height last
+    restore  a marker, the files, the journal, its height; the marker goes last
+
+A journal must not be copied without its log, and a log not while it is written. A copy without a
+height was cut short, and a folder with a marker is half restored: neither is taken for a whole one.
+The kit is in no copy: a private key lies where its owner keeps it, and an envelope key that comes
+back would open what was sealed under it.
+
+What may come back (`restore`): a shard's folder at any time, for others have what it lacks; nobody
+else's below a height on record. What must not live here: what a journal says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from secureps.crypto.identity import Role
+from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
+from secureps.messages.encoding import from_plain
+from secureps.messages.records import RunPinned
+from secureps.store.journal import SqliteJournal, last_row, lock, restoring_path
+from secureps.store.journal_height import Mark, height_path, read_height, write_height
+from secureps.store.served_runs import ledger_height
+
+JOURNAL = "journal.db"
+
+_PASSING = ("address", "metrics-address")
+"""What a process says of itself while it runs."""
+
+
+def backup(state: Path, copy: Path) -> int:
+    """Copies a party's state folder, whether it runs or not; returns how many rows it knows.
+
+    What the journal of the copy names is in the copy, or was no more wanted.
+
+    Raises:
+        ConfigError: there is no state, or `copy` holds something.
+        DamagedStore: the journal is damaged: a copy of it would be, too.
+        OperatorError: the disk refuses.
+    """
+    source = state / JOURNAL
+    if not source.is_file():
+        raise ConfigError(f"{state} is no state folder: it has no {JOURNAL}")
+    if copy.exists() and any(copy.iterdir()):
+        raise ConfigError(f"{copy} holds something already: name a folder of its own by --out")
+    try:
+        copy.mkdir(mode=0o700, parents=True, exist_ok=True)
+        copy.chmod(0o700)
+        _copy_files(state, copy)
+        known = read_height(height_path(source))
+        _copy_journal(source, copy / JOURNAL)
+        _copy_files(state, copy)  # what the journal names, and was not there yet
+        mark = last_row(copy / JOURNAL)
+        if known is not None and known.seq > mark.seq:
+            raise DamagedStore(
+                f"{source}: ends at row {mark.seq}, and {known.seq} rows were written: nothing is "
+                "copied over an older copy"
+            )
+        _demand_whole(copy / JOURNAL)
+        write_height(height_path(copy / JOURNAL), mark)
+    except sqlite3.Error as error:
+        raise DamagedStore(f"{source}: {error}") from None
+    except OSError as error:
+        raise OperatorError(f"cannot copy {state}: {error}") from None
+    return mark.seq
+
+
+def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
+    """Brings a copy back into a state folder; returns how many rows the party knows then.
+
+    Cut short at any moment, it is to be done again: until then no party starts from the folder.
+
+    Args:
+        role: whose folder it is.
+        private: the folder of its keys, where a holder's ledger is told of, too.
+
+    Raises:
+        ConfigError: `copy` is no whole copy.
+        DamagedStore: the party has come further, or nobody knows how far; or the copy is damaged.
+        OperatorError: the party runs, or the disk refuses.
+    """
+    mark = read_height(height_path(copy / JOURNAL))
+    if mark is None or not (copy / JOURNAL).is_file():
+        raise ConfigError(f"{copy} is no whole copy of a state folder: secureps backup makes one")
+    if last_row(copy / JOURNAL) != mark:
+        raise DamagedStore(f"{copy}: its journal does not end where its height says: take another")
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held = lock(state / JOURNAL)
+        try:
+            if role != "shard":
+                run = _run_of(copy / JOURNAL)
+                beside = () if run is None else (ledger_height(private, run),)
+                _refuse_older(state, role, mark, beside)
+            _bring_back(copy, state, mark)
+        finally:
+            os.close(held)
+    except OSError as error:
+        raise OperatorError(f"cannot restore {state}: {error}") from None
+    return mark.seq
+
+
+def _refuse_older(state: Path, role: Role, mark: Mark, beside: Sequence[Path]) -> None:
+    """DamagedStore unless the copy is as new as all that is known of the party."""
+    known = []
+    for path in (height_path(state / JOURNAL), *beside):
+        try:
+            height = read_height(path)
+        except DamagedStore:
+            continue  # it says nothing, and another may
+        if height is not None:
+            known.append(height)
+    newest = max(known, key=lambda height: height.seq, default=None)
+    remedy = {
+        "coordinator": "begin a new run from the last checkpoint",
+        "holder": "this holder stays out of the run, which goes on with the others",
+    }.get(role, "join with a new --state folder: what was spent stays on record beside the kit")
+    if newest is None and role in ("holder", "client"):
+        raise DamagedStore(
+            f"nothing says how far this {role} had come: its journal must not go back, and this "
+            f"copy may be an older one; {remedy}"
+        )
+    if newest is not None and newest.seq > mark.seq:
+        raise DamagedStore(
+            f"this copy ends at row {mark.seq}, and this {role} has come to row {newest.seq}: what "
+            f"it forgot it would do again; bring back a newer copy, or {remedy}"
+        )
+
+
+def _bring_back(copy: Path, state: Path, mark: Mark) -> None:
+    target = state / JOURNAL
+    marker = restoring_path(target)
+    marker.touch(mode=0o600)
+    _sync(state)
+    for suffix in ("-wal", "-shm"):  # a log of another journal would be written over this one
+        target.with_name(JOURNAL + suffix).unlink(missing_ok=True)
+    _copy_files(copy, state, anew=True)
+    _copy_file(copy / JOURNAL, target)
+    write_height(height_path(target), mark)
+    marker.unlink()
+    _sync(state)
+
+
+def _copy_journal(source: Path, target: Path) -> None:
+    """By SQLite, which sees file and log as one, also while another process writes."""
+    reader = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600))
+        writer = sqlite3.connect(target)
+        try:
+            reader.backup(writer)
+        finally:
+            writer.close()
+    finally:
+        reader.close()
+    _sync_file(target)
+
+
+def _demand_whole(path: Path) -> None:
+    """DamagedStore unless every row is readable and follows from the one before it."""
+    write_height(height_path(path), last_row(path))
+    try:
+        journal = SqliteJournal(path)
+        try:
+            for _ in journal.replay():
+                pass
+        finally:
+            journal.close()
+    finally:
+        height_path(path).unlink()
+        path.with_name(path.name + ".lock").unlink()
+
+
+def _run_of(journal: Path) -> bytes | None:
+    """The run that a journal is of; None if it is of none yet."""
+    reader = sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"
+        row = reader.execute(query, (RunPinned.__name__,)).fetchone()
+        return None if row is None else from_plain(RunPinned, json.loads(row[0])).run.id
+    except (sqlite3.Error, Malformed, ValueError) as error:
+        raise DamagedStore(f"{journal}: {error}") from None
+    finally:
+        reader.close()
+
+
+def _copy_files(source: Path, target: Path, anew: bool = False) -> None:
+    """All files but the journal's own and those of the moment; what goes meanwhile is not wanted.
+
+    Args:
+        anew: also those that are there: they may be damaged. Else a name stands for its bytes.
+    """
+    for path in _files(source):
+        there = target / path.relative_to(source)
+        try:
+            if anew or not there.exists():
+                _copy_file(path, there)
+        except FileNotFoundError:
+            continue
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for path in sorted(root.rglob("*")):
+        passing = path.name in _PASSING or path.suffix in (".tmp", ".new", ".lock")
+        journals = path.parent == root and path.name.startswith(JOURNAL)
+        if path.is_file() and not path.is_symlink() and not passing and not journals:
+            yield path
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """All or nothing, and durable."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = target.with_name(f"{target.name}.new")
+    with source.open("rb") as reader:
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(file, "wb") as writer:
+            shutil.copyfileobj(reader, writer, 1 << 20)
+            writer.flush()
+            os.fsync(writer.fileno())
+    os.replace(beside, target)
+    _sync(target.parent)
+
+
+def _sync_file(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _sync(directory: Path) -> None:
+    _sync_file(directory)

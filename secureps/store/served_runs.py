@@ -1,0 +1,121 @@
+"""Which runs a holder's key has served, and how far: files beside the key, so that a lost ledger
+or an older copy of one is missed.
+
+A coordinator chooses a run's nonce: it could found a run of last month again, bit for bit, before
+holders that began in an empty folder, and have what was recorded then summed in other cohorts. A
+holder with an empty ledger therefore refuses every run of this file, and one whose whole folder
+came back as it was earlier finds in RUN.height that it had come further. What must not live here:
+the ledger itself (`store.journal`), and keys (`store.keyring`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from secureps.errors import DamagedStore, KitError
+from secureps.messages.records import RunPinned
+from secureps.store.journal import Journal
+from secureps.store.journal_height import Height, Mark, read_height
+
+_ID_BYTES = 32
+
+
+def served_runs(path: Path) -> frozenset[bytes]:
+    """The run ids in the file, one a line in hex; nobody's if there is none.
+
+    Raises:
+        KitError: it cannot be read, or is damaged.
+    """
+    try:
+        ids = [bytes.fromhex(line) for line in path.read_text("ascii").split()]
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as error:
+        raise KitError(f"cannot read {path}: {error}") from None
+    except ValueError:
+        raise KitError(f"{path} is damaged: it has one run id a line") from None
+    if any(len(id) != _ID_BYTES for id in ids):
+        raise KitError(f"{path} is damaged: a run id has {_ID_BYTES} bytes")
+    return frozenset(ids)
+
+
+def ledger_height(folder: Path, run: bytes) -> Path:
+    """The file in a holder's private folder that says how far its ledger of a run has come."""
+    return folder / f"{run.hex()[:16]}.height"
+
+
+class ServedJournal:
+    """A ledger that tells the files of the run in it, before anybody hears what was journalled.
+
+    Raises:
+        KitError: a file cannot be read or written.
+        DamagedStore: the ledger ends before what it was.
+    """
+
+    def __init__(self, ledger: Journal, path: Path) -> None:
+        self._ledger = ledger
+        self._path = path
+        self._height: Height | None = None
+        known = [record for _, record in ledger.replay()]
+        self._note(known)  # killed between the two
+        self._note_height(known)
+
+    def append(self, at: float, records: Sequence[Any]) -> None:
+        self._ledger.append(at, records)
+        self._note(records)
+        self._note_height(records)
+
+    @property
+    def mark(self) -> Mark:
+        return self._ledger.mark
+
+    def replay(self) -> Iterator[tuple[float, Any]]:
+        return self._ledger.replay()
+
+    def close(self) -> None:
+        self._ledger.close()
+        if self._height is not None:
+            self._height.close()
+            self._height = None
+
+    def _note(self, records: Sequence[Any]) -> None:
+        pinned = {record.run.id for record in records if isinstance(record, RunPinned)}
+        known = served_runs(self._path) if pinned else frozenset()
+        if pinned <= known:
+            return
+        text = "".join(f"{id.hex()}\n" for id in sorted(known | pinned))
+        fresh = self._path.with_name(f".{self._path.name}.new")
+        try:
+            with fresh.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise KitError(
+                f"cannot write {self._path}, in which a key holder keeps the runs that its key has "
+                f"served: {error}"
+            ) from None
+
+    def _note_height(self, records: Sequence[Any]) -> None:
+        pinned = [record.run.id for record in records if isinstance(record, RunPinned)]
+        for run in pinned:  # one at most
+            path = ledger_height(self._path.parent, run)
+            known = read_height(path)
+            if known is not None and known.seq > self.mark.seq:
+                raise DamagedStore(
+                    f"this holder's ledger ends at row {self.mark.seq}, and {known.seq} rows were "
+                    f"written, as {path} says: it is an older copy, and would open again what it "
+                    "opened; bring back the newest one, or stay out of this run"
+                )
+            self._height = Height(path, self.mark)
+        if self._height is not None and not pinned:
+            self._height.advance(self.mark)

@@ -1,0 +1,449 @@
+"""gRPC, the dialling side; the servers are in `wire.grpc.servers` and are named here too.
+
+Small messages are unary calls without a thread. Payloads go and come in pieces, by a small pool
+of threads, as many at once as the link carries (`wire.grpc.pacing`); one that moves is left to
+move, and goes on where it was when its connection breaks. A watch has a daemon thread at the
+watcher, none at the coordinator. What must not live here: what messages mean, and retries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+
+from secureps.errors import (
+    Busy,
+    InternalError,
+    NotFresh,
+    Oversized,
+    SecurepsError,
+    Unreachable,
+)
+from secureps.messages.requests import (
+    AskBlock,
+    GetBlock,
+    GetSum,
+    Payload,
+    PutBlock,
+    Stored,
+    Subscribe,
+)
+from secureps.wire.grpc.admission import Authenticate
+from secureps.wire.grpc.authentication import TRIES, Metadata, Signer, check_party
+from secureps.wire.grpc.framing import (
+    CLIENT_OPTIONS,
+    COORDINATOR_TELL,
+    GET,
+    PUT,
+    SHARD_TELL,
+    WATCH,
+    Collected,
+    error_of,
+    open_frame,
+    options,
+    pieces,
+)
+from secureps.wire.grpc.pacing import LANES, Lanes, Progress
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
+from secureps.wire.protobuf import decode, encode
+from secureps.wire.transport import COORDINATOR, Cancel, Deliver, closed, running, settle, told
+
+__all__ = ["Authenticate", "CoordinatorServer", "GrpcTransport", "ShardServer"]
+
+T = TypeVar("T")
+
+PAYLOAD_LIMIT = 1 << 30
+"""Bytes of the longest payload that a server may send."""
+ASK_FROM = 64 << 10
+"""Bytes of a payload of which it is asked first how much of it is there already."""
+
+
+class GrpcTransport:
+    """A party's way to the servers over gRPC; implements `wire.transport.Transport`.
+
+    Args:
+        party: who is dialling.
+        sign: signs bytes with the party's key (Ed25519).
+        addresses: HOST:PORT by party, as far as known; `locate` adds others.
+        timeout: seconds after which a call without an answer fails with Unreachable, and a
+            payload of which not a byte more went or came.
+
+    Raises:
+        Malformed: `party` is no party's name.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        sign: Callable[[bytes], bytes],
+        addresses: Mapping[str, str],
+        timeout: float = 30.0,
+    ) -> None:
+        self._party = check_party(party)
+        self._sign = sign
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._addresses = dict(addresses)
+        self._signers: dict[str, Signer] = {}
+        self._run = b""
+        self._channels: dict[str, grpc.Channel] = {}
+        self._pending: set[Future[Any]] = set()
+        self._watches: set[_Watch] = set()
+        self._lanes = Lanes()
+        self._halves: dict[tuple[str, bytes], Collected] = {}
+        """Payloads of which a part came; at most one for each lane, for when they are asked for."""
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def call(self, to: str, message: Any) -> Future[Any]:
+        future = running()
+        with self._lock:
+            self._pending.add(future)
+        try:
+            envelope = encode(message)
+            if isinstance(message, PutBlock):
+                self._submit(self._put, future, to, message)
+            elif isinstance(message, GetBlock | GetSum):
+                self._submit(self._get, future, to, message)
+            else:
+                self._tell(future, to, envelope)
+        except Exception as error:
+            self._settle(future, self._failed(error, to))
+        return future
+
+    def watch(
+        self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
+    ) -> Cancel:
+        watch = _Watch(deliver, lost, lambda: self._subscribe(message), self._anew)
+        with self._lock:
+            if self._closed:
+                return lambda: None
+            self._watches = {known for known in self._watches if known.alive()} | {watch}
+            watch.start()
+        return watch.cancel
+
+    def locate(self, party: str, address: str) -> None:
+        with self._lock:
+            before = self._addresses.get(party)
+            self._addresses[party] = address
+            if before is None or before in self._addresses.values():
+                return
+            channel = self._channels.pop(before, None)
+        if channel is not None:
+            channel.close()
+
+    def belong(self, run: bytes) -> None:
+        self._run = run
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            watches, self._watches = self._watches, set()
+            pending = tuple(self._pending)
+            channels, self._channels = self._channels, {}
+            pool, self._pool = self._pool, None
+        for watch in watches:
+            watch.cancel()
+        for future in pending:
+            self._settle(future, closed())
+        self._lanes.close()
+        for channel in channels.values():
+            channel.close()
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+        for watch in watches:
+            watch.join()
+
+    def _channel(self, to: str) -> grpc.Channel:
+        with self._lock:
+            if self._closed:
+                raise closed()
+            address = self._addresses.get(to)
+            if address is None:
+                raise Unreachable(f"nobody has told where {to} is")
+            if address not in self._channels:
+                self._channels[address] = grpc.insecure_channel(
+                    address, options=options(CLIENT_OPTIONS)
+                )
+            return self._channels[address]
+
+    def _signer(self, to: str) -> Signer:
+        with self._lock:
+            if to not in self._signers:
+                self._signers[to] = Signer(self._party, to, self._sign)
+            return self._signers[to]
+
+    def _metadata(self, to: str, method: str, envelope: bytes) -> Metadata:
+        return self._signer(to).metadata(method, self._run, envelope)
+
+    def _fresh(self, to: str, attempt: Callable[[], T]) -> T:
+        """What a request comes to that is signed anew as long as its server says so."""
+        for _ in range(1, TRIES):
+            try:
+                return attempt()
+            except grpc.RpcError as error:
+                if not self._anew(to, error_of(error, self._at(to))):
+                    raise
+        return attempt()
+
+    def _anew(self, to: str, error: SecurepsError) -> bool:
+        """Whether a request failed for nothing but its signature's age; the next has another."""
+        if not isinstance(error, NotFresh):
+            return False
+        self._signer(to).challenged(error)
+        return True
+
+    def _submit(self, work: Callable[..., Any], future: Future[Any], to: str, *rest: Any) -> None:
+        def run() -> None:
+            try:
+                with self._lanes.taken():
+                    result = work(to, *rest)
+            except Exception as error:
+                result = self._failed(error, to)
+            self._settle(future, result)
+
+        with self._lock:
+            if self._closed:
+                raise closed()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
+            self._pool.submit(run)
+
+    def _tell(self, future: Future[Any], to: str, envelope: bytes, tries: int = TRIES) -> None:
+        method = COORDINATOR_TELL if to == COORDINATOR else SHARD_TELL
+        metadata = self._metadata(to, method, envelope)
+        call: Any = self._channel(to).unary_unary(method)
+
+        def done(ended: Any) -> None:
+            try:
+                good = ended.code() is grpc.StatusCode.OK
+                result = decode(ended.result()) if good else error_of(ended, self._at(to))
+                if not good and tries > 1 and self._anew(to, result):
+                    self._tell(future, to, envelope, tries - 1)
+                    return
+            except Exception as error:
+                result = self._failed(error, to)
+            self._settle(future, result)
+
+        call.future(envelope, timeout=self._timeout, metadata=metadata).add_done_callback(done)
+
+    # --- payloads -----------------------------------------------------------------
+
+    def _put(self, to: str, message: PutBlock) -> Any:
+        """Sends a block, after a break from where the server has it; as long as it moves."""
+        offset = 0
+        if len(message.payload) > ASK_FROM:
+            asked = self._ask(to, message)
+            if asked.have is None:
+                return asked
+            offset = asked.have
+        while True:
+            try:
+                reply = self._fresh(to, partial(self._put_from, to, message, offset))
+            except Exception as error:
+                if not _broke(self._failed(error, to)):
+                    raise
+                reply = self._ask(to, message)
+                if reply.have is not None and reply.have <= offset:
+                    raise
+            if not isinstance(reply, Stored) or reply.have is None:
+                return reply
+            offset = reply.have
+
+    def _ask(self, to: str, message: PutBlock) -> Stored:
+        envelope = encode(AskBlock(message.header))
+        call: Any = self._channel(to).unary_unary(SHARD_TELL)
+
+        def asked() -> bytes:
+            metadata = self._metadata(to, SHARD_TELL, envelope)
+            answer: bytes = call(envelope, timeout=self._timeout, metadata=metadata)
+            return answer
+
+        reply = decode(self._fresh(to, asked))
+        if not isinstance(reply, Stored):
+            raise InternalError(f"{to} answered with a {type(reply).__name__}")
+        return reply
+
+    def _put_from(self, to: str, message: PutBlock, offset: int) -> Any:
+        envelope = encode(dataclasses.replace(message, offset=offset))
+        metadata = self._metadata(to, PUT, envelope)
+        method: Any = self._channel(to).stream_unary(PUT)
+        frame = pieces(envelope, memoryview(message.payload)[offset:])
+        moved: list[Callable[[], None]] = []
+
+        def counted() -> Iterator[bytes]:
+            for piece in frame:
+                yield piece
+                for each in moved:
+                    each()
+
+        call = method.future(counted(), metadata=metadata)
+        with self._watched(call, to) as progress:
+            moved.append(progress.moved)
+            return decode(call.result())
+
+    def _get(self, to: str, message: GetBlock | GetSum) -> Any:
+        """Fetches a payload, after a break from where it has it; as long as it moves."""
+        name = (to, encode(message))
+        with self._lock:
+            here = self._halves.pop(name, None) or Collected()
+        while True:
+            before = here.have
+            try:
+                return self._fresh(to, partial(self._get_from, to, message, here))
+            except Exception as error:
+                failed = self._failed(error, to)
+                later = isinstance(failed, Busy)
+                if not later and not _broke(failed):
+                    raise
+                if later or here.have <= before:
+                    with self._lock:
+                        self._halves[name] = here
+                        while len(self._halves) > LANES:
+                            del self._halves[next(iter(self._halves))]
+                    raise
+
+    def _get_from(self, to: str, message: GetBlock | GetSum, here: Collected) -> Any:
+        offset = here.have
+        envelope = encode(dataclasses.replace(message, offset=offset))
+        metadata = self._metadata(to, GET, envelope)
+        method: Any = self._channel(to).unary_stream(GET)
+        stream = method(envelope, metadata=metadata)
+        with self._watched(stream, to) as progress:
+            answer, rest, begin = open_frame(next(stream, b""))
+            reply, length = decode(answer), offset + rest
+            if not isinstance(reply, Payload):
+                raise InternalError(f"{to} answered with a {type(reply).__name__}")
+            if length > PAYLOAD_LIMIT:
+                raise Oversized(f"{to} announces {length} bytes, more than {PAYLOAD_LIMIT}")
+            here.begin(reply.digest)
+            if here.have != offset:
+                raise Unreachable(f"{to} has another payload now")
+            progress.moved()
+            if begin:
+                here.add(begin, length)
+            for piece in stream:
+                here.add(piece, length)
+                progress.moved()
+            return dataclasses.replace(reply, payload=here.whole(length))
+
+    @contextmanager
+    def _watched(self, call: Any, to: str) -> Iterator[Progress]:
+        """A payload's call, ended when nothing moves any more, and at the end of the context."""
+        try:
+            with Progress(self._timeout, call.cancel, self._lanes.saw) as progress:
+                try:
+                    yield progress
+                except (grpc.RpcError, grpc.FutureCancelledError):
+                    if progress.over:
+                        raise Unreachable(f"{self._at(to)} moved nothing in time") from None
+                    raise
+                progress.moved()
+                self._lanes.done(progress.longest)
+        finally:
+            call.cancel()
+
+    def _subscribe(self, message: Subscribe) -> Any:
+        envelope = encode(message)
+        metadata = self._metadata(COORDINATOR, WATCH, envelope)
+        call: Any = self._channel(COORDINATOR).unary_stream(WATCH)
+        return call(envelope, metadata=metadata)
+
+    def _failed(self, error: Exception, to: str) -> SecurepsError:
+        if isinstance(error, grpc.RpcError):
+            return error_of(error, self._at(to))
+        if isinstance(error, ValueError | grpc.FutureCancelledError):
+            # gRPC: the channel was closed by `locate` or `close`
+            return Unreachable(f"the connection to {to} was closed")
+        return told(error)
+
+    def _at(self, to: str) -> str:
+        """A server in words for whoever has to check its address."""
+        address = self._addresses.get(to)
+        return to if address is None else f"{to} at {address}"
+
+    def _settle(self, future: Future[Any], result: Any) -> None:
+        with self._lock:
+            known = future in self._pending
+            self._pending.discard(future)
+        if known:
+            settle(future, result)
+
+
+def _broke(error: SecurepsError) -> bool:
+    """Whether the same may go on over another connection."""
+    return isinstance(error, Unreachable) and error.retry_after is not None
+
+
+class _Watch:
+    """One open stream of orders and its thread. No lock is held while it delivers."""
+
+    def __init__(
+        self,
+        deliver: Deliver,
+        lost: Callable[[SecurepsError], None],
+        subscribe: Callable[[], Any],
+        anew: Callable[[str, SecurepsError], bool],
+    ) -> None:
+        self._deliver, self._lost, self._subscribe = deliver, lost, subscribe
+        self._anew = anew
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._call: Any = None
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            call = self._call
+        if call is not None:
+            call.cancel()
+
+    def join(self) -> None:
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        error = self._watched()
+        for _ in range(1, TRIES):
+            if self._cancelled or not self._anew(COORDINATOR, error):
+                break
+            error = self._watched()
+        if not self._cancelled:
+            self._lost(error)
+
+    def _watched(self) -> SecurepsError:
+        """What a stream ended in, all of whose orders were delivered."""
+        try:
+            call = self._subscribe()
+            with self._lock:
+                self._call = call
+                if self._cancelled:  # before there was anything to cancel
+                    call.cancel()
+            for data in call:
+                if self._cancelled:
+                    break
+                self._deliver(decode(data))
+            error: SecurepsError = Unreachable("the coordinator ended the stream")
+        except grpc.RpcError as failure:
+            error = error_of(failure, COORDINATOR)
+        except ValueError:
+            error = Unreachable("the connection to the coordinator was closed")
+        except Exception as failure:
+            error = told(failure)
+        if self._call is not None:
+            self._call.cancel()
+        return error

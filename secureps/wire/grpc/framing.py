@@ -1,0 +1,238 @@
+"""What both ends of gRPC agree on: methods, metadata, pieces of payload, errors.
+
+    /secureps.Coordinator/Tell    unary: an envelope in, an envelope out
+    /secureps.Coordinator/Watch   Subscribe in, a stream of orders out
+    /secureps.Shard/Tell          unary, whatever has no payload
+    /secureps.Shard/Put           a frame in (PutBlock), an envelope out
+    /secureps.Shard/Get           GetBlock or GetSum in, a frame out (Payload)
+
+A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payload length
+(uint64), both little endian, the envelope, and then the payload, which may begin in the
+first piece. What is sent of a payload begins at its message's offset and goes on to its end.
+
+Who speaks stands, signed, in a request's metadata (`wire.grpc.authentication`). What must not
+live here: connections and threads.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grpc
+
+from secureps.errors import (
+    Busy,
+    InternalError,
+    Malformed,
+    NotFresh,
+    Oversized,
+    PeerError,
+    SecurepsError,
+    Unreachable,
+    from_wire,
+)
+from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Refusal, Subscribe
+from secureps.wire.grpc.authentication import Metadata
+from secureps.wire.grpc.pacing import LONGEST, cut
+from secureps.wire.protobuf import MESSAGE_LIMIT, decode, encode
+
+COORDINATOR_SERVICE = "secureps.Coordinator"
+SHARD_SERVICE = "secureps.Shard"
+COORDINATOR_TELL = f"/{COORDINATOR_SERVICE}/Tell"
+WATCH = f"/{COORDINATOR_SERVICE}/Watch"
+SHARD_TELL = f"/{SHARD_SERVICE}/Tell"
+PUT = f"/{SHARD_SERVICE}/Put"
+GET = f"/{SHARD_SERVICE}/Get"
+
+NOT_TOLD = (PutBlock, GetBlock, GetSum, Subscribe)
+"""Requests that have a method of their own."""
+
+HEADER_LIMIT = 64 << 10
+"""Bytes of the envelope of a frame."""
+PIECE = LONGEST + HEADER_LIMIT
+"""Bytes of the longest piece of a frame: its envelope and a piece of payload."""
+STREAM_BUFFER = 256 << 10
+CONNECTION_BUFFER = 256 << 10
+"""Bytes that a server's gRPC holds of an upload that waits for its turn, and of its connection."""
+REQUEST_LIMIT = 1 << 20
+"""Bytes of the envelope of any other request. Orders and answers go up to `MESSAGE_LIMIT`: what a
+coordinator sends is many times what any one party sends to it."""
+SENT_LIMIT = MESSAGE_LIMIT + HEADER_LIMIT
+"""Bytes of the longest gRPC message that a server sends; what it takes in is a PIECE at most."""
+TEXT_LIMIT = 1000
+"""Characters of an error's text that travel."""
+RETRY_LIMIT = 3600.0
+"""Seconds: nobody is asked to wait longer."""
+
+_REFUSAL = "secureps-refusal-bin"
+_PREFIX = struct.Struct("<IQ")
+
+CLIENT_OPTIONS = (
+    ("grpc.max_receive_message_length", SENT_LIMIT),
+    ("grpc.max_send_message_length", PIECE),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 10_000),  # in truth: how long connecting may take
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),  # the environment is read by run/cli alone
+)
+SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", PIECE),
+    ("grpc.max_send_message_length", SENT_LIMIT),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Nobody here compresses, and 15 KB of gzip are 16 MB: refused with UNIMPLEMENTED, unread.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    # Connections that say nothing, or have nothing under way, give their place back.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.max_concurrent_streams", 128),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    # What gRPC holds of uploads that wait for their turn: fixed per stream and per connection.
+    # Left alone both grow to megabytes, with the clients. The price is an upload's speed on
+    # long ways: 14 MB/s a stream instead of 38 at a round trip of 40 ms.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", STREAM_BUFFER),
+    ("grpc.experimental.tcp_max_read_chunk_size", CONNECTION_BUFFER),
+    ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a coin toss
+)
+
+
+# --- frames -----------------------------------------------------------------------
+
+
+def pieces(envelope: bytes, payload: bytes | memoryview) -> Iterator[bytes]:
+    """The frame of an envelope and a payload, in pieces as `pace.cut` makes them."""
+    view = memoryview(payload)
+    rest = cut(view)
+    head = _PREFIX.pack(len(envelope), len(view)) + envelope
+    yield b"".join((head, next(rest, b"")))
+    for piece in rest:
+        yield bytes(piece)
+
+
+def part(reply: Payload, request: GetBlock | GetSum) -> memoryview:
+    """What a request asks for of a payload; Malformed if it has no such byte."""
+    if not 0 <= request.offset <= len(reply.payload):
+        raise Malformed(f"byte {request.offset} of {len(reply.payload)} is asked for")
+    return memoryview(reply.payload)[request.offset :]
+
+
+def open_frame(first: bytes) -> tuple[bytes, int, memoryview]:
+    """(envelope, payload's length, begin of the payload) of a frame's first piece.
+
+    Raises Malformed or Oversized.
+    """
+    if len(first) < _PREFIX.size:
+        raise Malformed("a frame without its head")
+    size, length = _PREFIX.unpack_from(first)
+    if size > HEADER_LIMIT:
+        raise Oversized(f"the envelope of a frame has {size} bytes, more than {HEADER_LIMIT}")
+    end = _PREFIX.size + size
+    if end > len(first):
+        raise Malformed("a frame whose envelope is cut off")
+    return first[_PREFIX.size : end], length, memoryview(first)[end:]
+
+
+class Collected:
+    """What is here of a payload on its way; it may come over several connections."""
+
+    def __init__(self) -> None:
+        self.digest = b""
+        self._bytes = io.BytesIO()  # its `getvalue` is no copy, as a join of pieces would be
+
+    @property
+    def have(self) -> int:
+        """Bytes that are here."""
+        return self._bytes.tell()
+
+    def begin(self, digest: bytes) -> None:
+        """What comes is of the payload with this digest; of another one nothing is here."""
+        if self.digest != digest:
+            self.digest, self._bytes = digest, io.BytesIO()
+
+    def add(self, piece: bytes | memoryview, length: int) -> None:
+        """The next bytes of a payload of `length`.
+
+        Raises:
+            Malformed: there are none.
+            Oversized: more than that came.
+        """
+        if not piece:
+            raise Malformed("an empty piece of payload")
+        if self.have + len(piece) > length:
+            raise Oversized(f"more than the announced {length} bytes of payload")
+        self._bytes.write(piece)
+
+    def whole(self, length: int) -> bytes:
+        """The payload; Malformed if bytes are missing."""
+        if self.have < length:
+            raise Malformed(f"{self.have} bytes of payload instead of the announced {length}")
+        return self._bytes.getvalue()
+
+
+# --- errors -----------------------------------------------------------------------
+
+
+def refuse(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
+    """(status, details, trailing metadata) that bring an error back as itself."""
+    name = type(error).__name__
+    retry_after = error.retry_after if isinstance(error, PeerError) else None
+    if retry_after is not None and not math.isfinite(retry_after):
+        retry_after = None
+    text = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
+    try:
+        challenge = error.challenge if isinstance(error, NotFresh) else b""
+        data = encode(Refusal(name, text, retry_after, challenge))
+    except SecurepsError:
+        data = encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
+    return grpc.StatusCode[type(error).status], name, ((_REFUSAL, data),)
+
+
+def error_of(call: Any, to: str) -> SecurepsError:
+    """The SecurepsError behind a call that gRPC says has failed."""
+    for key, value in call.trailing_metadata() or ():
+        if key == _REFUSAL and isinstance(value, bytes):
+            return _told_by(value, to)
+    code = call.code()
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if "larger than max" in (call.details() or ""):  # gRPC's own limit, not ours
+            return Oversized(f"{to} takes no message of this length")
+        return Busy(f"{to} has too much to do")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Unreachable(f"{to} did not answer in time")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return Unreachable(f"{to} is another kind of server; check the address", None)
+    return Unreachable(f"no connection to {to} ({'' if code is None else code.name}; is it up?)")
+
+
+def _told_by(data: bytes, to: str) -> SecurepsError:
+    try:
+        refusal = decode(data)
+    except SecurepsError:
+        refusal = None
+    if not isinstance(refusal, Refusal):
+        return InternalError(f"{to} answered with an error that cannot be read")
+    wait = refusal.retry_after
+    if wait is not None:
+        wait = min(max(wait, 0.0), RETRY_LIMIT)
+    error = from_wire(refusal.error, refusal.text[:TEXT_LIMIT], wait)
+    if isinstance(error, NotFresh):
+        error.challenge = refusal.challenge
+    return error
+
+
+def options(table: Sequence[tuple[str, int]]) -> list[tuple[str, Any]]:
+    """gRPC's own type for a table of options."""
+    return list(table)

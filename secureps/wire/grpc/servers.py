@@ -1,0 +1,375 @@
+"""gRPC servers: the coordinator's and a shard's, each on an event loop in a thread of its own.
+
+Both authenticate the sender of every request before they take any of it, hand the message to an
+`Endpoint`, and send back its answer or its SecurepsError; health alone (`wire.grpc.health`) is
+anybody's. A call that waits, for its sender or for the endpoint, holds no thread. What must not
+live here: what messages mean, keys, and the dialling side (`wire.grpc.client`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from secureps.errors import (
+    Busy,
+    InternalError,
+    Malformed,
+    OperatorError,
+    SecurepsError,
+    Unreachable,
+)
+from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Stored, Subscribe
+from secureps.wire.grpc.admission import Authenticate, Callers, arrived, request, sent, told_alone
+from secureps.wire.grpc.authentication import Claim
+from secureps.wire.grpc.concurrency import Place
+from secureps.wire.grpc.framing import (
+    COORDINATOR_SERVICE,
+    COORDINATOR_TELL,
+    GET,
+    HEADER_LIMIT,
+    PUT,
+    REQUEST_LIMIT,
+    SERVER_OPTIONS,
+    SHARD_SERVICE,
+    SHARD_TELL,
+    WATCH,
+    open_frame,
+    options,
+    part,
+    pieces,
+    refuse,
+)
+from secureps.wire.grpc.health import Health
+from secureps.wire.grpc.uploads import Uploads
+from secureps.wire.protobuf import decode, encode
+from secureps.wire.transport import COORDINATOR, Endpoint, told
+
+WATCH_QUEUE = 1024
+"""Orders that may wait for one watcher before its stream is ended."""
+TELLING, TELLING_EACH = 64, 8
+"""Small messages that are taken in at once: in all, and of one party."""
+TRANSFERS, TRANSFERS_EACH = 12, 4
+"""Payloads that a shard takes in at once, and as many that it sends; the others wait, unread."""
+CLOSING = 1.0
+"""Seconds that gRPC gets to end calls that it has cancelled."""
+MOST_CONNECTIONS = 1 << 14
+
+T = TypeVar("T")
+
+
+class _Server(ABC):
+    """What both servers have in common: the thread, the loop, `Tell`, health and the stop."""
+
+    SERVICE: str
+    TELL: str
+
+    def __init__(
+        self, name: str, endpoint: Endpoint, listen: str, authenticate: Authenticate
+    ) -> None:
+        self._endpoint = endpoint
+        self._listen = listen
+        self._callers = Callers(name, lambda: endpoint.run, authenticate)
+        self._telling = self._callers.places(TELLING, TELLING_EACH)
+        self._health = Health(self.SERVICE)
+        self._started: Future[int] = Future()
+        name = f"{self.SERVICE.rpartition('.')[2].lower()}-rpc"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._grace = 0.0
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, once started."""
+        return self._started.result(0)
+
+    def set_ready(self, ready: bool) -> None:
+        """What its health says from now on, until it stops; from any thread."""
+        self._health.set_ready(ready)
+
+    def start(self) -> None:
+        """Begins to serve; OperatorError if it cannot listen there."""
+        self._thread.start()
+        self._started.result()
+
+    def stop(self, grace: float = 1.0) -> None:
+        """Ends all watches, gives requests `grace` seconds, and returns when all is closed.
+
+        Whatever calls wait for then, the rest of a payload, a reader that does not read or the
+        endpoint, they end in Unreachable at who asked.
+        """
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._grace = grace
+            with suppress(RuntimeError):  # the loop ended meanwhile
+                self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread.ident is not None:
+            self._thread.join(grace + 2 * CLOSING)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        most = ("grpc.max_allowed_incoming_connections", connections())
+        server = grpc.aio.server(options=options((*SERVER_OPTIONS, most)))
+        # All as streams, whatever the dialling side calls them: gRPC would take in the message of
+        # a unary call before it shows who sends it.
+        handlers: dict[str, Any] = {"Tell": grpc.stream_unary_rpc_method_handler(self._tell)}
+        handlers |= self._handlers()
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(self.SERVICE, handlers),
+                self._health.handlers(),
+            )
+        )
+        try:
+            port = _bind(server, self._listen)
+            await server.start()
+            self._started.set_result(port)
+            await self._stop.wait()
+            self._health.end()
+            self._ending()
+        finally:
+            await server.stop(self._grace)
+            # gRPC's own tasks see their calls end a little later. What is left of them when
+            # `asyncio.run` returns it cancels, and gRPC prints a traceback for each.
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            if tasks:
+                await asyncio.wait(tasks, timeout=CLOSING)
+
+    @abstractmethod
+    def _handlers(self) -> Mapping[str, Any]:
+        """The service's methods but `Tell`."""
+
+    @abstractmethod
+    def _ending(self) -> None:
+        """Ends what would not end by itself; on the loop."""
+
+    async def _tell(self, _: Any, context: Any) -> bytes:
+        async def answered() -> bytes:
+            with self._callers.admitted(self.TELL, context) as claim:
+                async with self._telling.taken(claim.party, context.peer()):
+                    message = told_alone(await request(context, claim, REQUEST_LIMIT))
+                answer = await _answer(self._endpoint.request(claim.party, message))
+                return encode(self._answered(claim.party, message, answer))
+
+        return await _or_refused(context, answered())
+
+    def _answered(self, party: str, message: Any, answer: Any) -> Any:
+        """What is said to a party to whom the endpoint answers this."""
+        return answer
+
+
+class CoordinatorServer(_Server):
+    """Serves `Tell` and `Watch`.
+
+    Args:
+        endpoint: its methods are called on the loop and must return at once.
+        listen: HOST:PORT; port 0 takes a free one.
+        authenticate: called for every request, on the loop.
+    """
+
+    SERVICE = COORDINATOR_SERVICE
+    TELL = COORDINATOR_TELL
+
+    def __init__(self, endpoint: Endpoint, listen: str, authenticate: Authenticate) -> None:
+        super().__init__(COORDINATOR, endpoint, listen, authenticate)
+        self._watchers: set[asyncio.Queue[Any]] = set()
+
+    def _handlers(self) -> Mapping[str, Any]:
+        return {"Watch": grpc.stream_stream_rpc_method_handler(self._watch)}
+
+    def _ending(self) -> None:
+        for queue in tuple(self._watchers):
+            _push(queue, _stopping())
+
+    async def _watch(self, _: Any, context: Any) -> None:
+        await _or_refused(context, self._watched(context))
+
+    async def _watched(self, context: Any) -> None:
+        queue: asyncio.Queue[Any] = asyncio.Queue(WATCH_QUEUE)
+        loop = asyncio.get_running_loop()
+
+        def deliver(order: Any) -> None:
+            with suppress(RuntimeError):  # the server has stopped
+                loop.call_soon_threadsafe(_push, queue, order)
+
+        with self._callers.admitted(WATCH, context) as claim:
+            async with self._telling.taken(claim.party, context.peer()):
+                message = await request(context, claim, REQUEST_LIMIT)
+            if not isinstance(message, Subscribe):
+                raise Malformed(f"Watch takes Subscribe, not {type(message).__name__}")
+            if self._stop is not None and self._stop.is_set():
+                raise _stopping()  # nobody would end this stream
+            cancel = self._endpoint.subscribe(claim.party, message, deliver)
+            self._watchers.add(queue)
+            try:
+                while not isinstance(order := await queue.get(), SecurepsError):
+                    await sent(context, encode(order))
+            finally:
+                self._watchers.discard(queue)
+                cancel()
+            raise order
+
+
+class ShardServer(_Server):
+    """Serves `Put`, `Get` and `Tell`.
+
+    Args:
+        name: the shard's.
+        endpoint: its methods are called on the loop and must return at once.
+        listen: HOST:PORT; port 0 takes a free one.
+        authenticate: called for every request, on the loop.
+        in_flight_bytes: payload bytes of Puts that may be held at once; more get Busy.
+        max_block_bytes: the longest payload of a Put; longer ones get Oversized.
+
+    Raises:
+        ConfigError: as `Uploads` does.
+    """
+
+    SERVICE = SHARD_SERVICE
+    TELL = SHARD_TELL
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: Endpoint,
+        listen: str,
+        authenticate: Authenticate,
+        in_flight_bytes: int,
+        max_block_bytes: int,
+    ) -> None:
+        super().__init__(name, endpoint, listen, authenticate)
+        self._intake = Uploads(in_flight_bytes, max_block_bytes)
+        self._uploads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
+        self._downloads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Payload bytes of Puts that it holds now."""
+        return self._intake.taken
+
+    def _handlers(self) -> Mapping[str, Any]:
+        return {
+            "Put": grpc.stream_unary_rpc_method_handler(self._put),
+            "Get": grpc.stream_stream_rpc_method_handler(self._get),
+        }
+
+    def _answered(self, party: str, message: Any, answer: Any) -> Any:
+        return self._intake.known(party, message, answer)
+
+    def _ending(self) -> None:
+        """Uploads and downloads have the grace, and end with it."""
+
+    async def _put(self, _: Any, context: Any) -> bytes:
+        async def stored() -> bytes:
+            with self._callers.admitted(PUT, context) as claim:
+                async with self._uploads.taken(claim.party, context.peer()) as place:
+                    came = await self._upload(context, claim, place)
+                return encode(came if isinstance(came, Stored) else await _answer(came))
+
+        return await _or_refused(context, stored())
+
+    async def _upload(self, context: Any, claim: Claim, place: Place) -> Stored | Future[Any]:
+        """Takes a Put in; nothing of its payload is counted before it is there."""
+        envelope, length, begin = open_frame(await arrived(context) or b"")
+        message = decode(claim.envelope(envelope))
+        if not isinstance(message, PutBlock):
+            raise Malformed(f"Put takes PutBlock, not {type(message).__name__}")
+        upload = self._intake.begin(claim.party, message, length)
+        if isinstance(upload, Stored):
+            return upload
+        with upload:
+            if begin:
+                upload.add(begin)
+            del begin  # no piece is held while the next one is on its way
+            while (piece := await arrived(context)) is not None:
+                upload.add(piece)
+                place.move()
+                del piece
+            return upload.hand_over(self._endpoint)
+
+    async def _get(self, _: Any, context: Any) -> None:
+        async def fetched() -> None:
+            with self._callers.admitted(GET, context) as claim:
+                async with self._telling.taken(claim.party, context.peer()):
+                    message = await request(context, claim, HEADER_LIMIT)
+                if not isinstance(message, GetBlock | GetSum):
+                    raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
+                async with self._downloads.taken(claim.party, context.peer()) as place:
+                    reply = await _answer(self._endpoint.request(claim.party, message))
+                    if not isinstance(reply, Payload):
+                        raise InternalError(f"Get answered by a {type(reply).__name__}")
+                    for piece in pieces(encode(reply), part(reply, message)):
+                        await sent(context, piece, place)
+
+        await _or_refused(context, fetched())
+
+
+def connections() -> int:
+    """How many a server takes: half of the files that its process may have open.
+
+    The other half is for what the party itself opens. Above it gRPC closes new connections,
+    where a process without descriptors could neither accept nor write its journal.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(soft // 2, MOST_CONNECTIONS)
+
+
+def _bind(server: Any, listen: str) -> int:
+    try:
+        port: int = server.add_insecure_port(listen)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise OperatorError(f"cannot listen on {listen}: in use, or no address of this machine")
+    return port
+
+
+def _stopping() -> Unreachable:
+    return Unreachable("the coordinator is stopping")
+
+
+def _push(queue: asyncio.Queue[Any], order: Any) -> None:
+    """Queues an order; a watcher that is too slow, or told to go, loses its stream."""
+    if queue.full():
+        order = Busy(f"{queue.qsize()} orders were waiting; subscribe again")
+    if isinstance(order, SecurepsError):
+        while not queue.empty():
+            queue.get_nowait()
+    queue.put_nowait(order)
+
+
+async def _answer(future: Future[Any]) -> Any:
+    """The end of an endpoint's future, which a caller that goes away must not cancel."""
+    try:
+        return await asyncio.shield(asyncio.wrap_future(future))
+    except asyncio.CancelledError:
+        if future.cancelled():
+            raise Unreachable("the server stopped before it answered") from None
+        raise
+
+
+async def _or_refused(context: Any, handled: Awaitable[T]) -> T:
+    """What a handler comes to; its error goes back to who called."""
+    try:
+        return await handled
+    except Exception as error:
+        refusal = refuse(told(error))
+    await context.abort(*refusal)
+    raise AssertionError("abort returned")

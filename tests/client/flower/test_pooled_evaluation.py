@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from secureps.client.flower.pooled_evaluation import PooledEvaluation
+from secureps.client.trainer import Array, EvaluateResult
+
+
+class Judge:
+    def __init__(self, examples: int, **metrics: float) -> None:
+        self._examples, self._metrics = examples, metrics
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        return EvaluateResult(float(parameters["w"]), self._examples, self._metrics)
+
+
+def test_who_has_more_examples_counts_for_more() -> None:
+    panel = PooledEvaluation([Judge(1, accuracy=0.0, own=1.0), Judge(3, accuracy=1.0)])
+    told = panel.evaluate({"w": np.array(2.5)})
+    assert told == EvaluateResult(2.5, 4, {"accuracy": 0.75})
+
+
+def test_one_judge_is_a_panel() -> None:
+    told = PooledEvaluation([Judge(7, accuracy=0.3)]).evaluate({"w": np.array(1.0)})
+    assert told.metrics == pytest.approx({"accuracy": 0.3})

@@ -1,0 +1,74 @@
+"""What becomes of what a data holder's `evaluate` returns."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secureps.client.evaluation import Judgement, judge
+from secureps.client.trainer import EvaluateResult
+from secureps.config.plan import EvaluationSection
+from secureps.errors import ScriptFailed
+from secureps.messages.evaluation import Metric
+from secureps.messages.orders import GroupVersion
+from secureps.policy.checks.evaluation import evaluation_group
+from tests.kits.privacy_kit import private_plan
+
+SECTION = EvaluationSection(every=1, metrics={"loss": 4.0, "accuracy": 1.0})
+MODEL = (GroupVersion("body", 3), GroupVersion("head", 5))
+
+
+def judged(result: Any, **more: Any) -> Judgement:
+    evaluator: Any = SimpleNamespace(evaluate=lambda parameters: result, **more)
+    return judge(evaluator, {}, SECTION, MODEL)
+
+
+def test_metrics_travel_within_their_magnitudes_and_are_told_as_they_are() -> None:
+    made = judged(EvaluateResult(9.0, 7, {"accuracy": 0.25, "speed": 3.0}))
+    assert made.metrics == (Metric("accuracy", 0.25), Metric("loss", 9.0))
+    assert made.vector.tolist() == [0.25, 1.0]
+    assert made.vector.dtype == np.float32
+    assert made.examples == 7
+
+
+def test_a_metric_of_its_own_goes_before_the_loss() -> None:
+    assert judged(EvaluateResult(9.0, 1, {"accuracy": 0.0, "loss": 2.0})).vector.tolist() == [
+        0,
+        0.5,
+    ]
+
+
+@pytest.mark.parametrize("examples", [0, -1])
+def test_a_mean_is_over_some_examples(examples: int) -> None:
+    """Who has none would weigh as much as one example, and tell of nothing."""
+    with pytest.raises(ScriptFailed, match=f"{examples} held-out examples: at least 1"):
+        judged(EvaluateResult(1.0, examples, {"accuracy": 0.5}))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_metric_is_a_number(value: float) -> None:
+    with pytest.raises(ScriptFailed, match="metric 'accuracy' is"):
+        judged(EvaluateResult(1.0, 1, {"accuracy": value}))
+
+
+def test_who_asks_for_the_versions_is_told_them() -> None:
+    seen: list[dict[str, int]] = []
+
+    def evaluate_at(parameters: Any, versions: dict[str, int]) -> EvaluateResult:
+        seen.append(versions)
+        return EvaluateResult(1.0, 1, {"accuracy": 0.5})
+
+    judged(None, evaluate_at=evaluate_at)
+    assert seen == [{"body": 3, "head": 5}]
+
+
+def test_the_clip_of_metrics_is_the_longest_vector_that_there_is() -> None:
+    """A longer one would be noise for nothing; a shorter one would cut what is true."""
+    metrics = dict.fromkeys(("a", "b", "c", "d"), 1.0)
+    plan = private_plan("local", evaluation={"every": 2, "metrics": metrics})
+    group = evaluation_group(plan.section)
+    assert (group.clip, group.weighting) == (2.0, "uniform")

@@ -1,0 +1,53 @@
+"""The tensors that never leave a client, version by version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from secureps.client.local_tensors import KEPT, LocalTensors, Tensors
+from secureps.messages.orders import GroupVersion
+
+INITIAL: Tensors = {"head": np.zeros(3, np.float32)}
+
+
+def model(**versions: int) -> tuple[GroupVersion, ...]:
+    return tuple(GroupVersion(group, version) for group, version in versions.items())
+
+
+def made(number: int) -> Tensors:
+    return {"head": np.full(3, number, np.float32)}
+
+
+def loaded(own: LocalTensors, *at: GroupVersion) -> int | None:
+    found = own.load(at or None)
+    return None if found is None else int(found["head"][0])
+
+
+def test_a_client_that_is_started_again_trains_on_from_where_an_earlier_version_began(
+    tmp_path: Path,
+) -> None:
+    """It may be asked for that version once more, and the same must come of it."""
+    own = LocalTensors(tmp_path)
+    for version in range(6):
+        own.save(model(all=version), INITIAL, made(version))
+    assert len(list(tmp_path.iterdir())) == KEPT
+    assert loaded(own) == 5
+    assert [loaded(own, *model(all=version)) for version in (6, 5, 4)] == [5, 4, 3]
+    assert loaded(own, *model(all=2)) is None
+
+
+def test_groups_that_move_alone_go_by_the_newest(tmp_path: Path) -> None:
+    """One of them may stay where it is while the others move on."""
+    own = LocalTensors(tmp_path)
+    own.save(model(body=1, rare=0), INITIAL, made(1))
+    own.save(model(body=2, rare=0), INITIAL, made(2))
+    assert loaded(own, *model(body=1, rare=0)) is None
+    assert loaded(own, *model(body=2, rare=0)) == 1
+    assert loaded(own, *model(body=3, rare=0)) == 2
+
+
+def test_what_a_training_left_as_it_was_is_not_written(tmp_path: Path) -> None:
+    LocalTensors(tmp_path).save(model(all=0), INITIAL, dict(INITIAL))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,150 @@
+"""Settings keep their types from a plan to a script, and a misspelt one is refused."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.client.runner import read_settings, run_client
+from secureps.client.script import Script
+from secureps.client.script_settings import Asked
+from secureps.config.plan import FederationSection
+from secureps.config.sections import toml_text, toml_value
+from secureps.errors import ConfigError, ScriptFailed
+from secureps.policy.plan import load_plan
+from secureps.run.up.folder import Cast, RunFolder
+from secureps.run.up.up import Order, Troupe
+
+VALUES: dict[str, Any] = {
+    "flag": False,
+    "count": 3,
+    "rate": 1e-05,
+    "whole": 2.0,
+    "name": "two words",
+    "digits": "007",
+    "number": "12",
+    "truth": "true",
+    "odd": 'a "quoted" \\ line\nä \x7f',
+    "minus": -1,
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_a_value_comes_back_of_its_own_type(value: Any) -> None:
+    found = toml_value(toml_text(value))
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    "text", ["[1, 2]", "2026-11-22", "1\nother = 2", "{a = 1}", "nan", "inf", ""]
+)
+def test_what_is_no_plain_value_is_text(text: str) -> None:
+    assert toml_value(text) == text
+
+
+def test_a_command_line_says_types_too() -> None:
+    given = ["flag=false", "rate=0.5", "data=mine.npz", 'code="12"', "sum=a=b"]
+    expected = {"flag": False, "rate": 0.5, "data": "mine.npz", "code": "12", "sum": "a=b"}
+    assert read_settings(given) == expected
+
+
+def test_a_clients_command_has_a_plans_settings_of_their_types(tmp_path: Path) -> None:
+    """`settings = { flag = false }` once came as the text "False", which is true."""
+    path = tmp_path / "plan.toml"
+    path.write_text('name = "a"\nversions = 1\n[[group]]\nrule = { quorum = 5 }\n')
+    federation = FederationSection(script="script.py", clients=5, settings=VALUES)
+    plan = load_plan(path)
+    order = Order(path, None, None, {})
+    troupe = Troupe(order, RunFolder(tmp_path), plan, federation, Cast.of(plan, 5))
+    arguments = list(troupe._client("client-03", "here:1", 3).arguments)
+    told = [after for at, after in itertools.pairwise(arguments) if at == "--set"]
+    found = read_settings(told)
+    assert found == {**VALUES, "partition": 3, "partitions": 5}
+    assert [type(found[name]) for name in VALUES] == [type(value) for value in VALUES.values()]
+
+
+def test_a_misspelt_setting_of_a_script_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("def make(settings): return settings.get('alpha', 1.0)\n")
+    script = Script(path)
+    assert script.make({"alpha": 2.0, "unheard": 1}) == 2.0  # type: ignore[comparison-overlap]
+    with pytest.raises(ConfigError, match=r"setting 'aplha' is not known; did you mean alpha\?"):
+        script.make({"aplha": 2.0})
+
+
+def test_whoever_looks_at_all_settings_knows_them_all() -> None:
+    asked = Asked({"aplha": 1, "beta": 2})
+    assert {**asked} == {"aplha": 1, "beta": 2}
+    assert "alpha" not in asked
+    asked.refuse_misspelt()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"row": 3}, "'rows' is not given; did you mean row? given are row"),
+        ({"partition": 0}, "'rows' is not given; given are partition"),
+        ({}, "'rows' is not given; no setting is"),
+    ],
+)
+def test_a_setting_that_a_script_misses_is_named_with_the_nearest(
+    given: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "def make(settings):\n    return settings['rows']\n"
+        "def make_evaluator(settings):\n    return settings['rows']\n"
+        "def central(settings):\n    return settings['rows']\n"
+    )
+    script = Script(path)
+    for line, call in ((2, script.make), (4, script.make_evaluator), (6, script.central)):
+        with pytest.raises(ScriptFailed) as raised:
+            call(given)
+        assert f"raised MissingSetting: {text} (script.py:{line} in " in str(raised.value)
+
+
+def test_a_missing_setting_is_a_key_error_of_its_key() -> None:
+    """A script may ask for one that it can do without, as of any dictionary."""
+    with pytest.raises(KeyError) as raised:
+        Asked({"row": 1})["rows"]
+    assert raised.value.args == ("rows",)
+
+
+DECLARES = "SETTINGS = ('alpha', 'rows')\ndef make(settings): return settings.get('alpha', 1.0)\n"
+
+
+def test_a_script_that_declares_its_settings_takes_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(DECLARES)
+    script = Script(path)
+    given = {"alpha": 2.0, "rows": 3, "partition": 0, "partitions": 6}
+    assert script.make(given) == 2.0  # type: ignore[comparison-overlap]
+    for key, hint in (("unheard", ""), ("row", r"did you mean rows\? ")):
+        text = rf"setting '{key}' is not known; {hint}known are alpha, rows, partition, partitions"
+        with pytest.raises(ConfigError, match=text):
+            script.make({key: 1})
+
+
+def test_a_script_of_ones_own_declares_them_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`python script.py --set ...`: refused before anything is joined."""
+    names: dict[str, Any] = {}
+    exec(compile(DECLARES, "script.py", "exec"), names)
+    monkeypatch.setattr("secureps.client.runner.join", lambda *given: pytest.fail("it joined"))
+    line = ["--server", "here:1", "--kit", str(tmp_path), "--name", "a", "--set", "unheard=1"]
+    with pytest.raises(SystemExit) as ended:
+        run_client(names["make"], line)
+    assert ended.value.code == 78
+    assert "error: setting 'unheard' is not known; known are alpha, rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("declared", ["'alpha'", "(1, 2)"])
+def test_a_declaration_is_a_collection_of_names(declared: str, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(f"SETTINGS = {declared}\ndef make(settings): return 1\n")
+    with pytest.raises(ConfigError, match="SETTINGS must be the names of the settings"):
+        Script(path).make({"alpha": 1})

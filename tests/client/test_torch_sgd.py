@@ -1,0 +1,296 @@
+"""DP-SGD takes the same steps with ghost clipping and with per-record gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from secureps.client import torch_sgd
+from secureps.client.torch_sgd import Task, descend_privately, ghost_fits
+from secureps.client.trainer import RecordPrivacy
+
+PRIVACY = RecordPrivacy(1e-9, 0.5, 0.5, 1e-5)
+"""So little noise that clipping alone shows."""
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+class Tied(nn.Module):
+    """One weight in two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.second = nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))  # type: ignore[no-any-return]
+
+
+class Spare(nn.Module):
+    """A layer that no record reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.used = nn.Linear(6, 3)
+        self.spare = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)  # type: ignore[no-any-return]
+
+
+def own_mean(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets)
+
+
+def stepped(
+    make: Callable[[], nn.Module], loss: Any, steps: int, seed: int = 3
+) -> dict[str, Tensor]:
+    module = make().train()
+    data = torch.Generator().manual_seed(2)
+    x = torch.randn(40, 6, generator=data)
+    y = torch.randint(0, 3, (40,), generator=data)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9)
+    generators = (np.random.default_rng(seed), (torch.Generator().manual_seed(4),))
+    task = Task(x, y, loss, torch.device("cpu"))
+    descend_privately(module, sgd, PRIVACY, task, steps, generators)
+    return {name: each.detach().clone() for name, each in module.state_dict().items()}
+
+
+def test_both_ways_take_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the order of float32 sums: the algorithms add in different orders."""
+    assert ghost_fits(mlp(), functional.cross_entropy)
+    ghost = stepped(mlp, functional.cross_entropy, 5)
+    monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module, loss: False)
+    record = stepped(mlp, functional.cross_entropy, 5)
+    start = mlp().state_dict()
+    for name, each in ghost.items():
+        assert torch.allclose(each, record[name], rtol=1e-4, atol=1e-6), name
+        assert not torch.allclose(each, start[name], atol=1e-3), "nothing moved"
+
+
+def of_every_output(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """A record's loss is a vector; small, so that nothing is clipped."""
+    wanted = functional.one_hot(targets, 3).float()
+    return 0.1 * functional.mse_loss(outputs, wanted, reduction=reduction)
+
+
+def test_of_a_vector_of_losses_the_mean_counts_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ghost_fits(mlp(), of_every_output)
+    ghost = stepped(mlp, of_every_output, 3)
+    monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module, loss: False)
+    record = stepped(mlp, of_every_output, 3)
+    for name, each in ghost.items():
+        assert torch.allclose(each, record[name], rtol=1e-4, atol=1e-6), name
+
+
+class Embedded(nn.Module):
+    """A table of words, and what reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(200, 50)
+        self.head = nn.Linear(50, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.table(x).mean(dim=1))  # type: ignore[no-any-return]
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str, bool]] = {
+    "linear": (lambda: nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 3)), (100,), "0.", True),
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(4, 250, 3), nn.Flatten(), nn.Linear(250, 3)),
+        (4, 3, 3),
+        "0.",
+        False,
+    ),
+    "embedding": (Embedded, (), "table.", True),
+    "layer norm": (
+        lambda: nn.Sequential(nn.LayerNorm(5000), nn.Linear(5000, 3)),
+        (5000,),
+        "0.",
+        False,
+    ),
+    "group norm": (
+        lambda: nn.Sequential(nn.GroupNorm(5, 5000), nn.Linear(5000, 3)),
+        (5000,),
+        "0.",
+        False,
+    ),
+}
+"""By kind: a model, the shape of a record, the layer that is measured, whether ghosts fit."""
+
+
+@pytest.mark.parametrize("rate", [0.5, 1e-9], ids=["batches", "empty"])
+@pytest.mark.parametrize("way", ["as chosen", "per record"])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_the_noise_of_every_layer_has_the_promised_variance(
+    kind: str, way: str, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(sigma C)^2 on the sum of gradients, whatever way goes; gradients are a thousandth of it."""
+    make, shape, layer, ghosts = LAYERS[kind]
+    torch.manual_seed(1)
+    module = make().train()
+    assert ghost_fits(module, functional.cross_entropy) is ghosts
+    if way == "per record":
+        monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module, loss: False)
+    x = torch.randn(40, *shape) if shape else torch.randint(0, 200, (40, 5))
+    task = Task(x, torch.randint(0, 3, (40,)), functional.cross_entropy, torch.device("cpu"))
+    before = {name: each.detach().clone() for name, each in module.named_parameters()}
+    lr, steps, privacy = 1e-6 if rate < 1e-6 else 0.1, 2, RecordPrivacy(50.0, 0.3, rate, 1e-5)
+    generators = (np.random.default_rng(3), (torch.Generator().manual_seed(4),))
+    sgd = torch.optim.SGD(module.parameters(), lr=lr)
+    descend_privately(module, sgd, privacy, task, steps, generators)
+    moved = [
+        (each.detach() - before[name]).double().flatten()
+        for name, each in module.named_parameters()
+        if name.startswith(layer)
+    ]
+    noise = torch.cat(moved) / (lr / (rate * len(x)))
+    assert len(noise) >= 9_000
+    assert float(noise.var()) == pytest.approx(steps * (50.0 * 0.3) ** 2, rel=0.08)
+    for each in moved:
+        if len(each) >= 1000:
+            found = float(each.var()) / (lr / (rate * len(x))) ** 2
+            assert found == pytest.approx(steps * (50.0 * 0.3) ** 2, rel=0.25)
+
+
+def test_a_layer_that_no_record_reaches_gets_noise_and_nothing_else() -> None:
+    after = stepped(Spare, functional.cross_entropy, 3)
+    before = Spare().state_dict()
+    assert torch.allclose(after["spare.weight"], before["spare.weight"], atol=1e-6)
+    assert not torch.allclose(after["used.weight"], before["used.weight"], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("make", "loss", "fits"),
+    [
+        (mlp, functional.cross_entropy, True),
+        (mlp, functional.mse_loss, True),
+        (mlp, own_mean, False),
+        (lambda: nn.Sequential(nn.Conv1d(6, 3, 1)), functional.cross_entropy, False),
+        (lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6)), functional.mse_loss, False),
+        (Tied, functional.cross_entropy, False),
+        (lambda: nn.Sequential(nn.ReLU()), functional.cross_entropy, False),
+    ],
+)
+def test_where_it_fits(make: Callable[[], nn.Module], loss: Any, fits: bool) -> None:
+    assert ghost_fits(make(), loss) is fits
+
+
+def test_a_frozen_layer_of_another_kind_does_not_stand_in_the_way() -> None:
+    module = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3))
+    for each in module[0].parameters():
+        each.requires_grad_(False)
+    assert ghost_fits(module, functional.cross_entropy)
+
+
+def one_step(
+    records: int, privacy: RecordPrivacy, seed: int, make: Callable[[], nn.Module]
+) -> Tensor:
+    """How far one step moves a model of doubles, of the first so many of twelve records."""
+    module = make().double().train()
+    data = torch.Generator().manual_seed(2)
+    x = torch.randn(12, 6, generator=data, dtype=torch.float64)
+    y = torch.randint(0, 3, (12,), generator=data)
+    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    task = Task(x[:records], y[:records], functional.cross_entropy, torch.device("cpu"))
+    sgd = torch.optim.SGD(module.parameters(), lr=LR)
+    generators = (np.random.default_rng(seed), (torch.Generator().manual_seed(4),))
+    descend_privately(module, sgd, privacy, task, 1, generators)
+    return nn.utils.parameters_to_vector(module.parameters()).detach() - before
+
+
+def gradient(record: int, bound: float, make: Callable[[], nn.Module]) -> Tensor:
+    """One record's gradient by plain autograd, clipped by hand."""
+    module = make().double().train()
+    data = torch.Generator().manual_seed(2)
+    x = torch.randn(12, 6, generator=data, dtype=torch.float64)
+    y = torch.randint(0, 3, (12,), generator=data)
+    torch.autograd.backward(functional.cross_entropy(module(x[[record]]), y[[record]]))
+    flat = torch.cat([each.grad.flatten() for each in module.parameters() if each.grad is not None])
+    return flat * min(1.0, bound / float(flat.norm()))
+
+
+LR = 0.25
+
+
+@pytest.mark.parametrize("way", ["ghost", "per record"])
+@pytest.mark.parametrize("bound", [0.3, 50.0], ids=["clipped", "whole"])
+@pytest.mark.parametrize("held", [1, 5, 11])
+def test_a_record_more_moves_a_step_by_its_clipped_gradient_and_nothing_else(
+    held: int, bound: float, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By lr over the public batch: what divides may depend neither on who holds how many records,
+    nor on how many were drawn, or a record would show in the others' gradients too."""
+    assert ghost_fits(mlp(), functional.cross_entropy)
+    if way == "per record":
+        monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module, loss: False)
+    privacy = RecordPrivacy(1e-3, bound, 0.5, 1e-5, records=100)  # the noise is the same in both
+    shown = 0
+    for seed in range(6):
+        draws = np.random.default_rng(seed).random(held + 1) < privacy.sample_rate
+        moved = one_step(held + 1, privacy, seed, mlp) - one_step(held, privacy, seed, mlp)
+        if not draws[held]:
+            assert torch.equal(moved, torch.zeros_like(moved)), "a record that was not drawn shows"
+            continue
+        public = privacy.sample_rate * 100
+        wanted = -LR / public * gradient(held, bound, mlp)
+        assert torch.allclose(moved, wanted, rtol=1e-4, atol=1e-10)
+        assert float(wanted.norm()) > 1e-4
+        shown += 1
+    assert shown >= 2
+
+
+# --- noise of several generators ------------------------------------------------------
+
+
+def noise_of(seeds: tuple[int, ...], way: str, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """What two empty private steps move a model by, in units of sigma C; float32 (10,403,)."""
+    if way == "per record":
+        monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module, loss: False)
+    make, shape, _, _ = LAYERS["linear"]
+    torch.manual_seed(1)
+    module = make().train()
+    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    privacy = RecordPrivacy(4.0, 0.5, 1e-9, 1e-5, records=10**9)
+    sgd = torch.optim.SGD(module.parameters(), lr=1.0)
+    loss, cpu = functional.cross_entropy, torch.device("cpu")
+    task = Task(torch.randn(5, *shape), torch.randint(0, 3, (5,)), loss, cpu)
+    noise = tuple(torch.Generator().manual_seed(seed) for seed in seeds)
+    descend_privately(module, sgd, privacy, task, 2, (np.random.default_rng(3), noise))
+    return (nn.utils.parameters_to_vector(module.parameters()).detach() - before) / (4.0 * 0.5)
+
+
+@pytest.mark.parametrize("way", ["ghost", "per record"])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_the_noise_of_several_generators_has_the_promised_variance(
+    number: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = noise_of(tuple(range(7, 7 + number)), way, monkeypatch).double()
+    assert len(noise) == 10_403
+    assert float(noise.var()) == pytest.approx(2, rel=0.07)
+    assert abs(float(noise.mean())) < 0.06
+    kurtosis = float((noise**4).mean() / (noise**2).mean() ** 2)
+    assert kurtosis == pytest.approx(3.0, abs=0.25)
+
+
+@pytest.mark.parametrize("way", ["ghost", "per record"])
+def test_no_generator_can_be_left_out(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One seed of four that is wrong leaves a quarter of the variance, in every coordinate."""
+    whole = noise_of((1, 2, 3, 4), way, monkeypatch)
+    assert torch.equal(whole, noise_of((1, 2, 3, 4), way, monkeypatch))
+    for at in range(4):
+        other = noise_of((*range(1, at + 1), 9, *range(at + 2, 5)), way, monkeypatch)
+        assert float((whole - other).var()) == pytest.approx(2 * 2 / 4, rel=0.07)

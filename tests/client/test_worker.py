@@ -1,0 +1,121 @@
+"""What follows from a client's seed, its run and its update, and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from secureps.client.site import Site
+from secureps.client.worker import ClientWorker
+from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
+from secureps.errors import Malformed
+from secureps.messages import records
+from secureps.messages.orders import GroupVersion
+from secureps.messages.requests import GetBlock
+from secureps.policy.plan import Plan
+from secureps.policy.rules.priority import LARGEST
+from secureps.roles.member.member import Member
+from secureps.roles.member.tasks import Aim, Contribute, SealedUpdate
+from secureps.roles.pinned_run import Pinned
+from secureps.store.spool import MemorySpool
+from tests.kits.federations import Walker
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    IDENTITIES,
+    PRIVACY,
+    make_placement,
+    make_plan,
+    make_run,
+)
+
+CLIENT_PRIVACY: dict[str, Any] = {
+    "group": [{"weighting": "uniform", "rule": {"quorum": 3, "minimum": 2}}],
+    "privacy": {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-5, "budget": 500.0}
+    | {"placement": "local"},
+}
+VALUES = 60
+
+
+def hands(plan: Plan, folder: Path, seed: Seed, nonce: int = 0) -> ClientWorker:
+    """Those of a client in a run of this nonce, with nobody around them."""
+    run = make_run(plan, nonce=bytes([nonce]) * 32)
+    pinned = Pinned.of(records.RunPinned(run, make_placement(plan), ADDRESSES))
+    holdings = Site("c0", Walker(0), IDENTITIES["c0"], seed, {}, folder)
+    return ClientWorker(holdings, cast(Member, SimpleNamespace(pinned=pinned)), MemorySpool())
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_secret_seed_hides_in_every_run_by_other_noise(private: bool, tmp_path: Path) -> None:
+    """The same noise in two runs would be subtracted. An unsafe seed hides nothing, and repeats."""
+    plan = make_plan(**CLIENT_PRIVACY) if private else make_plan()
+    most = plan.weights("all").most
+    for seed in (SecretSeed(bytes(range(32))), UnsafeSeed(3)):
+        update, aim = np.full(VALUES, 0.01, np.float32), Aim("all", 1, 4)
+        first, second = (
+            hands(plan, tmp_path, seed, nonce)._on_grid(aim, 0, update, most) for nonce in (1, 2)
+        )
+        assert np.array_equal(first, second) is not seed.private
+
+
+def contributed(own: ClientWorker, weight: int, known: tuple[bytes, ...] = ()) -> SealedUpdate:
+    task, update = Contribute((), (b"one",), ()), np.full(VALUES, 0.01, np.float32)
+    made = own._contribution(task, Aim("all", 0, 4, known), bytes(32), update, weight)
+    assert made is not None
+    return made
+
+
+def test_an_update_that_counts_for_more_is_another_one(tmp_path: Path) -> None:
+    """Its integers are others, so that its name is another, too."""
+    own = hands(make_plan(), tmp_path, SecretSeed(bytes(32)))
+    light, heavy = contributed(own, 1), contributed(own, 2)
+    assert light.content != heavy.content
+    assert light.receipt.update != heavy.receipt.update
+    assert contributed(own, 1).receipt.update == light.receipt.update
+
+
+def test_what_is_declared_of_an_update_is_what_its_clip_counts(tmp_path: Path) -> None:
+    """No clip bounds running statistics: whoever has large ones would always go first."""
+    rule = {"name": "priority", "buffer": 3, "minimum": 2, "score": "magnitude"}
+    plan = make_plan(group=[{"clip": 8.0, "rule": rule}], capacity=16)
+    own = hands(plan, tmp_path, UnsafeSeed(1))
+    update = np.zeros(VALUES, np.float32)
+    update[:5], update[5] = 900.0, 1.0  # tensor "bias" of five values comes first
+    assert own._magnitude("all", update) == LARGEST
+    own._holdings.trainer.kinds = lambda: {"bias": "statistics"}  # type: ignore[attr-defined]
+    assert own._magnitude("all", update) == LARGEST - 2 * 3
+
+
+@pytest.mark.parametrize("examples", [1, 7, 900])
+def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
+    examples: int, tmp_path: Path
+) -> None:
+    """That a record was added or removed must not show in how much it counts."""
+    public = make_plan(privacy=PRIVACY, training={"local_steps": 1})
+    exact = make_plan()
+    for plan, number in ((public, int(PRIVACY["records"])), (exact, min(examples, 32))):
+        weight = hands(plan, tmp_path, UnsafeSeed(1))._weight(Aim("all", 0, 4), examples)
+        assert weight == plan.weights("all").weigh(number, 32)
+
+
+def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own() -> None:
+    """Else a client that runs ahead would repeat its step, and what it drew for it."""
+    model = (GroupVersion("all", 3),)
+    steps = [Contribute(model, (b"one",), (Aim("all", 3, 7, step=step),)) for step in range(3)]
+    assert len({ClientWorker._labels(task) for task in steps}) == 3
+    moved = Contribute((GroupVersion("all", 4),), (b"one",), steps[0].aims)
+    shown = Contribute(model, (b"another",), steps[0].aims)
+    assert ClientWorker._labels(steps[0]) not in map(ClientWorker._labels, (moved, shown))
+
+
+@pytest.mark.parametrize("values", [14, 16])
+def test_a_block_is_as_long_as_its_layout_says(values: int, tmp_path: Path) -> None:
+    own = hands(make_plan(), tmp_path, UnsafeSeed(1))
+    ask = GetBlock(bytes(32), "all", 0, 1)
+    with pytest.raises(Malformed, match="block 1 of all has a wrong length"):
+        own.keep(ask, bytes(4 * values))
+    own.keep(ask, bytes(4 * 15))
+    assert [len(block) for block in own.pulled.values()] == [15]

@@ -1,0 +1,100 @@
+"""A thousand clients in one process: what each of them is of its own, and what they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.client.worker import ClientWorker
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.policy.rules.buffered import Buffered
+from secureps.policy.rules.rule import Admit, RuleState, Wait, holds_everybody
+from secureps.roles.coordinator.sessions import Sessions
+from secureps.roles.member.member import Member
+from secureps.run.simulate.simulate import load_scenario
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.federations import Walker
+from tests.kits.roles_kit import make_plan
+
+ROOT = Path(__file__).parent.parent.parent
+SHAPE = (40, 25)
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
+    """Sixty clients, of whom sixteen train at a time, after the end of their run."""
+    rule = {"name": "buffered", "buffer": 8, "minimum": 5, "power": 0.0, "concurrency": 16}
+    group = {"clip": 3.0, "range": 0.02, "most_examples": 64, "rule": rule}
+    plan = make_plan(
+        "plain", versions=6, block_size=256, lease=600.0, local=["*.count"], group=[group]
+    )
+    trainers = {f"client-{k:02d}": Walker(k, SHAPE) for k in range(60)}
+    folder = tmp_path_factory.mktemp("crowd")
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(1), lambda name, task: 5.0), folder)
+    simulation.run()
+    return simulation
+
+
+def members(simulation: Simulation) -> list[tuple[Member, ClientWorker]]:
+    found = []
+    for executor in simulation.parties.values():
+        machine, hands = executor.machine, executor.hands
+        if isinstance(machine, Member) and isinstance(hands, ClientWorker):
+            found.append((machine, hands))
+    return found
+
+
+def test_clients_of_a_process_share_one_copy_of_a_block(crowd: Simulation) -> None:
+    copies: dict[str, set[int]] = {}
+    for _, hands in members(crowd):
+        for key, values in hands.pulled.items():
+            assert not values.flags.writeable
+            copies.setdefault(key, set()).add(id(values))
+    assert len(copies) > 4
+    assert all(len(ids) == 1 for ids in copies.values())
+    users = sum(len(hands.pulled) for _, hands in members(crowd))
+    assert users > 2 * len(copies), "nothing was shared"
+
+
+def test_clients_of_a_process_share_what_follows_from_the_plan(crowd: Simulation) -> None:
+    pinned = [machine.pinned for machine, _ in members(crowd)]
+    assert len(pinned) == 60
+    assert len({id(each.plan) for each in pinned}) == 1
+    assert len({id(each.layout) for each in pinned}) == 1
+
+
+def test_a_client_asks_nobody_once_it_hears_that_all_must_wait() -> None:
+    rule = Buffered(8, 5, 10, 0.0, concurrency=2, deadline=60.0)
+    names = frozenset(f"c{k}" for k in range(9))
+    busy = RuleState(version=3, live=names, invited={"c0", "c1"})
+    answers = [rule.admit(0.0, name, busy) for name in sorted(names)]
+    assert all(isinstance(answer, Wait) and holds_everybody(answer) for answer in answers)
+    free = RuleState(version=3, live=names, invited={"c0"})
+    own = rule.admit(0.0, "c0", free)
+    assert isinstance(own, Wait)
+    assert not holds_everybody(own), "another one may start"
+    assert isinstance(rule.admit(0.0, "c1", free), Admit)
+
+
+def test_a_lease_that_is_renewed_does_not_run_out() -> None:
+    presence = Sessions()
+    assert presence.live(0.0) == frozenset()
+    presence.renew("a", 10.0)
+    presence.renew("b", 20.0)
+    presence.renew("a", 15.0)
+    assert presence.live(14.9) == {"a", "b"}
+    assert presence.live(15.0) == {"b"}
+    assert presence.next_look == 20.0
+    presence.leave("b")
+    assert presence.live(15.0) == frozenset()
+    assert presence.next_look is None
+
+
+def test_the_scenario_is_of_a_thousand() -> None:
+    scenario = load_scenario(ROOT / "simulations" / "crowd.toml")
+    assert len(scenario.clients) == 1000
+    assert (scenario.plan.holders, scenario.plan.threshold) == (4, 3)
+    made: Any = scenario.script().make(scenario.settings(0)).parameters(0)
+    assert sum(array.size for array in made.values()) == 100_060

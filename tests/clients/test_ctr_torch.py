@@ -1,0 +1,215 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secureps.client.script import Script
+from secureps.client.torch import TorchTrainer
+from secureps.client.trainer import FitConfig, RecordPrivacy
+from secureps.errors import ConfigError, PlanRefused
+from secureps.policy.plan import load_plan
+from secureps.run.simulate.simulate import load_scenario, simulate
+from secureps.scenario.clicks import Clicks, auc
+from tests.kits.trainer_kit import check_trainer
+
+ROOT = Path(__file__).parent.parent.parent
+TABLE = "embedding.weight"
+CONFIG = FitConfig({"tower": 0}, 1, {"lr": 0.3, "momentum": 0.9, "local_epochs": 2})
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    """Loaded by its path, as `secureps up` does."""
+    return Script(ROOT / "clients" / "ctr_torch.py")
+
+
+def made(script: Script, partition: int) -> TorchTrainer:
+    trainer = script.make({"partition": str(partition), "device": "cpu"})
+    assert isinstance(trainer, TorchTrainer)
+    return trainer
+
+
+def test_a_share_is_trained_on_but_for_a_part(script: Script) -> None:
+    holder, market = made(script, 3), Clicks()
+    (x, y), (held_out_x, held_out_y) = holder._train, holder._held_out
+    assert (len(x), len(held_out_x)) == (510, 90)
+    both = np.concatenate([x.numpy(), held_out_x.numpy()])
+    labels = np.concatenate([y.numpy(), held_out_y.numpy()])
+    mine = market.share(3)
+    assert sorted(zip(map(tuple, both.tolist()), labels.tolist())) == sorted(
+        zip(map(tuple, mine.x.tolist()), mine.y.tolist())
+    )
+    assert {0.0, 1.0} == set(held_out_y.tolist())
+
+
+def test_it_touches_the_rows_of_its_records_and_no_others(script: Script) -> None:
+    mine = {row for record in Clicks().share(3).x.tolist() for row in record}
+    touches = made(script, 3).touches()
+    assert list(touches) == [TABLE]
+    assert touches[TABLE].dtype == np.int64
+    assert touches[TABLE].tolist() == sorted(mine)
+    assert 0.05 < len(mine) / 4000 < 0.15
+    assert made(script, 4).touches()[TABLE].tolist() != sorted(mine)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_rows_that_are_not_touched_stay_bit_for_bit(script: Script, decay: float) -> None:
+    holder = made(script, 3)
+    start = holder.parameters(1)
+    start[TABLE][3999, 0] = -0.0
+    settings = {**CONFIG.settings, "weight_decay": decay}
+    after = holder.fit(start, FitConfig({"tower": 0}, 1, settings)).parameters
+    changed = np.flatnonzero((after[TABLE] != start[TABLE]).any(axis=1))
+    trained = np.unique(holder._train[0].numpy())
+    assert set(trained) <= set(changed) <= set(holder.touches()[TABLE])
+    others = np.setdiff1d(np.arange(4000), holder.touches()[TABLE])
+    assert len(others) > 3400
+    assert after[TABLE][others].tobytes() == start[TABLE][others].tobytes()
+    assert (after["tower.0.weight"] != start["tower.0.weight"]).any()
+
+
+def test_what_it_does_not_touch_does_not_matter(script: Script) -> None:
+    """A client pulls the row-blocks that it touches; the others may hold anything."""
+    holder = made(script, 3)
+    start = holder.parameters(1)
+    others = np.setdiff1d(np.arange(4000), holder.touches()[TABLE])
+    strange = {**start, TABLE: start[TABLE].copy()}
+    strange[TABLE][others] = 77.0
+    assert holder.evaluate(strange) == holder.evaluate(start)
+
+
+def test_all_holders_start_from_one_model(script: Script) -> None:
+    one, other = made(script, 0).parameters(5), made(script, 9).parameters(5)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    shapes = {name: array.shape for name, array in one.items()}
+    assert shapes == {
+        TABLE: (4000, 8),
+        "tower.0.weight": (32, 24),
+        "tower.0.bias": (32,),
+        "tower.2.weight": (1, 32),
+        "tower.2.bias": (1,),
+    }
+
+
+def test_it_keeps_the_contract(script: Script) -> None:
+    check_trainer(lambda: made(script, 2), CONFIG)
+
+
+def test_its_own_auc_is_of_all_its_held_out_records(script: Script) -> None:
+    holder = made(script, 2)
+    told = holder.evaluate(holder.fit(holder.parameters(1), CONFIG).parameters)
+    assert told.examples == 90
+    assert set(told.metrics) == {"auc"}
+    pairs = int(holder._held_out[1].sum()) * int((1 - holder._held_out[1]).sum())
+    assert (told.metrics["auc"] * pairs * 2) == pytest.approx(
+        round(told.metrics["auc"] * pairs * 2)
+    )
+
+
+def test_record_privacy_is_refused(script: Script) -> None:
+    holder = made(script, 1)
+    config = FitConfig(
+        {}, 1, {"local_steps": 3}, RecordPrivacy(1.0, 1.0, 0.5, 1e-5), secret=bytes(32)
+    )
+    with pytest.raises(PlanRefused, match="which rows of 'embedding"):
+        holder.fit(holder.parameters(1), config)
+
+
+def test_central_training_comes_near_the_best_possible(script: Script) -> None:
+    """0.784 of at most 0.814; a holder alone reaches 0.65 to 0.70."""
+    judged = Clicks().judged()
+    best = auc(judged.p, judged.y)
+    central = script.central({"device": "cpu"})
+    world = script.make_evaluator({"device": "cpu"})
+    assert central is not None
+    assert world is not None
+    assert central.examples == 5000
+    assert best - 0.05 < central.metrics["auc"] < best
+    holder = made(script, 0)
+    settings = {"lr": 0.1, "momentum": 0.9, "local_epochs": 10}
+    alone = holder.fit(holder.parameters(7), FitConfig({}, 7, settings)).parameters
+    assert 0.55 < world.evaluate(alone).metrics["auc"] < central.metrics["auc"] - 0.08
+
+
+@pytest.mark.parametrize("name", ["ctr", "ctr_plain"])
+def test_the_table_of_the_plans_is_that_of_the_script(script: Script, name: str) -> None:
+    """Each row-block is touched by enough holders for its rule."""
+    plan = load_plan(ROOT / "policies" / f"{name}.toml")
+    table, tower = plan.section.group
+    assert (table.name, tower.name) == ("embedding", "tower")
+    assert table.sparse is not None
+    block = table.sparse.block
+    scenario = load_scenario(ROOT / "simulations" / f"{name}.toml")
+    world = Clicks(int(scenario.section.settings["rows"]), scenario.section.clients)
+    assert table.sparse.rows == world.rows
+    touching = np.zeros(-(-world.rows // block), np.int64)
+    for party in range(world.parties):
+        touching[np.unique(world.share(party).x // block)] += 1
+    bounds = plan.bounds("embedding.0")
+    assert touching.max() == world.parties
+    assert touching.min() >= max(bounds.minimum, bounds.start)
+    assert touching.mean() < world.parties / 2
+
+
+def test_all_of_the_synchronous_plan_moves_together() -> None:
+    plan = load_plan(ROOT / "policies" / "ctr_sync.toml")
+    table, tower = plan.section.group
+    assert table.rule == tower.rule
+    assert table.sparse is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"partitoin": "1"}, "partitoin: unknown key; did you mean partition"),
+        ({"partition": "40"}, "partition must be 0 to 39"),
+        ({"partition": "-1"}, "partition must be 0 to 39"),
+        ({"rows": "many"}, "--set: rows: must be a whole number"),
+        ({"rows": "100"}, "the table needs at least 286 rows"),
+        ({"records": "10"}, "records: must be 100 or more"),
+        ({"device": "abacus"}, "no usable device 'abacus'"),
+    ],
+)
+def test_bad_settings_are_refused(script: Script, settings: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        script.make(settings)
+
+
+def smaller(folder: Path, name: str, changes: dict[str, str]) -> Path:
+    """A copy of a file of the repository, in which each of these strings stands once."""
+    text = (ROOT / name).read_text()
+    for old, new in changes.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_the_scenario_plays(tmp_path: Path) -> None:
+    """simulations/ctr.toml and its plan: ten shops, four row-blocks, in the clear."""
+    plan = {
+        'name = "rlwe"': 'name = "plain"',
+        "versions = 12": "versions = 1",
+        "versions = 20": "versions = 1",
+        "rows = 30000": "rows = 400",
+        "block = 1000 ": "block = 100 ",
+        "quorum = 24": "quorum = 5",
+        "start = 72": "start = 10",
+    }
+    settings = 'rows = 400\nrecords = 100\nheld_out = 500\ndevice = "cpu"'
+    scenario = {
+        '"../clients/ctr_torch.py"': f'"{ROOT / "clients" / "ctr_torch.py"}"',
+        "clients = 80": "clients = 10",
+        "rows = 30000": settings,
+    }
+    smaller(tmp_path, "policies/ctr.toml", plan)
+    smaller(tmp_path, "policies/ctr_sync.toml", {})
+    out = simulate(smaller(tmp_path, "simulations/ctr.toml", scenario), tmp_path / "out", print)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["finished"] == "all 1 versions are made"
+    assert summary["versions"] == {f"embedding.{k}": 1 for k in range(4)} | {"tower": 1}
+    assert summary["score"]["measure"] == "auc"
+    assert sum(summary["updates"].values()) >= 4 * 7 + 5, "full buffers and a quorum"

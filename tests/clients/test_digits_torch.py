@@ -1,0 +1,88 @@
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secureps.client.trainer import FitConfig, RecordPrivacy, Trainer
+from secureps.errors import ConfigError
+from tests.kits.trainer_kit import check_trainer
+
+SCRIPT = Path(__file__).parent.parent.parent / "clients" / "digits_torch.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The client script loaded by its path, as `secureps up` loads it."""
+    spec = importlib.util.spec_from_file_location("digits_torch", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(tensors: Any) -> set[bytes]:
+    return {row.numpy().tobytes() for row in tensors[0]}
+
+
+def test_holders_share_the_training_part_and_nobody_has_the_held_out_set(
+    script: ModuleType,
+) -> None:
+    holders = [script.make({"partition": str(i)}) for i in range(6)]
+    world = script.make_evaluator({})
+    parts = [part for each in holders for part in (rows(each._train), rows(each._held_out))]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 1438
+    assert set.union(*parts) == rows(world._train)
+    assert not set.union(*parts) & rows(world._held_out)
+    for each in holders:
+        total = len(each._train[0]) + len(each._held_out[0])
+        assert total >= 100
+        assert len(each._held_out[0]) / total == pytest.approx(0.15, abs=0.03)
+
+
+def test_all_holders_start_from_one_model(script: ModuleType) -> None:
+    one: Trainer = script.make({"partition": "0"})
+    other: Trainer = script.make_evaluator({})
+    first, second = one.parameters(5), other.parameters(5)
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert sum(array.size for array in first.values()) == 64 * 128 + 128 + 128 * 10 + 10
+
+
+def test_it_keeps_the_contract(script: ModuleType) -> None:
+    config = FitConfig({"all": 0}, 1, {"lr": 0.1})
+    check_trainer(lambda: script.make({"partition": "2", "device": "cpu"}), config)
+
+
+def test_a_private_fit_takes_public_steps(script: ModuleType) -> None:
+    holder: Trainer = script.make({"partition": "1"})
+    config = FitConfig(
+        {}, 1, {"lr": 1.0, "local_steps": 3}, RecordPrivacy(1.0, 1.0, 0.5, 1e-5), secret=bytes(32)
+    )
+    result = holder.fit(holder.parameters(1), config)
+    assert (result.steps, result.metrics) == (3, {})
+
+
+def test_central_training_is_the_upper_mark(script: ModuleType) -> None:
+    result = script.central({})
+    assert result.examples == 359
+    assert result.metrics["accuracy"] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"partitoin": "1"}, "partitoin: unknown key; did you mean partition"),
+        ({"partition": "6"}, "partition must be 0 to 5"),
+        ({"partition": "-1"}, "partition must be 0 to 5"),
+        ({"alpha": "much"}, "--set: alpha: must be a number"),
+        ({"device": "abacus"}, "no usable device 'abacus'"),
+    ],
+)
+def test_bad_settings_are_refused(
+    script: ModuleType, settings: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        script.make(settings)

@@ -1,0 +1,76 @@
+"""Every rule has a plan to begin with, which trains: the real script, in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secureps.client.script import Script
+from secureps.config.plan import RULES
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages import coordinator_records
+from secureps.messages.submission import Cohort
+from secureps.policy.explain.visibility import sights
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.streams import seconds
+
+POLICIES = Path(__file__).parent.parent.parent / "policies"
+PRESETS = ("ssp", "buffered", "priority", "async")
+VERSIONS = {"async": 24, "buffered": 6}
+"""Played here; the others are played for four."""
+
+
+def play(plan: Plan, folder: Path) -> tuple[Simulation, float, float]:
+    """Plays a plan with its own script; the held-out accuracy before and after."""
+    federation = plan.section.federation
+    assert federation is not None
+    script = Script(POLICIES / federation.script)
+    number = federation.clients
+    settings = {key: str(value) for key, value in federation.settings.items()}
+    parts = [settings | {"partition": str(k), "partitions": str(number)} for k in range(number)]
+    trainers = {name: script.make(own) for name, own in zip(client_names(number), parts)}
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3), seconds), folder)
+    simulation.run()
+    judge = script.make_evaluator(settings)
+    assert judge is not None
+    start = next(iter(trainers.values())).parameters(0)
+    scores = [judge.evaluate(model).metrics["accuracy"] for model in (start, simulation.model())]
+    return simulation, scores[0], scores[1]
+
+
+def cohorts(simulation: Simulation) -> list[Cohort]:
+    journal = simulation._stores["coordinator"].journal
+    return [
+        r.cohort for _, r in journal.replay() if isinstance(r, coordinator_records.CohortClosed)
+    ]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_trains(name: str, tmp_path: Path) -> None:
+    written = load_plan(POLICIES / f"{name}.toml")
+    versions = VERSIONS.get(name, 4)
+    assert written.section.versions > versions
+    plan = Plan(written.section.model_copy(update={"versions": versions}))
+    simulation, before, after = play(plan, tmp_path)
+    assert simulation.versions() == {"all": versions}
+    assert before < 0.25
+    assert after > 0.35
+    closed = cohorts(simulation)
+    assert {c.version - 1 - m.version for c in closed for m in c.members} > {0}, "some are behind"
+    bounds = plan.bounds("all")
+    assert all(bounds.minimum <= len(c.members) <= bounds.most for c in closed)
+
+
+def test_every_rule_has_one() -> None:
+    rules = {load_plan(POLICIES / f"{name}.toml").group("all").rule.name for name in PRESETS}
+    assert rules | {load_plan(POLICIES / "digits.toml").group("all").rule.name} == set(RULES)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_can_be_encrypted_is(name: str) -> None:
+    plan = load_plan(POLICIES / f"{name}.toml")
+    shard = next(sight for sight in sights(plan) if sight.role == "shard")
+    assert ("a single update" in shard.never) is (name != "async")

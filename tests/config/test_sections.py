@@ -1,0 +1,143 @@
+"""Tables of TOML files: every number of every section is finite, wherever it stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.config.plan import PlanSection
+from secureps.config.scenario import ScenarioSection, StudySection
+from secureps.config.sections import Section, parse, placed, refuse_misplaced
+from secureps.config.serve import ServeSection
+from secureps.errors import ConfigError
+from secureps.policy.plan import load_plan
+from secureps.run.simulate.simulate import load_scenario
+from secureps.scenario.delays import Delays
+
+RULE = {"name": "ssp", "slack": 0}
+PLAN = {"name": "demo", "versions": 1, "group": [{"rule": RULE}]}
+SERVE = {"name": "shard-0", "kit": "kit", "state": "state"}
+STUDY = {
+    "target": 0.5,
+    "every": 1.0,
+    "seconds": 9.0,
+    "seeds": [1],
+    "baseline": "one",
+    "variant": [{"name": "one"}],
+}
+SCENARIO = {"name": "demo", "plan": "plan.toml", "script": "script.py", "clients": 3}
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize(
+    ("kind", "of", "key"),
+    [
+        (PlanSection, lambda x: PLAN | {"lease": x}, "lease"),
+        (PlanSection, lambda x: PLAN | {"training": {"rate": x}}, "training.rate"),
+        (
+            PlanSection,
+            lambda x: PLAN | {"group": [{"rule": RULE | {"deadline": x}}]},
+            "group 1.rule.deadline",
+        ),
+        (
+            PlanSection,
+            lambda x: PLAN | {"group": [{"rule": RULE, "optimizer": {"betas": [x, 0.9]}}]},
+            "group 1.optimizer.betas 1",
+        ),
+        (
+            PlanSection,
+            lambda x: PLAN | {"evaluation": {"every": 1, "metrics": {"loss": x}}},
+            "evaluation.metrics.loss",
+        ),
+        (
+            PlanSection,
+            lambda x: (
+                PLAN | {"evaluation": {"every": 1, "metrics": {"a": 1}, "stop": {"target": x}}}
+            ),
+            "evaluation.stop.target",
+        ),
+        (ServeSection, lambda x: SERVE | {"weight": x}, "weight"),
+        (ScenarioSection, lambda x: SCENARIO | {"downtime": x}, "downtime"),
+        (ScenarioSection, lambda x: SCENARIO | {"settings": {"alpha": x}}, "settings.alpha"),
+        (StudySection, lambda x: STUDY | {"seconds": x}, "seconds"),
+        (
+            StudySection,
+            lambda x: STUDY | {"variant": [{"name": "one", "deadlines": [x]}]},
+            "variant 1.deadlines 1",
+        ),
+    ],
+)
+def test_no_number_is_infinite_or_none(
+    kind: type[Section], of: Callable[[float], dict[str, Any]], key: str, number: float
+) -> None:
+    assert parse(kind, of(0.5), "demo.toml")
+    with pytest.raises(ConfigError) as caught:
+        parse(kind, of(number), "demo.toml")
+    (complaint,) = str(caught.value).split("; ")
+    assert complaint.startswith(f"demo.toml: {key}: must be a finite number")
+
+
+@pytest.mark.parametrize("number", [math.inf, math.nan, 10**400])
+def test_neither_are_those_of_delays(number: float) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^delays\.train must be finite and from 0 to 1e\+15, got"
+    ):
+        Delays.of({"train": number})
+
+
+def test_settings_that_begin_with_a_dot_are_paths_from_their_file(tmp_path: Path) -> None:
+    settings = {"data": "./a.npz", "up": "../b", "name": "c", "lr": 0.5, "dots": ".hidden"}
+    assert placed(settings, tmp_path / "plans") == {
+        "data": str(tmp_path / "plans" / "a.npz"),
+        "up": str(tmp_path / "b"),
+        "name": "c",
+        "lr": 0.5,
+        "dots": ".hidden",
+    }
+
+
+def test_a_plan_and_a_scenario_place_their_settings(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    (tmp_path / "plan.toml").write_text(
+        'name = "p"\nversions = 1\n[[group]]\nrule = { quorum = 5 }\n'
+        '[federation]\nscript = "script.py"\nclients = 5\nsettings = { data = "./mine" }\n'
+    )
+    federation = load_plan(tmp_path / "plan.toml").section.federation
+    assert federation is not None
+    assert federation.settings == {"data": str(tmp_path / "mine")}
+    moved = load_plan(tmp_path / "plan.toml", tmp_path / "elsewhere").section.federation
+    assert moved is not None
+    assert moved.settings == {"data": str(tmp_path / "elsewhere" / "mine")}
+    scenario = 'name = "s"\nplan = "plan.toml"\nscript = "script.py"\nclients = 5\n'
+    (tmp_path / "s.toml").write_text(scenario + 'settings = { data = "./mine" }\n')
+    assert load_scenario(tmp_path / "s.toml").settings(0)["data"] == str(tmp_path / "mine")
+    (tmp_path / "mine.npz").touch()
+    (tmp_path / "s.toml").write_text(scenario + 'settings = { data = "mine.npz" }\n')
+    with pytest.raises(ConfigError, match=f"write './mine.npz', which is {tmp_path}/mine.npz"):
+        load_scenario(tmp_path / "s.toml")
+
+
+def test_a_file_of_another_folder_is_refused_with_what_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans, here = tmp_path / "plans", tmp_path / "here"
+    (plans / "data").mkdir(parents=True)
+    (plans / "data" / "a.npz").touch()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for fine in ("./data/a.npz", "data", "cuda", 3, "", "data/b.npz", str(plans / "data")):
+        refuse_misplaced(placed({"x": fine}, plans), plans / "plan.toml")
+    with pytest.raises(ConfigError, match=r"settings\.x: .* write '\./data/a\.npz', which is /"):
+        refuse_misplaced({"x": "data/a.npz"}, plans / "plan.toml")
+    monkeypatch.chdir(plans)
+    refuse_misplaced({"x": "data/a.npz"}, plans / "plan.toml")
+
+
+def test_one_table_where_a_list_of_them_is_wanted_shows_its_double_brackets() -> None:
+    plan = {"name": "a", "versions": 1, "group": {"rule": {"quorum": 5}}}
+    with pytest.raises(ConfigError, match=r"\(of tables: \[\[group\]\]\), and is a table"):
+        parse(PlanSection, plan, "plan.toml")

@@ -1,0 +1,224 @@
+"""Kernels are kept in a private folder of their sources, and nothing is compiled twice."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from secureps.client.runner import run_client
+from secureps.crypto import compiled
+from secureps.crypto.compiled import all_kept, keep_in, kernel_folder
+from secureps.crypto.ring import RINGS, choose
+from secureps.errors import ConfigError
+from secureps.run import cli
+from secureps.run.up.up import Order
+from secureps.run.warm import EVERY_RING, warm, warm_for
+from tests.kits.federations import Walker
+from tests.kits.roles_kit import make_plan
+
+USE = """
+import sys, numpy as np
+from pathlib import Path
+from secureps.crypto import compiled
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.cipher import Place
+from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
+compiled.keep_in(Path(sys.argv[1]))
+for levels in (65_534, 300_000):
+    parameters, place = CipherParameters("rlwe", 32, levels), Place(bytes(32), "g", bytes(32), 9000)
+    sealing, adder = RlweSealing(parameters, place), RlweAdder(parameters)
+    values = np.arange(9000)
+    for form in (bytes, bytearray, memoryview):
+        payload = form(sealing.seal(len(form.__name__), values))
+        adder.check(9000, payload)
+        sums = adder.zero(9000)
+        adder.add(sums, payload, 1)
+        key = KeySum(sealing.key.coefficients().astype(np.int64), 1)
+        total = form(adder.total(sums))
+        found = RlweOpener(parameters, place, key).open(len(form.__name__), total, 9000)
+        assert np.array_equal(found, values)
+print(compiled.compiled_here(), compiled.all_kept())
+"""
+
+
+@pytest.fixture
+def shelf() -> Iterator[None]:
+    """What this process keeps, and where, is afterwards as it was."""
+    before = compiled._SHELF.wanted
+    yield
+    compiled._SHELF.wanted = before
+
+
+def test_warming_covers_every_ring() -> None:
+    assert {choose(parameters).ring for parameters in EVERY_RING} == set(RINGS)
+
+
+def test_after_warming_no_process_compiles_anything(tmp_path: Path) -> None:
+    """By the command, cold and again; then sealing, adding and opening of bytes of every kind."""
+    folder = tmp_path / "deep" / "kernels"
+    said = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-m", "secureps", "--kernels", str(folder), "warm"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said.append(done.stdout)
+    assert f"kept in {folder}/" in said[0]
+    assert said[0].startswith("compiled ")
+    assert not said[0].startswith("compiled 0 ")
+    assert said[1].startswith("compiled 0 kernels in ")
+    kept = sorted(p.name for p in folder.rglob("*.nbc"))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    used = subprocess.run(
+        [sys.executable, "-c", USE, str(folder)], capture_output=True, text=True, check=True
+    )
+    assert used.stdout == "0 True\n"
+    assert sorted(p.name for p in folder.rglob("*.nbc")) == kept
+
+
+def test_the_environment_names_the_folder_too(tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    done = subprocess.run(
+        [sys.executable, "-m", "secureps", "warm"],
+        env={**os.environ, "SECUREPS_KERNELS": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "can be written to by them" in done.stderr
+    assert "operator's fault" in done.stderr
+
+
+@pytest.mark.usefixtures("shelf")
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o722])
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "kernels"
+    keep_in(folder)
+    own = kernel_folder()
+    assert own.parent == folder
+    for each in (folder, own):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o700
+        each.chmod(mode)
+        with pytest.raises(ConfigError, match="chmod 700 it"):
+            kernel_folder()
+        each.chmod(0o700)
+    assert kernel_folder() == own
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_folder_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_in(tmp_path / "kernels")
+    kernel_folder()
+    monkeypatch.setattr("secureps.crypto.compiled.os.geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(ConfigError, match="belongs to others"):
+        kernel_folder()
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    keep_in(tmp_path / "file" / "kernels")
+    with pytest.raises(ConfigError, match="name another folder"):
+        kernel_folder()
+
+
+@pytest.mark.usefixtures("shelf")
+def test_the_same_sources_elsewhere_or_of_another_age_are_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numba keeps a kernel by the place and age of its source: a clone's are not another's."""
+    keep_in(tmp_path / "kernels")
+    kept = []
+    for place, age in (("one", 1), ("two", 1), ("two", 2), ("one", 1)):
+        (tmp_path / place).mkdir(exist_ok=True)
+        source = tmp_path / place / "ntt.py"
+        source.write_text("x = 1")
+        os.utime(source, (age, age))
+        monkeypatch.setattr(compiled, "__file__", str(tmp_path / place / "compiled.py"))
+        kept.append(all_kept())
+        compiled._mark(kernel_folder()).touch()
+    assert kept == [False, False, False, True]
+    assert len(list((tmp_path / "kernels").iterdir())) == 1
+
+
+@pytest.mark.usefixtures("shelf")
+def test_other_sources_have_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba would take a kernel whose callee, in another file, has changed."""
+    keep_in(tmp_path / "kernels")
+    sources = tmp_path / "crypto"
+    sources.mkdir()
+    monkeypatch.setattr(compiled, "__file__", str(sources / "compiled.py"))
+    folders = set()
+    for text in ("x = 1", "x = 2"):
+        (sources / "ntt.py").write_text(text)
+        folders.add(kernel_folder())
+    assert len(folders) == 2
+
+
+@pytest.mark.usefixtures("shelf")
+def test_who_plays_a_plan_of_rlwe_warms_once_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+
+    def compiling() -> None:
+        assert said, "whoever waits knows for what"
+        compiled._mark(kernel_folder()).touch()
+
+    monkeypatch.setattr("secureps.run.warm.warm", compiling)
+    keep_in(tmp_path / "kernels")
+    for cipher in ("plain", "bfv"):
+        assert warm_for(make_plan(cipher), said.append) is None
+    assert not (tmp_path / "kernels").exists()
+    for _ in range(2):
+        assert warm_for(make_plan("rlwe"), said.append) == tmp_path / "kernels"
+    assert said == ["compiles the kernels of rlwe, once for this release: some seconds"]
+
+
+@pytest.mark.usefixtures("shelf")
+def test_kernels_of_another_processor_are_not_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_in(tmp_path / "kernels")
+    assert not all_kept()
+    compiled._mark(kernel_folder()).touch()
+    assert all_kept()
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: "z80")
+    assert not all_kept()
+
+
+@pytest.mark.usefixtures("shelf")
+def test_every_process_of_up_hears_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Servers by the environment, a script by its command line: it reads no environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SECUREPS_KERNELS", "")
+    orders = list[Order]()
+    monkeypatch.setattr("secureps.run.up.up.up", lambda order, console: orders.append(order))
+    monkeypatch.setattr(sys, "argv", ["secureps", "--kernels", "own", "up", "x.toml"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert orders[0].environment["SECUREPS_KERNELS"] == str(tmp_path / "own")
+    who = ["--server", "127.0.0.1:1", "--kit", "nowhere", "--name", "me"]
+    with pytest.raises(SystemExit):
+        run_client(lambda settings: Walker(0), [*who, "--kernels", "other"])
+    assert "nowhere" in capsys.readouterr().err
+    assert kernel_folder().parent == tmp_path / "other"
+
+
+def test_warming_again_in_one_process_finds_all() -> None:
+    warm()
+    assert warm().compiled == 0

@@ -1,0 +1,90 @@
+"""Arithmetic modulo 2^31 - 1 against Python's integers, and vectors that come off the wire."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureps.crypto import field, sharing
+from secureps.crypto.field import (
+    P,
+    combination,
+    lagrange,
+    parse_vector,
+    reduced,
+    vector_bytes,
+)
+from secureps.errors import Malformed, Oversized
+from tests.kits import sharing_kit as slow
+
+ELEMENTS = st.integers(0, P - 1) | st.sampled_from([0, 1, P - 1, P - 2])
+
+
+def test_p_is_a_mersenne_prime() -> None:
+    assert P == 2**31 - 1
+    assert all(P % d for d in range(2, 46341))
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1))
+def test_any_word_is_reduced(words: list[int]) -> None:
+    edges = [k * P + d for k in (0, 1, 2, 3, P, P + 1, 2**32, 2**33) for d in (-1, 0, 1)]
+    words = words + [w for w in [*edges, 2**64 - 1, 2**62, 2**34, 2**63] if 0 <= w < 2**64]
+    assert reduced(np.array(words, np.uint64)).tolist() == [w % P for w in words]
+
+
+@given(st.lists(st.tuples(ELEMENTS, ELEMENTS, ELEMENTS), min_size=1, max_size=40))
+def test_combinations_are_exact(terms: list[tuple[int, int, int]]) -> None:
+    vectors = [np.array(pair, np.uint32) for _, *pair in terms]
+    expected = [sum(c * v[i] for c, *v in terms) % P for i in range(2)]
+    made = combination((c for c, _, _ in terms), vectors)
+    assert made.dtype == np.uint32
+    assert made.tolist() == expected
+
+
+def test_a_thousand_greatest_terms() -> None:
+    top = np.full(3, P - 1, np.uint32)
+    assert combination([P - 1] * 1000, [top] * 1000).tolist() == [1000] * 3
+
+
+@given(st.lists(ELEMENTS, min_size=1, max_size=8), st.integers(0, 70))
+def test_lagranges_formula_is_newtons(values: list[int], at: int) -> None:
+    points = tuple(range(1, len(values) + 1))
+    made = sum(c * v for c, v in zip(lagrange(points, at), values)) % P
+    assert made == slow.through(dict(zip(points, values)), at)
+
+
+@given(st.lists(ELEMENTS, min_size=1))
+def test_vectors_keep_their_values_on_the_wire(values: list[int]) -> None:
+    data = vector_bytes(np.array(values, np.uint32))
+    assert data == b"".join(v.to_bytes(4, "little") for v in values)
+    read = parse_vector(memoryview(data), len(values))
+    assert read.dtype == np.uint32
+    assert read.tolist() == values
+
+
+def test_vectors_of_another_length_or_range_are_refused() -> None:
+    data = vector_bytes(np.array([1, P - 1], np.uint32))
+    for short in (b"", data[:-1], data[:4]):
+        with pytest.raises(Malformed, match="8 bytes"):
+            parse_vector(short, 2)
+    with pytest.raises(Oversized, match="8 bytes"):
+        parse_vector(data + b"\0", 2)
+    for great in (P, P + 1, 2**32 - 1):
+        with pytest.raises(Malformed, match="not below 2"):
+            parse_vector(data[:4] + great.to_bytes(4, "little"), 2)
+
+
+def test_only_public_numbers_are_divided() -> None:
+    """`basis` divides integers that everybody knows; nothing else of either module divides."""
+    divides = (ast.Mod, ast.Div, ast.FloorDiv)
+    for module, allowed in ((field, {"basis"}), (sharing, {"Committee", "MOST_WEIGHT", "key_sum"})):
+        tree = ast.parse(Path(str(module.__file__)).read_text())
+        for part in tree.body:
+            name = getattr(part, "name", getattr(getattr(part, "target", None), "id", ""))
+            found = [n for n in ast.walk(part) if isinstance(getattr(n, "op", None), divides)]
+            assert not found or name in allowed, ast.unparse(part)

@@ -1,0 +1,185 @@
+"""The transform: against its definition, Kronecker products and SEAL; nothing exceeds 32 bits."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tenseal import sealapi
+
+from secureps.crypto.bfv import plain_modulus
+from secureps.crypto.bfv_seal import _Ring as SealRing
+from secureps.crypto.ntt import (
+    WIDTH,
+    backward,
+    companion,
+    forward,
+    once,
+    root_of_unity,
+    shoup,
+    tables,
+)
+from secureps.crypto.ring import RINGS
+from tests.kits.rlwe_kit import exponents, product, transformed
+
+U32 = NDArray[np.uint32]
+
+CASES = [(ring.degree, prime) for ring in RINGS for prime in ring.primes]
+every_prime = pytest.mark.parametrize(("degree", "prime"), CASES)
+
+
+def ntt(a: U32, prime: int) -> U32:
+    made, out = tables(a.size, prime), np.empty_like(a)
+    forward(a.copy(), out, made.head, made.tail, made.prime)
+    return out
+
+
+def inverse(a: U32, prime: int) -> U32:
+    made, out = tables(a.size, prime), np.empty_like(a)
+    backward(a.copy(), out, made.back_head, made.back_tail, made.last, made.prime)
+    return out
+
+
+def random(degree: int, bound: int, seed: int) -> U32:
+    return np.random.default_rng(seed).integers(0, bound, degree).astype(np.uint32)
+
+
+@every_prime
+def test_it_evaluates_at_odd_powers_of_a_root(degree: int, prime: int) -> None:
+    a = random(degree, prime, 1)
+    assert (ntt(a, prime) % prime).tolist() == transformed(a.tolist(), prime)
+
+
+@every_prime
+def test_products_are_negacyclic(degree: int, prime: int) -> None:
+    a, b = random(degree, prime, 2), random(degree, prime, 3)
+    by_value = ntt(a, prime).astype(np.uint64) % prime * (ntt(b, prime) % prime) % prime
+    found = inverse(by_value.astype(np.uint32), prime)
+    assert found.tolist() == product(a.tolist(), b.tolist(), prime)
+
+
+def test_kronecker_is_schoolbook() -> None:
+    """The reference against the definition of X^N = -1."""
+    p, n = 97, 8
+    a, b = random(n, p, 4).tolist(), random(n, p, 5).tolist()
+    c = [0] * n
+    for i in range(n):
+        for j in range(n):
+            c[(i + j) % n] += a[i] * b[j] * (1 if i + j < n else -1)
+    assert product(a, b, p) == [x % p for x in c]
+
+
+def lazy_bound(a: list[int], degree: int, prime: int) -> list[int]:
+    """`forward` in Python's integers, in plain order; fails where 32 bits would overflow."""
+    bits, root = degree.bit_length() - 1, root_of_unity(degree, prime)
+    twiddles = [pow(root, int(f"{i:0{bits}b}"[::-1], 2), prime) for i in range(degree)]
+    step, blocks = degree // 2, 1
+    while step:
+        for block in range(blocks):
+            w = twiddles[blocks + block]
+            w2 = companion(w, prime)
+            for k in range(2 * block * step, 2 * block * step + step):
+                x, y = a[k], a[k + step]
+                z = w * y - (w2 * y >> 32) * prime
+                assert 0 <= z < 2 * prime
+                a[k], a[k + step] = x + z, x + 2 * prime - z
+                assert max(a[k], a[k + step]) < 1 << 32
+        step, blocks = step // 2, blocks * 2
+    return a
+
+
+@every_prime
+@pytest.mark.parametrize("kind", ["greatest", "alternating", "edges"])
+def test_the_greatest_inputs_stay_within_32_bits(degree: int, prime: int, kind: str) -> None:
+    """Inputs up to 10p: bit for bit what integers without a bound give."""
+    most = 10 * prime - 1
+    a = {
+        "greatest": [most] * degree,
+        "alternating": [most, 0] * (degree // 2),
+        "edges": np.random.default_rng(6).choice([0, prime - 1, prime, most], degree).tolist(),
+    }[kind]
+    expected, rows = lazy_bound(list(a), degree, prime), degree // WIDTH
+    found = ntt(np.array(a, np.uint32), prime)
+    assert found.reshape(WIDTH, rows).T.reshape(-1).tolist() == expected
+    assert max(expected) < 34 * prime
+
+
+def test_the_bound_on_primes_is_what_the_stages_need() -> None:
+    """10p in, 2p a stage, 12 stages."""
+    for degree, prime in CASES:
+        assert (10 + 2 * (degree.bit_length() - 1)) * prime < 1 << 32
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_there_and_back(data: st.DataObject) -> None:
+    """Of any mixture of extremes; the way back takes entries below 2p."""
+    degree, prime = data.draw(st.sampled_from(CASES))
+    values = data.draw(st.lists(st.sampled_from([0, 1, prime - 1, prime // 2]), min_size=1))
+    a = np.resize(np.array(values, np.uint32), degree)
+    b = ntt(a, prime) % np.uint32(prime)
+    assert np.array_equal(inverse(b, prime), a)
+    lifts = np.random.default_rng(7).integers(0, 2, degree)
+    lifted = b + np.uint32(prime) * lifts.astype(np.uint32)
+    assert np.array_equal(inverse(lifted, prime), a)
+
+
+@every_prime
+def test_the_greatest_inputs_come_back(degree: int, prime: int) -> None:
+    top = np.full(degree, 2 * prime - 1, np.uint32)
+    expected = inverse(np.full(degree, prime - 1, np.uint32), prime)
+    assert np.array_equal(inverse(top, prime), expected)
+    assert expected.max() < prime
+
+
+@given(y=st.integers(0, 2**32 - 1), w=st.integers(0, 2**26), prime=st.sampled_from(RINGS[1].primes))
+def test_shoups_product_is_the_product(y: int, w: int, prime: int) -> None:
+    w2 = companion(w, prime)
+    found = int(shoup(np.uint32(y), np.uint32(w), np.uint32(w2), np.uint32(prime)))
+    assert found < 2 * prime
+    assert found % prime == w * y % prime
+    assert int(once(np.uint32(found), np.uint32(prime))) == w * y % prime
+
+
+def test_a_prime_without_roots_is_none() -> None:
+    with pytest.raises(ValueError, match="no root of unity"):
+        root_of_unity(2048, 97)
+
+
+def test_exponents_are_all_the_odd_ones() -> None:
+    for ring in RINGS:
+        assert sorted(exponents(ring.degree)) == list(range(1, 2 * ring.degree, 2))
+
+
+@every_prime
+def test_seal_multiplies_to_the_same(degree: int, prime: int) -> None:
+    """SEAL's multiply_plain of a ciphertext modulo our prime is our product of polynomials."""
+    plain_bits = 20
+    encryption = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
+    encryption.set_poly_modulus_degree(degree)
+    other = next(p for p in RINGS[1].primes if p != prime)
+    encryption.set_coeff_modulus([sealapi.Modulus(prime), sealapi.Modulus(other)])
+    encryption.set_plain_modulus(1 << plain_bits)
+    stream = SealRing(plain_modulus(1))
+    stream.context = sealapi.SEALContext(encryption, True, sealapi.SEC_LEVEL_TYPE.NONE)
+    assert stream.context.parameters_set()
+    polynomials = struct.pack("<?QQQdQ", False, 2, degree, 1, 1.0, 1)
+    prefix = struct.pack("<4Q", *stream.context.first_parms_id()) + polynomials
+    prefix += stream._array(2 * degree)
+
+    c = np.random.default_rng(8).integers(0, prime, (2, degree)).astype("<u8")
+    m = np.random.default_rng(9).integers(0, 1 << (plain_bits - 1), degree)
+    ciphertext = stream.load(sealapi.Ciphertext(stream.context), prefix, c.tobytes())
+    text = " + ".join(f"{int(m[i]):X}x^{i}" for i in range(degree - 1, 0, -1) if m[i])
+    plain = sealapi.Plaintext(f"{text} + {int(m[0]):X}")
+    sealapi.Evaluator(stream.context).multiply_plain_inplace(ciphertext, plain)
+    theirs = np.frombuffer(stream.save(ciphertext, prefix), "<u8").reshape(2, degree)
+
+    ours = ntt(m.astype(np.uint32), prime).astype(np.uint64) % prime
+    for row, expected in zip(c, theirs):
+        by_value = ntt(row.astype(np.uint32), prime) % np.uint32(prime) * ours % prime
+        assert np.array_equal(inverse(by_value.astype(np.uint32), prime), expected)

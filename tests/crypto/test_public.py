@@ -1,0 +1,144 @@
+"""Public polynomials: known answers, any element by itself, uniform, bound to their place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from secureps.crypto import public
+from secureps.crypto.public import PublicPolynomials
+from secureps.crypto.ring import RINGS, Ring
+from secureps.crypto.rlwe_tables import constants
+from secureps.errors import InternalError, PlanRefused
+from tests.kits.rlwe_kit import misfit, place, public_element
+
+every_ring = pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)
+
+KNOWN = {
+    "n2048-q53": [[8126447, 39233243], [77388342, 30050250]],
+    "n4096-q53": [[89355951, 57135031], [85277623, 52230373]],
+    "n4096-q106": [
+        [84126206, 41646613, 85785436, 22321798],
+        [89541442, 51859466, 58896701, 86550625],
+    ],
+}
+
+
+@every_ring
+def test_they_are_those_of_the_definition(ring: Ring) -> None:
+    """Words of ChaCha20 (by another path) below the limit, modulo the prime."""
+    made = PublicPolynomials(ring, place(100)).transformed(0, 3)
+    for element in (0, 2):
+        assert made[element].tolist() == public_element(ring, place(100), element)
+    far = 1_000_003
+    assert PublicPolynomials(ring, place(100)).transformed(far, 1)[0].tolist() == public_element(
+        ring, place(100), far
+    )
+
+
+@every_ring
+def test_known_answers(ring: Ring) -> None:
+    """What parties of other releases have."""
+    made = PublicPolynomials(ring, place(100)).transformed(0, 2)
+    assert made[:, :, 0].tolist() == KNOWN[ring.name]
+
+
+@every_ring
+def test_any_run_of_elements_is_cut_from_the_same(ring: Ring) -> None:
+    polynomials = PublicPolynomials(ring, place(100))
+    whole = polynomials.transformed(0, 20)
+    for first, count in ((0, 1), (5, 3), (19, 1), (0, 20), (7, 13)):
+        assert np.array_equal(polynomials.transformed(first, count), whole[first : first + count])
+
+
+@every_ring
+def test_what_was_handed_out_does_not_change(ring: Ring) -> None:
+    polynomials = PublicPolynomials(ring, place(100))
+    first = polynomials.transformed(0, 2)
+    before = first.copy()
+    polynomials.transformed(2, 2)
+    assert np.array_equal(first, before)
+
+
+@every_ring
+def test_they_are_uniform(ring: Ring) -> None:
+    """Chi-square over 64 bins, and the last bin of a word's range is no fuller."""
+    made = PublicPolynomials(ring, place(100)).transformed(0, 64)
+    for index, prime in enumerate(ring.primes):
+        row = made[:, index].reshape(-1)
+        assert row.max() < prime
+        bins = np.bincount(row.astype(np.int64) * 64 // prime, minlength=64)
+        assert abs(misfit(bins, [1 / 64] * 64)) < 5
+        low_bit = np.bincount(row & 1, minlength=2)
+        assert abs(misfit(low_bit, [0.5] * 2)) < 5
+
+
+def alike(a: NDArray[np.uint32], b: NDArray[np.uint32]) -> int:
+    return int((a == b).sum())
+
+
+@every_ring
+def test_every_part_of_a_place_changes_everything(ring: Ring) -> None:
+    base = place(100)
+    renamed = replace(ring, name="another")
+    first = PublicPolynomials(ring, base).transformed(0, 1)
+    others = [
+        PublicPolynomials(ring, place(100, run=1)),
+        PublicPolynomials(ring, place(100, group="embedding")),
+        PublicPolynomials(ring, place(100, layout=1)),
+        PublicPolynomials(renamed, base),
+    ]
+    for other in others:
+        assert alike(first, other.transformed(0, 1)) <= 2  # of 4,096 or more, by chance
+    elements = PublicPolynomials(ring, base).transformed(0, 2)
+    assert alike(elements[0], elements[1]) <= 2
+    assert alike(elements[0, 0], elements[0, 1]) <= 2
+
+
+def test_no_two_names_collide_by_their_lengths() -> None:
+    """Parts are prefixed by their lengths: a group's name cannot spill into the layout."""
+    one = PublicPolynomials(RINGS[0], replace(place(1), group="ab", layout=b"c" * 32))
+    other = PublicPolynomials(RINGS[0], replace(place(1), group="a", layout=b"b" + b"c" * 31))
+    assert alike(one.transformed(0, 1), other.transformed(0, 1)) <= 2
+
+
+def test_beyond_one_key_stream_is_refused() -> None:
+    polynomials = PublicPolynomials(RINGS[0], place(1))
+    blocks = 2 * (2048 + 128) * 4 // 64
+    last = (1 << 32) // blocks - 2
+    assert polynomials.transformed(last, 1).shape == (1, 2, 2048)
+    with pytest.raises(PlanRefused, match="split it"):
+        polynomials.transformed(last + 2, 1)
+
+
+def test_the_reduction_takes_exactly_the_words_below_the_limit() -> None:
+    """Words at both edges of the limit, and none too many where runs mix both."""
+    ring = RINGS[0]
+    made, rng = constants(ring), np.random.default_rng(1)
+    limits = [(1 << 32) // p * p for p in ring.primes]
+    window = ring.degree + public.SPARE_WORDS
+    words = rng.integers(0, limits[0], (1, 2, window)).astype(np.uint32)
+    for index, limit in enumerate(limits):
+        words[0, index, :6] = [0, limit - 1, limit, limit + 1, 2**32 - 1, ring.primes[index]]
+        words[0, index, 100:220:2] = 2**32 - 1
+    out, spare = np.empty((1, 2, ring.degree), np.uint32), np.empty(window, np.uint32)
+    assert public._reduce_accepted(words, made.primes, spare, out)
+    for index, (prime, limit) in enumerate(zip(ring.primes, limits)):
+        expected = [w % prime for w in words[0, index].tolist() if w < limit]
+        assert out[0, index].tolist() == expected[: ring.degree]
+
+
+def test_a_window_that_runs_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = RINGS[0]
+    window = ring.degree + public.SPARE_WORDS
+    for spoilt, enough in ((public.SPARE_WORDS, True), (public.SPARE_WORDS + 1, False)):
+        words = np.zeros((1, 2, window), np.uint32)
+        words[0, 1, :spoilt] = 2**32 - 1
+        out, spare = np.empty((1, 2, ring.degree), np.uint32), np.empty(window, np.uint32)
+        assert public._reduce_accepted(words, constants(ring).primes, spare, out) is enough
+    monkeypatch.setattr(public, "_reduce_accepted", lambda *_: False)
+    with pytest.raises(InternalError, match="ran out"):
+        PublicPolynomials(ring, place(1)).transformed(0, 1)

@@ -1,0 +1,212 @@
+"""Rings: primes, published bounds on q, and how much of a cohort's sum fits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.ring import (
+    ETA,
+    GUIDELINES_LOG_Q,
+    MOST_BASE,
+    MOST_CAPACITY,
+    MOST_LEVELS,
+    RINGS,
+    SIGMA,
+    Encoding,
+    Ring,
+    choose,
+    error_bound,
+)
+from secureps.crypto.suite import cipher
+from secureps.errors import PlanRefused
+from tests.kits.cipher_kit import STANDARD_LOG_Q
+
+PUBLISHED = {
+    # Bossuat et al. 2024, table 5.2: 128 bits, classical.
+    "Security Guidelines 2024": {1024: 26, 2048: 53, 4096: 106, 8192: 214, 16384: 430},
+    "HomomorphicEncryption.org 2018": STANDARD_LOG_Q,
+}
+
+every_ring = pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)
+
+
+def is_prime(n: int) -> bool:
+    return n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
+
+
+@every_ring
+def test_primes_are_prime_distinct_and_have_roots_of_unity(ring: Ring) -> None:
+    assert len(set(ring.primes)) == len(ring.primes)
+    for prime in ring.primes:
+        assert is_prime(prime)
+        assert prime % (2 * ring.degree) == 1
+
+
+@every_ring
+def test_primes_leave_room_for_a_lazy_transform(ring: Ring) -> None:
+    """Below 2p in, 2p more a stage: `crypto.ntt`. And eta W is below each: the sum of keys."""
+    for prime in ring.primes:
+        assert (2 + 2 * (ring.degree.bit_length() - 1)) * prime < 1 << 32
+        assert prime > ETA * MOST_CAPACITY
+        assert prime < 2**26.5
+    for low, high in ring.words:
+        assert low < high < 2 * low  # one subtraction brings a residue of one below the other
+
+
+@every_ring
+def test_words_fit_53_bits(ring: Ring) -> None:
+    assert all(modulus < 1 << 53 for modulus in ring.moduli)
+    assert ring.modulus == math.prod(ring.moduli)
+
+
+@every_ring
+def test_q_is_within_both_published_tables(ring: Ring) -> None:
+    assert PUBLISHED["Security Guidelines 2024"] == GUIDELINES_LOG_Q
+    for source, table in PUBLISHED.items():
+        assert math.log2(ring.modulus) <= table[ring.degree], source
+    assert SIGMA > 3.19  # what both tables are computed for
+
+
+def bits_a_value(ring: Ring, digits: int, capacity: int, most_weight: int) -> float:
+    """log2 of the largest 2Z + 1 that fits, searched for."""
+    low, high = 0, 1 << 40
+    while high - low > 1:
+        middle = (low + high) // 2
+        enc = Encoding(ring, capacity * middle + 1, digits)
+        fits = enc.delta >= 2 * error_bound(capacity, most_weight)
+        low, high = (middle, high) if fits else (low, middle)
+    return math.log2(low + 1)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "narrow", "narrow_4", "wide"),
+    [
+        (32, 17.0, 16.5, 19.2),
+        (50, 16.2, 15.7, 18.5),
+        (100, 14.9, 14.4, 17.4),
+        (128, 14.5, 14.0, 17.0),
+    ],
+)
+def test_bits_a_value_are_those_of_the_design(
+    capacity: int, narrow: float, narrow_4: float, wide: float
+) -> None:
+    small, large, _ = RINGS
+    assert bits_a_value(small, 2, capacity, 1) == pytest.approx(narrow, abs=0.1)
+    assert bits_a_value(small, 2, capacity, 4) == pytest.approx(narrow_4, abs=0.1)
+    assert bits_a_value(large, 4, capacity, 1) == pytest.approx(wide, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "bits", "degree", "digits"),
+    [
+        (32, 8, 4096, 7),
+        (32, 12, 4096, 5),
+        (32, 16, 2048, 2),
+        (32, 17, 4096, 4),
+        (50, 16, 2048, 2),
+        (100, 14, 2048, 2),
+        (100, 16, 4096, 4),
+        (128, 14, 2048, 2),
+        (128, 16, 4096, 4),
+    ],
+)
+def test_the_cheapest_encoding_is_chosen(
+    capacity: int, bits: int, degree: int, digits: int
+) -> None:
+    levels = (1 << bits) - 2
+    chosen = choose(CipherParameters("rlwe", capacity, levels))
+    assert (chosen.ring.degree, chosen.digits) == (degree, digits)
+    assert chosen.delta >= 2 * error_bound(capacity, 1)
+    assert chosen.base == capacity * levels + 1
+    one_more = Encoding(chosen.ring, chosen.base, digits + 1)
+    assert one_more.delta < 2 * error_bound(capacity, 1)
+
+
+@pytest.mark.parametrize(
+    ("slots", "degree", "digits", "size"),
+    [
+        (16, 2048, 1, 13_568),
+        (4_096, 2048, 1, 27_136),
+        (8_192, 2048, 1, 54_272),
+        (8_193, 4096, 4, 54_272),
+        (16_384, 4096, 4, 54_272),
+        (1 << 18, 4096, 4, 868_352),
+    ],
+)
+def test_small_blocks_take_the_ring_that_they_fill(
+    slots: int, degree: int, digits: int, size: int
+) -> None:
+    """16 bits of 64 members: one value a coefficient of the small ring, four of the large one."""
+    chosen = choose(CipherParameters("rlwe", 64, 65_534, slots=slots))
+    assert (chosen.ring.degree, chosen.digits) == (degree, digits)
+    assert chosen.block_bytes(slots) == size
+
+
+@given(
+    slots=st.integers(1, 1 << 19),
+    capacity=st.integers(1, 4096),
+    bits=st.integers(2, 24),
+    most_weight=st.sampled_from([1, 2, 4]),
+)
+def test_no_other_encoding_makes_a_smaller_block(
+    slots: int, capacity: int, bits: int, most_weight: int
+) -> None:
+    chosen = choose(CipherParameters("rlwe", capacity, (1 << bits) - 2, most_weight, slots))
+    bound = error_bound(capacity, most_weight)
+    for ring in RINGS[:2]:
+        others = [Encoding(ring, chosen.base, d) for d in range(1, 60)]
+        fits = [e for e in others if ring.modulus // chosen.base**e.digits >= 2 * bound]
+        assert all(chosen.block_bytes(slots) <= e.block_bytes(slots) for e in fits)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "digits", "bytes_value"), [(32, 2, 3.3125), (64, 1, 6.625), (100, 1, 6.625)]
+)
+def test_the_conservative_ring_takes_the_bytes_that_are_documented(
+    capacity: int, digits: int, bytes_value: float
+) -> None:
+    chosen = choose(CipherParameters("rlwe", capacity, 65_534, security="conservative"))
+    assert (chosen.ring.name, chosen.digits) == ("n4096-q53", digits)
+    assert chosen.block_bytes(1 << 18) / (1 << 18) == bytes_value
+
+
+@pytest.mark.parametrize("name", ["plain", "bfv"])
+def test_other_ciphers_have_no_conservative_parameters(name: str) -> None:
+    with pytest.raises(PlanRefused, match=f"cipher.security: {name} has one set"):
+        cipher(CipherParameters(name, 4, 100, security="conservative"))
+
+
+def test_16_bits_of_32_members_take_at_most_3_4_bytes() -> None:
+    enc = choose(CipherParameters("rlwe", 32, 65_534))
+    assert enc.elements(1 << 18) * enc.element_bytes / (1 << 18) <= 3.4
+
+
+def test_elements_are_whole() -> None:
+    enc = choose(CipherParameters("rlwe", 32, 65_534))
+    assert [enc.elements(n) for n in (1, 4096, 4097)] == [1, 1, 2]
+    assert enc.element_bytes == 2048 * 53 // 8
+
+
+@pytest.mark.parametrize(
+    ("capacity", "levels"),
+    [(MOST_CAPACITY, 1), (1, MOST_LEVELS), (1 << 20, (MOST_BASE >> 20)), (1 << 30, 1 << 30)],
+)
+def test_what_fits_no_kernel_is_refused(capacity: int, levels: int) -> None:
+    with pytest.raises(PlanRefused, match="rlwe sums weights below"):
+        choose(CipherParameters("rlwe", capacity, levels))
+
+
+def test_what_fits_no_ring_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secureps.crypto.ring.RINGS", RINGS[:1])
+    with pytest.raises(PlanRefused, match="fewer bits or a smaller capacity"):
+        choose(CipherParameters("rlwe", 1 << 20, (1 << 27) - 1, 4))
+
+
+def test_a_larger_q_is_no_ring() -> None:
+    with pytest.raises(ValueError, match="not secure"):
+        Ring("too large", 2048, RINGS[1].words)

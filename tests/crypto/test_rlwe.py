@@ -1,0 +1,434 @@
+"""Sealing, adding and opening: exact at every extreme, one key for one cohort, known bytes."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secureps.crypto import rlwe
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.ring import ETA, SIGMA, choose
+from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
+from secureps.errors import InternalError, Malformed, Oversized, PlanRefused, Refused
+from tests.kits.rlwe_kit import Ints, cohort, misfit, place, public_element, sealed
+
+NARROW = CipherParameters("rlwe", 32, 65_534)
+WIDE = CipherParameters("rlwe", 32, 262_142)
+PARAMETERS = [
+    NARROW,
+    WIDE,
+    CipherParameters("rlwe", 1, 1),
+    CipherParameters("rlwe", 32, 254, 4),
+    CipherParameters("rlwe", 50, 65_534),
+    CipherParameters("rlwe", 100, 16_382, 4),
+    CipherParameters("rlwe", 128, 4_094, 4),
+    CipherParameters("rlwe", 2_000, 16_382),
+    CipherParameters("rlwe", 5, (1 << 32) - 1),
+    CipherParameters("rlwe", (1 << 21) - 1, 1),
+    CipherParameters("rlwe", 32, 65_534, 4, security="conservative"),
+]
+
+
+def named(p: CipherParameters) -> str:
+    return f"{p.capacity}-{p.levels}-{p.most_weight}"
+
+
+every_set = pytest.mark.parametrize("parameters", PARAMETERS, ids=named)
+both_rings = pytest.mark.parametrize("parameters", [NARROW, WIDE], ids=named)
+
+
+def random_values(parameters: CipherParameters, slots: int, seed: int) -> Ints:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, parameters.levels, slots, np.int64, endpoint=True)
+
+
+def opened(
+    parameters: CipherParameters, total: bytes, key: KeySum, slots: int, block: int = 0
+) -> Ints:
+    return RlweOpener(parameters, place(slots), key).open(block, total, slots)
+
+
+# --- exact ------------------------------------------------------------------------
+
+
+@every_set
+def test_weighted_sums_are_exact_at_every_extreme(parameters: CipherParameters) -> None:
+    """All digits least, all greatest, extremes in turn, and anything: up to the whole capacity."""
+    slots, enc = 9_001, choose(parameters)
+    heaviest = parameters.most_weight
+    count = min(parameters.capacity // heaviest, 12)
+    top = np.full(slots, parameters.levels, np.int64)
+    turns = np.where(np.arange(slots) // enc.ring.degree % 2 == 0, top, 0)
+    for kind in (np.zeros_like(top), top, turns, top - turns, None):
+        members = [
+            (random_values(parameters, slots, i) if kind is None else kind, heaviest)
+            for i in range(count)
+        ]
+        total, key, clear = cohort(parameters, place(slots), members)
+        assert np.array_equal(opened(parameters, total, key, slots), clear)
+
+
+@pytest.mark.parametrize("parameters", [NARROW, WIDE, PARAMETERS[3]], ids=named)
+def test_full_cohorts_of_extremes_over_ten_million_values(parameters: CipherParameters) -> None:
+    """A member's block is added until the capacity is full: digits and the noise at their most."""
+    slots, heaviest = 1 << 18, parameters.most_weight
+    top = np.full(slots, parameters.levels, np.int64)
+    turns = np.where(np.arange(slots) % 2 == 0, top, 0)
+    values = 0
+    for kind in (top, turns, np.zeros_like(top)):
+        weights = [heaviest] * (parameters.capacity // heaviest)
+        total, key, clear = cohort(parameters, place(slots), [(kind, w) for w in weights])
+        assert np.array_equal(clear, kind * parameters.capacity)
+        assert np.array_equal(opened(parameters, total, key, slots), clear)
+        values += slots * len(weights)
+    assert values >= (24 << 20 if heaviest == 1 else 6 << 20)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_any_cohort_opens_exactly(data: st.DataObject) -> None:
+    parameters = data.draw(st.sampled_from([p for p in PARAMETERS if p.most_weight == 4]))
+    weights = data.draw(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=8))
+    slots, block = data.draw(st.integers(1, 20_000)), data.draw(st.integers(0, 1000))
+    members = [(random_values(parameters, slots, seed), w) for seed, w in enumerate(weights)]
+    total, key, clear = cohort(parameters, place(slots), members, block)
+    assert np.array_equal(opened(parameters, total, key, slots, block), clear)
+
+
+@both_rings
+def test_the_capacity_is_reached_and_not_exceeded(parameters: CipherParameters) -> None:
+    adder, sealing = RlweAdder(parameters), RlweSealing(parameters, place(3))
+    top = np.full(3, parameters.levels, np.int64)
+    payload, sums = sealing.seal(0, top), adder.zero(3)
+    for _ in range(parameters.capacity // 4):
+        adder.add(sums, payload, 4)
+    with pytest.raises(Malformed, match="above the plan's capacity of 32"):
+        adder.add(sums, payload, 1)
+    keys = parameters.capacity * sealing.key.coefficients().astype(np.int64)
+    found = opened(parameters, adder.total(sums), KeySum(keys, parameters.capacity**2), 3)
+    assert found.tolist() == [parameters.capacity * parameters.levels] * 3
+
+
+def test_thousands_of_members_are_reduced_in_time() -> None:
+    """More than 2^11 units of a modulus, which 64 bits would not hold."""
+    parameters = CipherParameters("rlwe", 20_000, 30, 4)
+    adder, sealing = RlweAdder(parameters), RlweSealing(parameters, place(100))
+    values = random_values(parameters, 100, 1)
+    payload, sums = sealing.seal(0, values), adder.zero(100)
+    for _ in range(1_250):
+        adder.add(sums, payload, 4)
+    keys = 5_000 * sealing.key.coefficients().astype(np.int64)
+    found = opened(parameters, adder.total(sums), KeySum(keys, 5_000**2), 100)
+    assert np.array_equal(found, 5_000 * values)
+
+
+@both_rings
+def test_nothing_added_opens_to_zeros(parameters: CipherParameters) -> None:
+    adder, degree = RlweAdder(parameters), choose(parameters).ring.degree
+    total = adder.total(adder.zero(5_000))
+    nothing = KeySum(np.zeros(degree, np.int64), 0)
+    assert not opened(parameters, total, nothing, 5_000).any()
+
+
+# --- the shard's side -------------------------------------------------------------
+
+
+@both_rings
+def test_sizes_are_exact_and_others_are_refused(parameters: CipherParameters) -> None:
+    adder, slots = RlweAdder(parameters), 5_000
+    payload = RlweSealing(parameters, place(slots)).seal(0, random_values(parameters, slots, 1))
+    assert len(payload) == adder.block_bytes(slots)
+    sums = adder.zero(slots)
+    total = adder.total(sums)
+    assert len(total) == adder.total_bytes(slots)
+    for data, check in ((payload, adder.check), (total, adder.check_total)):
+        for short in (b"", data[:-1]):
+            with pytest.raises(Malformed, match="exactly"):
+                check(slots, short)
+        with pytest.raises(Oversized, match="exactly"):
+            check(slots, data + b"\0")
+        with pytest.raises(Malformed, match="not below its modulus"):
+            check(slots, b"\xff" * len(data))
+    for wrong in (payload[:-1], payload + b"\0"):
+        with pytest.raises((Malformed, Oversized)):
+            adder.add(sums, wrong, 1)
+    for weight in (0, -1, 3, 5, 8):
+        with pytest.raises(Malformed, match="is not one of"):
+            adder.add(sums, payload, weight)
+    assert sums.weight == 0
+    assert adder.total(sums) == total
+
+
+@both_rings
+def test_one_coefficient_that_is_not_reduced_is_found(parameters: CipherParameters) -> None:
+    """q itself in any place of either word; q - 1 is let through."""
+    adder, ring = RlweAdder(parameters), choose(parameters).ring
+    slots, n = 2 * choose(parameters).values, ring.degree
+    for element in range(2):
+        for index, modulus in enumerate(ring.moduli):
+            for at in (0, 1, n // 2, n - 1):
+                place_of = (element * len(ring.words) + index) * n + at
+                for value, good in ((modulus - 1, True), (modulus, False)):
+                    bits = (value << (53 * place_of)).to_bytes(adder.block_bytes(slots), "little")
+                    words = np.zeros(adder.total_bytes(slots) // 8, "<u8")
+                    words[place_of] = value
+                    if good:
+                        adder.check(slots, bits)
+                        adder.check_total(slots, words.tobytes())
+                        continue
+                    with pytest.raises(Malformed, match="not below its modulus"):
+                        adder.check(slots, bits)
+                    with pytest.raises(Malformed, match="not below its modulus"):
+                        adder.check_total(slots, words.tobytes())
+
+
+@both_rings
+def test_the_order_of_adding_does_not_show_and_memoryviews_will_do(
+    parameters: CipherParameters,
+) -> None:
+    adder = RlweAdder(parameters)
+    payloads = [
+        RlweSealing(parameters, place(300)).seal(0, random_values(parameters, 300, seed))
+        for seed in range(12)
+    ]
+    totals = set()
+    for order in (payloads, payloads[::-1]):
+        sums = adder.zero(300)
+        for payload in order:
+            view = memoryview(bytearray(b"?" + payload))[1:]
+            adder.check(300, view)
+            adder.add(sums, view, 2)
+            adder.total(sums)  # looking does not disturb
+        totals.add(adder.total(sums))
+    assert len(totals) == 1
+    adder.check_total(300, memoryview(bytearray(b"?" + totals.pop()))[1:])
+
+
+# --- the wrong key ----------------------------------------------------------------
+
+
+@every_set
+def test_a_wrong_key_sum_is_refused(parameters: CipherParameters) -> None:
+    """Off by one in one coefficient, another's, none: the residual is far above its bound."""
+    slots = 500
+    total, key, _ = cohort(parameters, place(slots), [(random_values(parameters, slots, 1), 1)])
+    nearly = key.coefficients.copy()
+    nearly[-1] += 1 if nearly[-1] < 0 else -1
+    other = RlweSealing(parameters, place(slots)).key.coefficients().astype(np.int64)
+    for wrong in (nearly, -key.coefficients, other, np.zeros_like(other)):
+        with pytest.raises(Refused, match="does not open: its residual is"):
+            opened(parameters, total, KeySum(wrong, 1), slots)
+    with pytest.raises(Refused, match="does not open"):
+        RlweOpener(parameters, place(slots, run=1), key).open(0, total, slots)
+    with pytest.raises(Refused, match="does not open"):
+        RlweOpener(parameters, place(slots), key).open(1, total, slots)
+
+
+@both_rings
+def test_key_sums_that_none_can_be_are_malformed(parameters: CipherParameters) -> None:
+    degree = choose(parameters).ring.degree
+    for wrong in (np.zeros(degree - 1, np.int64), np.zeros((1, degree), np.int64)):
+        with pytest.raises(Malformed, match="key sum of shape"):
+            RlweOpener(parameters, place(9), KeySum(wrong, 1))
+    for value in (ETA * 32 + 1, -ETA * 32 - 1, 1 << 32, -(1 << 63)):
+        large = np.zeros(degree, np.int64)
+        large[3] = value
+        assert not KeySum(large, 1).plausible(32)
+        with pytest.raises(Malformed, match="key sum of shape"):
+            RlweOpener(parameters, place(9), KeySum(large, 1))
+    large[3] = ETA * 32
+    assert KeySum(large, 1).plausible(32)
+
+
+@pytest.mark.parametrize("weights", [[1], [4], [1, 2, 4, 4, 2, 1], [1] * 30])
+@both_rings
+def test_residuals_are_as_large_as_foretold(
+    parameters: CipherParameters, weights: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sigma sqrt(sum w^2), within 5 standard errors; so that the bound of twice that is never met.
+
+    Of n = 2,048 coefficients at least the mean square varies by sqrt(2 / n) = 3%; a false alarm
+    needs 4 times its expectation, 96 standard deviations: below 2^-1000 (chi-square's tail,
+    (4 e^-3)^(n/2)).
+    """
+    slots = 40_000
+    members = [(random_values(parameters, slots, seed), w) for seed, w in enumerate(weights)]
+    total, key, _ = cohort(parameters, place(slots), members)
+    expected = SIGMA * math.sqrt(sum(w * w for w in weights))
+    coefficients = choose(parameters).elements(slots) * choose(parameters).ring.degree
+    error = 5 / math.sqrt(2 * coefficients)
+    for factor, good in ((1 + error, True), (1 - error, False)):
+        monkeypatch.setattr(rlwe, "MOST_RESIDUAL", factor)
+        opener = RlweOpener(parameters, place(slots), key)
+        assert opener._most == pytest.approx(factor * expected)
+        if good:
+            opener.open(0, total, slots)
+        else:
+            with pytest.raises(Refused):
+                opener.open(0, total, slots)
+
+
+def test_a_wrong_residual_is_at_least_five_times_the_right_one() -> None:
+    """Delta / sqrt(12) against sigma sqrt(sum w^2), for every set: 10 sigma fit below Delta / 2."""
+    for parameters in PARAMETERS:
+        most = SIGMA * math.sqrt(parameters.capacity * parameters.most_weight)
+        assert choose(parameters).delta / math.sqrt(12) > 5 * most
+
+
+# --- one key, one cohort ----------------------------------------------------------
+
+
+def test_a_block_is_sealed_once() -> None:
+    sealing, values = RlweSealing(NARROW, place(100)), np.zeros(100, np.int64)
+    sealing.seal(1, values)
+    sealing.seal(0, values)
+    with pytest.raises(InternalError, match="block 1 was sealed under this one-time key before"):
+        sealing.seal(1, values)
+
+
+def test_what_would_reach_into_another_block_is_refused() -> None:
+    """4,097 values take two elements where a block has one: the second is the next block's."""
+    sealing = RlweSealing(NARROW, place(4_096))
+    for block, size in ((0, 4_097), (-1, 100), (0, 0)):
+        with pytest.raises(InternalError, match="polynomials of another block"):
+            sealing.seal(block, np.zeros(size, np.int64))
+    opener = RlweOpener(NARROW, place(4_096), KeySum(np.zeros(2048, np.int64), 0))
+    for block, size in ((0, 4_097), (-1, 100)):
+        with pytest.raises(InternalError, match="polynomials of another block"):
+            opener.open(block, b"", size)
+
+
+def test_values_that_are_none_are_refused_and_use_nothing_up() -> None:
+    sealing = RlweSealing(NARROW, place(4))
+    for wrong in (-1, NARROW.levels + 1):
+        with pytest.raises(Malformed, match="outside"):
+            sealing.seal(0, np.array([0, wrong], np.int64))
+    with pytest.raises(Malformed, match="not int64"):
+        sealing.seal(0, np.zeros((2, 2), np.int64))
+    with pytest.raises(Malformed, match="not int64"):
+        sealing.seal(0, np.zeros(2))  # type: ignore[arg-type]
+    assert sealing.seal(0, np.zeros(2, np.int64))
+
+
+def test_parameters_beyond_every_ring_are_refused() -> None:
+    for build in (RlweAdder, lambda p: RlweSealing(p, place(1))):
+        with pytest.raises(PlanRefused, match="rlwe"):
+            build(CipherParameters("rlwe", 1 << 22, 1))
+
+
+def words(parameters: CipherParameters, payload: bytes) -> npt.NDArray[np.uint64]:
+    adder, slots = RlweAdder(parameters), choose(parameters).values
+    sums = adder.zero(slots * (len(payload) // adder.block_bytes(slots)))
+    adder.add(sums, payload, 1)
+    return sums.sums.view(np.uint64)
+
+
+@both_rings
+def test_blocks_keys_and_elements_share_nothing(parameters: CipherParameters) -> None:
+    """Differences of ciphertexts of the same values, and ciphertexts of zeros, are uniform."""
+    enc = choose(parameters)
+    slots = 16 * enc.values
+    zeros = np.zeros(slots, np.int64)
+    one, other = RlweSealing(parameters, place(slots)), RlweSealing(parameters, place(slots))
+    first, second = words(parameters, one.seal(0, zeros)), words(parameters, one.seal(1, zeros))
+    third = words(parameters, other.seal(0, zeros))
+    moduli = np.array(enc.ring.moduli, np.uint64)
+    rows = (-1, len(enc.ring.words), enc.ring.degree)
+
+    def difference(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> Ints:
+        q = moduli[None, :, None]
+        mixed = ((a.reshape(rows) + q - b.reshape(rows)) % q) / q
+        return np.bincount((mixed * 64).astype(np.int64).reshape(-1), minlength=64)
+
+    uniform = [1 / 64] * 64
+    nothing = np.zeros_like(first)
+    elements = first.reshape(rows)
+    for a, b in ((first, second), (first, third), (second, third), (first, nothing)):
+        assert abs(misfit(difference(a, b), uniform)) < 5
+    assert abs(misfit(difference(elements[1:], elements[:-1]), uniform)) < 5
+    same = words(parameters, one.seal(2, zeros))
+    assert abs(misfit(difference(same, same), uniform)) > 1000  # the test sees what is not
+
+
+# --- secrets ----------------------------------------------------------------------
+
+
+def test_secrets_are_hidden_and_not_copied() -> None:
+    sealing = RlweSealing(NARROW, place(10))
+    for secret in (sealing, sealing.key, sealing._noise):
+        assert repr(secret) == f"<{type(secret).__name__}: hidden>"
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="never pickled or copied"):
+                copied(secret)
+
+
+def test_keys_are_fresh_and_small() -> None:
+    keys = [RlweSealing(NARROW, place(10)).key.coefficients() for _ in range(40)]
+    assert len({key.tobytes() for key in keys}) == 40
+    every = np.concatenate(keys)
+    assert np.abs(every).max() <= ETA
+    assert every.var() == pytest.approx(SIGMA**2, rel=5 * math.sqrt(2 / every.size))
+
+
+# --- bytes ------------------------------------------------------------------------
+
+NOISE_KEY = bytes(range(32))
+
+
+def fixed(parameters: CipherParameters, slots: int, monkeypatch: pytest.MonkeyPatch) -> RlweSealing:
+    """A sealing whose secrets everybody knows."""
+    monkeypatch.setattr("secureps.crypto.rlwe.os.urandom", lambda n: NOISE_KEY[:n])
+    return RlweSealing(parameters, place(slots))
+
+
+@both_rings
+def test_a_block_is_bit_for_bit_its_definition(
+    parameters: CipherParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against Python's integers: stream, law, transform, digits, remainders, packing."""
+    slots = choose(parameters).values + 5
+    values = random_values(parameters, slots, 1)
+    found = fixed(parameters, slots, monkeypatch).seal(2, values)
+    assert found == sealed(choose(parameters), place(slots), 2, values, NOISE_KEY)
+
+
+def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row of it, in the document's own words: the wire format cannot drift unseen."""
+    values = np.array([0, 1, 2, 65_534])
+    enc, at = choose(NARROW), place(4)
+    sealing = fixed(NARROW, 4, monkeypatch)
+    small = sealing.key.coefficients()
+    block = sealing.seal(0, values)
+    assert block == sealed(enc, at, 0, values, NOISE_KEY)
+    adder = RlweAdder(NARROW)
+    sums = adder.zero(4)
+    adder.add(sums, block, 4)
+    total = adder.total(sums)
+    found = RlweOpener(NARROW, at, KeySum(4 * small.astype(np.int64), 16)).open(0, total, 4)
+    transformed_a = public_element(enc.ring, at, 0)
+    digest = hashlib.blake2b(total, digest_size=32).hexdigest()
+    rows = {
+        "B, d, Delta": f"{enc.base}, {enc.digits}, {enc.delta}",
+        "a_0, first values modulo both primes": ", ".join(
+            str(a) for row in transformed_a for a in row[:2]
+        ),
+        "s_0 to s_7": ", ".join(map(str, small[:8])),
+        "first words": ", ".join(map(str, words(NARROW, block)[:2])),
+        "bytes": f"{len(block):,}",
+        "first 16 bytes": block[:16].hex(),
+        "BLAKE2b-256": hashlib.blake2b(block, digest_size=32).hexdigest(),
+        "of its total with weight 4": digest,
+        "opened by 4 s": ", ".join(map(str, found)),
+    }
+    document = (Path(__file__).parent.parent.parent / "docs" / "protocol.md").read_text()
+    for what, value in rows.items():
+        assert f"\n| {what} | `{value}` |\n" in document

@@ -1,0 +1,209 @@
+"""Sealing kernels: the binomial law, transformed keys, and no division or branch on data."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.compiled import inlined
+from secureps.crypto.ntt import companion
+from secureps.crypto.public import PublicPolynomials
+from secureps.crypto.ring import ETA, RINGS, SIGMA, Ring, choose
+from secureps.crypto.rlwe_kernels import binomial, seal_elements, transform_small
+from secureps.crypto.rlwe_tables import constants, scale
+from secureps.crypto.words import pack_words
+from tests.kits.llvm_kit import complaints, functions
+from tests.kits.rlwe_kit import binomials, misfit, place, transformed
+
+every_ring = pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)
+
+
+def draw(words: NDArray[np.uint32]) -> NDArray[np.int32]:
+    out = np.empty(words.shape[1], np.int32)
+    binomial(words, out)
+    return out
+
+
+def test_binomial_values_are_those_of_the_definition() -> None:
+    words = np.random.default_rng(1).integers(0, 1 << 32, (3, 2000)).astype(np.uint32)
+    full = 0xFFFFFFFF
+    words[:, :5] = np.array(
+        [[0, 0, 0], [full] * 3, [full, 0x1FF, 0], [0, 0xFFFFFE00, 0x3FFFF], [0, 0, 0xFFFC0000]]
+    ).T
+    found = draw(words)
+    assert found[:5].tolist() == [0, 0, ETA, -ETA, 0]
+    assert found.tolist() == binomials(words)
+
+
+def test_every_one_of_82_bits_counts_and_no_other() -> None:
+    for bit in range(96):
+        words = np.zeros((3, 1), np.uint32)
+        words[bit // 32] = 1 << (bit % 32)
+        assert draw(words)[0] == (1 if bit < ETA else -1 if bit < 2 * ETA else 0)
+
+
+def test_the_binomial_law_is_exact() -> None:
+    """Moments and chi-square of a million values; P(X = k) = C(82, 41 + k) / 2^82."""
+    count = 1 << 20
+    words = np.random.default_rng(2).integers(0, 1 << 32, (3, count)).astype(np.uint32)
+    values = draw(words).astype(np.int64)
+    assert np.abs(values).max() <= ETA
+    error = 5 / math.sqrt(count)
+    assert abs(values.mean()) < error * SIGMA
+    assert values.var() == pytest.approx(SIGMA**2, rel=error * math.sqrt(2))
+    fourth = 3 - 1 / ETA  # of B(82, 1/2), in sigma^4
+    assert (values**4).mean() / SIGMA**4 == pytest.approx(fourth, rel=error * math.sqrt(96) / 3)
+    chances = {k: math.comb(2 * ETA, ETA + k) / 2 ** (2 * ETA) for k in range(-ETA, ETA + 1)}
+    inner = [k for k in chances if chances[k] * count >= 10]
+    tail = 1 - sum(chances[k] for k in inner)
+    seen = [int((values == k).sum()) for k in inner]
+    observed = np.array([*seen, count - sum(seen)])
+    assert abs(misfit(observed, [*(chances[k] for k in inner), tail])) < 5
+
+
+@every_ring
+def test_a_key_is_transformed_with_its_companions(ring: Ring) -> None:
+    rng = np.random.default_rng(3)
+    for most in (ETA, ETA << 16):
+        small = rng.integers(-most, most, ring.degree, np.int32, endpoint=True)
+        small[:2] = [most, -most]
+        work = np.empty((2, ring.degree), np.uint32)
+        out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
+        transform_small(small, constants(ring), work, out)
+        for row, prime in zip(out, ring.primes):
+            assert row[0].tolist() == transformed(small.tolist(), prime)
+            assert row[1].tolist() == [companion(s, prime) for s in row[0].tolist()]
+
+
+@every_ring
+def test_companions_are_exact_for_every_kind_of_value(ring: Ring) -> None:
+    """Constant polynomials transform to themselves: values at every edge, both extremes."""
+    for prime in ring.primes:
+        edges = [0, 1, -1, 2, -2, *range(3, 5000, 7), prime // 2, -(prime // 2)]
+        for value in edges[:: 1 if ring is RINGS[0] else 50]:
+            small = np.zeros(ring.degree, np.int32)
+            small[0] = value
+            out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
+            transform_small(small, constants(ring), np.empty((2, ring.degree), np.uint32), out)
+            for row, p in zip(out, ring.primes):
+                assert set(row[0].tolist()) == {value % p}
+                assert set(row[1].tolist()) == {companion(value % p, p)}
+
+
+@pytest.mark.parametrize(("capacity", "levels"), [(32, 65_534), (1, 1), (1, (1 << 32) - 1), (2, 1)])
+def test_the_greatest_digits_are_encoded_exactly(capacity: int, levels: int) -> None:
+    """Many digits or large ones, under a zero key and zero noise: Delta m alone comes out."""
+    enc = choose(CipherParameters("rlwe", capacity, levels))
+    ring, n = enc.ring, enc.ring.degree
+    values = np.full((1, enc.digits, n), levels, np.int64)
+    values[0, :, ::2] = np.random.default_rng(4).integers(0, levels, (enc.digits, n // 2))
+    public = PublicPolynomials(ring, place(enc.values)).transformed(0, 1)
+    out = np.empty((1, len(ring.words), n), np.uint64)
+    seal_elements(
+        values,
+        public,
+        np.zeros((1, 3, n), np.uint32),
+        np.zeros((len(ring.primes), 2, n), np.uint32),
+        scale(enc).digits,
+        constants(ring),
+        np.empty(n, np.int32),
+        np.empty((3, n), np.uint32),
+        out,
+    )
+    columns = values[0].T.tolist()
+    messages = [enc.delta * sum(u * enc.base**k for k, u in enumerate(c)) for c in columns]
+    for w, (low, high) in enumerate(ring.words):
+        for prime in (low, high):
+            expected = transformed(messages, prime)
+            assert [int(word) % prime for word in out[0, w]] == expected
+
+
+# --- what the compiler made of it ---------------------------------------------------
+
+
+SECRETIVE = {
+    "binomial": binomial,
+    "transform_small": transform_small,
+    "seal_elements": seal_elements,
+    "pack_words": pack_words,
+}
+"""Kernels that work on secrets, or on ciphertexts on their way out."""
+
+
+def compiled_anew() -> dict[str, dict[str, list[str]]]:
+    """What the compiler makes of them; in a process that takes no kernel from the folder."""
+    enc = choose(CipherParameters("rlwe", 32, 65_534))
+    test_the_greatest_digits_are_encoded_exactly(32, 65_534)
+    test_a_key_is_transformed_with_its_companions(enc.ring)
+    draw(np.zeros((3, 8), np.uint32))
+    pack_words(np.zeros(64, np.uint64), np.zeros(53, np.uint64))
+    return {name: functions(each) for name, each in SECRETIVE.items()}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, dict[str, list[str]]]:
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(compiled_anew).result()
+
+
+@pytest.mark.parametrize("name", SECRETIVE)
+def test_no_division_branch_or_look_up_depends_on_data(
+    name: str, compiled: dict[str, dict[str, list[str]]]
+) -> None:
+    found = compiled[name]
+    assert any(name in function for function in found)
+    if name in ("transform_small", "seal_elements"):
+        assert any("forward" in function for function in found)
+    for function, lines in found.items():
+        assert not list(complaints(lines)), function
+
+
+# Not kernels, which a second run of the tests would take from the folder, without LLVM's text.
+
+
+@inlined
+def _divides(x: NDArray[np.uint64], y: NDArray[np.uint64]) -> None:
+    for k in range(x.size):
+        y[k] = x[k] // np.uint64(94887937 + x.size)
+
+
+@inlined
+def _branches(x: NDArray[np.uint64], y: NDArray[np.uint64]) -> None:
+    for k in range(x.size):
+        if x[k] > np.uint64(7):
+            for j in range(y.size):
+                y[j] += x[k] + np.uint64(j)
+
+
+@inlined
+def _counts(x: NDArray[np.uint64], y: NDArray[np.uint64]) -> None:
+    for k in range(x.size):
+        for j in range(x[k]):
+            y[k] = y[k] * y[k] + np.uint64(j)
+
+
+@inlined
+def _looks_up(x: NDArray[np.uint64], y: NDArray[np.uint64]) -> None:
+    for k in range(x.size):
+        y[k] = y[x[k]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        (_divides, "divides"),
+        (_branches, "branches"),
+        (_counts, "branches"),
+        (_looks_up, "looks up"),
+    ],
+)
+def test_the_reader_of_kernels_sees_what_it_looks_for(bad: object, complaint: str) -> None:
+    bad(np.zeros(8, np.uint64), np.zeros(8, np.uint64))  # type: ignore[operator]
+    said = [c for lines in functions(bad).values() for c in complaints(lines)]
+    assert any(c.startswith(complaint) for c in said), said

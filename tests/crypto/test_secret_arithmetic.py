@@ -1,0 +1,80 @@
+"""Sharing divides no secret, and asks nothing of one that depends on its value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secureps.crypto import sharing
+from secureps.crypto.field import Vector, combination, reduced, vector_bytes
+from secureps.crypto.sampling import Stream
+from secureps.crypto.sharing import Committee, HolderShare, share, weighted_sum
+from tests.kits.watched import Watched, bare, secret
+
+US = Committee(("a", "b", "c", "d"), 3)
+ARITHMETIC = {"add", "subtract", "multiply", "bitwise_and", "right_shift", "minimum"}
+REJECTION = {"not_equal", "[secret]", "numpy.concatenate"}
+"""The stream's words that are P are left out: they are independent of those that stay."""
+BOUND = {".min", ".max", "minimum.reduce", "maximum.reduce", "int"}
+"""A key beyond its bound is refused; no key that a sealing makes is."""
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every word of a stream is a secret."""
+
+    class Secretive(Stream):
+        def words(self, count: int) -> Vector:
+            made: Vector = secret(super().words(count))
+            return made
+
+    monkeypatch.setattr(sharing, "Stream", Secretive)
+    Watched.seen.clear()
+    yield
+    Watched.seen.clear()
+
+
+def test_a_client_shares_its_key_by_arithmetic_alone() -> None:
+    key = np.random.default_rng(1).integers(-41, 42, 2048).astype(np.int32)
+    shared = share(b"id", secret(key), US)
+    assert isinstance(shared.correction, Watched)
+    assert set(Watched.seen) == {*ARITHMETIC - {"multiply"}, *REJECTION, *BOUND}
+    assert Watched.seen["[secret]"] == Watched.seen["not_equal"]
+
+
+def test_a_holder_derives_and_adds_its_shares_by_arithmetic_alone() -> None:
+    shared = share(b"id", np.zeros(2048, np.int32), US)
+    mine = HolderShare(US, 1, b"id", shared.seeds_of(1))
+    Watched.seen.clear()
+    derived = mine.share(2048)
+    assert isinstance(derived, Watched)
+    assert set(Watched.seen) == ARITHMETIC | REJECTION
+    Watched.seen.clear()
+    answer = weighted_sum([derived, derived], [1, 4])
+    assert isinstance(answer, Watched)
+    assert vector_bytes(answer) == combination([5], [bare(derived)]).tobytes()
+    assert set(Watched.seen) == ARITHMETIC
+
+
+@pytest.mark.parametrize(
+    ("bad", "name"),
+    [
+        (lambda x: x % np.uint64(7), "remainder"),
+        (lambda x: x // np.uint64(7), "floor_divide"),
+        (lambda x: np.mod(x, 7), "remainder"),
+        (lambda x: np.divmod(x, 7)[0], "divmod"),
+        (lambda x: x.__ifloordiv__(np.uint64(7)), "floor_divide"),
+        (lambda x: np.where(x > 7, x, 7), "numpy.where"),
+        (lambda x: x[x], "[secret]"),
+        (lambda x: x.sort(), ".sort"),
+        (lambda x: x.nonzero(), ".nonzero"),
+        (lambda x: bool(x[0]), "bool"),
+        (lambda x: reduced(x) % np.uint32(7), "remainder"),
+    ],
+)
+def test_whatever_else_is_asked_of_a_secret_is_seen(bad: Callable[[Any], Any], name: str) -> None:
+    bad(secret(np.arange(5, dtype=np.uint64)))
+    assert name in Watched.seen

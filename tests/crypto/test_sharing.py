@@ -1,0 +1,372 @@
+"""Key sharing against a slow reference, what t - 1 holders cannot know, and who is named a liar."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from secureps.crypto import sharing
+from secureps.crypto.field import P, Vector
+from secureps.crypto.sharing import (
+    KEY_BOUND,
+    MOST_WEIGHT,
+    Committee,
+    HolderShare,
+    SharedKey,
+    interpolate,
+    key_sum,
+    share,
+    weighted_sum,
+)
+from secureps.errors import InternalError, Malformed, Oversized, PlanRefused
+from secureps.messages.encoding import digest
+from tests.kits import sharing_kit as slow
+
+SIZES = [(1, 1), (2, 2), (2, 3), (3, 3), (3, 4), (3, 5), (4, 4), (5, 7), (7, 12), (64, 64)]
+"""(t, n)."""
+ID = b"run/hospital-1/all/7"
+
+
+def committee(t: int, n: int) -> Committee:
+    return Committee(tuple(f"holder-{k:02}" for k in range(n)), t)
+
+
+def some_key(length: int, seed: int = 1) -> npt.NDArray[np.int32]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(-KEY_BOUND, KEY_BOUND + 1, length).astype(np.int32)
+
+
+def holders_of(shared: SharedKey, of: Committee, id: bytes = ID) -> list[HolderShare]:
+    return [HolderShare(of, k, id, shared.seeds_of(k)) for k in range(len(of.holders))]
+
+
+def all_seeds(shared: SharedKey, of: Committee) -> dict[tuple[int, ...], bytes]:
+    """Every seed by its subset, from what the holders have together."""
+    found = {}
+    for k in range(len(of.holders)):
+        seeds = shared.seeds_of(k)
+        for j, i in enumerate(of.held_by(k)):
+            found[of.subsets[i]] = seeds[32 * j : 32 * j + 32]
+    return found
+
+
+sizes = pytest.mark.parametrize(("t", "n"), SIZES)
+
+
+# --- committee --------------------------------------------------------------------
+
+
+@sizes
+def test_who_holds_which_seed(t: int, n: int) -> None:
+    us = committee(t, n)
+    assert len(us.subsets) == math.comb(n, t - 1)
+    assert list(us.subsets) == sorted(us.subsets)
+    if math.comb(n, t - 1) < 100 and n < 10:
+        assert list(us.subsets) == slow.subsets(n, t)
+    for k in range(n):
+        held = {us.subsets[i] for i in us.held_by(k)}
+        assert held == {subset for subset in us.subsets if k not in subset}
+        assert us.seed_bytes == 32 * len(held)
+
+
+def test_the_least_committee_has_one_empty_subset() -> None:
+    one = committee(1, 1)
+    assert one.subsets == ((),)
+    assert one.held_by(0) == (0,)
+
+
+@pytest.mark.parametrize(
+    ("holders", "threshold", "reason"),
+    [
+        (("a", "b", "c", "d"), 2, "take at least 3"),
+        (("a", "b"), 1, "take at least 2"),
+        (("a", "b"), 3, "take one from 1 to 2"),
+        (("a",), 0, "take one from 1 to 1"),
+        ((), 0, "among 0 holders"),
+        (("b", "a", "c"), 2, "sorted"),
+        (("a", "a", "b"), 2, "each of them once"),
+        (tuple(f"h{k:03}" for k in range(65)), 65, "at most 64"),
+        (tuple(f"h{k:03}" for k in range(13)), 7, "need 1716 seeds a key"),
+    ],
+)
+def test_unsound_committees_are_refused(
+    holders: tuple[str, ...], threshold: int, reason: str
+) -> None:
+    with pytest.raises(PlanRefused, match=reason):
+        Committee(holders, threshold)
+
+
+# --- shares -----------------------------------------------------------------------
+
+
+@sizes
+def test_shares_are_the_slow_references(t: int, n: int) -> None:
+    """Each holder's share, and the correction, from the seeds by Python's integers alone."""
+    us, length = committee(t, n), 5
+    key = some_key(length)
+    shared = share(ID, key, us)
+    seeds = all_seeds(shared, us)
+    pieces = {a: slow.pseudorandom(ID, a, seed, length) for a, seed in seeds.items()}
+    expected = slow.shares(n, t, pieces)
+    made = [holder.share(length) for holder in holders_of(shared, us)]
+    assert [vector.tolist() for vector in made] == expected
+    assert all(vector.dtype == np.uint32 for vector in (*made, shared.correction))
+    sums = [sum(piece[i] for piece in pieces.values()) % P for i in range(length)]
+    assert shared.correction.tolist() == [(s - r) % P for s, r in zip(key.tolist(), sums)]
+    for i in range(length):
+        points = {k + 1: made[k].tolist()[i] for k in range(t)}
+        assert slow.through(points, 0) == sums[i]
+        for k in range(t, n):
+            assert slow.through(points, k + 1) == made[k].tolist()[i]
+
+
+@sizes
+def test_every_quorum_opens_the_same_sum(t: int, n: int) -> None:
+    us, length = committee(t, n), 16
+    weights = [1, 2, 4, 1]
+    keys = [some_key(length, seed) for seed in range(4)]
+    ids = [b"run/client-%d" % i for i in range(4)]
+    shared = [share(id, key, us) for id, key in zip(ids, keys)]
+    held = [holders_of(one, us, id) for one, id in zip(shared, ids)]
+    answers = {k: weighted_sum((h[k].share(length) for h in held), weights) for k in range(n)}
+    expected = [sum(w * s for w, s in zip(weights, column)) for column in zip(*map(list, keys))]
+    corrections = [one.correction for one in shared]
+    for quorum in itertools.islice(itertools.combinations(range(n), t), 100):
+        some = {k: answers[k] for k in reversed(quorum)}
+        opened = key_sum(us, some, corrections, weights)
+        assert opened.dtype == np.int64
+        assert opened.tolist() == expected
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_heaviest_cohort_of_extreme_keys_does_not_wrap(sign: int) -> None:
+    assert KEY_BOUND * 4096 < P / 2
+    assert KEY_BOUND * MOST_WEIGHT < P / 2 < KEY_BOUND * (MOST_WEIGHT + 1)
+    us, length = committee(3, 4), 2048
+    shared = share(ID, np.full(length, sign * KEY_BOUND, np.int32), us)
+    held = holders_of(shared, us)
+    for weights in ([4] * 1024, [MOST_WEIGHT]):
+        answers = {
+            k: weighted_sum([held[k].share(length)] * len(weights), weights) for k in (0, 2, 3)
+        }
+        opened = key_sum(us, answers, [shared.correction] * len(weights), weights)
+        assert opened.tolist() == [sign * KEY_BOUND * sum(weights)] * length
+
+
+def test_a_quorum_less_one_opens_nothing() -> None:
+    us, length = committee(3, 4), 8
+    shared = share(ID, some_key(length), us)
+    shares = [h.share(length) for h in holders_of(shared, us)]
+    for wrong in ((0, 1), (0, 1, 2, 3), ()):
+        with pytest.raises(InternalError, match=f"{len(wrong)} answers, not 3"):
+            interpolate(us, {k: shares[k] for k in wrong})
+    with pytest.raises(InternalError, match="no holder 4"):
+        interpolate(us, {0: shares[0], 1: shares[1], 4: shares[2]})
+    with pytest.raises(InternalError, match="of one length"):
+        interpolate(us, {0: shares[0], 1: shares[1], 2: shares[2][:7]})
+    with pytest.raises(InternalError, match="of one length"):
+        interpolate(us, {0: shares[0], 1: shares[1], 2: shares[2].astype(np.int64)})
+
+
+@pytest.mark.parametrize(("t", "n"), [(2, 2), (2, 3), (3, 4), (3, 5), (5, 7)])
+def test_fewer_holders_than_the_threshold_know_nothing(t: int, n: int) -> None:
+    """For every t - 1 holders and any other key, one seed they lack explains all they see.
+
+    Of that seed they have a commitment and nothing else; its stream they cannot tell from
+    uniform. We write down the stream by which the key would have been another one: the public
+    correction and the coalition's own shares stay what they are, and all n interpolate to
+    the other key.
+    """
+    us, length = committee(t, n), 6
+    key, other = some_key(length, 1), some_key(length, 2)
+    shared = share(ID, key, us)
+    seeds = all_seeds(shared, us)
+    pieces = {a: slow.pseudorandom(ID, a, seed, length) for a, seed in seeds.items()}
+    made = [h.share(length).tolist() for h in holders_of(shared, us)]
+    for coalition in itertools.combinations(range(n), t - 1):
+        lacking = [a for a in us.subsets if all(k in a for k in coalition)]
+        assert lacking == [coalition]
+        for k in coalition:
+            assert seeds[coalition] not in shared.seeds_of(k)
+        completing = [
+            (r + theirs - ours) % P
+            for r, theirs, ours in zip(pieces[coalition], other.tolist(), key.tolist())
+        ]
+        otherwise = pieces | {coalition: completing}
+        sums = [sum(column) % P for column in zip(*otherwise.values())]
+        assert [(s - r) % P for s, r in zip(other.tolist(), sums)] == shared.correction.tolist()
+        theirs = slow.shares(n, t, otherwise)
+        assert [theirs[k] for k in coalition] == [made[k] for k in coalition]
+        for i in range(length):
+            value = slow.through({k + 1: theirs[k][i] for k in range(n)}, 0)
+            assert (value + int(shared.correction[i])) % P == other[i] % P
+
+
+# --- seeds, commitments, streams --------------------------------------------------
+
+
+def test_known_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that other processes and later versions must find, from seeds 01.., 02.., ..."""
+    slow.fixed_urandom(monkeypatch)
+    us, length = committee(3, 4), 2048
+    shared = share(ID, np.arange(length, dtype=np.int32) % 83 - 41, us)
+    digests = {
+        "commitments": digest("test", *shared.commitments).hex(),
+        "correction": digest("test", shared.correction.astype("<u4").tobytes()).hex(),
+        "seeds": digest("test", *(shared.seeds_of(k) for k in range(4))).hex(),
+    }
+    for k, holder in enumerate(holders_of(shared, us)):
+        digests[f"share {k}"] = digest("test", holder.share(length).astype("<u4").tobytes()).hex()
+    assert digests == KNOWN
+
+
+KNOWN = {
+    "commitments": "d28bb28ff5838f4e07fabadf054f30022a22289444e467bc45f3b48cfde8d1e4",
+    "correction": "3ca45264727a13045dfa52ddd581c14bcf2a332e55602b7c992ab37be21dff57",
+    "seeds": "3dd71a9275138a72d1741ecf1601591ac235acb3a4a917117ac43e401a9d5abe",
+    "share 0": "7102c3da15d49819ffafd9e66e34825222c8a0d88725c8781753245898c3676e",
+    "share 1": "a07a701fcc91da0d0f29e4c710b950574481881fa085ca0460123a33f9358771",
+    "share 2": "da31051f1aa88e1f2335df1bb6388c71cf9d916ad21b3dce1d1013c2d2368518",
+    "share 3": "58ac6f4368db53ba64a70b4c25bdc473b79fdad2a77b3e9a38f126fd02f111a8",
+}
+
+
+def test_seeds_are_the_operating_systems_and_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    us, key = committee(3, 4), some_key(8)
+    one, two = share(ID, key, us), share(ID, key, us)
+    assert not set(all_seeds(one, us).values()) & set(all_seeds(two, us).values())
+    assert len(set(all_seeds(one, us).values())) == len(us.subsets)
+    asked: list[int] = []
+
+    def urandom(size: int) -> bytes:
+        asked.append(size)
+        return bytes(size)
+
+    monkeypatch.setattr(os, "urandom", urandom)
+    share(ID, key, us)
+    assert asked == [32] * len(us.subsets)
+
+
+@sizes
+def test_commitments_say_which_seed_is_wrong(t: int, n: int) -> None:
+    us = committee(t, n)
+    shared = share(ID, some_key(4), us)
+    expected = [
+        slow.tagged("secureps-key-seed", ID, bytes(a), s)
+        for a, s in sorted(all_seeds(shared, us).items())
+    ]
+    assert list(shared.commitments) == expected
+    for k, holder in enumerate(holders_of(shared, us)):
+        holder.check(shared.commitments)
+        for i in range(0, len(us.subsets), 1 + len(us.subsets) // 20):
+            others = list(shared.commitments)
+            at = (7 * i + 5 * k + 31) % 32
+            others[i] = others[i][:at] + bytes([others[i][at] ^ 1]) + others[i][at + 1 :]
+            if i not in us.held_by(k):
+                holder.check(others)  # somebody else's to find
+                continue
+            names = ", ".join(us.holders[j] for j in us.subsets[i]) or "nobody"
+            with pytest.raises(Malformed, match=f"the seed kept from {names} is not, at holder"):
+                holder.check(others)
+    with pytest.raises(Malformed, match="commitments to"):
+        holder.check(shared.commitments[:-1])
+
+
+def test_an_inconsistent_seed_is_found_by_whoever_got_it() -> None:
+    """A client that gives two holders two seeds for one subset: one of them sees it, by name."""
+    us = committee(3, 4)
+    shared = share(ID, some_key(4), us)
+    honest = shared.seeds_of(3)
+    position = us.held_by(3)[1]
+    altered = honest[:32] + bytes([honest[32] ^ 128]) + honest[33:]
+    with pytest.raises(Malformed) as caught:
+        HolderShare(us, 3, ID, altered).check(shared.commitments)
+    assert us.names(us.subsets[position]) in str(caught.value)
+    assert "at holder-03" in str(caught.value)
+    swapped = honest[32:64] + honest[:32] + honest[64:]
+    for id, holder, seeds in ((ID, 3, swapped), (b"another", 3, honest), (ID, 2, honest)):
+        with pytest.raises(Malformed, match="committed to"):
+            HolderShare(us, holder, id, seeds).check(shared.commitments)
+
+
+def test_seeds_of_another_length_are_refused() -> None:
+    us = committee(3, 4)
+    with pytest.raises(Malformed, match="96 bytes, not 95"):
+        HolderShare(us, 0, ID, bytes(95))
+    with pytest.raises(Oversized, match="96 bytes, not 128"):
+        HolderShare(us, 0, ID, bytes(128))
+    for nobody in (-1, 4):
+        with pytest.raises(InternalError, match="no holder"):
+            HolderShare(us, nobody, ID, bytes(96))
+
+
+def test_one_seed_gives_unrelated_streams_to_each_id_and_subset() -> None:
+    seed, length = bytes(range(32)), 4096
+    cases = [
+        (b"a", (0, 1)),
+        (b"b", (0, 1)),
+        (b"a", (0, 2)),
+        (b"a", (1,)),
+        (b"a\0", (1,)),
+        (b"a", ()),
+    ]
+    streams = [sharing._pseudorandom(id, subset, seed, length) for id, subset in cases]
+    for one, two in itertools.combinations(streams, 2):
+        assert np.count_nonzero(one == two) < 2
+        assert abs(np.corrcoef(one, two)[0, 1]) < 5 / math.sqrt(length)
+    for id, subset in cases:
+        key = sharing._pseudorandom(id, subset, seed, 8).astype("<u4").tobytes()
+        assert key != sharing._commitment(id, subset, seed)
+
+
+def test_streams_are_uniform_below_p() -> None:
+    """Chi-square over 256 classes of the high bits and of the low ones, 2^20 values."""
+    values = sharing._pseudorandom(ID, (0, 1), bytes(32), 1 << 20)
+    assert int(values.max()) < P
+    expected = values.size / 256
+    for classes in (values >> np.uint32(23), values & np.uint32(255)):
+        counts = np.bincount(classes, minlength=256)
+        assert counts.size == 256
+        square = float(((counts - expected) ** 2 / expected).sum())
+        assert abs(square - 255) < 5 * math.sqrt(2 * 255)
+
+
+def test_words_that_are_p_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rigged:
+        def __init__(self, key: bytes) -> None:
+            self.left = [P, 5, 0xFFFFFFFF, 0x80000006, P, P, P - 1, 0, 9]
+
+        def words(self, count: int) -> Vector:
+            taken, self.left = self.left[:count], self.left[count:]
+            return np.array(taken, np.uint32)
+
+    monkeypatch.setattr(sharing, "Stream", Rigged)
+    assert sharing._pseudorandom(ID, (), bytes(32), 4).tolist() == [5, 6, P - 1, 0]
+
+
+def test_what_is_no_key_is_not_shared() -> None:
+    us = committee(3, 4)
+    share(ID, np.array([41, -41], np.int32), us)
+    for wrong in (42, -42, -(2**31), 2**31 - 1):
+        with pytest.raises(InternalError, match="above 41"):
+            share(ID, np.array([0, wrong], np.int32), us)
+    for shape in (np.zeros((2, 2), np.int32), np.zeros(2, np.int64), np.zeros(0, np.int32)):
+        with pytest.raises(InternalError, match="int32 vector"):
+            share(ID, shape, us)  # type: ignore[arg-type]
+
+
+def test_weights_out_of_range_are_refused() -> None:
+    ones = np.ones(3, np.uint32)
+    assert weighted_sum([ones, ones], [1, 4]).tolist() == [5, 5, 5]
+    weights: list[int]
+    for weights in ([], [1, 0], [1, -1], [MOST_WEIGHT, 1]):
+        with pytest.raises(InternalError, match="weights are at least 1"):
+            weighted_sum([ones] * len(weights), weights)
+    for vectors in ([ones], [ones] * 3, [ones, ones[:2]]):
+        with pytest.raises(InternalError, match="vectors of 2 members do not match"):
+            weighted_sum(vectors, [1, 1])

@@ -1,0 +1,247 @@
+"""A key holder that calls sound envelopes flawed, and clients that frame one: the run goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from itertools import combinations, cycle, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureps.messages import coordinator_records
+from secureps.policy.cohorts.accusations import BELIEVED, believed, doubted, unsupported
+from secureps.roles.coordinator.status import status, why
+from secureps.run.report.status_tables import record as as_json
+from secureps.run.simulate.simulation import Simulation
+from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.service.log_lines import LogLines
+from tests.kits.cheats import cheats, journalled, spoil_one
+from tests.kits.federations import small_federation, small_plan
+from tests.kits.streams import stream, stream_plan
+
+BUFFERED = {"name": "buffered", "buffer": 4, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
+SSP = {"name": "ssp", "slack": 1, "minimum": 5}
+ROUNDS = {"name": "sync", "quorum": 5, "minimum": 5, "deadline": 10.0}
+
+rules = pytest.mark.parametrize("rule", [BUFFERED, SSP, ROUNDS], ids=lambda rule: rule["name"])
+
+
+def federation(rule: dict[str, Any], folder: Path, cipher: str = "rlwe") -> Simulation:
+    """Six clients, four versions."""
+    if rule is ROUNDS:
+        group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
+        return small_federation(small_plan(cipher, group=[group]), folder)
+    return stream(stream_plan(cipher, rule, versions=4), folder)
+
+
+def accuses(simulation: Simulation, holder: str, but: Collection[str] = ()) -> None:
+    """Whatever comes, but from these, this holder says that its envelope is flawed."""
+    hands = simulation.parties[holder].hands
+    assert isinstance(hands, CommitteeWorker)
+    hands._flaw = lambda receipt: (  # type: ignore[method-assign]
+        "" if receipt.id.client in but else "it does not open"
+    )
+
+
+def plays_on(simulation: Simulation) -> None:
+    """To the end of the run, which is not far."""
+    late = simulation.loop.now() + 5_000
+    simulation.run(lambda: simulation._over() or simulation.loop.now() > late)
+    assert simulation._over(), simulation.reasons()
+
+
+def dropped(simulation: Simulation) -> list[coordinator_records.ReceiptExamined]:
+    return [r for r in journalled(simulation, coordinator_records.ReceiptExamined) if r.flaw]
+
+
+# --- whole runs -------------------------------------------------------------------
+
+
+@rules
+def test_one_holder_that_finds_flaws_everywhere_ends_no_run_and_is_named(
+    rule: dict[str, Any], tmp_path: Path
+) -> None:
+    simulation = federation(rule, tmp_path)
+    accuses(simulation, "holder-1")
+    plays_on(simulation)
+    found = simulation.coordinator.federation
+    assert found.finished == "all 4 versions are made"
+    assert journalled(simulation, coordinator_records.CohortBurnt) == []
+    accused = {r.id.client for r in dropped(simulation)}
+    assert len(accused) == (2 if rule is BUFFERED else 1), "fewer could not go on without more"
+    noted = journalled(simulation, coordinator_records.FlawNoted)
+    assert {r.holder for r in noted} == {"holder-1"}
+    line = "not believed: holder-1 finds flaws in what 6 clients sent, and too few others do"
+    assert noted[-1].reason == line
+    said = f"{noted[-1].id}: holder-1 found a flaw, {line}: it does not open"
+    assert LogLines().told(noted[-1]) == said
+    assert len({(r.id, r.holder) for r in noted}) == len(noted)
+    servers = simulation.coordinator.servers
+    assert {s.name: s.accuses for s in servers if s.accuses} == {"holder-1": 6}
+    again = simulation.coordinator._turn(simulation.loop.now())
+    shown = {s["name"]: s["state"] for s in as_json(status(again, (), servers))["servers"]}
+    assert shown["holder-0"] == "live"
+    assert shown["holder-1"] == "live; finds flaws in what 6 clients sent, and too few others do"
+
+
+def test_a_group_says_which_holder_accuses_too_many(tmp_path: Path) -> None:
+    simulation = federation(BUFFERED, tmp_path)
+    accuses(simulation, "holder-1")
+    state = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: len(simulation.coordinator.federation.accused) == 3)
+    machine = simulation.coordinator
+    line = why(
+        simulation.plan,
+        machine.federation,
+        machine.live(simulation.loop.now()),
+        state,
+        machine.servers,
+    )
+    assert "; holder-1 finds flaws in what 3 clients sent, and too few others do" in line
+
+
+@rules
+def test_a_holder_is_believed_of_a_client_or_two(rule: dict[str, Any], tmp_path: Path) -> None:
+    """What it cannot open is left out in time, and nothing is burnt."""
+    simulation = federation(rule, tmp_path)
+    cheats(simulation, "client-05", spoil_one, times=1)
+    plays_on(simulation)
+    assert [(r.id.client, r.holder) for r in dropped(simulation)] == [("client-05", "holder-2")]
+    assert journalled(simulation, coordinator_records.FlawNoted) == []
+    assert simulation.versions() == {"all": 4}
+
+
+def test_clients_that_frame_a_holder_are_summed_without_its_shares(tmp_path: Path) -> None:
+    """More than a holder is believed of: the others open, and it refuses by itself."""
+    simulation = federation(BUFFERED, tmp_path)
+    for client in ("client-01", "client-03", "client-05"):
+        cheats(simulation, client, spoil_one, times=99)
+    plays_on(simulation)
+    assert simulation.versions() == {"all": 4}
+    assert journalled(simulation, coordinator_records.CohortBurnt) == []
+    assert {r.holder for r in journalled(simulation, coordinator_records.HolderRefused)} == {
+        "holder-2"
+    }
+    assert simulation.coordinator.federation.accused == {
+        client: {"holder-2"} for client in ("client-01", "client-03", "client-05")
+    }
+
+
+def test_clients_that_collude_do_not_have_a_holder_believed_of_more(tmp_path: Path) -> None:
+    """They frame another one first: more are doubted than can be missed."""
+    simulation = stream(stream_plan("rlwe", BUFFERED, versions=2), tmp_path, 10)
+    framing = ("client-00", "client-01", "client-03", "client-06")
+    accuses(simulation, "holder-3", but=framing)
+    for client in framing:
+        cheats(simulation, client, spoil_one, times=99)
+    plays_on(simulation)
+    noted = journalled(simulation, coordinator_records.FlawNoted)
+    assert {r.holder for r in noted if "not believed" in r.reason} == {"holder-2", "holder-3"}
+    honest = {r.id.client for r in dropped(simulation)}.difference(framing)
+    assert len(honest) == BELIEVED
+    assert simulation.versions() == {"all": 2}
+
+
+def test_what_more_holders_say_than_can_be_missed_is_believed(tmp_path: Path) -> None:
+    """Also of a client that a holder accused which is not believed any more."""
+    simulation = federation(BUFFERED, tmp_path)
+    accuses(simulation, "holder-1")
+    cheats(simulation, "client-05", spoil_one, times=99)
+    plays_on(simulation)
+    assert simulation.versions() == {"all": 4}
+    found = simulation.coordinator.federation
+    assert found.accused["client-05"] == {"holder-1", "holder-2"}
+    assert found.included["client-05"] == 0
+    assert all(found.included[f"client-0{k}"] for k in range(5))
+
+
+@pytest.mark.parametrize("cipher", ["rlwe-2-of-3", "rlwe-alone"])
+def test_a_holder_that_cannot_be_missed_is_believed_whatever_it_says(
+    cipher: str, tmp_path: Path
+) -> None:
+    simulation = federation(BUFFERED, tmp_path, cipher)
+    accuses(simulation, "holder-0")
+    plays_on(simulation)
+    finished = simulation.coordinator.federation.finished
+    if cipher == "rlwe-2-of-3":
+        assert finished == "all 4 versions are made"
+        return
+    assert "sit out until the next version" in finished
+    assert journalled(simulation, coordinator_records.FlawNoted) == []
+
+
+# --- whom to believe --------------------------------------------------------------
+
+HOLDERS = 6
+GRAPHS = st.dictionaries(
+    st.integers(0, 9), st.frozensets(st.integers(0, HOLDERS), min_size=1), max_size=10
+)
+
+
+def named(graph: dict[int, frozenset[int]]) -> dict[str, frozenset[str]]:
+    return {f"c{client}": frozenset(f"h{h}" for h in by) for client, by in graph.items() if by}
+
+
+@given(GRAPHS, st.integers(0, 4), st.integers(0, BELIEVED))
+def test_who_is_doubted(graph: dict[int, frozenset[int]], spare: int, most: int) -> None:
+    accused = named(graph)
+    counts, found = unsupported(accused, spare), doubted(accused, spare, most)
+    assert found == {holder for holder in counts if counts[holder] > most}
+    for client, holders in accused.items():
+        taken = {h for h in holders if believed(accused, client, h, spare, most)}
+        if len(holders) > spare:
+            rest = {c: h for c, h in accused.items() if c != client}
+            assert unsupported(rest, spare) == counts, "what is beyond doubt counts against nobody"
+            assert taken == holders, "and is believed, whoever else is doubted"
+        elif not taken:
+            assert holders <= found, "who stays in is opened without those that are doubted"
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+@given(data=st.data())
+def test_no_coalition_keeps_more_out_than_its_holders_alone(n: int, data: st.DataObject) -> None:
+    """Any corrupt holders that can be missed say anything, in any order; so may any holder of
+    clients that collude. With and without a minimum that needs everybody."""
+    t = data.draw(st.integers(n // 2 + 1, n))
+    honest = [f"honest{k}" for k in range(5)]
+    clients, holders = [*honest, *(f"bad{k}" for k in range(7))], range(n)
+    pairs = data.draw(st.lists(st.sampled_from([*product(clients, holders)]), unique=True))
+    limits = data.draw(st.lists(st.sampled_from([0, BELIEVED]), min_size=1))
+    for corrupt in (set(some) for k in range(n - t + 1) for some in combinations(holders, k)):
+        accused: dict[str, frozenset[str]] = {}
+        kept_out = Counter[int]()
+        said = [(c, h) for c, h in pairs if h in corrupt or c not in honest]
+        for (client, holder), most in zip(said, cycle(limits), strict=False):
+            name = f"h{holder}"
+            accused[client] = accused.get(client, frozenset()) | {name}
+            if believed(accused, client, name, n - t, most):
+                kept_out[holder] += client in honest
+            if len(accused[client]) > n - t:
+                assert believed(accused, client, name, n - t, most)
+                assert client not in honest
+        assert max(kept_out.values(), default=0) <= BELIEVED
+
+
+@given(GRAPHS, st.integers(1, 4), st.data())
+def test_without_a_client_at_fault_only_liars_are_doubted(
+    graph: dict[int, frozenset[int]], spare: int, data: st.DataObject
+) -> None:
+    liars = data.draw(st.frozensets(st.integers(0, HOLDERS), max_size=spare))
+    accused = named({client: by & liars for client, by in graph.items()})
+    many = {f"h{liar}" for liar in liars if sum(liar in by for by in graph.values()) > BELIEVED}
+    assert doubted(accused, spare, BELIEVED) == many
+
+
+@given(GRAPHS, st.integers(1, 4))
+def test_more_are_doubted_than_can_be_missed_only_for_many_clients(
+    graph: dict[int, frozenset[int]], spare: int
+) -> None:
+    """Without a corrupt holder; with c of them, all but c of the doubted are."""
+    accused = named(graph)
+    found, counts = doubted(accused, spare, BELIEVED), unsupported(accused, spare)
+    few = sum(len(by) <= spare for by in accused.values())
+    assert (BELIEVED + 1) * len(found) <= sum(counts.values()) <= spare * few

@@ -1,0 +1,311 @@
+"""Adaptive clipping through the whole protocol: one scale for everybody, whatever breaks."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from secureps.client.clipping import clip_update
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.worker import ClientWorker
+from secureps.codec.grid import Grid
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.crypto.suite import cipher
+from secureps.privacy.mechanism import clip_l2
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.member.tasks import Aim
+from secureps.roles.shard.shard import Shard
+from secureps.run.export import newest_model
+from secureps.service.shard.noise import ShardNoise
+from secureps.service.shard.worker import ShardWorker
+from tests.kits.cipher_kit import PLACE
+from tests.kits.federations import Tensors, Walker, same
+from tests.kits.privacy_kit import (
+    PRIVACY,
+    SIGMAS,
+    VALUES,
+    Still,
+    adaptive_plan,
+    federation,
+    group,
+    private_plan,
+    scales,
+)
+from tests.kits.roles_kit import SCHEMA, make_cohort, make_plan
+
+PLACEMENTS = ["local", "distributed", "aggregator"]
+
+
+# --- the same everywhere --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", ["local", "aggregator"])
+def test_every_cipher_gives_the_same_model_and_clip(placement: str, tmp_path: Path) -> None:
+    models, clips = [], []
+    for name in ("plain", "bfv", "rlwe"):
+        simulation = federation(adaptive_plan(placement, name), tmp_path / name)
+        simulation.run()
+        models.append(simulation.model())
+        clips.append(scales(simulation))
+    assert same(*models[:2])
+    assert same(*models[1:])
+    assert clips[0] == clips[1] == clips[2]
+    assert sorted(clips[0]) == [0, 1, 2, 3, 4]
+    assert clips[0][0] == 1.0
+    assert len(set(clips[0].values())) == 5
+
+
+@cache
+def unharmed(placement: str) -> tuple[Tensors, dict[int, float]]:
+    with TemporaryDirectory() as folder:
+        simulation = federation(adaptive_plan(placement), Path(folder))
+        simulation.run()
+        return simulation.model(), scales(simulation)
+
+
+@pytest.mark.parametrize("party", ["coordinator", "shard-0", "shard-1", "holder-0", "client-03"])
+@pytest.mark.parametrize("placement", ["distributed", "aggregator"])
+def test_a_kill_changes_neither_model_nor_clip(placement: str, party: str, tmp_path: Path) -> None:
+    killed = federation(adaptive_plan(placement), tmp_path / "killed")
+    state = killed.coordinator.federation.groups["all"]
+    killed.run(lambda: (state.phase, state.version) == (Phase.PREPARING, 2))
+    killed.kill(party)
+    killed.start(party)
+    killed.run()
+    model, found = unharmed(placement)
+    assert same(killed.model(), model)
+    assert scales(killed) == found
+
+
+@pytest.mark.parametrize("shard", ["shard-0", "shard-1"])
+def test_a_lost_version_is_made_again_at_its_scale(shard: str, tmp_path: Path) -> None:
+    """Also by the shard that was only told the scale."""
+    plan = adaptive_plan("distributed", checkpoint_every=4)
+    unharmed = federation(plan, tmp_path / "unharmed")
+    unharmed.run()
+    play = federation(plan, tmp_path / "harmed")
+    play.run(lambda: play.versions() == {"all": 3})
+    play.kill(shard)
+    lost = list((tmp_path / "harmed" / shard).rglob("*-00000[23].safetensors"))
+    assert lost
+    for path in lost:
+        path.unlink()
+    play.start(shard)
+    play.run()
+    assert same(play.model(), unharmed.model())
+    assert scales(play) == scales(unharmed)
+
+
+def test_groups_have_clips_of_their_own(tmp_path: Path) -> None:
+    """The second follows its updates, the first stays; blocks of both lie on both shards."""
+    groups = [
+        group(name="body", pattern="body.*", adaptive=None),
+        group(name="head", pattern="*", clip=0.01, adaptive={"rate": 0.5}),
+    ]
+    models = []
+    for name in ("plain", "bfv"):
+        simulation = federation(
+            adaptive_plan("local", name, group=groups, block_size=16), tmp_path / name
+        )
+        simulation.run()
+        models.append(simulation.model())
+        states = simulation.coordinator.federation.groups
+        assert states["body"].scale is None
+        assert states["head"].scale not in (None, 1.0)
+    assert same(*models)
+
+
+def test_the_scale_is_in_the_last_block_and_in_no_model(tmp_path: Path) -> None:
+    simulation = federation(adaptive_plan("local"), tmp_path)
+    simulation.run()
+    state = simulation.coordinator.federation.groups["all"]
+    saved = newest_model(simulation.checkpoints)
+    assert set(saved.tensors) == {"body.weight", "head.bias"} == set(simulation.model())
+    layout = saved.layout.group("all")
+    assert layout.scaled
+    assert layout.size == VALUES + 1
+    owner = simulation.coordinator.federation.last_owner("all")
+    machine, hands = simulation.parties[owner].machine, simulation.parties[owner].hands
+    assert isinstance(machine, Shard)
+    assert isinstance(hands, ShardWorker)
+    values = hands._states.values("all", 4).values
+    assert float(values[layout.blocks - 1][-1]) == state.scale != 1.0
+    assert {s.version: s.scale for s in machine.shelves.shelf("all").states.values()}[4] == (
+        state.scale
+    )
+
+
+# --- what is sent and what comes of it ------------------------------------------------
+
+
+class Rescaled(Walker):
+    """Its updates have an L2 norm of exactly 8: a clip of 1 is far too short."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        result = super().fit(parameters, config)
+        names = [name for name in parameters if name != "body.count"]
+        moved = {name: result.parameters[name] - parameters[name] for name in names}
+        norm = math.sqrt(sum(float(np.sum(np.square(m, dtype=float))) for m in moved.values()))
+        for name in names:
+            result.parameters[name] = parameters[name] + np.float32(8 / norm) * moved[name]
+        return result
+
+
+def test_the_clip_grows_until_updates_pass_and_they_arrive_unscaled(tmp_path: Path) -> None:
+    """Little noise: the mean update of the last version is the mean of what was trained."""
+    privacy = PRIVACY | {"placement": "local", "noise_multiplier": 1e-3, "budget": 1e12}
+    adaptive = {"rate": 1.0, "quantile": 0.7}
+    plan = adaptive_plan(
+        "local", "plain", group=[group(adaptive=adaptive)], privacy=privacy, versions=7
+    )
+    simulation = federation(plan, tmp_path, kind=Rescaled)
+    simulation.run()
+    found = scales(simulation)
+    for version in range(3):  # nobody passes: exp(0.7) times more
+        assert found[version + 1] / found[version] == pytest.approx(math.exp(0.7), rel=1e-2)
+    assert found[3] > 8
+    assert found[4] / found[3] == pytest.approx(math.exp(-0.3), rel=1e-2)  # everybody passes
+
+
+def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
+    """Wherever the clip is, an update that passes whole moves the model by itself."""
+    sent: dict[tuple[str, int], NDArray[np.float32]] = {}
+    adaptive = {"least": 2.0**-10, "rate": 1.0}
+    optimizer = {"name": "sgd", "learning_rate": 1.0}
+    privacy = PRIVACY | {"placement": "local", "noise_multiplier": 1e-5, "budget": 1e15}
+    wanted = group(adaptive=adaptive, clip=10.0, optimizer=optimizer, bits=24)
+    plan = adaptive_plan("local", "plain", group=[wanted], privacy=privacy, versions=3)
+    simulation = federation(plan, tmp_path)
+    keep = clip_update
+
+    def kept(of: Any, layout: Any, delta: NDArray[np.float32], scale: Any, kinds: Any) -> Any:
+        sent[of[0], round(math.log(scale) * -2)] = delta
+        return keep(of, layout, delta, scale, kinds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("secureps.client.worker.clip_update", kept)
+        models = []
+        for version in range(4):
+            simulation.run(lambda v=version: simulation.versions() == {"all": v})  # type: ignore[misc]
+            models.append(simulation.model())
+    found = scales(simulation)
+    assert found[2] == pytest.approx(math.exp(-1), rel=1e-2)
+    for version in (1, 2):
+        deltas = [delta for (_, at), delta in sent.items() if at == version]
+        assert len(deltas) == 6
+        mean = np.mean([d[:-1].astype(float) for d in deltas], axis=0)
+        after, before = models[version + 1], models[version]
+        moved = np.concatenate([(after[n].astype(float) - before[n]).ravel() for n in before])
+        assert moved == pytest.approx(mean, abs=3e-4)
+
+
+def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) -> None:
+    """Rate 0: what is sealed is the fixed clip's update with an indicator behind, under noise of
+    zeta times the enlarged norm, bit for bit; and what is made of it is the plain mean."""
+    plan = adaptive_plan(
+        "local",
+        "plain",
+        group=[group(adaptive={"rate": 0.0}, optimizer={"name": "sgd", "learning_rate": 1.0})],
+        versions=1,
+    )
+    updates: dict[str, NDArray[np.float32]] = {}
+    keep = clip_update
+
+    def kept(of: Any, layout: Any, delta: NDArray[np.float32], scale: Any, kinds: Any) -> Any:
+        updates[of[0]] = delta[:-1]
+        return keep(of, layout, delta, scale, kinds)
+
+    simulation = federation(plan, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("secureps.client.worker.clip_update", kept)
+        simulation.run(lambda: simulation.versions() == {"all": 0})
+        before = simulation.model()
+        simulation.run()
+    assert set(scales(simulation).values()) == {1.0}
+    enlarged = plan.mechanism("all", VALUES + 1)
+    assert enlarged is not None
+    assert enlarged.clip == pytest.approx(math.sqrt(1 + 0.25**2), rel=1e-7)
+    total = np.zeros(VALUES + 1, dtype=np.int64)
+    for name, update in updates.items():
+        clipped, norm = clip_l2(update, 1.0)
+        joint = np.append(clipped, np.float32(0.25 if norm <= 1.0 else -0.25))
+        own = simulation.parties[name].hands
+        assert isinstance(own, ClientWorker)
+        total += own._on_grid(Aim("all", 0, 1), 0, joint, 1)
+    mean = Grid(16, enlarged.range).weighted_mean(total, 6 * 2 * enlarged.most, 6)
+    layout = plan.layout(simulation.coordinator.federation.pinned.run.schema)  # type: ignore[union-attr]
+    flat = np.concatenate([before[n].ravel() for n in ("body.weight", "head.bias")])
+    expected = layout.group("all").unflatten(np.append(flat + mean[:-1], np.float32(1)))
+    assert same(simulation.model(), expected)
+
+
+# --- what it spends -------------------------------------------------------------------
+
+
+def test_the_ledger_charges_the_enlarged_clip(tmp_path: Path) -> None:
+    plan = adaptive_plan("distributed")
+    simulation = federation(plan, tmp_path)
+    simulation.run()
+    released = simulation.coordinator.federation.ledger.releases_of("client-00")
+    assert [r.version for r in released] == [0, 1, 2, 3]
+    mechanism = plan.mechanism("all", VALUES + 1)
+    assert mechanism is not None
+    bound = math.sqrt(1 + (0.5 / 2) ** 2) / mechanism.calibration.step
+    d = VALUES + 1
+    limit = math.floor(bound**2 + d / 4 + bound + math.sqrt(d) / 2)
+    for release in released:
+        assert release.l2 == pytest.approx(math.sqrt(limit), rel=1e-9)
+        assert release.stddev == pytest.approx(math.sqrt(limit), rel=1e-6)
+    fixed = private_plan("distributed", group=[group(adaptive=None)]).mechanism("all", VALUES)
+    assert fixed is not None
+    cost = (mechanism.stddev * mechanism.calibration.step) / (fixed.stddev * fixed.calibration.step)
+    assert cost == pytest.approx(math.sqrt(1 + 0.25**2), rel=1e-2)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_count_is_published_under_noise_and_never_without(
+    placement: str, tmp_path: Path
+) -> None:
+    """Everybody stands still, so all pass: what is seen of the count is the noise on it."""
+    plan = adaptive_plan(placement, "bfv", group=[group(adaptive={"rate": 1.0})], versions=12)
+    simulation = federation(plan, tmp_path, kind=Still)
+    simulation.run()
+    found, clip = scales(simulation), plan.adaptive("all")
+    assert clip is not None
+    steps = [math.log(found[v + 1] / found[v]) for v in range(12)]
+    seen = np.array([clip.quantile - step for step in steps])  # shares of 6 who all passed
+    mechanism = plan.mechanism("all", VALUES + 1)
+    assert mechanism is not None
+    parties = 1 if placement == "aggregator" else 6
+    noise = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step / 6
+    noise /= 2 * clip.indicator
+    assert abs(seen.mean() - 1) < SIGMAS * noise / math.sqrt(12)
+    assert abs(seen.var() / noise**2 - 1) < SIGMAS * math.sqrt(2 / 12)
+
+
+def test_the_shards_noise_covers_the_indicator() -> None:
+    plan = make_plan(
+        "plain",
+        group=[group(rule={"quorum": 3, "minimum": 2})],
+        privacy=PRIVACY | {"placement": "aggregator"},
+    )
+    layout, drawn = plan.layout(SCHEMA).group("all"), []
+    last, tools = layout.blocks - 1, cipher(plan.cipher_parameters)
+    for number in range(400):
+        cohort = make_cohort(number=number)
+        sealed = ShardNoise(UnsafeSeed(1), {}).sealed(plan, layout, cohort, last)
+        total = tools.adder().zero(layout.slots(last))
+        tools.adder().add(total, sealed, 1)
+        opened = tools.opener(PLACE, None).open(0, tools.adder().total(total), layout.slots(last))
+        drawn.append(int(opened[-1]))
+    mechanism = plan.mechanism("all", layout.size)
+    assert mechanism is not None
+    noise = np.array(drawn) - mechanism.most
+    assert abs(noise.var() / mechanism.share_variance - 1) < SIGMAS * math.sqrt(2 / 400)

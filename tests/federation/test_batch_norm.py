@@ -1,0 +1,157 @@
+"""A model with BatchNorm trains in a federation as by plain federated averaging of floats."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from secureps.client.torch import TorchTrainer
+from secureps.client.trainer import FitConfig
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import PlanRefused
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.federations import Tensors, small_plan
+
+CLIENTS = client_names(5)
+VERSIONS = 6
+SETTINGS = {"lr": 0.2, "batch_size": 16, "local_epochs": 2}
+
+
+def model() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(8, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 24), nn.BatchNorm1d(24),
+        nn.ReLU(), nn.Linear(24, 3),
+    )  # fmt: skip
+
+
+def records_of(seed: int, count: int, unit: float) -> tuple[Any, Any]:
+    """Three classes, inputs far from zero: without running statistics nothing is told apart."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, count)
+    centre = np.array([[6.0, 4.0], [8.0, 4.0], [7.0, 6.0]])
+    x = rng.normal(5.0, 1.0, (count, 8))
+    x[:, :2] = centre[y] + rng.normal(0, 0.5, (count, 2))
+    return (x * unit).astype(np.float32), y.astype(np.int64)
+
+
+def trainers(unit: float = 1.0) -> dict[str, TorchTrainer]:
+    held_out = records_of(99, 500, unit)
+    return {
+        name: TorchTrainer(model, records_of(i, 120, unit), held_out, device="cpu")
+        for i, name in enumerate(CLIENTS)
+    }
+
+
+def averaged(cast: dict[str, TorchTrainer], start: Tensors) -> Tensors:
+    """Federated averaging in floats, as everybody knows it; counters too."""
+    current = start
+    for version in range(VERSIONS):
+        fitted = [
+            cast[name]
+            .fit(
+                {n: each.copy() for n, each in current.items()},
+                FitConfig({"all": version}, 1000 * version + i, SETTINGS),
+            )
+            .parameters
+            for i, name in enumerate(CLIENTS)
+        ]
+        current = {
+            n: np.mean([each[n] for each in fitted], axis=0).astype(each.dtype)
+            for n, each in current.items()
+        }
+    return current
+
+
+def federation(folder: Path, **changes: Any) -> Simulation:
+    group = {
+        "clip": 40.0,
+        "range": 4.0,
+        "most_examples": 128,
+        "rule": {"quorum": 5, "deadline": 10.0},
+    } | changes.pop("group", {})
+    apart, unit = changes.pop("apart", []), changes.pop("unit", 1.0)
+    made: dict[str, Any] = {"local": [], "training": SETTINGS, "versions": VERSIONS} | changes
+    plan = small_plan(group=[*apart, group], **made)
+    return Simulation(plan, Cast(trainers(unit), UnsafeSeed(3)), folder)
+
+
+def test_batch_norm_ends_as_plain_averaging_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="secureps")
+    played = federation(tmp_path)
+    played.run()
+    cast = trainers()
+    judge = cast[CLIENTS[0]]
+    reached = judge.evaluate(dict(played.model())).metrics["accuracy"]
+    plain = judge.evaluate(averaged(cast, judge.parameters(1))).metrics["accuracy"]
+    assert plain > 0.9
+    assert reached >= plain - 0.01
+    assert int(played.model()["1.num_batches_tracked"]) == 0
+    assert "update norm" not in caplog.text, "the counters of steps are in no norm"
+
+
+def test_statistics_in_a_group_of_their_own_end_as_plain_averaging_does_too(tmp_path: Path) -> None:
+    """Inputs of some hundreds: variances of ten thousand, which no grid for weights carries."""
+    rule = {"rule": {"quorum": 5, "deadline": 10.0}}
+    apart = {"name": "statistics", "pattern": "*running_*", "bits": 24, "range": 1e5, **rule}
+    played = federation(tmp_path, apart=[apart], unit=100.0)
+    played.run()
+    cast = trainers(100.0)
+    judge = cast[CLIENTS[0]]
+    reached = judge.evaluate(dict(played.model())).metrics["accuracy"]
+    plain = judge.evaluate(averaged(cast, judge.parameters(1))).metrics["accuracy"]
+    assert plain > 0.9
+    assert reached >= plain - 0.01
+
+
+def test_statistics_that_a_range_cuts_shrink_no_weights_and_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="secureps")
+    federation(tmp_path, versions=1, unit=100.0).run()
+    assert "update norm" not in caplog.text, "their length is in no norm"
+    told = [each for each in caplog.messages if "beyond range" in each]
+    assert len(told) == len(CLIENTS)
+    assert all(" of them in 1.running_" in each for each in told)
+
+
+def test_what_is_cut_is_told_where_it_is_cut_and_nowhere_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="secureps")
+    played = federation(tmp_path, versions=1, group={"clip": 0.5, "range": 0.01})
+    played.run()
+    told = [each for each in caplog.records if "update norm" in each.getMessage()]
+    assert len(told) == len(CLIENTS)
+    assert "client-00: update norm" in caplog.text
+    assert "clip 0.5: cut to" in caplog.text
+    assert "values are beyond range 0.01: cut to it" in caplog.text
+    parties = {each.getMessage().partition(":")[0] for each in told}
+    assert parties == set(CLIENTS)
+    reports = played.coordinator.telemetry
+    figures = {figure.name for report in reports for figure in report.figures}
+    assert figures
+    assert not any("norm" in name or "clip" in name for name in figures)
+
+
+def test_noise_on_running_statistics_is_refused_by_their_client(tmp_path: Path) -> None:
+    private = {
+        "unit": "client",
+        "placement": "local",
+        "noise_multiplier": 1.0,
+        "delta": 1e-5,
+        "budget": 100.0,
+    }
+    group = {"weighting": "uniform", "range": None}
+    played = federation(tmp_path, privacy=private, group=group, versions=1)
+    with pytest.raises(PlanRefused, match=r"'1\.running_mean' and 3 more"):
+        played.run()
+    kept = ["*running_mean", "*running_var"]
+    federation(tmp_path / "kept", privacy=private, group=group, versions=1, local=kept).run()

@@ -1,0 +1,381 @@
+"""Whole runs under a committee: holders that die, lie or are lied to; members that cheat."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secureps.crypto.field import P
+from secureps.crypto.suite import key_length
+from secureps.errors import Conflict, Malformed, Oversized, UnknownParty
+from secureps.messages import coordinator_records, orders, requests
+from secureps.messages.submission import cohort_digest, receipt_digest
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.holder.committee import CommitteeHolder
+from secureps.run.simulate.simulation import Conditions, Simulation
+from secureps.store.spool import DiskSpool
+from secureps.wire.protobuf import encode
+from tests.kits.cheats import (
+    cheats,
+    journalled,
+    lies,
+    small_error,
+    spoil_all,
+    spoil_one,
+    spoils,
+    until,
+)
+from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
+from tests.kits.signing_kit import about
+
+HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
+
+
+def ends_as_unharmed(simulation: Simulation) -> None:
+    simulation.run(lambda: finished(simulation))
+    assert same(simulation.model(), unharmed()[0])
+
+
+def later(simulation: Simulation, seconds: float) -> None:
+    over = simulation.loop.now() + seconds
+    simulation.loop.call_later(seconds, lambda: None)
+    simulation.run(lambda: simulation.loop.now() >= over)
+
+
+def reason(simulation: Simulation) -> str:
+    return simulation.coordinator.federation.groups["all"].reason
+
+
+# --- what holders are told --------------------------------------------------------
+
+
+def test_what_a_holder_is_told_is_as_long_with_more_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, told = CommitteeHolder.handle, dict[int, list[tuple[str, int]]]()
+
+    def heard(self: CommitteeHolder, now: float, sender: str, event: Any) -> Any:
+        if isinstance(event, orders.Examine | orders.Open):
+            told[block_size].append((type(event).__name__, len(encode(event))))
+        return handle(self, now, sender, event)
+
+    monkeypatch.setattr(CommitteeHolder, "handle", heard)
+    for block_size in (64, 32):
+        told[block_size] = []
+        plan = small_plan("rlwe", block_size=block_size)
+        simulation = small_federation(plan, tmp_path / str(block_size))
+        simulation.run()
+        blocks = len(simulation.coordinator.federation.groups["all"].blocks)
+        assert blocks == {64: 4, 32: 7}[block_size]
+    assert len(told[64]) == 4 * 4 * (6 + 1)
+    assert sorted(told[64]) == sorted(told[32])
+
+
+# --- holders that die -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.OPENING, Phase.PREPARING])
+@pytest.mark.parametrize("dead", HOLDERS)
+def test_any_one_of_four_may_die_for_good_at_any_step(
+    dead: str, phase: Phase, tmp_path: Path
+) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, phase)
+    simulation.kill(dead)
+    ends_as_unharmed(simulation)
+
+
+@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.OPENING, Phase.PREPARING])
+def test_without_enough_holders_a_run_waits_and_says_for_whom(phase: Phase, tmp_path: Path) -> None:
+    """Nothing is given up, burnt or charged twice; once one is back it goes on."""
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, phase)
+    for dead in ("holder-1", "holder-2"):
+        simulation.kill(dead)
+    later(simulation, 500.0)
+    assert "holder-1, holder-2 have not answered; 3 of 4 suffice" in reason(simulation)
+    assert simulation.versions() == {"all": 2 if phase is Phase.PREPARING else 1}
+    simulation.start("holder-2")
+    ends_as_unharmed(simulation)
+    assert journalled(simulation, coordinator_records.RoundGivenUp) == []
+    fates = simulation.coordinator.federation.fates.values()
+    assert {fate.outcome for fate in fates} == {"durable"}
+
+
+def test_a_run_is_founded_by_all_holders_alone(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.kill("holder-3")
+    later(simulation, 60.0)
+    assert simulation.coordinator.federation.pinned is None
+    simulation.start("holder-3")
+    ends_as_unharmed(simulation)
+
+
+def test_a_holder_that_lost_its_ledger_is_refused_and_the_others_suffice(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.COLLECTING, version=2)
+    simulation.kill("holder-1")
+    simulation.lose("holder-1")
+    simulation.start("holder-1")
+    halted = simulation.parties["holder-1"].halted
+    with pytest.raises(Exception, match="comes with an empty ledger"):
+        simulation.run(lambda: halted.done())
+    simulation.kill("holder-1")
+    del simulation.parties["holder-1"]
+    ends_as_unharmed(simulation)
+
+
+# --- holders that lie -------------------------------------------------------------
+
+
+def at_random(share: Any) -> Any:
+    return np.random.default_rng(1).integers(0, P, share.size).astype(np.uint32)
+
+
+@pytest.mark.parametrize("lie", [at_random, small_error])
+def test_a_holder_that_lies_is_named_and_survived(
+    lie: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    lies(simulation, "holder-1", lie)
+    ends_as_unharmed(simulation)
+    assert set(simulation.coordinator.federation.liars) == {"holder-1"}
+    named = journalled(simulation, coordinator_records.LiarsNamed)
+    assert {record.holders for record in named} == {("holder-1",)}
+    assert "but not those of holder-1" in named[0].reason
+    failed = journalled(simulation, coordinator_records.OpeningFailed)
+    tried = [record.holders for record in failed]
+    assert tried == 4 * [("holder-0", "holder-1", "holder-2")] * (lie is small_error)
+
+
+def test_a_lie_among_three_answers_burns_the_cohort_and_no_more(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.COLLECTING)
+    simulation.kill("holder-3")
+    lies(simulation, "holder-1", small_error, times=1)
+    ends_as_unharmed(simulation)
+    (burnt,) = journalled(simulation, coordinator_records.CohortBurnt)
+    assert burnt.reason.startswith("no 3 of 3 answers open it")
+    assert simulation.coordinator.federation.liars == {}
+    fates = simulation.coordinator.federation.fates.values()
+    assert [fate.outcome for fate in fates].count("dropped") == 6
+
+
+def test_a_silent_holder_has_a_deadline_to_help_against_a_lie(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.COLLECTING)
+    simulation.kill("holder-3")
+    lies(simulation, "holder-1", small_error, times=1)
+    simulation.run(lambda: "waits for holder-3" in reason(simulation))
+    simulation.start("holder-3")
+    ends_as_unharmed(simulation)
+    assert journalled(simulation, coordinator_records.CohortBurnt) == []
+    assert set(simulation.coordinator.federation.liars) == {"holder-1"}
+
+
+def test_a_coordinator_killed_between_two_tries_does_not_repeat_the_first(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    lies(simulation, "holder-1", small_error)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: bool(group.failed))
+    simulation.kill("coordinator")
+    simulation.start("coordinator")
+    ends_as_unharmed(simulation)
+    failed = journalled(simulation, coordinator_records.OpeningFailed)
+    assert [record.number for record in failed] == [0, 1, 2, 3]
+
+
+# --- members that cheat -----------------------------------------------------------
+
+
+def test_a_member_with_a_bad_envelope_is_named_and_left_out_before_anything_opens(
+    tmp_path: Path,
+) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    cheats(simulation, "client-05", spoil_one)
+    simulation.run()
+    assert simulation.versions() == {"all": 4}
+    federation = simulation.coordinator.federation
+    ((id, fate),) = [(i, f) for i, f in federation.fates.items() if f.outcome == "dropped"]
+    assert id.client == "client-05"
+    text = "holder-2 found a flaw in what client-05 sent: an envelope does not open"
+    assert fate.reason.startswith(text)
+    assert journalled(simulation, coordinator_records.CohortBurnt) == []
+    cohorts = [
+        len(r.cohort.members) for r in journalled(simulation, coordinator_records.CohortClosed)
+    ]
+    assert cohorts == [6, 5, 6, 6]
+
+
+def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    for client in ("client-04", "client-05"):
+        cheats(simulation, client, spoil_all)
+    ends_as_unharmed(simulation)
+    (given_up,) = journalled(simulation, coordinator_records.RoundGivenUp)
+    assert "the minimum cohort is 5" in given_up.reason
+    assert "found a flaw in what client-0" in given_up.reason
+    everybody = frozenset(HOLDERS)
+    assert set(simulation.coordinator.federation.accused.values()) == {everybody}
+
+
+def test_a_member_whose_correction_is_wrong_burns_its_cohort_and_holders_are_cleared(
+    tmp_path: Path,
+) -> None:
+    """No holder can see that: what it shared is not the key that it sealed with."""
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    spoils(simulation, "client-05", times=1)
+    ends_as_unharmed(simulation)
+    (burnt,) = journalled(simulation, coordinator_records.CohortBurnt)
+    assert burnt.reason == "no 3 of 4 answers open it: 4 answers fit together"
+    assert simulation.coordinator.federation.liars == {}
+    assert len(journalled(simulation, coordinator_records.OpeningFailed)) == 1, (
+        "one sum, tried once"
+    )
+
+
+def test_a_member_that_spoils_every_cohort_ends_the_run_before_it_spends_for_ever(
+    tmp_path: Path,
+) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    spoils(simulation, "client-05", times=99)
+    simulation.run()
+    assert simulation.versions() == {"all": 1}
+    assert len(journalled(simulation, coordinator_records.CohortBurnt)) == 3
+    finished = simulation.coordinator.federation.finished
+    assert finished.startswith("3 cohorts in succession came to nothing at version 1")
+    assert "4 answers fit together" in finished
+
+
+def test_nothing_of_a_key_is_in_any_journal_but_what_was_published(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe", versions=1), tmp_path)
+    simulation.run()
+    for holder in HOLDERS:
+        kinds = {type(r).__name__ for r in journalled(simulation, object, holder)}
+        assert kinds == {"Incarnated", "RunPinned", "CohortGranted", "CohortReleased"}
+    seen = {call[1] for call in simulation.network._seen if call[0] in HOLDERS}
+    assert seen == {"coordinator"}, "no shard hears of a holder"
+
+
+# --- who may say what -------------------------------------------------------------
+
+
+def test_shares_are_for_committees_and_opened_sums_are_not(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.OPENING)
+    say = partial(simulation.coordinator.handle, simulation.loop.now())
+    number = simulation.coordinator.federation.groups["all"].number
+    bound = about(simulation.coordinator.federation, "all")
+    for share, error in ((b"", Malformed), (bytes(4), Malformed), (bytes(1 << 16), Oversized)):
+        with pytest.raises(error, match="values has"):
+            say("holder-0", requests.KeyShare("holder-0", "all", number, share, bound))
+    with pytest.raises(Malformed, match="gives shares of keys, and opens no sums"):
+        say("holder-0", requests.Opened("holder-0", "all", number, (), bound))
+    length = key_length(simulation.plan.cipher_parameters)
+    for sender, claimed in (("client-00", "client-00"), ("holder-0", "holder-1")):
+        with pytest.raises(UnknownParty):
+            say(sender, requests.KeyShare(claimed, "all", number, bytes(4 * length), bound))
+    late = requests.KeyShare("holder-0", "all", number - 1, bytes(4 * length), bound)
+    assert say("holder-0", late).records == []
+    ends_as_unharmed(simulation)
+
+
+def test_the_first_answer_of_a_holder_stands(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: bool(group.shares))
+    shares = dict(group.shares)
+    holder, share = next(iter(shares.items()))
+    say = partial(simulation.coordinator.handle, simulation.loop.now(), holder)
+    bound = about(simulation.coordinator.federation, "all")
+    other = requests.KeyShare(holder, "all", group.number, bytes(len(share)), bound)
+    assert say(other).records == []
+    assert say(requests.OpenRefused(holder, "all", group.number, "no", bound)).records == []
+    assert group.shares == shares
+
+
+def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(tmp_path: Path) -> None:
+    """Of this number but other members, or of another run: it changes nothing."""
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.OPENING)
+    federation = simulation.coordinator.federation
+    group, pinned = federation.groups["all"], federation.pinned
+    assert group.cohort is not None
+    assert pinned is not None
+    say = partial(simulation.coordinator.handle, simulation.loop.now(), "holder-0")
+    fewer = dataclasses.replace(group.cohort, members=group.cohort.members[1:])
+    elsewhere = cohort_digest(bytes(32), group.cohort)
+    share = bytes(4 * key_length(simulation.plan.cipher_parameters))
+    for bound in (b"", elsewhere, cohort_digest(pinned.run.id, fewer)):
+        for answer in (
+            requests.KeyShare("holder-0", "all", group.number, share, bound),
+            requests.OpenRefused("holder-0", "all", group.number, "no", bound),
+        ):
+            with pytest.raises(Conflict, match=r"holder-0 answers for another cohort \d+ of all"):
+                say(answer)
+    id, receipt = next(iter(group.receipts.items()))
+    group.inbox.examined.pop(id, None)
+    other = dataclasses.replace(receipt, size=receipt.size + 1)
+    for bound in (b"", receipt_digest(other)):
+        for flaw in ("", "a flaw"):
+            with pytest.raises(Conflict, match="holder-0 answers for another receipt of"):
+                say(requests.Examined("holder-0", id, flaw, bound))
+    ends_as_unharmed(simulation)
+
+
+def test_without_a_committee_nobody_examines_or_shares(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("bfv"), tmp_path)
+    until(simulation, Phase.OPENING)
+    say = partial(simulation.coordinator.handle, simulation.loop.now(), "holder-0")
+    id = next(iter(simulation.coordinator.federation.groups["all"].receipts))
+    for message in (
+        requests.Examined("holder-0", id, "", b""),
+        requests.KeyShare("holder-0", "all", 0, b"", b""),
+    ):
+        with pytest.raises(Malformed, match="this run has none"):
+            say(message)
+
+
+def test_a_shard_gives_no_sum_to_a_holder_that_does_not_decrypt(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    until(simulation, Phase.OPENING)
+    pinned = simulation.coordinator.federation.pinned
+    assert pinned is not None
+    number = simulation.coordinator.federation.groups["all"].number
+    block = pinned.placement.of("all").blocks_of("shard-0")[0]
+    shard = simulation.parties["shard-0"].machine
+    with pytest.raises(UnknownParty, match="only a key holder that decrypts sums"):
+        shard.handle(0.0, "holder-0", requests.GetSum(pinned.run.id, "all", number, block))
+
+
+def test_a_shard_that_lost_sums_and_blocks_after_the_opening_needs_no_holder(
+    tmp_path: Path,
+) -> None:
+    """The sum of keys is on record: members send again, and the same sums are opened."""
+    spools: dict[str, DiskSpool] = {}
+
+    def spool(name: str) -> DiskSpool:
+        return spools.setdefault(name, DiskSpool(tmp_path / "spool" / name))
+
+    simulation = small_federation(small_plan("rlwe"), tmp_path, Conditions(spool=spool))
+    until(simulation, Phase.PREPARING)
+    for key in spools["shard-0"].keys(""):
+        spools["shard-0"].delete(key)
+    for holder in HOLDERS:
+        simulation.kill(holder)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    for holder in HOLDERS:
+        simulation.start(holder)
+    ends_as_unharmed(simulation)
+    assert simulation.network.seen("coordinator", "client-00", "SendAgain") == 1
+    assert journalled(simulation, coordinator_records.CohortBurnt) == []

@@ -1,0 +1,460 @@
+"""What follows from evaluations: early stop, the best version, who refuses, who is designated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from secureps.client.trainer import EvaluateResult
+from secureps.errors import (
+    ConfigError,
+    Conflict,
+    Malformed,
+    NotFinite,
+    PlanRefused,
+    SecurepsError,
+    UnknownParty,
+    WrongRun,
+    WrongVersion,
+)
+from secureps.messages.evaluation import EVALUATION, Evaluated, Metric, evaluated_bytes
+from secureps.messages.requests import AskStatus, Decline, Noted
+from secureps.policy.checks.evaluation import evaluated_versions, from_vector, to_vector
+from secureps.policy.plan import Plan
+from secureps.policy.spending import facts_of, spent
+from secureps.roles.machine import Answer
+from secureps.roles.member.member import Member
+from secureps.roles.member.settings import Terms
+from secureps.run.export import export
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Simulation
+from tests.kits.evaluations import METRICS, Examiner, evaluated_plan, examined, metrics_of
+from tests.kits.federations import Tensors, same, small_plan
+
+SCORES = {1: 0.2, 2: 0.5, 3: 0.9, 4: 0.4, 5: 0.3, 6: 0.3, 7: 0.2, 8: 0.1}
+"""What every client says of the n-th model that it is shown."""
+
+
+class Scripted(Examiner):
+    """Says what it is told to say."""
+
+    def evaluate(self, parameters: Tensors) -> EvaluateResult:
+        super().evaluate(parameters)
+        return EvaluateResult(1.0, 10, {"accuracy": SCORES[len(self.shown)]})
+
+
+def cast(kind: type[Examiner] = Scripted, count: int = 6) -> dict[str, Examiner]:
+    return {name: kind(i) for i, name in enumerate(client_names(count))}
+
+
+BEST = {"best": {"metric": "accuracy", "goal": "max"}}
+MINIMUM = {"quorum": 5, "minimum": 5, "deadline": 10.0, "extensions": 0}
+
+
+# --- the plan ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"evaluation": {"every": 9}}, "none is the 9th"),
+        ({"evaluation": {"best": {"metric": "f1", "goal": "max"}}}, "'f1' is none of the metrics"),
+        ({"evaluation": {"stop": {"patience": 2}}}, r"add \[evaluation.best\]"),
+        ({"evaluation": {**BEST, "stop": {}}}, "a patience, a target, or both"),
+        ({"evaluation": {**BEST, "stop": {"target": 99.0}}}, "99 is never reached: .* is within"),
+        ({"evaluation": {"evaluator": "x", "rule": {"quorum": 5}}}, "remove them or the evaluator"),
+        ({"evaluation": {"rule": {"quorum": 3}}}, "evaluation: the quorum 3 is below"),
+        ({"evaluation": {"rule": {"quorum": 9, "most": 9}}}, "capacity"),
+        ({"group": [{"name": "evaluation", "rule": {"quorum": 6}}]}, "that name is the metrics'"),
+        (
+            {"group": [{"rule": {"quorum": 6}, "optimizer": {"name": "replace"}}]},
+            "a model takes steps",
+        ),
+    ],
+)
+def test_unsound_evaluations_are_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PlanRefused, match=reason):
+        evaluated_plan(**changes)
+
+
+@pytest.mark.parametrize("metrics", [{}, {"m": 0.0}, {"m": math.inf}, {"m": -1.0}])
+def test_metrics_have_finite_positive_magnitudes(metrics: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"evaluation\.metrics"):
+        evaluated_plan(evaluation={"metrics": metrics})
+
+
+@pytest.mark.parametrize(
+    ("versions", "every", "expected"),
+    [(5, 2, (2, 4, 5)), (4, 2, (2, 4)), (3, 3, (3,)), (3, 1, (1, 2, 3)), (7, 4, (4, 7))],
+)
+def test_every_k_th_version_and_the_last(
+    versions: int, every: int, expected: tuple[int, ...]
+) -> None:
+    plan = evaluated_plan(every=every, versions=versions)
+    assert plan.evaluated == evaluated_versions(plan.section) == expected
+
+
+def test_a_plan_reads_itself_back_and_evaluates_the_same() -> None:
+    plan = evaluated_plan(evaluation=BEST)
+    again = Plan.from_text(plan.text)
+    assert again == plan
+    assert again.evaluated == plan.evaluated
+    assert again.all_groups == ("evaluation", "all")
+
+
+def test_metrics_are_clipped_to_their_magnitudes_and_come_back_in_their_units() -> None:
+    section = evaluated_plan().section.evaluation
+    assert section is not None
+    vector = to_vector(section, {"loss": 3.0, "accuracy": -7.0, "other": math.nan})
+    assert vector.tolist() == [-1.0, 0.75]  # accuracy, loss of at most 4
+    told = from_vector(section, (0.5, 0.75))
+    assert told == (Metric("accuracy", 0.5), Metric("loss", 3.0))
+    with pytest.raises(Malformed, match="no metric 'accuracy'"):
+        to_vector(section, {"loss": 1.0})
+    with pytest.raises(NotFinite, match="metric 'loss' is nan"):
+        to_vector(section, {"loss": math.nan, "accuracy": 0.5})
+    for bad in ((0.5,), (0.5, math.nan), (math.inf, 0.0)):
+        with pytest.raises(Malformed, match="2 finite values"):
+            from_vector(section, bad)
+
+
+# --- the end, and the best --------------------------------------------------------
+
+
+def test_a_run_stops_early_and_in_order(tmp_path: Path) -> None:
+    stop = {"patience": 2}
+    plan = evaluated_plan("bfv", 1, versions=8, evaluation={**BEST, "stop": stop})
+    simulation = examined(plan, tmp_path, trainers=cast())
+    simulation.run()
+    federation = simulation.coordinator.federation
+    assert federation.finished == (
+        "2 evaluations in a row did not improve accuracy by more than 0 on version 3's 0.9000"
+    )
+    assert 5 <= simulation.versions()["all"] < 8
+    last = federation.checkpoints[-1]
+    assert last.complete
+    assert last.version_of("all") == simulation.versions()["all"]
+    assert {fate.outcome for fate in federation.fates.values()} <= {"durable", "dropped"}
+
+
+def test_a_killed_coordinator_stops_for_the_same_reason(tmp_path: Path) -> None:
+    plan = evaluated_plan("plain", 1, versions=8, evaluation={**BEST, "stop": {"target": 0.89}})
+    simulation = examined(plan, tmp_path, trainers=cast())
+    simulation.run(lambda: bool(simulation.coordinator.federation.ending))
+    simulation.kill("coordinator")
+    simulation.start("coordinator")
+    simulation.run()
+    reason = simulation.coordinator.federation.finished
+    assert reason == "version 3 reached the target: accuracy 0.9000, 0.89 was asked for"
+
+
+def test_the_best_version_is_exported_after_later_checkpoints(tmp_path: Path) -> None:
+    plan = evaluated_plan(every=1, versions=8, checkpoint_every=8, evaluation=BEST)
+    simulation = examined(plan, tmp_path, trainers=cast())
+    kept: list[Tensors] = []
+
+    def over() -> bool:
+        if simulation.versions() == {"all": 3} and not kept:
+            kept.append(simulation.model())
+        return bool(simulation.coordinator.federation.finished)
+
+    simulation.run(over)
+    best = export(tmp_path, tmp_path / "best.safetensors", the_best=True)
+    assert best.versions == {"all": 3}
+    assert same(best.tensors, kept[0])
+    with safe_open(tmp_path / "best.safetensors", framework="numpy") as file:
+        metadata = file.metadata()
+    assert metadata["version.all"] == "3"
+    assert float(metadata["metric.accuracy"]) == metrics_of(simulation)[3]["accuracy"]
+    newest = export(tmp_path, tmp_path / "newest.safetensors")
+    assert newest.versions == {"all": 8}
+    assert newest.evaluated is not None
+    assert newest.evaluated.version == 8
+
+
+def test_the_best_is_refused_where_nothing_says_what_it_is(tmp_path: Path) -> None:
+    simulation = examined(evaluated_plan(), tmp_path)
+    simulation.run()
+    with pytest.raises(ConfigError, match=r"add \[evaluation.best\]"):
+        export(tmp_path, tmp_path / "best.safetensors", the_best=True)
+
+
+def test_status_shows_the_newest_and_the_best(tmp_path: Path) -> None:
+    from secureps.run.report.status_tables import record, tables
+
+    plan = evaluated_plan(every=1, versions=4, evaluation=BEST)
+    simulation = examined(plan, tmp_path, trainers=cast())
+    simulation.run()
+    step = simulation.coordinator.handle(1e3, "client-00", AskStatus())
+    (status,) = [effect.message for effect in step.effects if isinstance(effect, Answer)]
+    assert [group.name for group in status.groups] == ["all"]
+    assert status.evaluation.best == 3
+    assert [result.version for result in status.evaluation.results] == [1, 2, 3, 4]
+    assert record(status)["evaluation"]["results"][2]["version"] == 3
+    assert len(list(tables(status))) == 7
+
+
+# --- who takes no part ------------------------------------------------------------
+
+
+def budgeted(simulation: Simulation, names: tuple[str, ...], budget: float = 100.0) -> None:
+    """Gives clients a budget of their own, as `--budget` does."""
+    for name in names:
+        machine = simulation.parties[name].machine
+        assert isinstance(machine, Member)
+        machine._kit = replace(machine._kit, terms=Terms(budget))
+
+
+RECORD: dict[str, Any] = {
+    "privacy": {
+        "noise_multiplier": 5.0,
+        "max_grad_norm": 1.0,
+        "records": 10,
+        "sample_rate": 0.1,
+        "delta": 1e-5,
+        "budget": 50.0,
+    },
+    "training": {"local_steps": 1},
+}
+
+
+def test_a_client_with_a_budget_of_its_own_trains_and_sends_no_evaluation(tmp_path: Path) -> None:
+    simulation = examined(evaluated_plan(**RECORD), tmp_path)
+    budgeted(simulation, ("client-02",))
+    simulation.run()
+    federation = simulation.coordinator.federation
+    assert simulation.loop.now() < 5.0, "a round waited for who had declined"
+    assert list(metrics_of(simulation)) == [2, 4, 5]
+    assert federation.included["client-02"] == 5
+    evaluators = {id.client for id in federation.fates if id.group == EVALUATION}
+    assert evaluators == set(client_names(6)) - {"client-02"}
+
+
+def test_too_few_who_evaluate_hold_nobody_up(tmp_path: Path) -> None:
+    simulation = examined(evaluated_plan(**RECORD), tmp_path)
+    budgeted(simulation, ("client-02", "client-04"))
+    simulation.run()
+    federation = simulation.coordinator.federation
+    assert simulation.versions() == {"all": 5}
+    assert federation.finished == "all 5 versions are made"
+    assert federation.evaluations.results == {}
+    assert sorted(federation.evaluations.skipped) == [2, 4, 5]
+    assert "4 members take part, the minimum cohort is 5" in federation.evaluations.skipped[5]
+    assert simulation.loop.now() < 5.0
+
+
+def test_without_enough_live_members_the_last_evaluation_is_given_up(tmp_path: Path) -> None:
+    plan = evaluated_plan(every=5, evaluation={"rule": MINIMUM}, lease=3.0)
+    simulation = examined(plan, tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 5})
+    for name in client_names(6)[:3]:
+        simulation.kill(name)
+    simulation.run(lambda: bool(simulation.coordinator.federation.finished))
+    assert list(simulation.coordinator.federation.evaluations.skipped) == [5]
+    assert simulation.loop.now() < 60.0
+
+
+def test_held_out_records_are_charged_under_client_level_privacy(tmp_path: Path) -> None:
+    privacy = {
+        "unit": "client",
+        "placement": "distributed",
+        "honest": 5,
+        "noise_multiplier": 4.0,
+        "delta": 1e-5,
+        "budget": 50.0,
+    }
+    group = {"clip": 1.0, "bits": 20, "weighting": "uniform", "rule": {"quorum": 6}}
+    plan = evaluated_plan("bfv", versions=2, group=[group], privacy=privacy)
+    simulation = examined(plan, tmp_path)
+    simulation.run()
+    releases = simulation.coordinator.federation.ledger.releases_of("client-00")
+    assert sorted((r.group, r.version) for r in releases) == [
+        ("all", 0),
+        ("all", 1),
+        (EVALUATION, 0),
+    ]
+    assert list(metrics_of(simulation)) == [2]
+
+
+def test_metrics_that_are_paid_for_arrive_before_their_client_stops(tmp_path: Path) -> None:
+    privacy = {"unit": "client", "placement": "local", "noise_multiplier": 1.0, "delta": 1e-5}
+    group = {"clip": 1.0, "bits": 20, "weighting": "uniform", "rule": {"quorum": 5}}
+    plan = evaluated_plan(versions=3, group=[group], privacy=privacy | {"budget": 1e6})
+    straight = examined(plan, tmp_path / "straight")
+    straight.run()
+    facts = facts_of(straight.coordinator.federation.ledger, "client-02")
+    assert [each.group for each in facts[:3]] == ["all", "all", EVALUATION]
+    simulation = examined(plan, tmp_path / "poor")
+    budgeted(simulation, ("client-02",), 1.0001 * spent(plan, facts[:3]))
+    simulation.run()
+    assert "this client stops" in simulation.parties["client-02"].halted.result().reason
+    assert list(metrics_of(simulation)) == [2, 3]
+    assert metrics_of(simulation)[2] == metrics_of(straight)[2]
+
+
+def test_only_evaluations_can_be_declined(tmp_path: Path) -> None:
+    simulation = examined(evaluated_plan(), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    with pytest.raises(Malformed, match="only evaluations can be declined"):
+        simulation.coordinator.handle(0.0, "client-00", Decline("client-00", "all", 2, "no"))
+    with pytest.raises(UnknownParty, match="speaks as"):
+        simulation.coordinator.handle(0.0, "client-00", Decline("client-01", EVALUATION, 1, "no"))
+
+
+# --- the designated evaluator -----------------------------------------------------
+
+JUDGE = "client-06"
+
+
+def designated(folder: Path, **changes: Any) -> Simulation:
+    plan = evaluated_plan(
+        evaluation={"evaluator": JUDGE, **changes.pop("evaluation", {})}, **changes
+    )
+    return examined(plan, folder, trainers=cast(Examiner, 7))
+
+
+def test_a_designated_evaluator_judges_and_does_not_train(tmp_path: Path) -> None:
+    simulation = designated(tmp_path)
+    simulation.run()
+    federation = simulation.coordinator.federation
+    assert list(metrics_of(simulation)) == [2, 4, 5]
+    assert {result.by for result in federation.evaluations.newest} == {JUDGE}
+    assert {result.examples for result in federation.evaluations.newest} == {9}
+    assert all(id.client != JUDGE for id in federation.fates)
+    assert EVALUATION not in federation.groups
+    plain = examined(small_plan(versions=5), tmp_path / "without")
+    plain.run()
+    assert same(simulation.model(), plain.model())
+
+
+def test_a_killed_evaluator_judges_the_same(tmp_path: Path) -> None:
+    expected = designated(tmp_path / "unharmed")
+    expected.run()
+    simulation = designated(tmp_path / "killed")
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    simulation.kill(JUDGE)
+    simulation.loop.call_later(1.0, lambda: simulation.start(JUDGE))
+    simulation.run()
+    assert metrics_of(simulation) == metrics_of(expected)
+    assert same(simulation.model(), expected.model())
+
+
+def test_an_evaluator_that_is_gone_holds_nobody_up_for_long(tmp_path: Path) -> None:
+    simulation = designated(tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    simulation.kill(JUDGE)
+    simulation.run(lambda: bool(simulation.coordinator.federation.finished))
+    state = simulation.coordinator.federation.evaluations
+    assert sorted(state.skipped) == [2, 4, 5]
+    assert JUDGE in state.skipped[2]
+    assert simulation.loop.now() < 60.0
+
+
+def test_an_early_stop_by_a_designated_evaluator(tmp_path: Path) -> None:
+    simulation = designated(tmp_path, every=1, evaluation={**BEST, "stop": {"target": 0.0}})
+    simulation.run()
+    assert simulation.versions() == {"all": 1}
+    assert simulation.coordinator.federation.finished.startswith("version 1 reached the target")
+    assert export(tmp_path, tmp_path / "best.safetensors", the_best=True).versions == {"all": 1}
+
+
+def waiting(folder: Path) -> tuple[Simulation, Evaluated]:
+    """A run that waits for its evaluator, which is dead, and what that would have said."""
+    simulation = designated(folder)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    simulation.kill(JUDGE)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    federation = simulation.coordinator.federation
+    assert federation.pinned is not None
+    metrics = (Metric("accuracy", 0.5), Metric("loss", 0.25))
+    model = tuple(group.digest for group in federation.model_groups)
+    return simulation, Evaluated(federation.pinned.run.id, JUDGE, 2, model, metrics, 7)
+
+
+def signed(simulation: Simulation, message: Evaluated, by: str = JUDGE) -> Evaluated:
+    identity = simulation._kit.identities[by]
+    return replace(message, signature=identity.sign(*evaluated_bytes(message)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "reason"),
+    [
+        ({"run": bytes(32)}, WrongRun, "another run"),
+        ({"version": 1}, WrongVersion, "version 2 is to be evaluated now"),
+        ({"version": 4}, WrongVersion, "not version 4"),
+        ({"model": (bytes(32),)}, WrongVersion, "as you have it"),
+        ({"model": ()}, WrongVersion, "as you have it"),
+        ({"metrics": ()}, Malformed, "accuracy, loss"),
+        ({"metrics": (Metric("accuracy", 0.5),)}, Malformed, "accuracy, loss"),
+        ({"metrics": (Metric("loss", 0.5), Metric("accuracy", 0.5))}, Malformed, "in this order"),
+        ({"metrics": (Metric("accuracy", math.nan), Metric("loss", 0.5))}, NotFinite, "is nan"),
+        ({"metrics": (Metric("accuracy", 1.0), Metric("loss", math.inf))}, NotFinite, "is inf"),
+        ({"examples": 0}, Malformed, "at least 1"),
+    ],
+)
+def test_bad_evaluations_are_refused_and_change_nothing(
+    changes: dict[str, Any], error: type[SecurepsError], reason: str, tmp_path: Path
+) -> None:
+    simulation, good = waiting(tmp_path)
+    try:
+        bad = signed(simulation, replace(good, **changes))
+    except ValueError:  # NaN has no canonical form, so nobody can sign it
+        bad = replace(signed(simulation, good), **changes)
+    with pytest.raises(error, match=reason):
+        simulation.coordinator.handle(simulation.loop.now(), JUDGE, bad)
+    assert simulation.coordinator.federation.evaluations.results == {}
+
+
+def test_an_evaluation_is_taken_once_and_by_its_signer_alone(tmp_path: Path) -> None:
+    simulation, good = waiting(tmp_path)
+    now, coordinator = simulation.loop.now(), simulation.coordinator
+    with pytest.raises(SecurepsError):
+        coordinator.handle(now, JUDGE, good)  # unsigned
+    with pytest.raises(SecurepsError):
+        coordinator.handle(now, JUDGE, signed(simulation, good, "client-00"))
+    with pytest.raises(UnknownParty, match="speaks as"):
+        coordinator.handle(now, "client-00", signed(simulation, good))
+    other = signed(simulation, replace(good, party="client-00"), "client-00")
+    with pytest.raises(UnknownParty, match="not the evaluator"):
+        coordinator.handle(now, "client-00", other)
+    for _ in range(2):  # replayed
+        step = coordinator.handle(now, JUDGE, signed(simulation, good))
+        assert Answer(Noted()) in step.effects
+    assert list(coordinator.federation.evaluations.results) == [2]
+    changed = replace(good, metrics=(Metric("accuracy", 0.6), Metric("loss", 0.25)))
+    with pytest.raises(Conflict, match="evaluated already, to other values"):
+        coordinator.handle(now, JUDGE, signed(simulation, changed))
+
+
+def test_without_an_evaluator_in_the_plan_nobody_is_one(tmp_path: Path) -> None:
+    simulation = examined(evaluated_plan(), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    message = Evaluated(bytes(32), "client-00", 2, (), (), 1)
+    with pytest.raises(UnknownParty, match="not the evaluator that the plan names"):
+        simulation.coordinator.handle(0.0, "client-00", message)
+
+
+def test_every_metric_is_there_in_the_report_of_a_run(tmp_path: Path) -> None:
+    from secureps.run.report.version_metrics import Line, Metrics
+
+    simulation = examined(evaluated_plan(), tmp_path)
+    simulation.run()
+    told: dict[int, Line] = {}
+    metrics = Metrics(lambda line: told.update({line.version: line}), False)
+    for version in range(6):
+        metrics.publish("all", version, float(version), math.inf)
+    metrics.evaluated(simulation.coordinator.federation.evaluations.newest, ["all"])
+    metrics.settle()
+    for version, values in metrics_of(simulation).items():
+        expected = {f"federated_{name}": value for name, value in values.items()}
+        assert expected.items() <= told[version].record().items()
+        assert expected.items() <= told[version].scalars().items()
+    assert "federated_loss" not in told[1].record()
+    assert METRICS.keys() == {"accuracy", "loss"}
+    assert np.isfinite(list(metrics_of(simulation)[5].values())).all()

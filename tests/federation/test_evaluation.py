@@ -1,0 +1,183 @@
+"""Evaluation by a whole federation: exact, every k versions, through every fault and kill."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+from secureps.messages.evaluation import EVALUATION
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Conditions, Simulation
+from secureps.wire.transport import Fault, Faults
+from tests.kits.evaluations import (
+    METRICS,
+    MOST_HELD_OUT,
+    Examiner,
+    evaluated_plan,
+    examined,
+    judged,
+    metrics_of,
+)
+from tests.kits.faults_kit import to_orders, to_requests
+from tests.kits.federations import Tensors, events_of, finished, killed_at, same, small_plan
+
+Result = tuple[Tensors, dict[int, dict[str, float]]]
+
+
+def play(simulation: Simulation) -> Result:
+    simulation.run()
+    return simulation.model(), metrics_of(simulation)
+
+
+@cache
+def unharmed(cipher: str, versions: int = 5) -> tuple[Result, int]:
+    """Model and metrics of a run in which nothing goes wrong, and how many events it had."""
+    with TemporaryDirectory() as folder:
+        simulation = examined(evaluated_plan(cipher, versions=versions), Path(folder))
+        events = events_of(simulation)
+        return (simulation.model(), metrics_of(simulation)), events
+
+
+def alike(left: Result, right: Result) -> bool:
+    """Bit for bit, both."""
+    return same(left[0], right[0]) and left[1] == right[1]
+
+
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
+def test_every_cipher_gives_the_same_metrics_and_model_bit_for_bit(
+    cipher: str, tmp_path: Path
+) -> None:
+    assert alike(play(examined(evaluated_plan(cipher), tmp_path)), unharmed("plain")[0])
+
+
+def test_every_k_th_version_and_the_last_are_evaluated() -> None:
+    assert list(unharmed("plain")[0][1]) == [2, 4, 5]
+
+
+def test_evaluating_changes_no_bit_of_the_model(tmp_path: Path) -> None:
+    simulation = examined(small_plan(versions=5), tmp_path)
+    simulation.run()
+    assert same(simulation.model(), unharmed("plain")[0][0])
+
+
+def test_every_client_is_shown_exactly_the_versions_that_are_evaluated(tmp_path: Path) -> None:
+    cast = {name: Examiner(i) for i, name in enumerate(client_names(6))}
+    simulation = examined(evaluated_plan(), tmp_path, trainers=cast)
+    published: dict[int, Tensors] = {}
+
+    def over() -> bool:
+        version = simulation.versions()["all"]
+        if version >= 0 and version not in published:
+            published[version] = simulation.model()
+        return finished(simulation)
+
+    simulation.run(over)
+    for examiner in cast.values():
+        shown = [{n: v for n, v in s.items() if n != "body.count"} for s in examiner.shown]
+        assert len(shown) == 3
+        assert all(same(s, published[v]) for s, v in zip(shown, (2, 4, 5), strict=True))
+
+
+def test_a_metric_is_the_weighted_mean_of_integers_computed_here(tmp_path: Path) -> None:
+    """Rounded by the same words, added up in Python's integers, divided once."""
+    from secureps.crypto.sampling import UnsafeSeed
+
+    cast = {name: Examiner(i) for i, name in enumerate(client_names(6))}
+    simulation = examined(evaluated_plan(), tmp_path, trainers=cast)
+    simulation.run()
+    most, names = (1 << 15) - 1, sorted(METRICS)
+    for version, (base, at) in enumerate([(0, 2), (1, 4), (2, 5)]):
+        sums, weights = [0] * len(names), 0
+        for number, (name, examiner) in enumerate(cast.items()):
+            result = judged(number, examiner.shown[version])
+            assert result.loss is not None
+            values = {"loss": result.loss, **result.metrics}
+            weight = round(result.examples * 2 * most / MOST_HELD_OUT)
+            words = UnsafeSeed(3).derive("round", name, EVALUATION, base, 0).words(len(names))
+            for i, metric in enumerate(names):
+                scaled = np.float64(np.float32(values[metric] / METRICS[metric]))
+                exact = scaled * (weight / (2 * most)) * most
+                low = int(np.floor(exact))
+                sums[i] += low + int(int(words[i]) < (exact - low) * 2**32)
+            weights += weight
+        means = [np.float32(s / most / (weights / (2 * most))) for s in sums]
+        told = metrics_of(simulation)[at]
+        assert [told[name] for name in names] == [
+            float(mean) * METRICS[name] for mean, name in zip(means, names, strict=True)
+        ]
+
+
+# --- faults -----------------------------------------------------------------------
+
+FEW = 3
+"""Versions, the last two of which are evaluated."""
+
+REQUESTS = [
+    ("client-00", "coordinator", "Submit"),
+    ("client-01", "shard-0", "PutBlock"),
+    ("client-01", "shard-1", "PutBlock"),
+    ("shard-0", "coordinator", "Prepared"),
+    ("shard-1", "coordinator", "Prepared"),
+    ("shard-0", "coordinator", "Held"),
+    ("holder-0", "coordinator", "Opened"),
+]
+ORDERS = [
+    ("coordinator", "client-00", "Invite"),
+    ("coordinator", "client-00", "Published"),
+    ("coordinator", "client-00", "Settled"),
+    ("coordinator", "shard-0", "Found"),
+    ("coordinator", "shard-1", "Found"),
+    ("coordinator", "holder-0", "Open"),
+]
+
+
+def survive(message: tuple[str, str, str], fault: Fault, folder: Path) -> None:
+    """Every other message of this kind meets the fault, evaluations' and the model's."""
+    table = {(*message, count): fault for count in range(3, 13, 2)}
+    if message[2] == "Found":
+        table = {(*message, count): fault for count in (1, 2)}
+    plan = evaluated_plan("bfv", versions=FEW)
+    simulation = examined(plan, folder, Conditions(faults=Faults(table)))
+    result = play(simulation)
+    assert simulation.network.seen(*message) >= min(table)[-1], "the fault never happened"
+    assert alike(result, unharmed("plain", FEW)[0])
+
+
+@to_requests
+@pytest.mark.parametrize("request_", REQUESTS, ids="-".join)
+def test_lost_repeated_and_late_requests_change_nothing(
+    request_: tuple[str, str, str], fault: Fault, tmp_path: Path
+) -> None:
+    survive(request_, fault, tmp_path)
+
+
+@to_orders
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_lost_repeated_and_late_orders_change_nothing(
+    order: tuple[str, str, str], fault: Fault, tmp_path: Path
+) -> None:
+    survive(order, fault, tmp_path)
+
+
+@pytest.mark.parametrize("party", ["coordinator", "shard-0", "shard-1", "client-00", "client-03"])
+def test_killed_at_any_event_ends_in_the_same_metrics_and_model(party: str, tmp_path: Path) -> None:
+    expected, events = unharmed("plain", FEW)
+    for moment in range(1, events, events // 8):
+        simulation = examined(evaluated_plan(versions=FEW), tmp_path / str(moment))
+        killed_at(simulation, party, moment)
+        result = simulation.model(), metrics_of(simulation)
+        assert alike(result, expected), f"killed {party} at event {moment}"
+
+
+def test_the_key_holder_killed_while_it_opens_metrics(tmp_path: Path) -> None:
+    simulation = examined(evaluated_plan("bfv"), tmp_path)
+    simulation.run(
+        lambda: simulation.coordinator.federation.groups[EVALUATION].phase.value == "opening"
+    )
+    simulation.kill("holder-0")
+    simulation.loop.call_later(1.0, lambda: simulation.start("holder-0"))
+    assert alike(play(simulation), unharmed("plain")[0])

@@ -1,0 +1,56 @@
+"""Part of the members in each version: drawn anew, alike after restarts, the same under ciphers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from secureps.run.simulate.simulation import Simulation
+from tests.kits.federations import events_of, killed_at, same, small_federation, small_plan
+
+RULE = {"quorum": 3, "minimum": 2, "start": 6, "fraction": 0.5, "deadline": 10.0}
+GROUP = {"clip": 3.0, "most_examples": 32, "rule": RULE}
+
+
+def federation(folder: Path, cipher: str = "plain") -> Simulation:
+    return small_federation(small_plan(cipher, versions=5, group=[GROUP]), folder)
+
+
+def members(simulation: Simulation) -> dict[int, frozenset[str]]:
+    """Whose updates are in which version."""
+    found = defaultdict[int, set[str]](set)
+    for id, fate in simulation.coordinator.federation.fates.items():
+        if fate.version > 0:
+            assert fate.outcome == "durable"
+            found[fate.version].add(id.client)
+    return {version: frozenset(names) for version, names in found.items()}
+
+
+def test_versions_have_other_members_and_all_take_part(tmp_path: Path) -> None:
+    simulation = federation(tmp_path)
+    simulation.run()
+    drawn = members(simulation)
+    assert {len(names) for names in drawn.values()} == {3}
+    assert sorted(drawn) == [1, 2, 3, 4, 5]
+    assert len(set(drawn.values())) >= 4
+    assert len(frozenset().union(*drawn.values())) == 6
+
+
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.8])
+def test_a_restarted_coordinator_draws_the_same(part: float, tmp_path: Path) -> None:
+    unharmed = federation(tmp_path / "unharmed")
+    at = int(part * events_of(unharmed))
+    killed = federation(tmp_path / "killed")
+    killed_at(killed, "coordinator", at)
+    assert members(killed) == members(unharmed)
+    assert same(killed.model(), unharmed.model())
+
+
+def test_it_is_the_same_model_under_encryption(tmp_path: Path) -> None:
+    clear, sealed = federation(tmp_path / "plain"), federation(tmp_path / "rlwe", "rlwe")
+    clear.run()
+    sealed.run()
+    assert members(sealed) == members(clear)
+    assert same(sealed.model(), clear.model())

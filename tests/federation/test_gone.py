@@ -1,0 +1,161 @@
+"""What a shard lost and its client has no more: nobody waits for it, whatever step it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages import coordinator_records
+from secureps.messages.submission import UPDATE
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.cheats import journalled
+from tests.kits.federations import Walker, small_plan
+from tests.kits.streams import stream, stream_plan
+
+VICTIM = "client-02"
+BUFFERED = {"name": "buffered", "buffer": 4, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
+SSP = {"name": "ssp", "slack": 1, "minimum": 3}
+FEW = {"quorum": 3, "minimum": 3, "most": 3, "deadline": 10.0}
+
+
+def rounds(folder: Path, clients: int, rule: dict[str, Any]) -> Simulation:
+    plan = small_plan("bfv", group=[{"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}])
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(clients))}
+    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
+
+
+def group(simulation: Simulation) -> GroupState:
+    return simulation.coordinator.federation.groups["all"]
+
+
+def until(simulation: Simulation, phase: Phase) -> None:
+    """To this step of a version that the victim has a part in."""
+    at = group(simulation)
+    simulation.run(lambda: at.phase is phase and at.version >= 1 and VICTIM in at.weights)
+
+
+def disk(simulation: Simulation) -> None:
+    """The victim is killed, loses its disk, and is back after a while."""
+    simulation.kill(VICTIM)
+    simulation.lose(VICTIM)
+    simulation.loop.call_later(5.0, partial(simulation.start, VICTIM))
+
+
+def outbox(simulation: Simulation) -> None:
+    """It goes on as if nothing were: only that its sealed blocks are gone."""
+    spool = simulation._stores[VICTIM].spool
+    for key in spool.keys(""):
+        spool.delete(key)
+
+
+losses = pytest.mark.parametrize("loss", [disk, outbox], ids=["disk", "outbox"])
+
+
+def loses_too(simulation: Simulation, what: str = "") -> None:
+    """A shard is killed, loses its payloads (or those for one purpose), and starts again."""
+    simulation.kill("shard-0")
+    spool = simulation._stores["shard-0"].spool
+    for key in spool.keys(what):
+        spool.delete(key)
+    simulation.start("shard-0")
+
+
+def plays_on(simulation: Simulation) -> None:
+    """To the end of the run, which is not far."""
+    late = simulation.loop.now() + 5_000
+    simulation.run(lambda: simulation._over() or simulation.loop.now() > late)
+    assert simulation._over(), simulation.reasons()
+
+
+def burnt(simulation: Simulation) -> coordinator_records.CohortBurnt:
+    found: coordinator_records.CohortBurnt
+    (found,) = journalled(simulation, coordinator_records.CohortBurnt)
+    assert found.reason == (
+        "a shard lost the sums and blocks of members, and client-02 has its own no more"
+    )
+    return found
+
+
+def members(simulation: Simulation, number: int) -> set[str]:
+    cohorts = [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
+    (cohort,) = [each for each in cohorts if each.number == number]
+    return {member.id.client for member in cohort.members}
+
+
+@losses
+def test_in_rounds_other_clients_make_the_version(
+    loss: Callable[[Simulation], None], tmp_path: Path
+) -> None:
+    """Those of the lost one have been opened: of them the holder opens no other sum of it."""
+    simulation = rounds(tmp_path, 7, FEW)
+    until(simulation, Phase.PREPARING)
+    loses_too(simulation)
+    loss(simulation)
+    plays_on(simulation)
+    assert simulation.versions() == {"all": 4}
+    number = burnt(simulation).number
+    assert members(simulation, number).isdisjoint(members(simulation, number + 1))
+    assert members(simulation, number + 2) & members(simulation, number), "they are back"
+    assert journalled(simulation, coordinator_records.HolderRefused) == []
+
+
+@losses
+def test_without_others_the_run_ends_in_order(
+    loss: Callable[[Simulation], None], tmp_path: Path
+) -> None:
+    simulation = rounds(tmp_path, 5, FEW)
+    until(simulation, Phase.PREPARING)
+    loses_too(simulation)
+    loss(simulation)
+    plays_on(simulation)
+    burnt(simulation)
+    found = simulation.coordinator.federation
+    assert found.finished == (
+        "too few clients are left for version 2 of all: client-00, client-02, client-04 sit out "
+        "until the next version"
+    )
+    assert found.checkpoints[-1].complete
+    assert simulation.versions() == {"all": 1}
+
+
+@losses
+@pytest.mark.parametrize("rule", [BUFFERED, SSP], ids=lambda rule: rule["name"])
+def test_a_stream_goes_on_or_ends_in_order(
+    rule: dict[str, Any], loss: Callable[[Simulation], None], tmp_path: Path
+) -> None:
+    """Under SSP a cohort is of everybody, and nobody is left for the next."""
+    simulation = stream(stream_plan("bfv", rule, versions=4), tmp_path, 8)
+    until(simulation, Phase.PREPARING)
+    loses_too(simulation)
+    loss(simulation)
+    plays_on(simulation)
+    number = burnt(simulation).number
+    if rule is SSP:
+        assert "sit out until the next version" in simulation.coordinator.federation.finished
+        return
+    assert simulation.versions() == {"all": 4}
+    assert members(simulation, number).isdisjoint(members(simulation, number + 1))
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+@pytest.mark.parametrize("rule", [BUFFERED, SSP], ids=lambda rule: rule["name"])
+def test_a_stream_gives_up_what_is_to_return_and_is_gone(
+    rule: dict[str, Any], cipher: str, tmp_path: Path
+) -> None:
+    """Its client never stopped, and says so when it is asked."""
+    simulation = stream(stream_plan(cipher, rule, versions=4), tmp_path, 6)
+    until(simulation, Phase.HOLDING)
+    loses_too(simulation, f"{UPDATE}/{VICTIM}/")
+    outbox(simulation)
+    plays_on(simulation)
+    assert simulation.versions() == {"all": 4}
+    fates = simulation.coordinator.federation.fates.items()
+    dropped = [fate.reason for id, fate in fates if id.client == VICTIM]
+    assert "a shard lost its blocks, and so did its client" in dropped

@@ -1,0 +1,212 @@
+"""Clients that come late, or come back without anything: nobody waits for ever for them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages import coordinator_records, member_records
+from secureps.messages.submission import UPDATE, SubmissionId
+from secureps.policy.plan import Plan
+from secureps.roles.member.member import Member
+from secureps.roles.member.tasks import Contribute
+from secureps.roles.shard.shard import UNSETTLED, Shard
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.store.journal import MemoryJournal
+from secureps.store.spool import MemorySpool
+from tests.kits.federations import (
+    Walker,
+    killed_at,
+    same,
+    small_federation,
+    small_plan,
+    unharmed,
+)
+
+LATE = "client-05"
+DEADLINE, EXTENSIONS = 10.0, 1
+TRAINING = 23.0
+"""Seconds that the late client trains for: longer than deadline and extension together."""
+
+
+def private_plan(cipher: str, **changes: Any) -> Plan:
+    """Every update is charged for; the trainers of these tests add no noise for it."""
+    privacy = {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "records": 10,
+        "sample_rate": 0.1,
+        "delta": 1e-5,
+        "budget": 1e6,
+    }
+    return small_plan(cipher, privacy=privacy, training={"local_steps": 4}, **changes)
+
+
+class Late:
+    """A federation of which one client is always late, and what that client keeps."""
+
+    def __init__(self, folder: Path, cipher: str, versions: int) -> None:
+        self.trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
+        self.spools: dict[str, MemorySpool] = {}
+        self.journals: dict[str, MemoryJournal] = {}
+        conditions = Conditions(
+            spool=lambda name: self.spools.setdefault(name, MemorySpool()),
+            journal=lambda name: self.journals.setdefault(name, MemoryJournal()),
+        )
+        cast = Cast(self.trainers, UnsafeSeed(3), self.cost)
+        rule = {"quorum": 5, "deadline": DEADLINE, "extensions": EXTENSIONS}
+        group = [{"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}]
+        plan = private_plan(cipher, versions=versions, group=group)
+        self.play = Simulation(plan, cast, folder, conditions)
+
+    @staticmethod
+    def cost(name: str, task: object) -> float:
+        return TRAINING if name == LATE and isinstance(task, Contribute) else 0.0
+
+    def journalled(self, party: str, kind: type[Any]) -> list[Any]:
+        return [record for _, record in self.journals[party].rows if isinstance(record, kind)]
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
+    cipher: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    versions = 14
+    late = Late(tmp_path, cipher, versions)
+    most = 0
+
+    def over() -> bool:
+        nonlocal most
+        most = max(most, len(late.spools[LATE].keys()))
+        return late.play._over()
+
+    with caplog.at_level(logging.INFO, "secureps"):
+        late.play.run(over)
+
+    # Every round closes at its first deadline, by quorum, without it.
+    closed = late.journalled("coordinator", coordinator_records.CohortClosed)
+    assert [record.cohort.version for record in closed] == list(range(1, versions + 1))
+    assert {record.reason for record in closed} == {"deadline: 5 of 6 have arrived, quorum 5"}
+    assert late.journalled("coordinator", coordinator_records.RoundExtended) == []
+    assert all(m.id.client != LATE for record in closed for m in record.cohort.members)
+    assert late.play.loop.now() == pytest.approx(versions * DEADLINE)
+
+    # Whatever it sends is dropped, with the reason, and it goes on from the newest version.
+    bases = [record.receipt.version for record in late.journalled(LATE, member_records.Sealed)]
+    told = [m for m in caplog.messages if m.startswith(f"{LATE}: {LATE}/all/")]
+    pattern = (
+        r"client-05: client-05/all/(\d+) was dropped: client-05/all/\1 was trained on version "
+        r"(\d+), the open base is (\d+); pull and train again"
+    )
+    found = [re.fullmatch(pattern, line) for line in told]
+    assert [int(match[2]) for match in found if match] == bases == [0, 2, 4, 6, 9, 11]
+    assert all(int(match[3]) - int(match[2]) in (2, 3) for match in found if match)
+    assert late.play.parties[LATE].halted.result().reason == f"all {versions} versions are made"
+
+    # Its outbox never holds more than one update, and shards do not keep what nobody wants.
+    layout = late.play.plan.layout(late.play.coordinator.federation.pinned.run.schema)  # type: ignore[union-attr]
+    assert most == layout.group("all").blocks
+    assert late.spools[LATE].keys() == []
+
+    # What it sealed it has spent, by its own record; what was summed is the coordinator's.
+    member = late.play.parties[LATE].machine
+    assert isinstance(member, Member)
+    assert [charge.version for charge in member._ledger.of(LATE)] == bases
+    ledger = late.play.coordinator.federation.ledger
+    charges = Counter(charge.party for charge in ledger.charges)
+    assert charges == {name: versions for name in late.trainers if name != LATE}
+
+
+def test_what_a_late_client_leaves_on_the_shards_is_bounded(tmp_path: Path) -> None:
+    late = Late(tmp_path, "plain", 29)
+    late.play.run()
+    assert len(late.journalled(LATE, member_records.Sealed)) > UNSETTLED + 2
+    for name in ("shard-0", "shard-1"):
+        shard = late.play.parties[name].machine
+        assert isinstance(shard, Shard)
+        left = shard.shelves.unsummed(LATE, "all")
+        assert 0 < len(left) <= UNSETTLED + 2
+        keys = late.spools[name].keys(f"update/{LATE}/all/")
+        assert {int(key.split("/")[3]) for key in keys} == set(left)
+
+
+# --- without its state ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+@pytest.mark.parametrize("party", ["client-00", "client-03"])
+def test_a_client_that_lost_its_state_goes_on_where_the_coordinator_says(
+    party: str, cipher: str, tmp_path: Path
+) -> None:
+    """At whatever event; its trainer is deterministic, so the model is the same."""
+    model, events = unharmed(cipher, versions=3, plan=private_plan)
+    for moment in range(1, events, events // 6):
+        simulation = lose_state(party, cipher, moment, tmp_path / str(moment))
+        assert same(simulation.model(), model), f"{party} at event {moment}"
+        nothing_is_counted_twice(simulation)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+def test_a_founder_that_lost_its_state_founds_another_model(cipher: str, tmp_path: Path) -> None:
+    """Its seed is gone with its state: what it had sent and not submitted is a conflict."""
+    conflicts = 0
+    for moment in range(60, 160, 5):
+        folder = tmp_path / str(moment)
+        simulation = lose_state("client-00", cipher, moment, folder, seed=4, versions=1)
+        nothing_is_counted_twice(simulation)
+        sequences = [id.sequence for id in founding_submissions(simulation)]
+        conflicts += sequences == [1]
+    assert conflicts, "no moment fell between the first block and the receipt"
+
+
+def founding_submissions(simulation: Simulation) -> list[SubmissionId]:
+    fates = simulation.coordinator.federation.fates.items()
+    return [id for id, fate in fates if fate.version == 0]
+
+
+def lose_state(
+    party: str, cipher: str, moment: int, folder: Path, seed: int = 3, versions: int = 3
+) -> Simulation:
+    """Plays to the end; at an event the party dies with its disk, and comes with a new one."""
+    simulation = small_federation(private_plan(cipher, versions=versions), folder)
+    killed_at(simulation, party, moment, lambda: simulation.lose(party, UnsafeSeed(seed)))
+    return simulation
+
+
+def nothing_is_counted_twice(simulation: Simulation) -> None:
+    federation, versions = simulation.coordinator.federation, simulation.plan.section.versions
+    fates = federation.fates
+    kept = [(id.client, fate.version) for id, fate in fates.items() if fate.version > 0]
+    assert len(kept) == len(set(kept)) == 6 * versions
+    assert {fate.outcome for fate in fates.values()} == {"durable"}
+    charges = Counter(charge.party for charge in federation.ledger.charges)
+    assert charges == dict.fromkeys(client_names(6), versions)
+
+
+def test_it_takes_a_sequence_that_nobody_knows(tmp_path: Path) -> None:
+    """Killed between the first block on a shard and the receipt, under fresh ciphertexts."""
+    simulation = small_federation(small_plan("bfv"), tmp_path)
+    party = "client-03"
+
+    def begun() -> bool:
+        shard = simulation.parties["shard-0"].machine
+        assert isinstance(shard, Shard)
+        return any(name[:4] == (UPDATE, party, "all", 2) for name in shard.shelves.spooled)
+
+    simulation.run(begun)
+    simulation.kill(party)
+    simulation.lose(party)
+    simulation.start(party)
+    simulation.run()
+    fates = simulation.coordinator.federation.fates
+    mine = {id.sequence: fate.version for id, fate in fates.items() if id.client == party}
+    assert mine == {0: 1, 1: 2, 3: 3, 4: 4}, "sequence 2 was spoilt, and the next one taken"
+    assert simulation.loop.now() == 0.0, "no round waited for a deadline"
+    assert same(simulation.model(), unharmed("bfv")[0])

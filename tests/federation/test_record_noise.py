@@ -1,0 +1,127 @@
+"""What clients seal under record-level privacy has the noise that their ledgers say.
+
+By the client that `secureps up` starts: the demo's own script, plan and hands, up to the integers
+that are sealed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from secureps.client.script import Script
+from secureps.client.sealing import Origin, OutboxSealer
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.config.plan import PlanSection, RecordPrivacySection
+from secureps.config.sections import parse
+from secureps.crypto.sampling import SecretSeed
+from secureps.errors import Malformed
+from secureps.messages.charge import Charge
+from secureps.messages.submission import SubmissionId
+from secureps.policy.plan import Plan, load_plan
+from secureps.roles.member.tasks import SealedUpdate
+from secureps.roles.pinned_run import Pinned
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.federations import Tensors, Walker, small_federation, small_plan
+from tests.kits.nursery import ROOT
+
+CLIENTS = 2
+NOISE = 20.0
+"""So much that gradients are a hundredth of it."""
+
+
+def demo(adjacency: str) -> Plan:
+    """The demo's plan, two holders and one version of it, with more noise and a lower rate."""
+    section = load_plan(ROOT / "policies" / "digits.toml").section.model_dump()
+    section |= {"versions": 1, "evaluation": None, "cipher": {"name": "plain", "capacity": 8}}
+    section["group"][0]["rule"] |= {"quorum": CLIENTS, "start": CLIENTS, "minimum": 2}
+    section["privacy"] |= {"noise_multiplier": NOISE, "adjacency": adjacency}
+    if adjacency == "zero-out":
+        del section["privacy"]["records"]
+    section["training"] |= {"lr": 0.25, "local_steps": 4}
+    return Plan(parse(PlanSection, section, "the demo"))
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove", "zero-out"])
+def test_what_the_demo_seals_has_the_noise_that_is_charged(
+    adjacency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealed: list[tuple[NDArray[np.int64], int, Charge]] = []
+    seal = OutboxSealer.seal
+
+    def recorded(
+        self: OutboxSealer,
+        pinned: Pinned,
+        id: SubmissionId,
+        values: NDArray[np.int64],
+        weight: int,
+        origin: Origin,
+    ) -> SealedUpdate:
+        update = seal(self, pinned, id, values, weight, origin)
+        assert isinstance(update.receipt.fact, Charge)
+        sealed.append((values.copy(), weight, update.receipt.fact))
+        return update
+
+    monkeypatch.setattr(OutboxSealer, "seal", recorded)
+    plan, script = demo(adjacency), Script(ROOT / "clients" / "digits_torch.py")
+    settings = {"alpha": 1.0, "seed": 7, "partitions": CLIENTS}
+    records: list[int] = []
+    trainers = {}
+    for number in range(CLIENTS):
+        trainer = script.make({**settings, "partition": number})
+        trainers[f"client-0{number}"] = trainer
+    for trainer in trainers.values():
+        config = FitConfig({"all": 0}, 1, {"lr": 0.1, "local_steps": 1})
+        records.append(trainer.fit(trainer.parameters(1), config).examples)
+    Simulation(plan, Cast(trainers, SecretSeed(bytes(range(32)))), tmp_path).run()
+    assert len(sealed) == CLIENTS
+    lr, rate = 0.25, 0.5
+    privacy = plan.section.privacy
+    assert isinstance(privacy, RecordPrivacySection)
+    grid = plan.grid("all", len(sealed[0][0]))
+    for (integers, weight, charge), count in zip(sealed, records, strict=True):
+        assert (charge.noise_multiplier, charge.sample_rate, charge.steps) == (NOISE, rate, 4)
+        public = privacy.records or count  # of the demo's plan about as many; else the exact number
+        update = (integers - grid.levels // 2) * grid.step * (grid.levels / weight)
+        a_step = (
+            lr * charge.noise_multiplier * privacy.max_grad_norm / (charge.sample_rate * public)
+        )
+        assert len(update) > 9_000
+        found = float(update.std()) / (a_step * math.sqrt(charge.steps))
+        assert found == pytest.approx(1.0, abs=0.05), "noise of the ledger's, neither less nor more"
+
+
+class Idle(Walker):
+    """Takes other private steps than it is told to, and says so."""
+
+    taken = 0
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        return replace(super().fit(parameters, config), steps=self.taken)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3, 4])
+def test_other_private_steps_than_are_charged_are_never_sealed(
+    taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    privacy = {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "sample_rate": 0.5,
+        "adjacency": "zero-out",
+        "delta": 1e-5,
+        "budget": 100.0,
+    }
+    plan = small_plan(privacy=privacy, training={"local_steps": 2})
+    monkeypatch.setattr("tests.kits.federations.Walker", Idle)
+    monkeypatch.setattr(Idle, "taken", taken)
+    simulation = small_federation(plan, tmp_path)
+    with pytest.raises(Malformed, match=f"took {taken} private steps, the plan allows 2"):
+        simulation.run()
+    ledger = simulation.coordinator.federation.ledger
+    assert not ledger.charges

@@ -1,0 +1,194 @@
+"""Rounds after a burnt cohort: who stood in it sends the same once more."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages import coordinator_records
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId
+from secureps.policy.cohorts.overlap import both_open
+from secureps.policy.plan import Plan
+from secureps.roles.coordinator import suspects
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.synchronous import alike
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.cheats import journalled, lies, small_error, spoils, until
+from tests.kits.evaluations import evaluated_plan, examined
+from tests.kits.federations import Tensors, Walker, finished, same, small_plan
+
+COUNT, MINIMUM = 10, 4
+
+
+class Moody(Walker):
+    """Trains from the same model twice, and never to the same one."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        result = super().fit(parameters, config)
+        moved = {name: value + self.fits for name, value in result.parameters.items()}
+        bias = result.parameters | {"head.bias": moved["head.bias"] / 64}
+        return FitResult(bias, result.examples, result.metrics, result.steps)
+
+
+def plan_for(*groups: dict[str, Any], versions: int = 6, count: int = COUNT) -> Plan:
+    rule = {"quorum": count, "minimum": MINIMUM, "deadline": 10.0, "extensions": 1}
+    common = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
+    body = small_plan("rlwe", versions=versions).section.model_dump(exclude_none=True)
+    body["cipher"]["capacity"] = 16
+    body["group"] = [common | group for group in groups]
+    return Plan(parse(PlanSection, body, "test"))
+
+
+def federation(folder: Path, plan: Plan, moody: int = COUNT // 2, count: int = COUNT) -> Simulation:
+    kinds = [Moody] * moody + [Walker] * (count - moody)
+    trainers = {name: kinds[i](i) for i, name in enumerate(client_names(count))}
+    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
+
+
+def no_holder_could_refuse(simulation: Simulation) -> None:
+    assert journalled(simulation, coordinator_records.HolderRefused) == []
+    pinned = simulation.coordinator.federation.pinned
+    assert pinned is not None
+    closed = [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
+    for one, other in itertools.combinations(closed, 2):
+        if one.group == other.group:
+            assert both_open(pinned.run.id, one, other, MINIMUM)
+
+
+def fits(simulation: Simulation) -> list[int]:
+    return [simulation._cast.trainers[name].fits for name in client_names(COUNT)]  # type: ignore[attr-defined]
+
+
+def test_nobody_trains_again_for_a_cohort_that_was_burnt(tmp_path: Path) -> None:
+    """Of ten, five of whom would send another update than before, which no holder would add."""
+    simulation = federation(tmp_path, plan_for({}))
+    until(simulation, Phase.COLLECTING)
+    spoils(simulation, "client-07", times=99)
+    simulation.run()
+    assert simulation.versions() == {"all": 6}
+    assert set(simulation.coordinator.federation.isolated) == {"client-07"}
+    assert journalled(simulation, coordinator_records.CohortBurnt)
+    assert max(fits(simulation)) == 6, "once a version"
+    no_holder_could_refuse(simulation)
+
+
+def test_who_was_killed_and_trains_otherwise_is_not_summed_for_this_version(
+    tmp_path: Path,
+) -> None:
+    simulation = federation(tmp_path, plan_for({}, versions=4))
+    until(simulation, Phase.COLLECTING)
+    simulation.kill("holder-3")
+    lies(simulation, "holder-1", small_error, times=1)
+    simulation.run(lambda: bool(journalled(simulation, coordinator_records.CohortBurnt)))
+    for name in ("client-00", "client-09"):
+        simulation.kill(name)
+        simulation.start(name)
+    simulation.run()
+    assert simulation.versions() == {"all": 4}
+    closed = [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
+    again = [{m.id.client for m in c.members} for c in closed if c.version == 2][1:]
+    assert not any("client-00" in members for members in again), "its update is another"
+    no_holder_could_refuse(simulation)
+
+
+@pytest.mark.parametrize(("moody", "groups"), [(0, ("body", "head")), (6, ("all",))])
+def test_if_one_cannot_send_the_same_all_train_anew(
+    moody: int, groups: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Nothing can be cut: of two groups the other has gone on, or nobody trains alike twice."""
+    patterns = {"body": "body.*", "head": "head.*", "all": "*"}
+    named = ({"name": name, "pattern": patterns[name]} for name in groups)
+    simulation = federation(tmp_path, plan_for(*named, versions=4, count=6), moody, 6)
+    simulation.run(lambda: simulation.versions() == dict.fromkeys(groups, 1))
+    simulation.kill("holder-3")
+    lies(simulation, "holder-1", small_error, times=1)
+    simulation.run(lambda: bool(journalled(simulation, coordinator_records.CohortBurnt)))
+    simulation.kill("client-00")
+    simulation.start("client-00")
+    simulation.start("holder-3")
+    simulation.run(lambda: finished(simulation))
+    assert simulation.versions() == dict.fromkeys(groups, 4)
+    no_holder_could_refuse(simulation)
+
+
+def test_an_evaluation_that_was_burnt_is_no_other_models(tmp_path: Path) -> None:
+    simulation = examined(evaluated_plan("rlwe"), tmp_path)
+    found = simulation.coordinator.federation
+
+    def begun() -> bool:
+        group = simulation.coordinator.federation.groups.get(EVALUATION)
+        return group is not None and group.phase is Phase.COLLECTING
+
+    simulation.run(begun)
+    simulation.kill("holder-3")
+    lies(simulation, "holder-1", small_error, times=1)
+    simulation.run(lambda: bool(journalled(simulation, coordinator_records.CohortBurnt)))
+    simulation.start("holder-3")
+    simulation.run(lambda: finished(simulation))
+    found = simulation.coordinator.federation
+    assert sorted(found.evaluations.results) == [4, 5] or sorted(found.evaluations.results) == [5]
+    assert simulation.loop.now() < 60.0
+
+
+def test_groups_that_move_together_go_on_together_when_one_is_burnt(tmp_path: Path) -> None:
+    names = {"name": "body", "pattern": "body.*"}, {"name": "head", "pattern": "head.*"}
+    models = []
+    for offends in (False, True):
+        simulation = federation(tmp_path / str(offends), plan_for(*names, versions=4), moody=0)
+        simulation.run(lambda: simulation.versions() == {"body": 1, "head": 1})  # noqa: B023
+        if offends:
+            simulation.kill("holder-3")
+            lies(simulation, "holder-1", small_error, times=1)
+        simulation.run(lambda: finished(simulation))  # noqa: B023
+        assert simulation.versions() == {"body": 4, "head": 4}
+        assert len(journalled(simulation, coordinator_records.CohortBurnt)) == offends
+        no_holder_could_refuse(simulation)
+        models.append(simulation.model())
+    closed = [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
+    assert [c.version for c in closed].count(2) == 3, "one of the two was closed again"
+    assert not same(*models), "half of the clients made that version"
+
+
+@pytest.mark.parametrize(("counts", "most"), [((3, 2), 0), ((2, 3), 1), ((4,), 0)])
+def test_the_most_that_trained_beside_the_same_models_are_summed(
+    counts: tuple[int, ...], most: int
+) -> None:
+    receipts: list[Any] = [
+        Receipt(b"", None, "", 0, b"", (), b"", (), (), 0, None, None, False, beside=bytes([kind]))  # type: ignore[arg-type]
+        for kind, count in enumerate(counts)
+        for _ in range(count)
+    ]
+    assert [r.beside for r in alike(receipts)] == [bytes([most])] * counts[most]
+
+
+def test_a_name_that_stood_with_another_base_tells_nothing() -> None:
+    """Else a client that names two updates alike would have all others given up."""
+
+    def cohort(*members: tuple[str, int, bytes]) -> Cohort:
+        made = (Member(SubmissionId(c, "all", 1), 1, v, update=u) for c, v, u in members)
+        return Cohort("all", 1, 5, 1, tuple(made))
+
+    group = GroupState("all")
+    group.spoilt = (
+        cohort(("a", 3, b"a3"), ("y", 3, b"Y")),
+        cohort(("a", 4, b"a4"), ("e", 4, b"e4"), ("y", 4, b"Y")),
+    )
+    plain = Receipt(b"", None, "", 4, b"", (), b"", (), (), 0, None, None, False)  # type: ignore[arg-type]
+    sent = {"a": b"a4", "e": b"e4", "y": b"Y"}
+    ids = [SubmissionId(client, "all", 2) for client in sent]
+    for id in ids:
+        group.inbox.receipts[id] = dataclasses.replace(plain, id=id, update=sent[id.client])
+    assert suspects._alone(group, ids) == []
+    other = dataclasses.replace(group.inbox.receipts[ids[0]], update=b"other")
+    group.inbox.receipts[ids[0]] = other
+    assert suspects._alone(group, ids) == ["a"]

@@ -1,0 +1,488 @@
+"""Runs without rounds in which too few stood outside a spoilt cohort: sets of it follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secureps.crypto.rlwe import KeySum
+from secureps.crypto.suite import cipher
+from secureps.errors import Conflict, InternalError, Refused, WrongVersion
+from secureps.messages import coordinator_records, requests
+from secureps.messages.submission import BlockHeader, signing_bytes
+from secureps.policy.cohorts.overlap import both_open
+from secureps.policy.plan import Plan
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.member.tasks import Reseal
+from secureps.roles.tasks import Prune
+from secureps.run.simulate.simulation import Simulation
+from secureps.service.log_lines import LogLines
+from tests.kits.cheats import cheats, journalled, spoil_all, spoils
+from tests.kits.committee_parties import CommitteeWorld
+from tests.kits.federations import same
+from tests.kits.shoppers import shopping, sparse_plan
+from tests.kits.stream_parties import stream_plan as plan_by_rote
+from tests.kits.streams import SSP, stream, stream_plan
+
+BUFFERED = {"name": "buffered", "buffer": 6, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
+PRIORITY = {"name": "priority", "buffer": 6, "pool": 6, "minimum": 3, "max_staleness": 4}
+LOCKSTEP = {"name": "ssp", "slack": 0, "minimum": 3, "deadline": 40.0}
+
+
+def begun(folder: Path, rule: dict[str, Any], count: int, versions: int = 12) -> Simulation:
+    """Version 1 is made, and from now on client-02 spoils whatever it is in."""
+    simulation = stream(stream_plan("rlwe", rule, versions=versions), folder, count)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    spoils(simulation, "client-02", times=99)
+    return simulation
+
+
+def group_of(simulation: Simulation) -> Any:
+    return simulation.coordinator.federation.groups["all"]
+
+
+def stands(simulation: Simulation, phase: Phase = Phase.COLLECTING) -> Any:
+    """A set of a burnt cohort stands to the test."""
+    group = group_of(simulation)
+    simulation.run(lambda: bool(group.suspicion.chosen) and group.phase is phase)
+    return group
+
+
+def cohorts(simulation: Simulation, group: str = "all") -> list[Any]:
+    closed = [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
+    return [cohort for cohort in closed if cohort.group == group]
+
+
+def clients(cohort: Any) -> set[str]:
+    return {member.id.client for member in cohort.members}
+
+
+def holders_allow_all(simulation: Simulation, minimum: int = 3, group: str = "all") -> None:
+    """Whatever was closed may be opened beside all the rest, and no holder ever refused."""
+    pinned = simulation.coordinator.federation.pinned
+    assert pinned is not None
+    for one, other in itertools.combinations(cohorts(simulation, group), 2):
+        assert both_open(pinned.run.id, one, other, minimum)
+    assert journalled(simulation, coordinator_records.HolderRefused) == []
+
+
+def found(simulation: Simulation, versions: int = 12) -> None:
+    """The run goes to its end, without the offender and with everybody else."""
+    federation = simulation.coordinator.federation
+    assert federation.finished == f"all {versions} versions are made"
+    assert set(federation.isolated) == {"client-02"}
+    assert set(federation.included) >= federation.members.keys() - {"client-02"}
+    holders_allow_all(simulation)
+
+
+@pytest.mark.parametrize(
+    ("rule", "count"),
+    [({**SSP, "minimum": 3}, 6), (LOCKSTEP, 6), (BUFFERED, 7), (PRIORITY, 7)],
+    ids=["ssp", "lockstep", "buffered", "priority"],
+)
+def test_an_offender_among_few_is_found_and_the_stream_goes_on(
+    rule: dict[str, Any], count: int, tmp_path: Path
+) -> None:
+    simulation = begun(tmp_path, rule, count)
+    simulation.run()
+    found(simulation)
+    (left_out,) = journalled(simulation, coordinator_records.ClientIsolated)
+    assert "one did not open, and all others in it stood in cohorts" in left_out.reason
+    numbers = {record.number for record in journalled(simulation, coordinator_records.CohortBurnt)}
+    burnt = Counter(c.version for c in cohorts(simulation) if c.number in numbers)
+    assert set(burnt.values()) <= {1, 2}, "of two halves one opens"
+    sets = [
+        set(record.invited) for record in journalled(simulation, coordinator_records.RoundOpened)
+    ]
+    assert sets
+    assert all(each in [clients(cohort) for cohort in cohorts(simulation)] for each in sets)
+
+
+def test_an_offender_of_a_small_row_block_is_found_too(tmp_path: Path) -> None:
+    """Six touch it, and all of them stand in every cohort."""
+    tastes = [[0, 1], [0, 1], [0, 1], [0, 1], [0, 1], [0, 1, 2], [0, 2, 3], [2, 3]]
+    section = sparse_plan("rlwe", LOCKSTEP).section
+    table = section.group[0].model_copy(update={"versions": 14})
+    plan = Plan(section.model_copy(update={"group": (table, section.group[1])}))
+    simulation, _ = shopping(plan, tmp_path, tastes=tastes)
+    spoils(simulation, "client-03", times=99, group="table.1")
+    simulation.run()
+    assert simulation.versions() == {f"table.{k}": 14 for k in range(3)} | {
+        "table.3": 0,
+        "tower": 3,
+    }
+    assert set(simulation.coordinator.federation.isolated) == {"client-03"}
+    holders_allow_all(simulation, 3, "table.1")
+
+
+def test_what_is_sealed_anew_is_the_same_update(tmp_path: Path) -> None:
+    """A cohort that cannot be cut is tried whole: what it makes is what it would have made."""
+    models = []
+    for times in (0, 1):
+        rule = {**BUFFERED, "minimum": 4}
+        simulation = stream(stream_plan("rlwe", rule), tmp_path / str(times), 6)
+        simulation.run(lambda: simulation.versions() == {"all": 1})  # noqa: B023
+        spoils(simulation, "client-02", times)
+        simulation.run(lambda: simulation.versions() == {"all": 2})  # noqa: B023
+        assert len(journalled(simulation, coordinator_records.CohortBurnt)) == times
+        models.append(simulation.model())
+        last = cohorts(simulation)[1:]
+        assert len(last) == 1 + times
+        assert len({tuple((m.id.client, m.version, m.step) for m in c.members) for c in last}) == 1
+        assert simulation.coordinator.federation.isolated == {}
+    assert same(models[0], models[1])
+
+
+def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> None:
+    """Five of six stood in it: then nobody waits for a version that never comes."""
+    simulation = begun(tmp_path, {**BUFFERED, "buffer": 5}, 6)
+    simulation.run()
+    federation = simulation.coordinator.federation
+    burnt = cohorts(simulation)[-3:]
+    out = sorted(clients(burnt[0]))
+    assert [clients(cohort) for cohort in burnt] == [set(out)] * 3
+    start = f"fewer than 3 clients are left for version {burnt[0].version}: "
+    assert federation.finished.startswith(start)
+    assert federation.finished.endswith(
+        "sit out until the next version; no other set of clients may make this version; "
+        f"suspected: {', '.join(out)}"
+    )
+    assert federation.checkpoints[-1].complete
+    holders_allow_all(simulation)
+
+
+@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.OPENING])
+def test_a_coordinator_that_is_killed_meanwhile_decides_the_same(
+    phase: Phase, tmp_path: Path
+) -> None:
+    simulation, kills = begun(tmp_path, LOCKSTEP, 6), 0
+    while not simulation.coordinator.federation.isolated:
+        known = stands(simulation, phase)
+        number = simulation.coordinator.federation.incarnation
+        simulation.kill("coordinator")
+        simulation.start("coordinator")
+        simulation.run(lambda: simulation.coordinator.federation.incarnation > number)  # noqa: B023
+        again, kills = group_of(simulation), kills + 1
+        assert (again.suspicion, again.invited) == (known.suspicion, known.invited)
+        assert (again.places, again.pool.again) == (known.places, known.pool.again)
+        chosen = known.suspicion.chosen
+        simulation.run(lambda: group_of(simulation).suspicion.chosen != chosen)  # noqa: B023
+    assert kills > 1
+    simulation.run()
+    found(simulation)
+
+
+def asked(simulation: Simulation) -> tuple[Any, str]:
+    """A set without the offender stands to the test, and one of it has yet to send."""
+    group = group_of(simulation)
+    simulation.run(
+        lambda: (
+            bool(group.suspicion.chosen)
+            and "client-02" not in group.suspicion.chosen
+            and group.phase is Phase.COLLECTING
+        )
+    )
+    return group, min(client for client in group.suspicion.chosen if group.awaits(client))
+
+
+def given_up(simulation: Simulation) -> str:
+    simulation.run(lambda: bool(journalled(simulation, coordinator_records.RoundGivenUp)))
+    return str(journalled(simulation, coordinator_records.RoundGivenUp)[0].reason)
+
+
+def test_who_is_silent_does_not_hold_up_the_other_half(tmp_path: Path) -> None:
+    """It keeps its lease: after a deadline the set is given up, and another one asked."""
+    simulation = begun(tmp_path, LOCKSTEP, 6)
+    group = stands(simulation)
+    chosen = group.suspicion.chosen
+    silent = min(client for client in chosen - {"client-02"} if group.awaits(client))
+    machine: Any = simulation.parties[silent].machine
+    machine._seal_again = lambda step: False
+    reason = given_up(simulation)
+    assert reason == f"given up: 2 of 3 have arrived, not {silent}; nothing was opened"
+    assert not stands(simulation).suspicion.chosen & chosen
+    del machine._seal_again
+    simulation.run()
+    found(simulation)
+
+
+def test_others_have_a_deadline_to_follow_and_then_a_set_does(tmp_path: Path) -> None:
+    """Three stood outside, as many as are needed; one of them is silent."""
+    rule = {**BUFFERED, "deadline": 50.0}
+    simulation = begun(tmp_path, rule, 9)
+    group = group_of(simulation)
+    simulation.run(lambda: bool(group.sitting_out))
+    others = sorted(simulation.coordinator.federation.members.keys() - group.sitting_out)
+    assert len(others) == 3
+    for client in others[:1]:
+        machine: Any = simulation.parties[client].machine
+        machine._go = lambda now, step: None
+    burnt_at, version = simulation.loop.now(), group.version
+    stands(simulation)
+    assert simulation.loop.now() == pytest.approx(burnt_at + 50.0)
+    simulation.run(lambda: group.version > version)
+    holders_allow_all(simulation)
+    simulation.run()
+    assert simulation.versions() == {"all": 12}
+    assert set(simulation.coordinator.federation.isolated) == {"client-02"}
+
+
+def test_who_lost_its_update_makes_the_same_again_from_the_newest_version(tmp_path: Path) -> None:
+    simulation = begun(tmp_path, LOCKSTEP, 6)
+    _, lost = asked(simulation)
+    simulation.kill(lost)
+    simulation.start(lost)
+    simulation.run()
+    assert journalled(simulation, coordinator_records.MemberDeclined) == []
+    found(simulation)
+
+
+def test_who_lost_an_update_from_an_older_version_is_in_no_set(tmp_path: Path) -> None:
+    simulation = begun(tmp_path, {**SSP, "minimum": 3}, 6)
+    group = stands(simulation)
+    lost = next(c for c in sorted(group.invited) if group.places[c].version < group.version)
+    simulation.kill(lost)
+    simulation.start(lost)
+    assert f"not {lost}; nothing was opened" in given_up(simulation)
+    (declined,) = journalled(simulation, coordinator_records.MemberDeclined)
+    assert (declined.client, declined.reason) == (lost, "what it sent is not here any more")
+    assert lost not in group.places
+    simulation.run()
+    holders_allow_all(simulation)
+
+
+def test_a_flaw_in_what_is_sealed_anew_gives_the_set_up(tmp_path: Path) -> None:
+    simulation = begun(tmp_path, LOCKSTEP, 6)
+    _, cheat = asked(simulation)
+    cheats(simulation, cheat, spoil_all)
+    assert f"not {cheat}; nothing was opened" in given_up(simulation)
+    simulation.run()
+    found(simulation)
+
+
+def test_blocks_that_are_lost_meanwhile_come_again(tmp_path: Path) -> None:
+    simulation = begun(tmp_path, LOCKSTEP, 6)
+    group = stands(simulation, Phase.HOLDING)
+    chosen, clocks = group.suspicion.chosen, dict(group.pool.clocks)
+    simulation.kill("shard-0")
+    spool = simulation._stores["shard-0"].spool
+    for key in spool.keys("update"):
+        spool.delete(key)
+    simulation.start("shard-0")
+    simulation.run(lambda: bool(journalled(simulation, coordinator_records.CohortReopened)))
+    assert group.suspicion.chosen == chosen
+    assert group.pool.returning
+    assert group.pool.clocks == clocks, "what is sealed anew counts for no clock"
+    simulation.run()
+    found(simulation)
+
+
+def test_a_refusal_gives_the_set_up_for_once(tmp_path: Path) -> None:
+    simulation = begun(tmp_path, LOCKSTEP, 6)
+    _, victim = asked(simulation)
+    machine: Any = simulation.parties["shard-0"].machine
+    right, left = machine.inspect, [1]
+
+    def inspect(sender: str, message: Any) -> Any:
+        if sender == victim and isinstance(message, requests.PutBlock) and left[0]:
+            left[0] -= 1
+            raise Refused("no room")
+        return right(sender, message)
+
+    machine.inspect = inspect
+    assert given_up(simulation) == f"given up: what {victim} sent was refused: no room"
+    simulation.run()
+    found(simulation)
+
+
+def test_only_the_same_update_is_taken_and_only_once(tmp_path: Path) -> None:
+    simulation = begun(tmp_path, SSP | {"minimum": 3}, 6)
+    group = stands(simulation)
+    received = journalled(simulation, coordinator_records.Received)
+    kept = {record.receipt.id: record.receipt for record in received}
+
+    def sends(client: str, **changes: Any) -> None:
+        old = kept[group.places[client].id]
+        id = dataclasses.replace(old.id, sequence=old.id.sequence + 50)
+        receipt = dataclasses.replace(old, **({"id": id} | changes))
+        signature = simulation._kit.identities[client].sign(*signing_bytes(receipt))
+        signed = dataclasses.replace(receipt, signature=signature)
+        simulation.coordinator.handle(simulation.loop.now(), client, requests.Submit(signed))
+
+    client = min(group.invited)
+    place = group.places[client]
+    wanted = f"asked was update {place.step} of version .* once more"
+    with pytest.raises(WrongVersion, match=wanted):
+        sends(client, version=group.version, step=0)
+    with pytest.raises(WrongVersion, match="its base is another model"):
+        sends(client, base=bytes(32))
+    sends(client)
+    with pytest.raises(Conflict, match="has sent that once more already"):
+        sends(client, id=dataclasses.replace(place.id, sequence=place.id.sequence + 51))
+    outside = min(set(group.places) - group.invited)
+    with pytest.raises(WrongVersion, match=r"asked was update|was not asked for an"):
+        sends(outside)
+
+
+def test_keys_are_kept_until_nobody_can_ask(tmp_path: Path) -> None:
+    simulation = begun(tmp_path, LOCKSTEP, 6)
+    hands: Any = simulation.parties["client-00"].hands
+    machine: Any = simulation.parties["client-00"].machine
+    for version in range(2, 12):
+        simulation.run(lambda: simulation.versions() == {"all": version})  # noqa: B023
+        simulation.run(lambda: not machine._out.moving)
+        assert len(hands._sealer._kept) <= 3
+        assert set(hands._sealer._kept) <= set(hands._outbox.keys("update"))
+
+
+def test_the_same_integers_are_sealed_under_another_key(tmp_path: Path) -> None:
+    simulation = stream(stream_plan("rlwe", LOCKSTEP), tmp_path, 6)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    party: Any = simulation.parties["client-01"]
+    machine, hands = party.machine, party.hands
+    simulation.run(lambda: bool(machine._out.moving))
+    (id,) = machine._out.moving
+    old = machine._out.sealed[id]
+    (new,) = hands.work(Reseal(old.receipt, old.headers, old.content, 77)).updates
+    pinned = machine.pinned
+    kind = cipher(pinned.plan.cipher_parameters)
+
+    def opened(headers: Sequence[BlockHeader]) -> list[Any]:
+        key = KeySum(hands._sealer._kept[headers[0].key].coefficients().astype(np.int64), 1)
+        opener, adder, found = kind.opener(pinned.place("all"), key), kind.adder(), []
+        for header in headers:
+            slots = pinned.layout.group("all").slots(header.block)
+            sums = adder.zero(slots)
+            adder.add(sums, hands.fetch(header.key), 1)
+            found.append(opener.open(header.block, adder.total(sums), slots).tolist())
+        return found
+
+    assert opened(old.headers) == opened(new.headers)
+    assert {h.digest for h in old.headers}.isdisjoint(h.digest for h in new.headers)
+    assert set(old.receipt.commitments).isdisjoint(new.receipt.commitments)
+    assert old.receipt.correction != new.receipt.correction
+    assert new.receipt.id == dataclasses.replace(id, sequence=77)
+    kept = ("version", "base", "step", "charge", "release", "unsafe", "magnitude", "size")
+    assert all(getattr(old.receipt, name) == getattr(new.receipt, name) for name in kept)
+    assert new.content == old.content
+    hands.work(Prune((old.headers[0].key,)))
+    with pytest.raises(InternalError, match=f"the key of {id} is not here any more"):
+        hands.work(Reseal(old.receipt, old.headers, old.content, 78))
+
+
+FAST, SLOW = ("c0", "c1", "c2"), ("c3", "c4", "c5")
+
+
+def uneven(offenders: set[str], gone: str = "") -> CommitteeWorld:
+    """c0 spoils a cohort that is not cut, for FAST weigh 2 and SLOW 1, who were behind.
+
+    `gone` crashed after it had sent, and has the key of that no more.
+    """
+    rule = {"name": "buffered", "buffer": 6, "minimum": 3, "max_staleness": 3, "power": 1.0}
+    world = CommitteeWorld(plan_by_rote({**rule, "deadline": 50.0}, "rlwe"), offenders)
+    world.found()
+    world.join("c5")
+    play(world, *FAST)
+    world.wait(50.0)
+    play(world)
+    assert world.group().version == 1
+    offenders.add("c0")
+    play(world, *FAST)
+    play(world, *SLOW[:2], behind=1)
+    if gone:
+        world.crash(gone)
+    play(world, *SLOW[2:], behind=1)
+    return world
+
+
+def play(world: CommitteeWorld, *clients: str, behind: int = 0) -> None:
+    for client in [c for c in world.ready() if c in clients]:
+        world.train(client, behind)
+    while world.due:
+        world.deliver(world.due[0])
+
+
+def burnt_and_back(world: CommitteeWorld) -> tuple[list[Any], list[Any]]:
+    """The cohorts that were burnt, and those who returned."""
+    journal = [record for _, step in world.log for record in step]
+    closed = [r.cohort for r in journal if isinstance(r, coordinator_records.CohortClosed)]
+    back = [r for r in journal if isinstance(r, coordinator_records.MembersReturned)]
+    return [cohort for cohort in closed if cohort not in world.made], back
+
+
+def test_a_cohort_of_uneven_weights_is_followed_by_those_who_were_behind() -> None:
+    """Its halves would single members out: who was behind may train from the newest version."""
+    world = uneven(set())
+    burnt, (back,) = burnt_and_back(world)
+    assert len(burnt) == 3, "it is tried three times, whole"
+    for cohort in burnt:
+        weights = {member.id.client: member.weight for member in cohort.members}
+        assert weights == dict.fromkeys(FAST, 2) | dict.fromkeys(SLOW, 1)
+    assert back.clients == SLOW
+    assert back.reason == "no other set of clients may make this version"
+    assert LogLines().told(back) == f"all: c3, c4, c5 return: {back.reason}"
+    play(world, *SLOW)
+    world.wait(50.0)
+    play(world)
+    assert world.group().version == 2
+    assert world.group().suspicion.pools == {frozenset(FAST)}
+    while not world.federation.isolated:
+        play(world, *FAST, *SLOW)
+        world.wait(50.0)
+        for cohort in world.made[2:]:
+            assert {member.weight for member in cohort.members} == {1}, "while some are suspected"
+    assert set(world.federation.isolated) == {"c0"}
+    assert world.federation.ending == ""
+
+
+def test_who_was_behind_waits_a_deadline_for_who_is_needed_for_a_set() -> None:
+    world = uneven(set(), gone="c1")
+    assert world.group().reason == "5 of 6 have arrived; waits for c1"
+    world.wait(50.0)
+    assert world.group().reason == "waits for c1, without whom no set may be tried"
+    world.wait(49.0)
+    assert burnt_and_back(world)[1] == []
+    world.wait(1.0)
+    (back,) = burnt_and_back(world)[1]
+    assert (back.clients, back.reason) == (SLOW, "waits for c1, without whom no set may be tried")
+    play(world, *SLOW)
+    world.wait(50.0)
+    play(world)
+    assert world.group().version == 2
+
+
+def test_who_has_the_key_no_more_was_behind_all_the_same() -> None:
+    """It may not send that update again, and trains from the newest version as others do."""
+    world = uneven(set(), gone="c3")
+    world.join("c3")
+    play(world)
+    burnt, (back,) = burnt_and_back(world)
+    assert (len(burnt), back.clients) == (1, SLOW)
+    assert world.group().lost == {"c3"}
+    play(world, *SLOW)
+    world.wait(50.0)
+    play(world)
+    assert world.group().version == 2
+
+
+def test_a_lost_key_says_nothing_of_a_later_update() -> None:
+    offenders: set[str] = set()
+    world = uneven(offenders, gone="c3")
+    world.join("c3")
+    play(world)
+    offenders.add("c3")
+    play(world, *SLOW)
+    world.wait(50.0)
+    play(world)
+    assert world.group().lost == frozenset()
+    rounds = [
+        r for _, step in world.log for r in step if isinstance(r, coordinator_records.RoundOpened)
+    ]
+    assert rounds[-1].invited == SLOW

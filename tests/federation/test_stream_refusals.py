@@ -1,0 +1,182 @@
+"""Groups without rounds: what is refused on its way is said to be, and its client is asked anew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.errors import Conflict, Malformed, Refused, SecurepsError, WrongVersion
+from secureps.messages import coordinator_records, orders, requests
+from secureps.messages.submission import SubmissionId
+from secureps.roles.machine import COORDINATOR, Failed
+from secureps.run.simulate.simulation import Simulation
+from secureps.service.log_lines import LogLines
+from tests.kits.cheats import journalled
+from tests.kits.member_kit import Client, said
+from tests.kits.roles_kit import MANY, make_plan
+from tests.kits.stream_parties import StreamWorld, stream_plan
+from tests.kits.streams import BUFFERED, PRIORITY, SSP, stream
+from tests.kits.streams import stream_plan as simulated_plan
+
+LOCKSTEP = {"name": "ssp", "slack": 0, "minimum": 3}
+
+
+def refuses(simulation: Simulation, party: str, kind: type[Any], client: str, times: int) -> None:
+    """A server refuses the first few of these that a client brings, for good."""
+    machine: Any = simulation.parties[party].machine
+    right, left = machine.inspect if kind is requests.PutBlock else machine.handle, [times]
+
+    def refused(*given: Any) -> Any:
+        sender, message = given[-2:]
+        if sender == client and isinstance(message, kind) and left[0]:
+            left[0] -= 1
+            raise Refused("this server has no room today")
+        return right(*given)
+
+    setattr(machine, right.__name__, refused)
+
+
+@pytest.mark.parametrize(
+    ("party", "kind"), [("shard-1", requests.PutBlock), ("coordinator", requests.Submit)]
+)
+@pytest.mark.parametrize(
+    "rule", [SSP, LOCKSTEP, BUFFERED, PRIORITY], ids=["ssp", "lockstep", "buffered", "priority"]
+)
+def test_who_was_refused_is_asked_anew(
+    rule: dict[str, Any], party: str, kind: type[Any], tmp_path: Path
+) -> None:
+    simulation = stream(simulated_plan("plain", rule, versions=6), tmp_path, 6)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    refuses(simulation, party, kind, "client-01", times=2)
+    simulation.run()
+    assert simulation.coordinator.federation.finished == "all 6 versions are made"
+    assert simulation.loop.now() < 100.0, "nobody waited for a deadline"
+    withdrawn = journalled(simulation, coordinator_records.SubmissionWithdrawn)
+    assert {record.id.client for record in withdrawn} == {"client-01"}
+    assert {record.reason for record in withdrawn} == {"this server has no room today"}
+    received = journalled(simulation, coordinator_records.Received)
+    late = [r.receipt.version for r in received if r.receipt.id.client == "client-01"]
+    assert max(late) > 0, "it contributed after that"
+
+
+def test_who_is_always_refused_is_asked_three_times_for_a_version(tmp_path: Path) -> None:
+    simulation = stream(simulated_plan("plain", LOCKSTEP | {"minimum": 5}), tmp_path, 6)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    refuses(simulation, "shard-0", requests.PutBlock, "client-01", times=99)
+    simulation.run()
+    assert simulation.coordinator.federation.finished == "all 4 versions are made"
+    asked = Counter(
+        (r.client, r.version)
+        for r in journalled(simulation, coordinator_records.MemberAsked)
+        if r.version
+    )
+    assert max(count for (client, _), count in asked.items() if client == "client-01") == 3
+    assert {count for (client, _), count in asked.items() if client != "client-01"} == {1}
+
+
+# --- at the coordinator -----------------------------------------------------------
+
+
+def begun() -> StreamWorld:
+    """c0 to c4 are asked to train from version 0."""
+    world = StreamWorld(stream_plan(LOCKSTEP))
+    world.found()
+    return world
+
+
+def withdraw(world: StreamWorld, id: SubmissionId, version: int = 0, step: int = 0) -> list[Any]:
+    """Its client was refused, and says so."""
+    sender = world.senders[id.client]
+    world.due = [d for d in world.due if getattr(d.reply, "receipt", None) != sender.outbox.get(id)]
+    sender.outbox.pop(id, None)
+    sender.moving.discard(id)
+    message = requests.Withdraw(id.client, id, version, step, "no\nroom")
+    return world.give(id.client, message).records
+
+
+def test_a_refusal_is_told_once_and_counts_up_to_three() -> None:
+    world = begun()
+    first = world.train("c1")
+    (record, asked) = withdraw(world, first)
+    assert record == coordinator_records.SubmissionWithdrawn("all", first, "no?room")
+    assert LogLines().told(record) == "c1/all/0 never comes: no?room"
+    assert asked == coordinator_records.MemberAsked("all", "c1", 0, 0)
+    assert withdraw(world, first) == [], "it was told before"
+    second = world.train("c1")
+    assert withdraw(world, first) == [], "and is not about the next one"
+    assert withdraw(world, second)[1:] == [asked]
+    third = world.train("c1")
+    assert [type(r) for r in withdraw(world, third)] == [coordinator_records.SubmissionWithdrawn]
+    world.replayed()
+    assert "c1" not in world.ready()
+    world.wait(deadline := world.plan.group("all").rule.deadline)
+    fourth = world.train("c1")
+    assert [type(r) for r in withdraw(world, fourth)] == [coordinator_records.SubmissionWithdrawn]
+    world.wait(deadline - 1.0)
+    assert "c1" not in world.ready(), "once in a deadline"
+    for client in ("c0", "c2", "c3", "c4"):
+        world.train(client)
+    while world.due:
+        world.deliver(world.due[0])
+    assert world.group().version == 1, "nobody waits for it"
+    world.train("c1")
+    while world.due:
+        world.deliver(world.due[0])
+    assert world.group().pool.clocks["c1"] == 2, "asked from the next version, it sends"
+
+
+def test_what_was_accepted_stays_and_what_was_never_asked_is_no_news() -> None:
+    world = begun()
+    id = world.train("c1")
+    while world.due:
+        world.deliver(world.due[0])
+    assert withdraw(world, id) == []
+    assert id in world.group().receipts
+    assert withdraw(world, SubmissionId("c2", "all", 5), version=-1) == [], "of an older base"
+    for wrong in (SubmissionId("c2", "all", 5), SubmissionId("c1", "none", 5)):
+        with pytest.raises(Malformed, match="is no submission of c1 to a group without rounds"):
+            world.give("c1", requests.Withdraw("c1", wrong, 0, 0, "no"))
+
+
+def test_what_returns_and_is_refused_is_given_up() -> None:
+    world = begun()
+    for client in MANY[:5]:
+        world.train(client)
+    while not (holds := [due for due in world.due if isinstance(due.order, orders.Hold)]):
+        world.deliver(world.due[0])
+    hold, lost = holds[0], holds[0].order.cohort.members[1].id
+    world.replace(hold, requests.Missing(hold.to, "all", hold.order.cohort.number, (lost,)))
+    world.deliver(next(due for due in world.due if due.to == hold.to))
+    assert world.group().pool.returning.keys() == {lost}
+    (dropped, *_) = withdraw(world, lost)
+    assert dropped.reason == "its blocks were refused when they came again: no?room"
+    world.train(lost.client)
+    while world.due:
+        world.deliver(world.due[0])
+    assert world.group().version == 1
+
+
+# --- at the client ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [Malformed("bad"), WrongVersion("old"), Conflict("known")])
+def test_a_client_says_that_its_submission_never_comes(error: SecurepsError) -> None:
+    client = Client(make_plan("bfv", group=[{"rule": {"name": "ssp", "slack": 1, "minimum": 2}}]))
+    made = client.joined().trained()
+    step = client.give(COORDINATOR, Failed(requests.Submit(made.receipt), error))
+    (message,) = said(step, requests.Withdraw)
+    assert message == requests.Withdraw("c0", made.receipt.id, 0, 0, str(error))
+    assert client.machine.subscription().unsettled == ()
+    again = client.give(COORDINATOR, Failed(requests.Submit(made.receipt), error))
+    assert said(again, requests.Withdraw) == []
+    assert client.give(COORDINATOR, Failed(message, error)).effects == []
+
+
+def test_where_there_are_rounds_it_says_nothing() -> None:
+    client = Client().joined()
+    made = client.trained()
+    step = client.give(COORDINATOR, Failed(requests.Submit(made.receipt), Malformed("bad")))
+    assert said(step, requests.Withdraw) == []

@@ -1,0 +1,121 @@
+"""A client that keeps its lease and does not send, whatever it says, holds nobody up for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secureps.messages import coordinator_records, orders, requests
+from secureps.messages.submission import SubmissionId
+from secureps.roles.coordinator.group import Phase
+from tests.kits.stream_parties import StreamWorld, stream_plan
+
+SILENT = "c4"
+
+
+def begun(**rule: Any) -> StreamWorld:
+    world = StreamWorld(stream_plan({"minimum": 3, "deadline": 50.0, **rule}))
+    world.found()
+    return world
+
+
+def drain(world: StreamWorld) -> None:
+    while world.due:
+        world.deliver(world.due[0])
+
+
+def others_send(world: StreamWorld, times: int, silent: tuple[str, ...] = (SILENT,)) -> None:
+    """All but these, and a deadline passes, so many times."""
+    for _ in range(times):
+        for client in world.ready():
+            if client not in silent:
+                world.train(client)
+        drain(world)
+        world.wait(50.0)
+
+
+@pytest.mark.parametrize("slack", [0, 2])
+def test_receipts_of_blocks_that_no_shard_has_and_nothing_comes(slack: int) -> None:
+    world = begun(name="ssp", slack=slack)
+    sent = []
+    while SILENT in world.ready():
+        sent.append(world.train(SILENT))
+        drain(world)
+    for client in ("c0", "c1", "c2", "c3"):
+        world.train(client)
+    while world.group().phase is not Phase.HOLDING:
+        world.deliver(world.due[0])
+    hold = next(due for due in world.due if isinstance(due.order, orders.Hold))
+    missing = requests.Missing(hold.sender, "all", world.group().number, (sent[0],))
+    world.replace(hold, missing)
+    world.senders[SILENT].outbox.clear()
+    drain(world)
+    assert "waits for c4, 1 clock behind, 50 s left" in world.group().reason
+    others_send(world, 3)
+    assert world.group().version > 0
+
+
+@pytest.mark.parametrize("name", ["ssp", "buffered"])
+def test_receipts_of_blocks_that_nobody_has_one_after_another(name: str) -> None:
+    """It says at once that it has them no more, and is asked for others: three times a version."""
+    own = {"slack": 0} if name == "ssp" else {"buffer": 4, "max_staleness": 2}
+    world = begun(name=name, **own)
+    fakes = {world.train(SILENT)}
+    drain(world)
+    for client in ("c0", "c1", "c2", "c3"):
+        world.train(client)
+    closed = 0
+    while world.due and world.group().version == 0:
+        due = world.due[0]
+        if isinstance(due.order, orders.Hold):
+            lacking = tuple(m.id for m in due.order.cohort.members if m.id in fakes)
+            if lacking:
+                closed += 1
+                number = due.order.cohort.number
+                world.replace(due, requests.Missing(due.sender, "all", number, lacking))
+                due = world.due[0]
+        if isinstance(due.order, orders.SendAgain):
+            world.due.remove(due)
+            world.senders[SILENT].outbox.pop(due.order.id, None)
+            world.give(SILENT, requests.Missing(SILENT, "all", -1, (due.order.id,)))
+            if SILENT in world.ready():
+                fakes.add(world.train(SILENT))
+            continue
+        world.deliver(due)
+    assert world.group().version == 1
+    assert closed <= 6, "three of each of two shards"
+
+
+def test_refused_often_and_then_anew() -> None:
+    world = begun(name="ssp", slack=1)
+    for k in range(3):
+        base = world.group().pool.training[SILENT]
+        id = SubmissionId(SILENT, "all", 100 + k)
+        world.give(SILENT, requests.Withdraw(SILENT, id, base.version, base.step, "no"))
+    world.senders[SILENT].invite = None
+    world.give(SILENT, requests.Retire(SILENT))
+    world.join(SILENT)
+    others_send(world, 10)
+    assert world.group().version > 5
+
+
+def test_who_goes_and_comes_without_sending_is_waited_for_once() -> None:
+    world = begun(name="ssp", slack=0)
+    for _ in range(6):
+        others_send(world, 1)
+        world.give(SILENT, requests.Retire(SILENT))
+        world.join(SILENT)
+    passed = [r for _, s in world.log for r in s if isinstance(r, coordinator_records.MemberPassed)]
+    assert len(passed) <= 1
+    assert world.group().version >= 5
+
+
+def test_silent_members_take_nobodys_place_for_longer_than_a_deadline() -> None:
+    world = begun(name="buffered", buffer=3, max_staleness=2, concurrency=2)
+    silent = tuple(world.group().pool.training)
+    assert len(silent) == 2
+    others_send(world, 1, silent)
+    assert world.group().reason.startswith("0 of 3 updates are here")
+    others_send(world, 6, silent)
+    assert world.group().version > 0

@@ -1,0 +1,101 @@
+"""Every rule says what a group waits for, and status and metrics say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.roles.coordinator import status as report
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.service.metrics import Metrics, unnamed
+from secureps.service.snapshot import Snapshot
+from tests.kits.federations import Walker
+from tests.kits.streams import (
+    ASYNC,
+    BUFFERED,
+    PRIORITY,
+    SSP,
+    seconds,
+    stream,
+    stream_plan,
+)
+
+SYNC = {"name": "sync", "quorum": 5}
+EXPECTED = {
+    "sync": r"\d of 6 have arrived; waits for client-\d\d(, client-\d\d)*( and \d more)?",
+    "ssp": r"\d members have sent; cohort \d waits for client-\d\d(, client-\d\d)*( and \d more)?"
+    r"( at clock \d|, \d clocks? behind, \d+ s left)",
+    "buffered": r"\d of 5 updates are here, the minimum cohort is 5",
+    "priority": r"\d of 6 updates are here(, the minimum cohort is 5|; \d members train)",
+    "async": r"0 of 1 updates are here, the minimum cohort is 1",
+}
+
+
+def halfway(rule: dict[str, Any], folder: Path) -> Simulation:
+    """Version 2 is there, and some train for the next."""
+    play = stream(stream_plan("plain", rule), folder)
+    group = play.coordinator.federation.groups
+    play.run(
+        lambda: (
+            "all" in group
+            and group["all"].version == 2
+            and group["all"].phase.value == "collecting"
+            and any(group["all"].awaits(name) for name in client_names(6))
+        )
+    )
+    return play
+
+
+@pytest.mark.parametrize(
+    "rule", [SYNC, SSP, BUFFERED, PRIORITY, ASYNC], ids=lambda rule: rule["name"]
+)
+def test_every_rule_says_what_it_waits_for(rule: dict[str, Any], tmp_path: Path) -> None:
+    play = halfway(rule, tmp_path)
+    machine, now = play.coordinator, play.loop.now()
+    status = report.status(machine._turn(now), (), machine.servers)
+    (group,) = status.groups
+    assert re.fullmatch(EXPECTED[rule["name"]], group.reason), group.reason
+    assert "\n" not in group.reason
+    training = {name for name in client_names(6) if machine.federation.groups["all"].awaits(name)}
+    assert set(group.late) == training
+    assert {m.name for m in status.members if m.state == "trains"} == training
+    assert {m.state for m in status.members} <= {"trains", "waits"}
+    snapshot = Snapshot.of(machine, now, None)
+    assert snapshot.reasons == {"all": group.reason}
+    metrics = Metrics()
+    metrics.stands(machine, now)
+    why = unnamed(group.reason, snapshot.clients)
+    assert "client-0" not in why
+    labels = {"group": "all", "why": why}
+    assert metrics.registry.get_sample_value("secureps_group_waits", labels) == 1
+
+
+@pytest.mark.parametrize("rule", [SSP, BUFFERED, PRIORITY], ids=lambda rule: rule["name"])
+def test_a_stream_without_members_waits_for_members(rule: dict[str, Any], tmp_path: Path) -> None:
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(4))}
+    plan = stream_plan("rlwe", rule)
+    play = Simulation(plan, Cast(trainers, UnsafeSeed(3), seconds), tmp_path)
+    group = play.coordinator.federation.groups
+    play.run(lambda: play.loop.now() > 60)
+    reason = group["all"].reason
+    assert reason.endswith("; waits for members: 4 are live, a cohort needs 5")
+    assert reason.count("waits for members") == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("waits for ada, eve and 3 more at clock 2", "waits for clients at clock 2"),
+        ("ada trains; eve.b.", "clients trains; clients."),
+        ("waits for ada, 2 clocks behind, 17 s left", "waits for clients, 2 clocks behind"),
+        ("adamant: shard-0 is away", "adamant: shard-0 is away"),
+        ("5 of 6 are here; ada", "5 of 6 are here; clients"),
+    ],
+)
+def test_metrics_name_no_client(reason: str, told: str) -> None:
+    assert unnamed(reason, {"ada", "eve", "eve.b"}) == told

@@ -1,0 +1,96 @@
+"""Members that cheat under a committee, holders that lie, and what journals say of that."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from secureps.client.worker import ClientWorker
+from secureps.crypto.field import P, lagrange, parse_vector, vector_bytes
+from secureps.messages.submission import Receipt
+from secureps.roles.coordinator.group import Phase
+from secureps.run.simulate.simulation import Simulation
+from secureps.service.holder.committee_worker import CommitteeWorker
+
+
+def journalled(simulation: Simulation, kind: type[Any], party: str = "coordinator") -> list[Any]:
+    journal = simulation._stores[party].journal
+    return [record for _, record in journal.replay() if isinstance(record, kind)]
+
+
+def until(simulation: Simulation, phase: Phase, version: int = 1) -> None:
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: (group.phase, group.version) == (phase, version))
+
+
+def lies(simulation: Simulation, holder: str, lie: Callable[[Any], Any], times: int = 99) -> None:
+    """What this holder answers is changed, so many times."""
+    hands = simulation.parties[holder].hands
+    assert isinstance(hands, CommitteeWorker)
+    right, left = hands._derive, [times]
+
+    def derive(task: Any) -> Any:
+        done = right(task)
+        left[0] -= 1
+        if left[0] < 0:
+            return done
+        length = len(done.share) // 4
+        share = vector_bytes(lie(parse_vector(done.share, length)))
+        return dataclasses.replace(done, share=share)
+
+    hands._derive = derive  # type: ignore[method-assign]
+
+
+def small_error(share: Any) -> Any:
+    """With the answers of holders 0, 1 and 2 the sum of keys is off by -1, 0 or 1."""
+    factor = pow(lagrange((1, 2, 3), 0)[1], -1, P)
+    error = np.random.default_rng(2).integers(-1, 2, share.size)
+    return ((share.astype(np.int64) + error * factor % P) % P).astype(np.uint32)
+
+
+def cheats(
+    simulation: Simulation, client: str, change: Callable[[Receipt], dict[str, Any]], times: int = 1
+) -> None:
+    """What this member says of its key is changed before it signs, so many times."""
+    hands = simulation.parties[client].hands
+    assert isinstance(hands, ClientWorker)
+    right, left = hands._sealer._shared, [times]
+
+    def shared(*given: Any) -> Receipt:
+        receipt = right(*given)
+        left[0] -= 1
+        return receipt if left[0] < 0 else dataclasses.replace(receipt, **change(receipt))
+
+    hands._sealer._shared = shared  # type: ignore[method-assign, assignment]
+
+
+def spoil_one(receipt: Receipt) -> dict[str, Any]:
+    """Holder 2 alone gets an envelope that does not open."""
+    envelopes = list(receipt.envelopes)
+    envelopes[2] = envelopes[2][:-1] + bytes([envelopes[2][-1] ^ 1])
+    return {"envelopes": tuple(envelopes)}
+
+
+def spoil_all(receipt: Receipt) -> dict[str, Any]:
+    """No holder gets an envelope that opens."""
+    return {"envelopes": tuple(e[:-1] + bytes([e[-1] ^ 1]) for e in receipt.envelopes)}
+
+
+def spoils(simulation: Simulation, client: str, times: int, group: str | None = None) -> None:
+    """It shares another key than it seals with, so many times; of one group, or of all."""
+    hands = simulation.parties[client].hands
+    assert isinstance(hands, ClientWorker)
+    sealer = hands._sealer
+    right, left = sealer._shared, [times]
+
+    def shared(pinned: Any, receipt: Receipt, key: Any) -> Receipt:
+        if group in (None, receipt.id.group):
+            left[0] -= 1
+        if left[0] >= 0 and group in (None, receipt.id.group):
+            key = type(key)(key.coefficients()[::-1].copy())
+        return right(pinned, receipt, key)
+
+    sealer._shared = shared  # type: ignore[method-assign]

@@ -1,0 +1,27 @@
+"""`secureps ...` as one types it, in this process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from secureps.run import cli
+from tests.kits.nursery import ROOT
+
+INSECURE = "--insecure-for-tests"
+"""What a seed that everybody may know needs."""
+
+
+def run(patch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    """Its exit status; processes that it starts find the tests' own scripts."""
+    path = {"PYTHONPATH": str(ROOT)}
+    with patch.context() as patched, mock.patch.dict(os.environ, path):  # it adds to them
+        patched.setattr(sys, "argv", ["secureps", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code

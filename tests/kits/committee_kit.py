@@ -1,0 +1,261 @@
+"""A committee with real keys, members that seal for it, and whoever adds up what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.sealing import Origin, OutboxSealer
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.field import P, combination, parse_vector
+from secureps.crypto.rlwe import KeySum
+from secureps.crypto.sharing import Committee, Subset, _pseudorandom, key_sum
+from secureps.crypto.suite import cipher, key_length
+from secureps.errors import SecurepsError
+from secureps.messages import orders, records, requests
+from secureps.messages.encoding import digest
+from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
+from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted, sharing_id
+from secureps.policy.plan import Plan
+from secureps.roles.holder.committee import CommitteeHolder
+from secureps.roles.holder.ledger import HolderRules
+from secureps.roles.machine import COORDINATOR, WORKER, Call, Step, Work, WorkFailed
+from secureps.roles.pinned_run import Pinned
+from secureps.run.simulate.simulation import MemoryKit, memory_kit
+from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.store.spool import MemorySpool
+from tests.kits.roles_kit import SCHEMA, update_name
+
+Ints = NDArray[np.int64]
+CLIENTS = tuple(f"c{number}" for number in range(8))
+BASE = digest("base")
+SHARD = "shard-0"
+
+
+@cache
+def committee_plan(holders: int, threshold: int, minimum: int = 2) -> Plan:
+    """Cohorts of `minimum` or more; four blocks of fifteen values."""
+    body: dict[str, Any] = {
+        "name": "small",
+        "versions": 2,
+        "block_size": 16,
+        "shards": 1,
+        "cipher": {
+            "name": "rlwe",
+            "capacity": 24,
+            "holders": holders,
+            "threshold": threshold,
+        },
+        "group": [{"rule": {"quorum": 5, "minimum": minimum, "most": 6}}],
+    }
+    return Plan(parse(PlanSection, body, "test"))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a member sent, and what is in it."""
+
+    receipt: Receipt
+    payloads: tuple[bytes, ...]
+    values: Ints
+
+
+class Site:
+    """A run under a committee; nothing is sent, everything can be asked.
+
+    Args:
+        kit: with the secrets of those holders that are asked in this process.
+    """
+
+    def __init__(self, plan: Plan, kit: MemoryKit) -> None:
+        self.plan = plan
+        self.kit = kit
+        layout = self.plan.layout(SCHEMA)
+        public = kit.public
+        self.run = RunInfo(
+            self.plan.text,
+            SCHEMA,
+            layout.digest,
+            public.holders_digest,
+            public.roster.digest,
+            bytes(32),
+        )
+        placed = tuple(GroupPlacement(g.name, (SHARD,) * g.blocks) for g in layout.all_groups)
+        self.placement = Placement(1, (SHARD,), placed)
+        self.addresses = (ShardAddress(SHARD, "s:1", 1.0),)
+        pinned = records.RunPinned(self.run, self.placement, self.addresses)
+        self.pinned = Pinned.of(pinned)
+        self.names = tuple(sorted(public.holder_keys))
+
+    @property
+    def committee(self) -> Committee:
+        return self.plan.committee(self.names)
+
+    def holder(self, index: int) -> Holder:
+        """A holder of this index with an empty ledger, its run pinned."""
+        return Holder(self, self.names[index])
+
+    def send(
+        self, client: str, sequence: int = 1, version: int = 0, base: bytes = BASE, seed: int = 0
+    ) -> Sent:
+        """A sealed update of random values."""
+        id, outbox = SubmissionId(client, "all", sequence), MemorySpool()
+        sealer = OutboxSealer(self.kit.identities[client], self.kit.public.holder_keys, outbox)
+        rng = np.random.default_rng([seed, sequence, *client.encode()])
+        values = rng.integers(0, 1000, self.pinned.layout.group("all").size, np.int64)
+        origin = Origin(version, base, None, False, update=update_name(id, version))
+        sealed = sealer.seal(self.pinned, id, values, 7, origin)
+        return Sent(sealed.receipt, tuple(outbox.get(h.key) for h in sealed.headers), values)
+
+    def opening(
+        self,
+        sent: Sequence[Sent],
+        number: int = 0,
+        weights: Sequence[int] | None = None,
+        incarnation: int = 1,
+    ) -> orders.Open:
+        """An order to open a cohort of these."""
+        weighed = sorted(
+            zip(sent, weights or [1] * len(sent), strict=True), key=lambda pair: pair[0].receipt.id
+        )
+        members = tuple(
+            Member(s.receipt.id, w, s.receipt.version, update=s.receipt.update) for s, w in weighed
+        )
+        version = 1 + max(each.receipt.version for each in sent)
+        receipts = tuple(rooted(s.receipt) for s, _ in weighed)
+        cohort = Cohort("all", number, version, 1, members)
+        return orders.Open(incarnation, cohort, receipts, (orders.ShardSums(SHARD, ()),))
+
+    # --- the aggregator -----------------------------------------------------------
+
+    def key(self, order: orders.Open, shares: Mapping[str, bytes]) -> Ints:
+        """S of a cohort, from t answers."""
+        length = key_length(self.plan.cipher_parameters)
+        answers = {self.names.index(n): parse_vector(s, length) for n, s in shares.items()}
+        corrections = [parse_vector(r.correction or b"", length) for r in order.receipts]
+        weights = [member.weight for member in order.cohort.members]
+        return key_sum(self.committee, answers, corrections, weights)
+
+    def opened(self, sent: Sequence[Sent], weights: Sequence[int], key: Ints) -> Ints:
+        """The sum of values under a sum of keys; Refused if it is another's."""
+        built, layout = cipher(self.plan.cipher_parameters), self.pinned.layout.group("all")
+        squares = sum(weight * weight for weight in weights)
+        opener = built.opener(self.pinned.place("all"), KeySum(key, squares))
+        found = []
+        for block in range(layout.blocks):
+            adder = built.adder()
+            total = adder.zero(layout.slots(block))
+            for each, weight in zip(sent, weights, strict=True):
+                adder.add(total, each.payloads[block], weight)
+            found.append(opener.open(block, adder.total(total), layout.slots(block))[1:])
+        return np.concatenate(found)
+
+
+class Bench(Site):
+    """A site whose keys are all in memory."""
+
+    def __init__(self, holders: int = 4, threshold: int = 3, minimum: int = 2) -> None:
+        plan = committee_plan(holders, threshold, minimum)
+        super().__init__(plan, memory_kit(plan, CLIENTS))
+
+
+class Holder:
+    """A machine, its hands and its journal; works are done at once."""
+
+    def __init__(self, bench: Site, name: str) -> None:
+        self.bench = bench
+        self.name = name
+        public, secret = bench.kit.public, bench.kit.secrets[name]
+        assert isinstance(secret, EnvelopeKey)
+        rules = HolderRules(2, public.holders_digest)
+        self.machine = CommitteeHolder(name, public.roster, rules)
+        self.hands = CommitteeWorker(self.machine, name, bench.names, secret)
+        self.journal: list[Any] = []
+        self.order(orders.Configure(1, bench.run, bench.placement, bench.addresses))
+
+    def restarted(self) -> Holder:
+        again = Holder(self.bench, self.name)
+        again.machine = CommitteeHolder(
+            self.name,
+            self.bench.kit.public.roster,
+            HolderRules(2, self.bench.kit.public.holders_digest),
+        )
+        again.hands._machine = again.machine
+        for record in self.journal:
+            again.machine.apply(0.0, record)
+        again.journal = list(self.journal)
+        return again
+
+    def give(self, sender: str, event: Any) -> Step:
+        step = self.machine.handle(0.0, sender, event)
+        self.journal += step.records
+        return step
+
+    def begin(self, order: Any) -> Step:
+        """The step of an order; its works are left undone."""
+        return self.give(COORDINATOR, order)
+
+    def order(self, order: Any) -> list[Any]:
+        """What it tells the coordinator in the end."""
+        step = self.begin(order)
+        return [*said(step), *(m for e in step.effects for m in self.worked(e))]
+
+    def worked(self, effect: Any) -> list[Any]:
+        if not isinstance(effect, Work):
+            return []
+        done: Any
+        try:
+            done = self.hands.work(effect.task)
+        except SecurepsError as error:
+            done = WorkFailed(effect.task, error)
+        return said(self.give(WORKER, done))
+
+    def share(self, order: orders.Open) -> bytes:
+        """Its answer for a cohort."""
+        (found,) = [m for m in self.order(order) if isinstance(m, requests.KeyShare)]
+        return found.share
+
+    def refusal(self, order: orders.Open) -> str:
+        """Why it gives none."""
+        (found,) = self.order(order)
+        assert isinstance(found, requests.OpenRefused)
+        return found.reason
+
+
+def seeds(site: Site, holder: Holder, receipt: Receipt) -> dict[Subset, bytes]:
+    """What a holder has of a submission's one-time key, by the holders that do not have it."""
+    found = holder.hands._share(receipt)._seeds
+    return {site.committee.subsets[i]: seed for i, seed in found.items()}
+
+
+def key_of(receipt: Receipt, known: Mapping[Subset, bytes], length: int) -> Ints:
+    """What these seeds and the correction come to: the one-time key, if they are all."""
+    id = sharing_id(receipt.run, receipt.id)
+    pieces = [_pseudorandom(id, subset, seed, length) for subset, seed in known.items()]
+    correction = parse_vector(receipt.correction or b"", length)
+    key = combination([1] * (len(pieces) + 1), [correction, *pieces]).astype(np.int64)
+    return np.where(key > P // 2, key - P, key)
+
+
+def made_up_keys(
+    receipt: Receipt, known: Mapping[Subset, bytes], lacked: Subset, length: int
+) -> Iterator[Ints]:
+    """Keys that somebody tries who lacks one seed."""
+    rest, rng = key_of(receipt, known, length), np.random.default_rng(0)
+    yield rest
+    yield np.zeros(length, np.int64)
+    yield rng.integers(-41, 42, length)
+    yield rng.integers(-(P // 2), P // 2, length)
+    for seed in (bytes(32), next(iter(known.values()))):
+        yield key_of(receipt, {**known, lacked: seed}, length)
+
+
+def said(step: Step) -> list[Any]:
+    return [e.message for e in step.effects if isinstance(e, Call)]

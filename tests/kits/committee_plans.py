@@ -1,0 +1,17 @@
+"""Plans under rlwe, for tests of what follows from their committee alone."""
+
+from __future__ import annotations
+
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.policy.plan import Plan
+
+
+def committee_plan(
+    holders: int = 4, threshold: int = 3, bits: int = 16, capacity: int = 32, most: int = 20
+) -> Plan:
+    """`threshold` of `holders` must agree; cohorts of 5 to `most`."""
+    cipher = {"name": "rlwe", "capacity": capacity, "holders": holders, "threshold": threshold}
+    group = {"bits": bits, "rule": {"quorum": 5, "most": most}}
+    body = {"name": "committee", "versions": 3, "cipher": cipher, "group": [group]}
+    return Plan(parse(PlanSection, body, "a test"))

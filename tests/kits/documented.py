@@ -1,0 +1,26 @@
+"""The error messages that `docs/operations.md` explains, and how a test finds one in a line.
+
+A message in the documentation is a pattern: `...` stands for what differs.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+OPERATIONS = Path(__file__).parent.parent.parent / "docs" / "operations.md"
+_ROW = re.compile(r"^\| `([^`]+)` \| (.+) \|$", re.MULTILINE)
+
+
+def documented() -> dict[str, str]:
+    """What to do, by the pattern of the message."""
+    _, _, section = OPERATIONS.read_text().partition("\n## When something is wrong\n")
+    rows = _ROW.findall(section)
+    assert len(rows) == len(dict(rows)), "a message is explained twice"
+    return dict(rows)
+
+
+def says(pattern: str, line: str) -> bool:
+    """Whether the whole line is an instance of a pattern."""
+    parts = map(re.escape, pattern.split("..."))
+    return re.fullmatch(".+?".join(parts), line) is not None

@@ -1,0 +1,168 @@
+"""An executor on a stage: its machine, its hands, its line and its journal do what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from secureps.errors import Malformed, SecurepsError
+from secureps.messages.requests import PutBlock, Subscribe
+from secureps.roles.machine import Step, Tick
+from secureps.service.environment import Environment, Meter, Unmetered
+from secureps.service.executor import Executor
+from secureps.service.loop import VirtualLoop
+from secureps.store.journal import MemoryJournal
+
+
+class Log:
+    """What happened, in order."""
+
+    def __init__(self) -> None:
+        self.lines: list[Any] = []
+
+
+class Recording(MemoryJournal):
+    def __init__(self, log: Log, broken: bool = False) -> None:
+        super().__init__()
+        self._log = log
+        self._broken = broken
+
+    def append(self, at: float, records: Sequence[Any]) -> None:
+        if self._broken:
+            raise OSError("no space left")
+        self._log.lines.append(("journal", tuple(r.number for r in records)))
+        super().append(at, records)
+
+
+class Puppet:
+    """A machine that does what the test says to each event."""
+
+    def __init__(self, react: Callable[[str, Any], Step]) -> None:
+        self._react = react
+        self.heard: list[tuple[str, Any]] = []
+        self.applied: list[Any] = []
+        self.wants = True
+        self.troubles: list[str] = []
+        self.alarm: float | None = None
+
+    def apply(self, at: float, record: Any) -> None:
+        self.applied.append(record)
+
+    def resume(self, now: float) -> Step:
+        return Step()
+
+    def handle(self, now: float, sender: str, event: Any) -> Step:
+        self.heard.append((sender, event))
+        if isinstance(event, Tick):
+            self.alarm = None
+        return self._react(sender, event)
+
+    def inspect(self, sender: str, message: Any) -> bool:
+        if not isinstance(message, PutBlock):
+            raise Malformed("no")
+        return self.wants
+
+    def troubled(self, reason: str) -> list[Any]:
+        self.troubles.append(reason)
+        return []
+
+    def wake(self) -> float | None:
+        return self.alarm
+
+    def subscription(self) -> Subscribe:
+        return Subscribe("me", ())
+
+
+class Line:
+    """A transport whose answers the test gives."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any, Future[Any]]] = []
+        self.lost: list[Callable[[SecurepsError], None]] = []
+
+    def call(self, to: str, message: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.calls.append((to, message, future))
+        return future
+
+    def watch(self, message: Subscribe, deliver: Any, lost: Any) -> Callable[[], None]:
+        self.lost.append(lost)
+        return lambda: None
+
+    def locate(self, party: str, address: str) -> None:
+        pass
+
+    def belong(self, run: bytes) -> None:
+        self.run = run
+
+    def close(self) -> None:
+        pass
+
+
+class Fingers:
+    """Hands that keep payloads in a dict."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {"k": b"abc"}
+        self.result: Any = None
+
+    def work(self, task: Any) -> Any:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+    def keep(self, request: Any, payload: bytes | memoryview) -> None:
+        if payload == b"bad":
+            raise Malformed("bad payload")
+        self.kept["kept"] = bytes(payload)
+
+    def fetch(self, key: str) -> bytes:
+        return self.kept[key]
+
+    def seconds(self, task: Any) -> float:
+        return 5.0
+
+
+class Tape:
+    """A meter that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def asked(self, message: Any, answer: Future[Any]) -> None:
+        self.told.append(("asked", message))
+        answer.add_done_callback(lambda done: self.told.append(("answered", done.result())))
+
+    def called(self, message: Any, answer: Future[Any]) -> None:
+        self.told.append(("called", message))
+
+    def retried(self, to: str) -> None:
+        self.told.append(("retried", to))
+
+    def journalled(self, records: Sequence[Any]) -> None:
+        self.told.append(("journalled", *records))
+
+    def worked(self, task: Any, seconds: float) -> None:
+        self.told.append(("worked", task, seconds))
+
+    def stands(self, machine: Any, now: float) -> None:
+        self.told.append(("stands", len(machine.heard), now))
+
+
+class Stage:
+    def __init__(
+        self, react: Callable[[str, Any], Step] = lambda s, e: Step(), meter: Meter | None = None
+    ) -> None:
+        self.meter: Meter = meter if meter is not None else Unmetered()
+        self.log, self.loop, self.line = Log(), VirtualLoop(), Line()
+        self.machine, self.hands = Puppet(react), Fingers()
+        self.journal = Recording(self.log)
+        self.executor = self.build(self.journal)
+
+    def build(self, journal: Recording) -> Executor:
+        around = Environment(self.line, self.loop, lambda: 1.0, self.meter)
+        return Executor("me", self.machine, journal, around, self.hands)
+
+    def play(self) -> None:
+        self.loop.run(lambda: False)

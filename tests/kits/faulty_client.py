@@ -1,0 +1,74 @@
+"""A data holder's script that does the wrong thing of its `fault` setting, for tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from secureps.client.runner import run_client
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.errors import NotFinite
+from secureps.wire.grpc import authentication
+from tests.kits.federations import Tensors, Walker
+
+
+class Faulty(Walker):
+    """Has the run's model, and fails when it is to train it."""
+
+    def __init__(self, number: int, fault: str) -> None:
+        super().__init__(number)
+        self._fault = fault
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        result = super().fit(parameters, config)
+        match self._fault:
+            case "raise":
+                raise RuntimeError("disk\nof patients")
+            case "exit":
+                sys.exit("enough")
+            case "loss":
+                raise NotFinite("the loss is nan")
+            case "nothing":
+                return None  # type: ignore[return-value]
+        moved = result.parameters
+        match self._fault:
+            case "shape":
+                moved["body.weight"] = moved["body.weight"][:-1]
+            case "dtype":
+                moved["body.weight"] = moved["body.weight"].astype(np.float64)
+            case "missing":
+                del moved["head.bias"]
+            case "more":
+                moved["tail"] = moved["head.bias"]
+            case "list":
+                moved["head.bias"] = moved["head.bias"].tolist()
+            case "nan":
+                moved["head.bias"][3] = np.nan
+            case "inf":
+                moved["body.weight"][0, 0] = -np.inf
+        return FitResult(moved, result.examples, {}, result.steps)
+
+
+class Startless(Walker):
+    """Cannot make its model."""
+
+    def parameters(self, seed: int) -> Tensors:
+        raise FileNotFoundError("weights.npz")
+
+
+def make(settings: Mapping[str, Any]) -> Walker:
+    number, fault = int(settings["partition"]), settings.get("fault", "")
+    if fault == "verbose":
+        return Startless(number)
+    if fault == "other format":
+        vars(authentication)["FORMAT"] = 3
+    if fault == "schema":
+        return Walker(number, shape=(31, 7))
+    return Faulty(number, fault)
+
+
+if __name__ == "__main__":
+    run_client(make)

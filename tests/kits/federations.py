@@ -1,0 +1,148 @@
+"""A small federation for tests: a trainer that costs nothing, and plans to play it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.policy.plan import Plan
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+
+Tensors = dict[str, NDArray[Any]]
+
+
+class Walker:
+    """A trainer whose model takes a seeded random step; its counter never leaves it."""
+
+    def __init__(self, number: int, shape: tuple[int, ...] = (30, 7)) -> None:
+        self._number = number
+        self._shape = shape
+        self.fits = 0
+
+    def parameters(self, seed: int) -> Tensors:
+        rng = np.random.default_rng(seed)
+        return {
+            "body.weight": rng.standard_normal(self._shape).astype(np.float32),
+            "body.count": np.zeros((), dtype=np.int64),
+            "head.bias": np.zeros(7, dtype=np.float32),
+        }
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        self.fits += 1
+        rng = np.random.default_rng(config.seed + self._number)
+        moved: Tensors = {}
+        for name, value in parameters.items():
+            if name == "body.count":
+                moved[name] = value + self._number
+            else:
+                step = 0.1 * rng.standard_normal(value.shape)
+                moved[name] = (value + step).astype(np.float32)
+        return FitResult(moved, 10 + self._number, {}, int(config.settings.get("local_steps", 1)))
+
+    def evaluate(self, parameters: Tensors) -> EvaluateResult:
+        raise AssertionError("nobody evaluates here")
+
+
+CIPHERS: dict[str, dict[str, Any]] = {
+    "plain": {"name": "plain"},
+    "bfv": {"name": "bfv"},
+    "rlwe": {"name": "rlwe", "holders": 4, "threshold": 3},
+    "rlwe-alone": {"name": "rlwe", "holders": 1, "threshold": 1},
+    "rlwe-2-of-3": {"name": "rlwe", "holders": 3, "threshold": 2},
+}
+"""Ciphers, and committees of them."""
+
+
+def small_plan(cipher: str = "plain", **changes: Any) -> Plan:
+    """Four versions of a model of four blocks on two shards; six clients, all waited for."""
+    data: dict[str, Any] = {
+        "name": "small",
+        "versions": 4,
+        "shards": 2,
+        "block_size": 64,
+        "local": ["*.count"],
+        "cipher": {**CIPHERS[cipher], "capacity": 8},
+        "group": [
+            {
+                "clip": 3.0,
+                "range": 1.0,
+                "most_examples": 32,
+                "rule": {"quorum": 6, "deadline": 10.0},
+                "optimizer": {"name": "adam", "learning_rate": 0.1},
+            }
+        ],
+    }
+    return Plan(parse(PlanSection, data | changes, "test"))
+
+
+def small_federation(
+    plan: Plan, folder: Path, conditions: Conditions | None = None, seed: int = 3
+) -> Simulation:
+    """Six walkers under a plan."""
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
+    return Simulation(plan, Cast(trainers, UnsafeSeed(seed)), folder, conditions)
+
+
+def finished(simulation: Simulation) -> bool:
+    return bool(simulation.coordinator.federation.finished)
+
+
+def events_of(simulation: Simulation) -> int:
+    """Plays to the end; how many events that took."""
+    events = 0
+
+    def over() -> bool:
+        nonlocal events
+        events += 1
+        return finished(simulation)
+
+    simulation.run(over)
+    return events
+
+
+@cache
+def unharmed(
+    cipher: str = "plain", versions: int = 4, plan: Callable[..., Plan] = small_plan
+) -> tuple[Tensors, int]:
+    """The model of a run in which nothing goes wrong, and how many events it had."""
+    with TemporaryDirectory() as folder:
+        simulation = small_federation(plan(cipher, versions=versions), Path(folder))
+        events = events_of(simulation)
+        return simulation.model(), events
+
+
+def killed_at(
+    simulation: Simulation, party: str, moment: int, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Plays to an event, kills a party, starts it again a second later, and plays to the end."""
+    left = moment
+
+    def come() -> bool:
+        nonlocal left
+        left -= 1
+        return left <= 0
+
+    simulation.run(come)
+    simulation.kill(party)
+    meanwhile()
+    simulation.loop.call_later(1.0, lambda: simulation.start(party))
+    simulation.run(lambda: finished(simulation))
+
+
+def same(left: Tensors, right: Tensors) -> bool:
+    """Bit for bit."""
+    return list(left) == list(right) and all(
+        left[name].tobytes() == right[name].tobytes() and left[name].dtype == right[name].dtype
+        for name in left
+    )

@@ -1,0 +1,170 @@
+"""A member with its journal, and its hands and shards by rote, for tests."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from secureps.messages import orders, requests
+from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_digest
+from secureps.policy.plan import Plan
+from secureps.roles.machine import (
+    COORDINATOR,
+    WORKER,
+    Answered,
+    Call,
+    Halt,
+    Step,
+    WatchLost,
+    Work,
+)
+from secureps.roles.member.member import Member
+from secureps.roles.member.settings import MemberSettings
+from secureps.roles.member.tasks import Contributed, SealedUpdate
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    HOLDERS,
+    ROSTER,
+    SCHEMA,
+    make_header,
+    make_placement,
+    make_plan,
+    make_receipt,
+    make_run,
+    model_blocks,
+)
+
+PLAN = make_plan("bfv")
+RULE = {"quorum": 3, "minimum": 2, "most": 4}
+TWO = make_plan(
+    group=[
+        {"name": "b", "pattern": "bias", "rule": RULE},
+        {"name": "w", "pattern": "*", "rule": RULE},
+    ]
+)
+COUNTS = {"all": 4, "b": 1, "w": 4}
+
+
+class Client:
+    """c0 with its journal."""
+
+    def __init__(
+        self, plan: Plan = PLAN, journal: tuple[Any, ...] = (), kit: MemberSettings | None = None
+    ) -> None:
+        self.plan = plan
+        self.now = 0.0
+        self.run = make_run(plan)
+        self.machine = Member(kit or MemberSettings("c0", ROSTER, HOLDERS, SCHEMA))
+        self.journal: list[Any] = list(journal)
+        for record in journal:
+            self.machine.apply(0.0, record)
+
+    def give(self, sender: str, event: Any) -> Step:
+        step = self.machine.handle(self.now, sender, event)
+        self.journal += step.records
+        return step
+
+    def order(self, order: Any) -> Step:
+        return self.give(COORDINATOR, order)
+
+    def restarted(self) -> Client:
+        return Client(self.plan, tuple(self.journal))
+
+    def welcome(self, **changes: Any) -> Step:
+        run = make_run(self.plan, **changes)
+        welcome = requests.Welcome(run, make_placement(self.plan), ADDRESSES)
+        return self.give(COORDINATOR, Answered(requests.Join("c0", SCHEMA), welcome))
+
+    def joined(self) -> Client:
+        self.welcome()
+        return self
+
+    def publish(self, version: int, group: str = "all") -> Step:
+        blocks = model_blocks(group, version, COUNTS[group])
+        return self.order(orders.Published(1, group, version, blocks))
+
+    def invite(self, version: int, group: str = "all") -> Step:
+        return self.order(orders.Invite(1, group, version + 1, version, 10.0))
+
+    def got(self, version: int, block: int, group: str = "all", **changes: Any) -> Step:
+        ask = requests.GetBlock(self.run.id, group, version, block)
+        reply = requests.Payload(model_blocks(group, version, COUNTS[group])[block])
+        return self.give("shard-a", Answered(ask, dataclasses.replace(reply, **changes)))
+
+    def pull(self, version: int, group: str = "all") -> Step:
+        steps = [self.got(version, b, group) for b in range(COUNTS[group])]
+        return steps[-1]
+
+    def sealed(self, version: int, sequence: int, group: str = "all") -> SealedUpdate:
+        id = SubmissionId("c0", group, sequence)
+        purpose = FOUNDING if version < 0 else UPDATE
+        headers = tuple(
+            make_header(self.plan, self.run.id, id, b, purpose=purpose)
+            for b in range(COUNTS[group])
+        )
+        blocks = model_blocks(group, version, COUNTS[group])
+        base = model_digest(group, version, blocks) if version >= 0 else b""
+        return SealedUpdate(make_receipt(self.plan, self.run.id, id, version, base), headers)
+
+    def contributed(self, *updates: SealedUpdate) -> Step:
+        return self.give(WORKER, Contributed(updates, ()))
+
+    def stored(self, update: SealedUpdate) -> list[Step]:
+        return [
+            self.give("shard-a", Answered(requests.PutBlock(h), requests.Stored(h.digest)))
+            for h in update.headers
+        ]
+
+    def trained(self, version: int = 0, sequence: int = 0) -> SealedUpdate:
+        """Invited, pulled, trained and sealed; its blocks are on their way."""
+        self.publish(version)
+        self.invite(version)
+        self.pull(version)
+        update = self.sealed(version, sequence)
+        self.contributed(update)
+        return update
+
+
+def works(step: Step) -> list[Any]:
+    return [e.task for e in step.effects if isinstance(e, Work)]
+
+
+def asked(step: Step) -> list[tuple[str, int, int]]:
+    return [
+        (e.to, e.message.version, e.message.block)
+        for e in step.effects
+        if isinstance(e, Call) and isinstance(e.message, requests.GetBlock)
+    ]
+
+
+def puts(step: Step) -> list[tuple[str, Any]]:
+    assert all(
+        e.attach == e.message.header.key
+        for e in step.effects
+        if isinstance(e, Call) and isinstance(e.message, requests.PutBlock)
+    )
+    return [
+        (e.to, e.message.header)
+        for e in step.effects
+        if isinstance(e, Call) and isinstance(e.message, requests.PutBlock)
+    ]
+
+
+def said(step: Step, kind: type[Any]) -> list[Any]:
+    return [e.message for e in step.effects if isinstance(e, Call) and isinstance(e.message, kind)]
+
+
+def halts(step: Step) -> list[Halt]:
+    return [e for e in step.effects if isinstance(e, Halt)]
+
+
+def leaves(client: Client, step: Step) -> Halt:
+    """The client tells the coordinator that it takes part no more, and then stops."""
+    (call,) = [
+        e for e in step.effects if isinstance(e, Call) and isinstance(e.message, requests.Retire)
+    ]
+    assert halts(step) == []
+    lost = client.give(COORDINATOR, WatchLost())
+    assert lost.effects == [], "it would join again"
+    (halt,) = halts(client.give(COORDINATOR, Answered(call.message, requests.Noted())))
+    return halt

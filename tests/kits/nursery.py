@@ -1,0 +1,207 @@
+"""Processes that begin where importing is done: forked from one that has imported the project.
+
+Importing takes a party longer than all it does in a test. Here one process imports, and every
+party is a fork of it: a process of its own, with its own memory, files, signals and end, that runs
+a command line as the interpreter would. Not for tests of how a program starts, nor of anything
+that differs by `PYTHONHASHSEED`: it is one for all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import logging
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+IMPORTED = (
+    *("secureps.run.cli", "secureps.run.serve", "secureps.run.join", "secureps.client.runner"),
+    *("secureps.crypto.bfv_seal", "secureps.crypto.rlwe", "tests.kits.walker_client"),
+    *("grpc.experimental", "grpc._channel"),
+    "secureps.privacy.accountant",  # for plans with privacy: dearer than all that a client does
+)
+
+
+class Child:
+    """A process of the nursery, as `subprocess.Popen` shows one."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self._nursery = nursery
+        self._status: int | None = None
+        self.pid = pid
+        self.stdin: IO[bytes] | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, below 0 by a signal; None while it runs."""
+        if self._status is None:
+            self._status = self._nursery.ask(self.pid)
+        return self._status
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Its exit status; subprocess.TimeoutExpired if it still runs."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while (status := self.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired(str(self.pid), seconds or 0.0)
+            time.sleep(0.005)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:  # until it is asked for its status its number is nobody else's
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Nursery:
+    """The process that imported; it ends with this one, and is asked by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "tests.kits.nursery"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )
+
+    def ask(self, question: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps(question)}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "it has ended, and has said why on stderr"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@cache
+def nursery() -> Nursery:
+    """This process's own."""
+    made = Nursery()
+    atexit.register(made.close)
+    return made
+
+
+def prepare(module: str) -> None:
+    """From here on processes begin with this module imported too."""
+    nursery().ask(module)
+
+
+def spawn(
+    arguments: Sequence[str],
+    folder: Path,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+) -> Child:
+    """Starts what `python ARGUMENTS` runs, in a folder; what it says is appended to a file.
+
+    Args:
+        arguments: "-m" and a module, or a script's path, and what it is given.
+        environment: its own, with a process group of its own; the nursery's if None.
+    """
+    log.touch()
+    own = None if environment is None else dict(environment)
+    return Child(nursery(), nursery().ask([list(arguments), str(folder), str(log), own]))
+
+
+def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
+    """What `run.up.supervisor` starts from here on is spawned, with these modules imported too."""
+    for module in modules:
+        prepare(module)
+
+    from secureps.run.up import supervisor
+
+    def started(arguments: Sequence[str], **given: Any) -> Child | subprocess.Popen[bytes]:
+        first = len(supervisor.ONCE_KNOWN)
+        if tuple(arguments[:first]) != supervisor.ONCE_KNOWN:
+            return subprocess.Popen(arguments, **given)
+        assert arguments[first] == sys.executable
+        log = Path(given["stdout"].name)
+        own = dict(os.environ) if given["env"] is None else given["env"]
+        rest = arguments[first + 1 :]
+        child = spawn(rest[1:] if rest[0] == "-P" else rest, Path.cwd(), log, own)
+        child.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb")
+        return child
+
+    replaced = SimpleNamespace(**{**vars(subprocess), "Popen": started})
+    patch.setattr(supervisor, "subprocess", replaced)
+
+
+# --- in the nursery ---------------------------------------------------------------
+
+
+def _serve() -> list[str]:
+    """Forks on demand; returns, in a fork alone, what it is to run. Ends with its parent."""
+    for line in sys.stdin:
+        match json.loads(line):
+            case int(pid):
+                _, status = found if (found := os.waitpid(pid, os.WNOHANG))[0] else (0, None)
+                answer: Any = None if status is None else os.waitstatus_to_exitcode(status)
+            case str(module):
+                answer = bool(importlib.import_module(module))
+            case arguments, folder, log, environment:
+                if not (answer := os.fork()):
+                    _settle(folder, log, environment)
+                    return list(arguments)
+                if environment is not None:  # here too: whoever is answered may signal the group
+                    os.setpgid(answer, answer)
+        print(json.dumps(answer), flush=True)
+    sys.exit()
+
+
+def _settle(folder: str, log: str, environment: dict[str, str] | None) -> None:
+    os.chdir(folder)
+    if environment is not None:
+        os.setpgid(0, 0)
+        os.environ.clear()
+        os.environ.update(environment)
+    nothing, said = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_APPEND)
+    for number, file in enumerate((nothing, said, said)):
+        os.dup2(file, number)
+    os.close(nothing)
+    os.close(said)
+    logging.getLogger().handlers.clear()  # of a module that was prepared: a program has none yet
+
+
+def _run(arguments: list[str]) -> None:
+    """As the interpreter does it."""
+    if arguments[0] == "-m":
+        sys.path[0] = os.getcwd()
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        return
+    sys.path[0] = str(Path(arguments[0]).parent)
+    sys.argv = arguments
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    for module in IMPORTED:
+        importlib.import_module(module)
+    importlib.import_module("secureps.run.warm").warm()
+    os.fsync = os.fdatasync = lambda fd: None  # as in `conftest`
+    importlib.import_module("secureps.store.journal").SYNCHRONOUS = "OFF"  # type: ignore[attr-defined]
+    gc.freeze()
+    _run(_serve())

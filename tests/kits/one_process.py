@@ -1,0 +1,188 @@
+"""A federation of real servers on loopback in this process, and whoever has a key speaks to it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from secureps.client.runner import make_member
+from secureps.client.site import Site
+from secureps.client.trainer import FitConfig, FitResult, Trainer
+from secureps.crypto.identity import Identity, certify, sign_roster
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages.encoding import payload_digest
+from secureps.messages.requests import AskStatus, Status
+from secureps.messages.run import ShardAddress
+from secureps.policy.plan import Plan
+from secureps.roles.machine import COORDINATOR
+from secureps.run.assemble import (
+    Founding,
+    HolderSecrets,
+    ShardSettings,
+    make_coordinator,
+    make_holder,
+    make_shard,
+)
+from secureps.run.party_names import client_names, holder_names, shard_names
+from secureps.run.simulate.simulation import MemoryKit, memory_kit
+from secureps.service.environment import Environment, Stores
+from secureps.service.executor import Executor
+from secureps.service.loop import RealLoop
+from secureps.service.process import authenticator
+from secureps.store.journal import MemoryJournal
+from secureps.store.keyring import PublicKit
+from secureps.store.spool import MemorySpool
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.client import GrpcTransport
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
+from tests.kits.federations import Tensors, Walker
+
+PATIENCE = 60.0
+Found = TypeVar("Found")
+SEED = UnsafeSeed(3)
+OBSERVER = "observer"
+BLOCK, IN_FLIGHT = 1 << 20, 1 << 23
+
+
+class Slow(Walker):
+    """A walker that leaves the processor to others for a while."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        time.sleep(0.1)
+        return super().fit(parameters, config)
+
+
+def kit_with_observer(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
+    made, ca, observer = memory_kit(plan, clients), Identity.generate(), Identity.generate()
+    certificates = [
+        certify(ca, c.name, c.role, c.public_key, c.cipher_key_digest)
+        for c in made.public.roster.certificates
+    ]
+    certificates.append(certify(ca, OBSERVER, "observer", observer.public.key))
+    public = PublicKit(ca.public, sign_roster(ca, certificates), made.public.holder_keys)
+    return MemoryKit(public, {**made.identities, OBSERVER: observer}, made.secrets)
+
+
+class OneProcess:
+    """The last of `clients` does not take part by itself; a context, which starts the rest."""
+
+    def __init__(self, plan: Plan, folder: Path, clients: int) -> None:
+        self.plan, self.folder = plan, folder
+        self.trainer: Callable[[int], Trainer] = Slow
+        self.clients = client_names(clients)
+        self.shards = shard_names(plan.section.shards)
+        self.holders = holder_names(plan.holders)
+        self.kit = kit_with_observer(plan, self.clients)
+        self.addresses = {name: f"127.0.0.1:{_free()}" for name in (COORDINATOR, *self.shards)}
+        self.parties: dict[str, Executor] = {}
+        self._closing: list[Callable[[], None]] = []
+
+    def __enter__(self) -> Self:
+        for name in (COORDINATOR, *self.shards, *self.holders, *self.clients[:-1]):
+            self._start(name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for close in reversed(self._closing):
+            close()
+
+    def transport(self, name: str, key: str = "") -> GrpcTransport:
+        """Of whoever has a key, to be closed."""
+        identity = self.kit.identities[key or name]
+        return GrpcTransport(
+            name, lambda said: identity.sign(REQUEST_DOMAIN, said), self.addresses, PATIENCE
+        )
+
+    def status(self) -> Status:
+        transport = self.transport(OBSERVER)
+        try:
+            found: Status = transport.call(COORDINATOR, AskStatus()).result(PATIENCE)
+            return found
+        finally:
+            transport.close()
+
+    @property
+    def version(self) -> int:
+        return self.status().groups[0].version
+
+    def makes(self, more: int) -> None:
+        """Waits for so many versions, and looks that everybody is there."""
+        until, last = time.monotonic() + PATIENCE, self.version + more
+        while self.version < last:
+            for name, executor in self.parties.items():
+                assert not executor.halted.done(), (name, executor.halted)
+            assert time.monotonic() < until, self.status().groups[0].reason
+            time.sleep(0.05)
+
+    def until(self, look: Callable[[], Found | None]) -> Found:
+        """Waits for something to be there."""
+        end = time.monotonic() + PATIENCE
+        while (found := look()) is None:
+            assert time.monotonic() < end, self.status().groups[0].reason
+            time.sleep(0.01)
+        return found
+
+    def _start(self, name: str) -> None:
+        loop, transport = RealLoop(), self.transport(name)
+        stores = Stores(MemoryJournal(), MemorySpool(), self.folder / name)
+        executor = self._make(name, stores, Environment(transport, loop, lambda: 1.0))
+        self.parties[name] = executor
+        thread = threading.Thread(target=loop.run, name=f"loop of {name}", daemon=True)
+        executor.start()
+        thread.start()
+
+        def close() -> None:
+            executor.stop()
+            loop.stop()
+            thread.join()
+            transport.close()
+
+        self._closing.append(close)
+        check = authenticator(self.kit.public.roster)
+        server: CoordinatorServer | ShardServer
+        if name == COORDINATOR:
+            server = CoordinatorServer(executor, self.addresses[name], check)
+        elif name in self.shards:
+            server = ShardServer(name, executor, self.addresses[name], check, IN_FLIGHT, BLOCK)
+        else:
+            return
+        server.start()
+        self._closing.append(lambda: server.stop(0.0))
+
+    def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
+        public, checkpoints = self.kit.public, self.folder / "checkpoints"
+        if name == COORDINATOR:
+            founding = Founding(self.plan, None, payload_digest(b"nonce"))
+            return make_coordinator(public, founding, checkpoints, stores, around)
+        if name in self.shards:
+            address = ShardAddress(name, self.addresses[name], 1.0)
+            return make_shard(public, ShardSettings(address, SEED, checkpoints), stores, around)
+        identity = self.kit.identities[name]
+        if name in self.holders:
+            own = HolderSecrets(name, identity, self.kit.secrets[name], 2)
+            return make_holder(public, own, stores, around)
+        trainer = self.trainer(self.clients.index(name))
+        holdings = Site(name, trainer, identity, SEED, public.holder_keys, stores.folder)
+        return make_member(public, holdings, stores, around, lambda task: 0.0)
+
+
+def ended(asked: list[Future[Any]], within: float) -> list[Exception | None]:
+    """What became of calls, all of which end within so many seconds."""
+    until = time.monotonic() + within
+    found: list[Exception | None] = []
+    for future in asked:
+        error = future.exception(max(0.0, until - time.monotonic()))
+        assert error is None or isinstance(error, Exception)
+        found.append(error)
+    return found
+
+
+def _free() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as line:
+        port: int = line.getsockname()[1]
+        return port

@@ -1,0 +1,348 @@
+"""A federation of real processes on loopback, for tests: start, kill, restart, look in."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from secureps.errors import SecurepsError
+from secureps.messages.requests import Status
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.party_names import client_names, holder_names, shard_names
+from secureps.run.status_client import Model, StatusClient
+from secureps.store.journal import SqliteJournal
+from secureps.store.keyring import create_kit, issue
+from tests.kits.command import INSECURE
+from tests.kits.nursery import ROOT, Child, spawn
+
+PATIENCE = 90.0
+
+VALUES = """clip = 3.0
+range = 1.0
+most_examples = 32
+"""
+
+
+def plan_text(rule: str, values: str = VALUES, capacity: int = 8) -> str:
+    """A plan's file of which `{versions}` and `{cipher}` are open, for the model of the walkers.
+
+    Args:
+        rule, values: what the group says of its rule, and whatever follows; and before that.
+    """
+    return f"""
+name = "small"
+versions = {{versions}}
+shards = 2
+block_size = 64
+local = ["*.count"]
+[cipher]
+name = "{{cipher}}"
+capacity = {capacity}
+[[group]]
+{values}{rule}
+"""
+
+
+ROUNDS = """[group.rule]
+quorum = 6
+deadline = 60.0
+"""
+ADAM = """[group.optimizer]
+name = "adam"
+learning_rate = 0.1
+"""
+PLAN = plan_text(ROUNDS + ADAM)
+"""That of `small_plan`, as a file."""
+
+
+class Recorder:
+    """Forwards a TCP port to another and keeps every byte that passed, in both directions."""
+
+    def __init__(self, target: Callable[[], str]) -> None:
+        self._target = target
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self.streams: list[bytearray] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._socket.accept()
+            except OSError:
+                return
+            host, _, port = self._target().rpartition(":")
+            try:
+                far = socket.create_connection((host, int(port)))
+            except OSError:  # nobody listens there yet
+                near.close()
+                continue
+            for a, b in ((near, far), (far, near)):
+                kept = bytearray()
+                self.streams.append(kept)
+                threading.Thread(target=self._pump, args=(a, b, kept), daemon=True).start()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                kept += data
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (source, sink):
+                end.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Processes:
+    """Kit, configurations and processes under one folder; `with` stops them all.
+
+    `settings` has a line more for the configuration of a server, by its name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        cipher: str = "bfv",
+        clients: int = 6,
+        versions: int = 4,
+        record: bool = False,
+        plan: str = PLAN,
+        metrics: bool = False,
+        json_logs: bool = False,
+    ) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "plan.toml").write_text(plan.format(cipher=cipher, versions=versions))
+        self.plan: Plan = load_plan(folder / "plan.toml")
+        self.shards = shard_names(self.plan.section.shards)
+        self.holders = holder_names(self.plan.holders)
+        self.clients = client_names(clients)
+        self.recorders: dict[str, Recorder] = {}
+        self._running: dict[str, Child | subprocess.Popen[bytes]] = {}
+        self._faults: dict[str, tuple[str, ...]] = {}
+        self._observer: StatusClient | None = None
+        self._record = record
+        self._metrics = metrics
+        self._json_logs = json_logs
+        self.pace = 0.0
+        self.settings: dict[str, str] = {}
+        self._make_kit()
+
+    def _make_kit(self) -> None:
+        kit = self.folder / "kit"
+        create_kit(kit, self.plan.cipher_parameters)
+        issue(kit, "coordinator", "coordinator")
+        for name in self.shards:
+            issue(kit, "shard", name)
+        for name in self.holders:
+            issue(kit, "holder", name)
+        for name in self.clients:
+            issue(kit, "client", name)
+
+    # --- processes ----------------------------------------------------------------
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._observer is not None:
+            self._observer.close()
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.wait()
+        for recorder in self.recorders.values():
+            recorder.close()
+
+    def start_all(
+        self, clients: int | None = None, faults: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None:
+        """Starts all servers, and as many clients as are wanted (default: all of the roster).
+
+        Args:
+            faults: what goes wrong in whom, as `start` takes it.
+        """
+        self.start("coordinator")
+        self.wait(lambda: self._address("coordinator") is not None, "the coordinator")
+        for name in (*self.shards, *self.holders, *self.clients[:clients]):
+            self.start(name, *(faults or {}).get(name, ()))
+
+    def start(self, name: str, *faults: str) -> None:
+        """Starts a party, or starts it again where it was.
+
+        Args:
+            faults: the arguments of `tests.kits.faulty_server` for a server that has any, and the
+            one
+                of `tests.kits.cheating_client` for a client.
+        """
+        self._faults[name] = faults
+        command = self._client(name) if name in self.clients else self._server(name)
+        self._running[name] = self._begin(command, self.folder / f"{name}.log")
+
+    def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
+        return spawn(command, self.folder, log)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+        self._running[name].send_signal(signal.SIGKILL)
+        self._running[name].wait()
+
+    def kill_in_turn(self, *victims: str) -> None:
+        """Each while the next version is being made, the first before version 1; all come back."""
+        for version, victim in enumerate(victims):
+            self.wait(partial(self.reached, version), f"version {version}")
+            self.kill(victim)
+            self.start(victim)
+
+    def stop(self, name: str, times: int = 1) -> int:
+        """SIGTERM, that many times; returns the exit status."""
+        for _ in range(times):
+            self._running[name].send_signal(signal.SIGTERM)
+        return self._running[name].wait(PATIENCE)
+
+    def alive(self, name: str) -> bool:
+        return self._running[name].poll() is None
+
+    def killed(self, name: str) -> bool:
+        """Whether its last process ended by SIGKILL."""
+        return self._running[name].poll() == -signal.SIGKILL
+
+    def pid(self, name: str) -> int:
+        return self._running[name].pid
+
+    def _server(self, name: str) -> list[str]:
+        role = "coordinator" if name == "coordinator" else name.partition("-")[0]
+        lines = [f'name = "{name}"', 'kit = "kit"', f'state = "{name}"']
+        if role == "coordinator":
+            lines.append('plan = "plan.toml"')
+        else:
+            lines.append(f'coordinator = "{self.server}"')
+        if role != "holder":
+            lines.append('checkpoints = "checkpoints"')
+        if role == "shard" and self._record:
+            lines.append(f'advertise = "{self._recorder(name).address}"')
+        if self._metrics:
+            lines.append('metrics = "127.0.0.1:0"')
+        lines += [self.settings[name]] if name in self.settings else []
+        config = self.folder / f"{name}.toml"
+        config.write_text("\n".join(lines) + "\n")
+        role = {"holder": "keyholder"}.get(role, role)
+        program = ["-m", "secureps"]
+        if faults := self._faults[name]:
+            program = [str(ROOT / "tests" / "kits" / "faulty_server.py"), *faults, "--"]
+        command = [*program, "serve", role, "--config", str(config)]
+        return [*command, "--log-format", "json"] if self._json_logs else command
+
+    def _client(self, name: str) -> list[str]:
+        number, faults = self.clients.index(name), self._faults[name]
+        script = str(
+            ROOT / "tests" / "kits" / ("cheating_client.py" if faults else "walker_client.py")
+        )
+        return [
+            *(script, "--server", self.server),
+            *("--kit", str(self.folder / "kit"), "--name", name),
+            *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
+            *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
+            *(word for fault in faults for word in ("--set", f"cheat={fault}")),
+        ]
+
+    # --- looking in ---------------------------------------------------------------
+
+    @property
+    def server(self) -> str:
+        """Where the others dial the coordinator."""
+        if self._record:
+            return self._recorder("coordinator").address
+        address = self._address("coordinator")
+        assert address is not None
+        return address
+
+    def _recorder(self, name: str) -> Recorder:
+        if name not in self.recorders:
+            self.recorders[name] = Recorder(lambda: self._address(name) or "127.0.0.1:9")
+        return self.recorders[name]
+
+    def _address(self, name: str) -> str | None:
+        path = self.folder / name / "address"
+        return path.read_text().strip() if path.is_file() else None
+
+    def scrape(self, name: str) -> dict[str, float]:
+        """A server's metrics as one scrape shows them: "name{label=value,...}" to value."""
+        address = (self.folder / name / "metrics-address").read_text().strip()
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
+            families = text_string_to_metric_families(reply.read().decode())
+            return {_series(s): s.value for family in families for s in family.samples}
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def journal(self, name: str, *kinds: type[Any]) -> list[Any]:
+        """Kills a server, if it runs, and reads the records of these kinds that it wrote."""
+        self.kill(name)
+        journal = SqliteJournal(self.folder / name / "journal.db")
+        try:
+            return [record for _, record in journal.replay() if isinstance(record, kinds)]
+        finally:
+            journal.close()
+
+    def observer(self) -> StatusClient:
+        if self._observer is None:
+            self._observer = StatusClient(self.folder / "kit", "coordinator", self.server)
+        return self._observer
+
+    def status(self) -> Status | None:
+        """How the run stands, or None while the coordinator does not answer."""
+        try:
+            return self.observer().status()
+        except SecurepsError:
+            return None
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Polls until a condition holds; fails with everybody's log when it takes too long."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > end:
+                logs = {path.name: path.read_text()[-800:] for path in self.folder.glob("*.log")}
+                raise AssertionError(f"waited too long for {what}: {logs}")
+            time.sleep(0.02)
+
+    def reached(self, version: int) -> bool:
+        status = self.status()
+        return status is not None and all(g.version >= version for g in status.groups)
+
+    def finished(self) -> bool:
+        status = self.status()
+        return status is not None and bool(status.finished)
+
+    def model(self) -> Model:
+        found: list[Model] = []
+
+        def pulled() -> bool:
+            model = self.observer().model()
+            if model is not None:
+                found.append(model)
+            return model is not None
+
+        self.wait(pulled, "a published model")
+        return found[0]
+
+
+def _series(sample: Sample) -> str:
+    labels = ",".join(f"{key}={value}" for key, value in sample.labels.items())
+    return f"{sample.name}{{{labels}}}" if labels else sample.name

@@ -1,0 +1,245 @@
+"""A rogue aggregator before real key holders: a server that they dial, and that asks what it likes.
+
+Clients are honest: their updates are sealed by the real code under keys of the kit. Of the
+holders the rogue has public keys alone, until one is `corrupt`: then it has that one's folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.crypto.identity import Roster
+from secureps.crypto.ring import choose
+from secureps.crypto.rlwe import RlweAdder
+from secureps.crypto.secret import Secret
+from secureps.messages import orders
+from secureps.messages.requests import KeyShare, Noted, OpenRefused, Subscribe
+from secureps.run.simulate.simulation import MemoryKit
+from secureps.service.process import authenticator
+from secureps.store.keyring import load_holder_secret, load_private, load_public
+from secureps.wire.grpc.servers import CoordinatorServer
+from tests.kits import rlwe_kit
+from tests.kits.committee_kit import Holder, Sent, Site
+from tests.kits.processes import PATIENCE, Processes
+
+MINIMUM = 5
+"""Of the plan, and of every holder by its own settings."""
+PLAN = """
+name = "small"
+versions = {versions}
+block_size = 16
+shards = 1
+[cipher]
+name = "{cipher}"
+capacity = 24
+holders = HOLDERS
+threshold = THRESHOLD
+[[group]]
+rule = {{ quorum = 5, minimum = 5, most = 6 }}
+"""
+
+Deliver = Callable[[Any], None]
+Said = KeyShare | OpenRefused
+
+
+class Rogue:
+    """An `Endpoint` that acknowledges everything, founds one run and orders at will."""
+
+    def __init__(self, roster: Roster, configure: orders.Configure) -> None:
+        self._configure = configure
+        self.run = configure.run.id
+        self._streams: dict[str, Deliver] = {}
+        self._heard: dict[str, Queue[Any]] = defaultdict(Queue)
+        self._server = CoordinatorServer(self, "127.0.0.1:0", authenticator(roster))
+
+    def start(self) -> str:
+        """HOST:PORT."""
+        self._server.start()
+        return f"127.0.0.1:{self._server.port}"
+
+    def stop(self) -> None:
+        self._server.stop(0.0)
+
+    # --- Endpoint -----------------------------------------------------------------
+
+    def request(self, sender: str, message: Any) -> Future[Any]:
+        self._heard[sender].put(message)
+        answer: Future[Any] = Future()
+        answer.set_result(Noted())
+        return answer
+
+    def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Callable[[], None]:
+        deliver(self._configure)
+        self._streams[sender] = deliver
+
+        def end() -> None:
+            if self._streams.get(sender) is deliver:
+                del self._streams[sender]
+
+        return end
+
+    # --- what it does -------------------------------------------------------------
+
+    def watched(self, holder: str) -> bool:
+        """Whether a holder takes its orders now."""
+        return holder in self._streams
+
+    def ask(self, holder: str, *asked: orders.Open) -> list[Said]:
+        """What a holder answers to orders that come at once; queue.Empty if it never does."""
+        for order in asked:
+            self._streams[holder](order)
+        found: dict[int, Said] = {}
+        numbers = [order.cohort.number for order in asked]
+        while found.keys() != set(numbers):
+            said = self._heard[holder].get(timeout=PATIENCE)
+            if isinstance(said, KeyShare | OpenRefused) and said.cohort in numbers:
+                found[said.cohort] = said
+        return [found[number] for number in numbers]
+
+
+class RogueRun:
+    """The rogue's run: its server, the holders' processes, and all that the clients sent.
+
+    Every batch of updates is of a version of its own, so that what a holder remembers of one
+    does not decide another.
+    """
+
+    def __init__(self, folder: Path, holders: int, threshold: int) -> None:
+        text = PLAN.replace("HOLDERS", str(holders)).replace("THRESHOLD", str(threshold))
+        self.processes = Processes(folder, "rlwe", clients=10, plan=text)
+        self.names, self.clients = self.processes.holders, self.processes.clients
+        self._kit = folder / "kit"
+        self._secrets: dict[str, Secret] = {}
+        self.identities = {n: load_private(self._kit, n) for n in (*self.clients, "shard-0")}
+        kit = MemoryKit(load_public(self._kit), self.identities, self._secrets)
+        self.site = site = Site(self.processes.plan, kit)
+        self._rogue = Rogue(
+            kit.public.roster, orders.Configure(1, site.run, site.placement, site.addresses)
+        )
+        self._versions, self._numbers = itertools.count(), itertools.count()
+
+    def __enter__(self) -> RogueRun:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
+        address = self.processes.folder / "coordinator" / "address"
+        address.parent.mkdir()
+        address.write_text(f"{self._rogue.start()}\n")
+        for name in self.names:
+            self.processes.start(name)
+        for name in self.names:
+            self.processes.wait(lambda n=name: self._rogue.watched(n), f"{name}'s watch")  # type: ignore[misc]
+
+    def __exit__(self, *_: object) -> None:
+        self.processes.__exit__()
+        self._rogue.stop()
+
+    def restart(self, holder: str) -> None:
+        """SIGKILL, and a new process with the same ledger."""
+        self.processes.kill(holder)
+        self.processes.wait(lambda: not self._rogue.watched(holder), f"the end of {holder}")
+        self.processes.start(holder)
+        self.processes.wait(lambda: self._rogue.watched(holder), f"{holder}'s watch")
+
+    # --- clients ------------------------------------------------------------------
+
+    def fresh(self, count: int = 6) -> tuple[Sent, ...]:
+        """Updates of so many clients for a version of which no holder has heard."""
+        version = next(self._versions)
+        return tuple(
+            self.site.send(name, 10 * version + 1, version) for name in self.clients[:count]
+        )
+
+    def again(self, sent: Sequence[Sent]) -> tuple[Sent, ...]:
+        """New submissions of the same clients for the same version."""
+        receipts = [each.receipt for each in sent]
+        return tuple(
+            self.site.send(r.id.client, r.id.sequence + 1, r.version, r.base) for r in receipts
+        )
+
+    # --- holders ------------------------------------------------------------------
+
+    def opening(self, sent: Sequence[Sent], **changes: Any) -> orders.Open:
+        """An order to open a cohort of these, under a number of its own."""
+        return self.site.opening(sent, **{"number": next(self._numbers), **changes})
+
+    def ask(self, holder: str, *asked: orders.Open) -> list[Said]:
+        """What the holder's process answers, in this order; all are sent before it can."""
+        return self._rogue.ask(holder, *asked)
+
+    def share(self, holder: str, order: orders.Open) -> bytes:
+        """The holder's answer; it must be one."""
+        (said,) = self.ask(holder, order)
+        assert isinstance(said, KeyShare), said
+        return said.share
+
+    def refusal(self, holder: str, order: orders.Open) -> str:
+        """Why the holder gives none."""
+        (said,) = self.ask(holder, order)
+        assert isinstance(said, OpenRefused), said
+        return said.reason
+
+    def corrupt(self, index: int) -> Holder:
+        """This holder with its own keys, and without a ledger: it answers whatever it is asked."""
+        name = self.names[index]
+        self._secrets[name] = load_holder_secret(self._kit, name)
+        return self.site.holder(index)
+
+
+# --- what ciphertexts say under a key, judged by nobody ---------------------------
+
+
+def read(site: Site, sent: Sequence[Sent], key: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The values of a sum of ciphertexts under any key, right or wrong, from the definition."""
+    parameters, layout = site.plan.cipher_parameters, site.pinned.layout.group("all")
+    enc, at = choose(parameters), site.pinned.place("all")
+    primes, adder = enc.ring.primes, RlweAdder(parameters)
+    keys = {p: rlwe_kit.transformed(key.tolist(), p) for p in primes}
+    found: list[int] = []
+    for block in range(layout.blocks):
+        slots = layout.slots(block)
+        total = adder.zero(slots)
+        for each in sent:
+            adder.add(total, each.payloads[block], 1)
+        words = np.frombuffer(adder.total(total), "<u8").reshape(-1, enc.ring.degree).tolist()
+        values = dict[int, list[int]]()
+        for index, (p, a) in enumerate(zip(primes, rlwe_kit.public_element(enc.ring, at, block))):
+            row = [(c - x * s) % p for c, x, s in zip(words[index // 2], a, keys[p])]
+            values[p] = _coefficients(row, p, slots)
+        found += [_message(dict(zip(values, rests))) for rests in zip(*values.values())][1:]
+    half = enc.delta // 2
+    return np.array([(v + half) // enc.delta % enc.base for v in found], np.int64)
+
+
+def _coefficients(row: Sequence[int], p: int, count: int) -> list[int]:
+    """The first ones of a transformed polynomial."""
+    degree = len(row)
+    inverse = pow(rlwe_kit.psi(degree, p), -1, p)
+    points = [pow(inverse, e, p) for e in rlwe_kit.exponents(degree)]
+    scale, terms, out = pow(degree, -1, p), list(row), []
+    for _ in range(count):
+        out.append(sum(terms) * scale % p)
+        terms = [term * point % p for term, point in zip(terms, points)]
+    return out
+
+
+def _message(rests: Mapping[int, int]) -> int:
+    """The number below the product of the primes that leaves these rests."""
+    whole = 1
+    for p in rests:
+        whole *= p
+    return sum(r * (whole // p) * pow(whole // p, -1, p) for p, r in rests.items()) % whole

@@ -1,0 +1,153 @@
+"""A shard with its journal, and a version of it by rote, for tests."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from secureps.errors import SecurepsError
+from secureps.messages import orders, requests
+from secureps.messages.encoding import digest
+from secureps.messages.orders import MemberBlocks
+from secureps.messages.run import ShardAddress
+from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
+from secureps.roles.machine import COORDINATOR, WORKER, Call, Step, Work
+from secureps.roles.shard.shard import Shard
+from secureps.roles.shard.tasks import StateReady, SumsReady
+from tests.kits.roles_kit import (
+    HOLDER,
+    HOLDERS,
+    ROSTER,
+    SHARDS,
+    block_digest,
+    configure,
+    make_cohort,
+    make_header,
+    make_plan,
+    make_receipt,
+    make_run,
+    model_blocks,
+    opened_header,
+    sign,
+)
+
+PLANS = {"plain": make_plan("plain"), "bfv": make_plan("bfv")}
+ID = SubmissionId("c0", "all", 1)
+FOUND_ID = SubmissionId("c0", "all", 0)
+OWN = (0, 2)
+STATE = digest("state")
+SUMS = (digest("sum", b"0"), digest("sum", b"2"))
+OPENED = tuple(block_digest(HOLDER, "all", 0, b) for b in OWN)
+
+
+class Desk:
+    """shard-a with its journal; it holds blocks 0 and 2 of 4."""
+
+    def __init__(self, cipher: str = "plain", name: str = SHARDS[0]) -> None:
+        self.plan = PLANS[cipher]
+        self.run = make_run(self.plan).id
+        self.name = name
+        self.shard = Shard(ShardAddress(name, f"{name}:1", 1.0), ROSTER, HOLDERS)
+        self.journal: list[Any] = []
+
+    def give(self, sender: str, event: Any) -> Step:
+        step = self.shard.handle(0.0, sender, event)
+        self.journal += step.records
+        return step
+
+    def order(self, order: Any) -> Step:
+        return self.give(COORDINATOR, order)
+
+    def restarted(self) -> Desk:
+        again = Desk(self.plan.section.cipher.name, self.name)
+        for record in self.journal:
+            again.shard.apply(0.0, record)
+        again.journal = list(self.journal)
+        return again
+
+    def header(self, id: SubmissionId = ID, block: int = 0, **changes: Any) -> Any:
+        made = make_header(self.plan, self.run, id, block, purpose=changes.get("purpose", UPDATE))
+        return sign(dataclasses.replace(made, **changes), id.client)
+
+    def put(self, header: Any) -> Step:
+        assert self.shard.inspect(header.author, requests.PutBlock(header))
+        return self.give(header.author, requests.PutBlock(header))
+
+    def put_all(self, ids: tuple[SubmissionId, ...], **changes: Any) -> None:
+        for id in ids:
+            for block in OWN:
+                header = self.header(id, block, **changes)
+                self.give(header.author, requests.PutBlock(header))
+
+    # --- orders, answered by rote -------------------------------------------------
+
+    def founded(self) -> Desk:
+        """Version 0 is committed."""
+        self.order(configure(self.plan))
+        self.put_all((FOUND_ID,), purpose=FOUNDING)
+        self.order(self.found())
+        self.ready(0, -1)
+        self.order(orders.Commit(1, "all", 0, 0))
+        return self
+
+    def found(self) -> orders.Found:
+        return orders.Found(1, "all", make_receipt(self.plan, self.run, FOUND_ID, -1, b""))
+
+    def ready(self, version: int, cohort: int) -> Step:
+        made = StateReady("all", version, cohort, blocks(version), STATE, None)
+        return self.give(WORKER, made)
+
+    def hold(self, cohort: Cohort) -> orders.Hold:
+        members = tuple(
+            MemberBlocks(
+                m.id, tuple(block_digest(m.id.client, "all", m.id.sequence, b) for b in OWN)
+            )
+            for m in cohort.members
+        )
+        return orders.Hold(1, cohort, members)
+
+    def holding(self, cohort: Cohort) -> Step:
+        self.put_all(tuple(m.id for m in cohort.members))
+        self.order(self.hold(cohort))
+        report = requests.Telemetry(self.name, "all", cohort.version, ())
+        return self.give(WORKER, SumsReady(cohort, SUMS, report))
+
+    def version(self, number: int, keep: int) -> None:
+        """A whole version by rote, committed."""
+        cohort = make_cohort(number=number - 1, version=number)
+        self.holding(cohort)
+        for block in OWN if self.plan.section.cipher.name == "bfv" else ():
+            self.put(opened_header(self.plan, self.run, "all", cohort.number, block))
+        wanted = tuple(block_digest(HOLDER, "all", cohort.number, b) for b in OWN)
+        self.order(orders.Prepare(1, cohort, wanted))
+        self.ready(number, cohort.number)
+        self.order(orders.Commit(1, "all", number, keep))
+
+
+def blocks(version: int) -> tuple[bytes, ...]:
+    return tuple(model_blocks("all", version, 4)[b] for b in OWN)
+
+
+def works(step: Step) -> list[Any]:
+    return [e.task for e in step.effects if isinstance(e, Work)]
+
+
+def calls(step: Step) -> list[Any]:
+    assert all(e.to == COORDINATOR for e in step.effects if isinstance(e, Call))
+    return [e.message for e in step.effects if isinstance(e, Call)]
+
+
+def shelved(shard: Shard) -> dict[str, Any]:
+    """All that a shard knows."""
+    return dict(vars(shard.shelves))
+
+
+def refused(desk: Desk, sender: str, event: Any, error: type[SecurepsError], text: str) -> None:
+    """It raises, and a shard that is made from the journal answers the same as this one."""
+    before, busy = shelved(desk.restarted().shard), set(desk.shard._busy)
+    with pytest.raises(error, match=text) as caught:
+        desk.give(sender, event)
+    assert type(caught.value) is error
+    assert (shelved(desk.shard), desk.shard._busy) == (before, busy)

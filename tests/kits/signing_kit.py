@@ -1,0 +1,45 @@
+"""What requests that are sent by hand are bound to: a challenge of the server, a cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from secureps.errors import NotFresh
+from secureps.messages.submission import cohort_digest
+from secureps.roles.coordinator.state import CoordinatorState
+from secureps.wire.grpc import framing
+from secureps.wire.grpc.authentication import Signer
+from secureps.wire.transport import COORDINATOR
+
+WAIT = 20.0
+
+
+def about(federation: CoordinatorState, group: str) -> bytes:
+    """What a holder's answers for the cohort of a group that is asked for are bound to."""
+    cohort, pinned = federation.groups[group].cohort, federation.pinned
+    return b"" if cohort is None or pinned is None else cohort_digest(pinned.run.id, cohort)
+
+
+def signer(address: str, to: str, party: str, sign: Callable[[bytes], bytes]) -> Signer:
+    """A party's, for the server `to` at HOST:PORT, which has given it a challenge."""
+    made = Signer(party, to, sign)
+    made.challenged(challenge(address, to))
+    return made
+
+
+def challenge(address: str, to: str) -> NotFresh:
+    """What a server refuses a request with that has none; anybody gets one."""
+    method = framing.COORDINATOR_TELL if to == COORDINATOR else framing.SHARD_TELL
+    with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        call: Any = channel.unary_unary(method)
+        unsigned = Signer("anybody", to, lambda signed: b"").metadata(method, b"", b"")
+        try:
+            call(b"", metadata=unsigned, timeout=WAIT)
+        except grpc.RpcError as error:
+            refused = framing.error_of(error, to)
+            assert isinstance(refused, NotFresh), refused
+            return refused
+    raise AssertionError("a request without a challenge was taken")

@@ -1,0 +1,59 @@
+"""Small federations without rounds: members of several speeds, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.policy.plan import Plan
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.scenario.delays import generator
+from tests.kits.federations import Walker, small_plan
+
+SSP = {"name": "ssp", "slack": 2}
+BUFFERED = {"name": "buffered", "buffer": 5, "max_staleness": 4}
+PRIORITY = {"name": "priority", "buffer": 5, "pool": 6, "max_staleness": 4, "ageing": 30.0}
+ASYNC = {"name": "async"}
+
+
+def stream_plan(cipher: str, rule: dict[str, Any], **changes: Any) -> Plan:
+    """The small plan under another rule."""
+    group = {
+        "clip": 3.0,
+        "range": 1.0,
+        "most_examples": 32,
+        "rule": rule,
+        "optimizer": {"name": "adam", "learning_rate": 0.1},
+    }
+    plan = small_plan(cipher)
+    cipher_section = plan.section.cipher.model_copy(update={"capacity": 40}).model_dump()
+    data = plan.section.model_dump() | {"group": [group], "cipher": cipher_section} | changes
+    return Plan(parse(PlanSection, data, "test"))
+
+
+def seconds(name: str, task: object) -> float:
+    """How long a client trains: some are three times as fast as others, and none is regular."""
+    aims = getattr(task, "aims", None)
+    if not aims:
+        return 0.0
+    aim = aims[0]
+    slow = 1 + int(name[-1]) % 3
+    draw = generator(5, name, 100 * aim.version + aim.step, "train").random()
+    return float(slow * (1.0 + draw))
+
+
+def stream(
+    plan: Plan,
+    folder: Path,
+    clients: int = 6,
+    conditions: Conditions | None = None,
+    cost: Callable[[str, object], float] = seconds,
+) -> Simulation:
+    """So many walkers, each at its own speed."""
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(clients))}
+    return Simulation(plan, Cast(trainers, UnsafeSeed(3), cost), folder, conditions)

@@ -1,0 +1,253 @@
+"""The canonical form of every record: exact round trips, strict reading, no collisions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+import math
+import pkgutil
+import types
+import typing
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secureps import messages
+from secureps.errors import Malformed
+from secureps.messages.charge import Charge
+from secureps.messages.encoding import (
+    DIGEST_BYTES,
+    canonical,
+    digest,
+    field_types,
+    from_plain,
+    payload_digest,
+    signed_part,
+    to_plain,
+)
+from secureps.messages.requests import Heartbeat, Register, Subscribe
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.submission import BlockHeader, Cohort, Member, Receipt, SubmissionId
+
+MODULES = [
+    importlib.import_module(f"secureps.messages.{module.name}")
+    for module in pkgutil.iter_modules(messages.__path__)
+]
+KINDS: dict[str, Any] = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": kind
+    for module in MODULES
+    for name, kind in vars(module).items()
+    if isinstance(kind, type)
+    and dataclasses.is_dataclass(kind)
+    and kind.__module__ == module.__name__
+}
+LEAVES: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(),
+    bool: st.booleans(),
+    str: st.text(max_size=8),
+    bytes: st.binary(max_size=8),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+}
+
+
+@functools.cache
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Any value of a field's type, or any record of a class."""
+    if kind in LEAVES:
+        return LEAVES[kind]
+    if dataclasses.is_dataclass(kind):
+        assert isinstance(kind, type)
+        return st.builds(kind, **{n: values(t) for n, t in field_types(kind).items()})
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and arguments[1:] == (...,):
+        return st.lists(values(arguments[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*(values(a) for a in arguments))
+    assert origin in (typing.Union, types.UnionType), kind
+    if memoryview in arguments:
+        return values(bytes)
+    return st.one_of(*(st.none() if a is type(None) else values(a) for a in arguments))
+
+
+def test_there_are_all_records() -> None:
+    assert len(KINDS) > 60
+    assert {"coordinator_records.Received", "orders.Hold", "requests.Join", "run.RunInfo"} <= set(
+        KINDS
+    )
+    names = [name.partition(".")[2] for name in KINDS]
+    assert len(set(names)) == len(names), "canonical forms begin with the class's bare name"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_record_is_frozen_and_comes_back_as_itself(name: str) -> None:
+    kind = KINDS[name]
+    assert kind.__dataclass_params__.frozen
+
+    @settings(max_examples=15, deadline=None)
+    @given(values(kind))
+    def check(record: Any) -> None:
+        plain = json.loads(json.dumps(to_plain(record)))
+        again = from_plain(kind, plain)
+        assert again == record
+        assert type(again) is kind
+        assert canonical(again) == canonical(record)
+        assert hash(again) == hash(record)
+
+    check()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_two_different_records_never_have_the_same_bytes(name: str) -> None:
+    kind = KINDS[name]
+
+    @settings(max_examples=15, deadline=None)
+    @given(values(kind), values(kind))
+    def check(one: Any, two: Any) -> None:
+        if one != two:
+            assert canonical(one) != canonical(two)
+
+    check()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_unknown_and_missing_fields_are_refused(name: str) -> None:
+    kind = KINDS[name]
+
+    @settings(max_examples=3, deadline=None)
+    @given(values(kind), st.data())
+    def check(record: Any, data: st.DataObject) -> None:
+        plain = to_plain(record)
+        with pytest.raises(Malformed, match="expected exactly the fields"):
+            from_plain(kind, {**plain, "more": 1})
+        needed = {f.name for f in dataclasses.fields(kind) if f.default is not None}
+        if needed:
+            del plain[data.draw(st.sampled_from(sorted(needed)))]
+            with pytest.raises(Malformed, match="expected exactly the fields"):
+                from_plain(kind, plain)
+        others: tuple[Any, ...] = ([], "x", None, 3)
+        for other in others:
+            with pytest.raises(Malformed, match="expected exactly the fields"):
+                from_plain(kind, other)
+
+    check()
+
+
+def test_what_is_none_by_default_leaves_no_trace_in_the_bytes() -> None:
+    """A record without it has the digest it had before there was such a field."""
+    cohort = Cohort("all", 7, 3, 1, ())
+    assert to_plain(cohort) == {
+        "group": "all",
+        "number": 7,
+        "version": 3,
+        "epoch": 1,
+        "members": [],
+    }
+    assert from_plain(Cohort, to_plain(cohort)) == cohort
+    scaled = dataclasses.replace(cohort, scale=1.0)
+    assert from_plain(Cohort, to_plain(scaled)) == scaled
+    assert canonical(scaled) != canonical(cohort)
+    with pytest.raises(Malformed, match="expected exactly the fields"):
+        from_plain(Cohort, {**to_plain(cohort), "scale": None})
+
+
+def test_the_class_is_part_of_the_bytes() -> None:
+    assert canonical(Heartbeat("a")) == b'Heartbeat:{"party":"a"}'
+    id = SubmissionId("a", "b", 1)
+    bodies = {canonical(Member(id, 1, 0)), canonical(id)}
+    assert len(bodies) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain", "text"),
+    [
+        (SubmissionId, {"client": "a", "group": "b", "sequence": "1"}, "sequence: expected int"),
+        (SubmissionId, {"client": "a", "group": "b", "sequence": 1.0}, "expected int, got float"),
+        (SubmissionId, {"client": "a", "group": "b", "sequence": True}, "expected int, got bool"),
+        (SubmissionId, {"client": 1, "group": "b", "sequence": 1}, "client: expected str"),
+        (Schema, {"tensors": {}}, "tensors: expected a list"),
+        (Schema, {"tensors": ["x"]}, r"tensors\[0\]: expected exactly"),
+        (Register, to_plain(Register("a", "", 1.0, 0)) | {"weight": "1"}, "expected float"),
+        (Register, to_plain(Register("a", "", 1.0, 0)) | {"weight": True}, "expected float"),
+    ],
+)
+def test_values_of_another_type(kind: type[Any], plain: Any, text: str) -> None:
+    with pytest.raises(Malformed, match=text):
+        from_plain(kind, plain)
+
+
+@pytest.mark.parametrize("wrong", ["xyz", "abc", 3, None])
+def test_bytes_are_hexadecimal_text(wrong: Any) -> None:
+    record = BlockHeader(b"r", "a", "update", "g", 0, 0, 1, b"d", b"s")
+    plain = to_plain(record) | {"digest": wrong}
+    with pytest.raises(Malformed, match=r"BlockHeader\.digest: expected hexadecimal text"):
+        from_plain(BlockHeader, plain)
+
+
+def test_an_integer_will_do_for_a_float() -> None:
+    plain = to_plain(Register("a", "", 1.0, 0)) | {"weight": 2}
+    assert canonical(from_plain(Register, plain)) == canonical(Register("a", "", 2.0, 0))
+
+
+def test_what_has_no_place_in_a_record() -> None:
+    for value in ({1}, object(), 1j, {"a": 1}):
+        with pytest.raises(Malformed, match="has no place in a record"):
+            to_plain(value)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical(Charge("a", "g", 0, math.nan, 0.1, 1))
+
+
+def test_tuples_of_fixed_length() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Pair:
+        both: tuple[int, str]
+
+    field_types.cache_clear()
+    Pair.__annotations__["both"] = tuple[int, str]
+    assert from_plain(Pair, {"both": [1, "a"]}) == Pair((1, "a"))
+    for wrong in ([1], [1, "a", 2], "ab"):
+        with pytest.raises(Malformed, match="expected"):
+            from_plain(Pair, {"both": wrong})
+
+
+def test_signed_part_leaves_out_the_signature_alone() -> None:
+    record = BlockHeader(b"r", "a", "update", "g", 0, 0, 1, b"d", b"s")
+    assert signed_part(record) == canonical(dataclasses.replace(record, signature=b""))
+    assert signed_part(dataclasses.replace(record, signature=b"other")) == signed_part(record)
+    for name in ("run", "author", "purpose", "group", "sequence", "block", "length", "digest"):
+        value = getattr(record, name)
+        more = type(value)(1)  # one more: 1, '1' or a zero byte
+        changed = dataclasses.replace(record, **{name: value + more})
+        assert signed_part(changed) != signed_part(record)
+
+
+def test_a_receipts_signature_covers_whether_its_seed_was_unsafe() -> None:
+    id = SubmissionId("a", "g", 0)
+    safe = Receipt(b"r", id, "update", 0, b"b", (b"d",), b"t", (), (), 1, None, None, False)
+    unsafe = dataclasses.replace(safe, unsafe=True)
+    assert signed_part(safe) != signed_part(unsafe)
+    plain = to_plain(unsafe) | {"unsafe": 1}
+    with pytest.raises(Malformed, match=r"Receipt\.unsafe: expected bool, got int"):
+        from_plain(Receipt, plain)
+
+
+@given(st.lists(st.binary(max_size=4), max_size=4), st.lists(st.binary(max_size=4), max_size=4))
+def test_digests_see_where_parts_begin(one: list[bytes], two: list[bytes]) -> None:
+    assert (digest("d", *one) == digest("d", *two)) == (one == two)
+    assert digest("d", *one) != digest("e", *one)
+    assert len(digest("d", *one)) == DIGEST_BYTES
+
+
+def test_a_payloads_digest() -> None:
+    assert payload_digest(b"abc") == payload_digest(memoryview(b"abc"))
+    known = "bddd813c634239723171ef3fee98579b94964e3bb1cb3e427262c8c068d52319"
+    assert payload_digest(b"abc").hex() == known
+
+
+def test_schemas_differ_by_order() -> None:
+    a, b = TensorSpec("a", (2,), "float32"), TensorSpec("b", (2,), "float32")
+    assert Schema((a, b)).digest != Schema((b, a)).digest
+    assert Subscribe("a", ()) != Subscribe("b", ())

@@ -1,0 +1,100 @@
+"""What no noise covers is refused when the plan is loaded, with the reason and what to take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.errors import PlanRefused
+from secureps.policy.plan import Plan
+
+RECORD = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "records": 10,
+    "sample_rate": 0.1,
+    "delta": 1e-5,
+    "budget": 8.0,
+}
+CLIENT = {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-5, "budget": 8.0}
+FEDBUFF = {"name": "buffered", "buffer": 8}
+ROUNDS = {"name": "sync", "quorum": 5}
+ROWS = {"rows": 100, "block": 50}
+MOVING = {"quantile": 0.5}
+WEIGHED = {"name": "pack.module:Rule", "most_weight": 4, "most": 8}
+LARGEST = {"name": "priority", "buffer": 5, "power": 0.0, "score": "magnitude"}
+
+
+def plan(rule: dict[str, Any], privacy: dict[str, Any] | None = None, **group: Any) -> Plan:
+    whole = privacy is not None and privacy.get("unit") == "client"
+    sections = [{"rule": rule, "weighting": "uniform" if whole else "examples"} | group]
+    body = {"name": "demo", "versions": 3, "group": sections}
+    body["cipher"] = {"name": "rlwe", "capacity": 40}
+    if privacy is not None:
+        body |= {"privacy": privacy, "training": {"local_steps": 5}}
+    return Plan(parse(PlanSection, body, "demo.toml"))
+
+
+def client(placement: str) -> dict[str, Any]:
+    return CLIENT | {"placement": placement}
+
+
+@pytest.mark.parametrize("placement", ["distributed", "aggregator"])
+@pytest.mark.parametrize(
+    ("rule", "do"), [(FEDBUFF, "set power = 0"), (WEIGHED, "set most_weight = 1")]
+)
+def test_noise_of_a_sum_is_for_members_that_all_weigh_1(
+    placement: str, rule: dict[str, Any], do: str
+) -> None:
+    with pytest.raises(PlanRefused, match=f"rule: {placement} noise .* weigh 1.*{do}"):
+        plan(rule, client(placement))
+    plan(FEDBUFF | {"power": 0.0}, client(placement))
+    plan(FEDBUFF | {"max_staleness": 0}, client(placement))
+    plan(FEDBUFF, client("local"))
+
+
+def test_a_declared_magnitude_is_covered_by_no_noise() -> None:
+    with pytest.raises(PlanRefused, match=r"rule\.score: .* take \"freshness\""):
+        plan(LARGEST, client("local"))
+    plan(LARGEST)
+    plan(LARGEST | {"score": "freshness"}, client("local"))
+
+
+@pytest.mark.parametrize("rule", [FEDBUFF | {"power": 0.0}, {"name": "ssp", "slack": 1}])
+def test_a_clip_that_moves_is_one_for_a_round(rule: dict[str, Any]) -> None:
+    with pytest.raises(PlanRefused, match=r'adaptive: .* take rule "sync" without sparse'):
+        plan(rule, client("distributed"), adaptive=MOVING)
+    plan(ROUNDS, client("distributed"), adaptive=MOVING)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "whose"), [(RECORD, "a record"), (client("local"), "a client")]
+)
+def test_row_blocks_tell_what_no_noise_hides(privacy: dict[str, Any], whose: str) -> None:
+    reason = f"sparse: which row-blocks are sent tells which rows {whose} touches"
+    with pytest.raises(PlanRefused, match=reason):
+        plan(ROUNDS, privacy, sparse=ROWS)
+    plan(ROUNDS, privacy)
+    plan(ROUNDS, sparse=ROWS)
+
+
+@pytest.mark.parametrize("evaluator", [None, "eve"])
+def test_nobody_judges_a_model_of_which_everybody_has_some_rows(evaluator: str | None) -> None:
+    evaluation = {"every": 1, "metrics": {"loss": 1.0}, "evaluator": evaluator}
+    group = {"rule": ROUNDS, "sparse": ROWS, "name": "table"}
+    body = {"name": "demo", "versions": 3, "group": [group], "evaluation": evaluation}
+    with pytest.raises(PlanRefused, match=r"of group table .* nor has every client all of them"):
+        Plan(parse(PlanSection, body, "demo.toml"))
+
+
+@pytest.mark.parametrize("versions", [2, 4])
+def test_nobody_judges_groups_that_are_never_at_one_version(versions: int) -> None:
+    evaluation = {"every": 1, "metrics": {"loss": 1.0}}
+    body = {"name": "demo", "versions": 3, "group": [{"rule": ROUNDS}], "evaluation": evaluation}
+    assert Plan(parse(PlanSection, body, "demo.toml")).evaluated == (1, 2, 3)
+    body["group"] = [{"rule": ROUNDS, "versions": versions}]
+    with pytest.raises(PlanRefused, match=f"group all makes {versions} of 3"):
+        Plan(parse(PlanSection, body, "demo.toml"))

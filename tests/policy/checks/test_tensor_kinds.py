@@ -1,0 +1,74 @@
+"""What a plan may average of a model, and how little of it trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secureps.errors import PlanRefused
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.policy.checks.tensor_kinds import Kind, refuse_statistics, remarks
+from tests.kits.federations import small_plan
+
+SCHEMA = Schema(
+    (
+        TensorSpec("fc.weight", (40, 3), "float32"),
+        TensorSpec("norm.count", (), "int64"),
+        TensorSpec("norm.running_mean", (3,), "float32"),
+        TensorSpec("norm.running_var", (3,), "float32"),
+    )
+)
+KINDS: dict[str, Kind] = {
+    "fc.weight": "trained",
+    "norm.count": "constant",
+    "norm.running_mean": "statistics",
+    "norm.running_var": "statistics",
+}
+PRIVATE = {
+    "unit": "client",
+    "placement": "local",
+    "noise_multiplier": 1.0,
+    "delta": 1e-5,
+    "budget": 100.0,
+}
+GROUP = {"clip": 3.0, "weighting": "uniform", "rule": {"quorum": 6, "deadline": 10.0}}
+
+
+def test_statistics_get_no_noise() -> None:
+    private: dict[str, Any] = {"privacy": PRIVATE, "group": [GROUP], "versions": 1}
+    refuse_statistics(small_plan(), SCHEMA, KINDS)
+    refuse_statistics(small_plan(**private), SCHEMA, {})
+    with pytest.raises(PlanRefused) as refused:
+        refuse_statistics(small_plan(**private), SCHEMA, KINDS)
+    told = str(refused.value)
+    assert "tensor 'norm.running_mean' and 1 more" in told
+    advice = 'local = ["*running_mean", "*running_var"]'
+    assert advice in told
+    assert "GroupNorm" in told
+    kept = small_plan(**private, local=["*running_mean", "*running_var"])
+    refuse_statistics(kept, SCHEMA, KINDS)
+
+
+def test_statistics_on_a_grid_for_weights_are_remarked_on() -> None:
+    (told,) = remarks(small_plan(local=[]), SCHEMA, KINDS)
+    assert told == (
+        "running statistics (norm.running_mean and 1 more) change by 1 in a version at most, the "
+        "range: bring inputs to about -1 to 1, or give the statistics a [[group]] of their own "
+        "(docs/tuning.md)"
+    )
+    apart = {"name": "statistics", "pattern": "*running_*", "bits": 24, "range": 1e5}
+    rule = {"rule": {"quorum": 6, "deadline": 10.0}}
+    assert remarks(small_plan(local=[], group=[apart | rule, rule]), SCHEMA, KINDS) == ()
+
+
+def test_a_model_of_which_little_trains_together_is_told_so() -> None:
+    (told,) = remarks(small_plan(local=["fc.*"]), SCHEMA, KINDS)
+    assert told == (
+        "only 6 of the model's 127 values train together; 120 stay with each client (local); "
+        "1 travel although nothing trains them: list them as local, 'norm.count' for one"
+    )
+    frozen: dict[str, Kind] = {**KINDS, "fc.weight": "constant"}
+    (told,) = remarks(small_plan(local=[]), SCHEMA, frozen)
+    assert "121 travel although nothing trains them" in told
+    assert "'fc.weight' for one" in told

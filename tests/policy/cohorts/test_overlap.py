@@ -1,0 +1,173 @@
+"""What a member of a sum hides among: bounds of weights, and pairs of sums."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secureps.crypto.cipher import WEIGHTS
+from secureps.errors import Refused
+from secureps.messages.submission import Cohort, Member, SubmissionId
+from secureps.policy.cohorts.halving import halves, leaves
+from secureps.policy.cohorts.overlap import both_open, check_weights
+
+RUN = b"r" * 32
+LEAST = 3
+CLIENTS = tuple(f"c{number:02}" for number in range(13))
+
+
+def cohort(
+    clients: frozenset[str] | tuple[str, ...] = CLIENTS,
+    weights: dict[str, int] | None = None,
+    bases: dict[str, int] | None = None,
+    version: int = 5,
+    updates: dict[str, bytes] | None = None,
+) -> Cohort:
+    """Of these clients, with weight 1 and base version 4 where nothing else is said."""
+    members = tuple(
+        Member(
+            SubmissionId(c, "all", 1),
+            (weights or {}).get(c, 1),
+            (bases or {}).get(c, 4),
+            update=(updates or {}).get(c, b"first"),
+        )
+        for c in sorted(clients)
+    )
+    return Cohort("all", 0, version, 1, members)
+
+
+def hides(weights: list[int], least: int) -> bool:
+    try:
+        check_weights(weights, least)
+    except Refused:
+        return False
+    return True
+
+
+WEIGHINGS = st.lists(st.sampled_from(WEIGHTS), min_size=1, max_size=24)
+
+
+@given(weights=WEIGHINGS, least=st.integers(1, 6))
+def test_the_three_bounds_are_those_of_their_definition(weights: list[int], least: int) -> None:
+    lighter = [sum(1 for w in weights if w < g) for g in (2, 4)]
+    effective = sum(weights) ** 2 / sum(w * w for w in weights)
+    others = sorted(w * w for w in weights)[:-1]
+    wanted = (
+        all(count == 0 or count >= least for count in lighter)
+        and effective >= least
+        and sum(others) >= max(weights) ** 2
+    )
+    assert hides(weights, least) == wanted
+
+
+@given(weights=WEIGHINGS, least=st.integers(1, 6))
+def test_each_bound_is_what_it_is_for(weights: list[int], least: int) -> None:
+    """A lighter member has `least` like it; no member is more than the others; nobody is few."""
+    if not hides(weights, least):
+        return
+    assert len(weights) >= least
+    assert all(sum(w <= weight for w in weights) >= least for weight in weights)
+    assert sum(weights) >= 2 * max(weights)
+
+
+@given(one=WEIGHINGS, other=WEIGHINGS, least=st.integers(1, 5))
+def test_what_holds_of_disjoint_sets_holds_of_their_union(
+    one: list[int], other: list[int], least: int
+) -> None:
+    if hides(one, least) and hides(other, least):
+        assert hides(one + other, least)
+
+
+@pytest.mark.parametrize("weight", [0, 3, 5, 8, -1])
+def test_other_weights_are_refused(weight: int) -> None:
+    with pytest.raises(Refused, match=r"weights \(1, 2, 4\) only"):
+        check_weights([1, 1, 1, weight], 1)
+
+
+# --- pairs ------------------------------------------------------------------------
+
+
+def related(one: Cohort, other: Cohort, least: int = LEAST) -> bool:
+    answer = both_open(RUN, one, other, least)
+    assert both_open(RUN, other, one, least) == answer, "in either order"
+    return answer
+
+
+def halved(clients: tuple[str, ...] = CLIENTS) -> tuple[frozenset[str], frozenset[str]]:
+    low, high = halves(RUN, "all", 5, frozenset(clients), LEAST)
+    return low, high
+
+
+def test_the_same_or_a_half_or_nothing_in_common() -> None:
+    whole, (low, high) = cohort(), halved()
+    assert related(whole, whole)
+    assert related(whole, cohort(low))
+    assert related(whole, cohort(high))
+    assert related(cohort(low), cohort(high))
+    for quarter in halves(RUN, "all", 5, low, LEAST):
+        assert related(whole, cohort(quarter))
+        assert related(cohort(low), cohort(quarter))
+        assert not related(cohort(low), cohort(quarter | {min(high)}))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_one_client_less_is_told_apart(client: str) -> None:
+    whole = cohort()
+    assert not related(whole, cohort(tuple(c for c in CLIENTS if c != client)))
+    for half in halved():
+        assert related(whole, cohort(half - {client})) == (client not in half)
+
+
+def test_a_half_of_a_client_that_stands_there_with_another_weight_or_base() -> None:
+    whole, (low, _) = cohort(), halved()
+    one = min(low)
+    assert not related(whole, cohort(low, weights={one: 2}))
+    assert not related(whole, cohort(low, bases={one: 3}))
+    assert not related(whole, cohort(weights={one: 2}))
+    assert not related(whole, cohort(bases={one: 3}))
+
+
+def test_updates_of_other_base_versions_are_other_updates() -> None:
+    assert related(cohort(), cohort(CLIENTS[:5], bases=dict.fromkeys(CLIENTS, 3)))
+    assert related(cohort(CLIENTS[:6]), cohort(CLIENTS[6:]))
+
+
+@given(anew=st.frozensets(st.sampled_from(CLIENTS)))
+def test_all_that_stand_in_both_have_the_same_update_or_all_have_another(
+    anew: frozenset[str],
+) -> None:
+    """Else the difference would be what a few have changed, whom nobody else hides."""
+    changed, (low, _) = dict.fromkeys(anew, b"second"), halved()
+    assert related(cohort(), cohort(updates=changed)) == (len(anew) in (0, len(CLIENTS)))
+    assert related(cohort(), cohort(low, updates=changed)) == (not anew & low or low <= anew)
+    assert not related(cohort(), cohort(CLIENTS[:5], updates=changed)), (
+        "what is new may be nearly old"
+    )
+
+
+def test_a_half_for_another_version_is_another_tree() -> None:
+    low, _ = halved()
+    assert not related(cohort(), cohort(low, version=6))
+    assert related(cohort(), cohort(version=6)), "nothing is left when they are subtracted"
+
+
+def test_whoever_asks_for_more_sees_the_top_of_the_same_tree() -> None:
+    whole, (low, high) = cohort(), halved()
+    quarters = halves(RUN, "all", 5, low, LEAST)
+    assert all(related(whole, cohort(part), LEAST) for part in quarters)
+    assert all(related(whole, cohort(part), 6) for part in (low, high))
+    assert not any(related(whole, cohort(part), 4) for part in quarters)
+    assert not any(related(whole, cohort(part), 7) for part in (low, high))
+
+
+@settings(max_examples=200)
+@given(heavy=st.frozensets(st.sampled_from(CLIENTS)))
+def test_weights_hide_in_every_leaf_or_no_half_may_follow(heavy: frozenset[str]) -> None:
+    """Else a half that is large and even would leave an uneven one behind."""
+    weights = dict.fromkeys(heavy, 2)
+    low, _ = halved()
+    parts = leaves(RUN, "all", 5, frozenset(CLIENTS), LEAST)
+    assert frozenset().union(*parts) == frozenset(CLIENTS)
+    good = all(hides([weights.get(c, 1) for c in part], LEAST) for part in parts)
+    assert related(cohort(weights=weights), cohort(low, weights=weights)) == good

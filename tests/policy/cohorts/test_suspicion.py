@@ -1,0 +1,291 @@
+"""Who is suspected and tried: every offender is found in a bounded number of burnt cohorts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from math import ceil, log2
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secureps.policy.cohorts.halving import Clients, halves, within
+from secureps.policy.cohorts.suspicion import MOST_TRIED, Choice, Suspicion, choose, closing
+
+RUN = b"r" * 32
+MOST = 100
+
+
+def named(*numbers: int) -> Clients:
+    return frozenset(f"c{number:02}" for number in numbers)
+
+
+def crowd(count: int) -> Clients:
+    return named(*range(count))
+
+
+def cutting(version: int) -> Callable[[Clients, int], tuple[Clients, ...]]:
+    return partial(halves, RUN, "all", version)
+
+
+@dataclasses.dataclass
+class Played:
+    """A run without anything but clients that spoil cohorts."""
+
+    minimum: int
+    clients: Clients
+    state: Suspicion = dataclasses.field(default_factory=Suspicion)
+    isolated: Clients = frozenset()
+    included: Clients = frozenset()
+    burnt: int = 0
+    versions: int = 0
+    over: bool = False
+
+    def version(self, spoils: Callable[[Clients], Clients]) -> None:
+        """Makes one version, or that it cannot be; holders watch what is asked of them."""
+        asked: list[Clients] = []
+        while not self.over:
+            self.sound()
+            able = self.clients - self.isolated
+            choice = Choice(able, "free")
+            if self.state.chooses:
+                cut = cutting(self.versions)
+                choice = choose(self.state, cut, able, able, self.minimum, MOST)
+            self.over = choice.over or len(choice.clients) < self.minimum
+            if self.over:
+                return
+            for before in asked:
+                known = partial(within, RUN, "all", self.versions, before, choice.clients)
+                assert not before & choice.clients or known(self.minimum)
+            asked.append(choice.clients)
+            self.state = self.state.opened_for(choice.clients)
+            if not spoils(choice.clients):
+                self.state = self.state.opens(choice.clients)
+                self.included |= choice.clients
+                self.isolate()
+                break
+            self.burnt += 1
+            self.state = self.state.burns(dict.fromkeys(choice.clients, 1), spoilt=True)
+            self.isolate()
+        self.versions += 1
+
+    def sound(self) -> None:
+        """Nobody is cleared and suspected; and nobody is cleared for good."""
+        suspects = frozenset[str]().union(*self.state.pools)
+        assert self.state.cleared.isdisjoint(suspects)
+        assert suspects or not self.state.cleared
+
+    def isolate(self) -> None:
+        for client in sorted(self.state.alone):
+            self.isolated |= {client}
+            self.state = self.state.without(client)
+
+    def on(self, spoils: Callable[[Clients], Clients]) -> Played:
+        """Until everybody is in a version or out."""
+        for _ in range(8 * len(self.clients)):
+            if self.included | self.isolated == self.clients and not self.state.chooses:
+                break
+            self.version(spoils)
+        return self
+
+
+@settings(max_examples=150, deadline=None)
+@given(minimum=st.integers(2, 6), more=st.integers(0, 40), data=st.data())
+def test_one_offender_is_found_and_everybody_else_goes_on(
+    minimum: int, more: int, data: st.DataObject
+) -> None:
+    clients = crowd(2 * minimum + more)
+    offender = frozenset({data.draw(st.sampled_from(sorted(clients)))})
+    played = Played(minimum, clients).on(offender.intersection)
+    assert not played.over
+    assert played.isolated == offender
+    assert played.included == clients - offender
+    assert played.burnt <= 2 * (1 + ceil(log2(len(clients))))
+    before = played.burnt
+    played.version(offender.intersection)
+    assert played.burnt == before
+
+
+@settings(max_examples=60, deadline=None)
+@given(minimum=st.integers(2, 5), count=st.integers(2, 3), more=st.integers(0, 20), data=st.data())
+def test_several_offenders_are_found_where_clients_are_many(
+    minimum: int, count: int, more: int, data: st.DataObject
+) -> None:
+    """Eight halves for two, twelve for three: some set of the tree is always without one."""
+    clients = crowd(4 * minimum * count + more)
+    drawn = st.sets(st.sampled_from(sorted(clients)), min_size=count, max_size=count)
+    offenders = frozenset(data.draw(drawn))
+    played = Played(minimum, clients).on(offenders.intersection)
+    assert not played.over
+    assert played.isolated == offenders
+    assert played.included == clients - offenders
+    assert played.burnt <= 2 * count * (1 + ceil(log2(len(clients))))
+
+
+@settings(max_examples=100, deadline=None)
+@given(minimum=st.integers(2, 5), more=st.integers(0, 20), data=st.data())
+def test_nobody_honest_is_left_out_while_offenders_are_steady(
+    minimum: int, more: int, data: st.DataObject
+) -> None:
+    """However many there are: the run may come to its end, and blames nobody else."""
+    clients = crowd(minimum + more)
+    offenders = frozenset(data.draw(st.sets(st.sampled_from(sorted(clients)))))
+    played = Played(minimum, clients).on(offenders.intersection)
+    assert played.isolated <= offenders
+    assert played.over or played.isolated == offenders
+
+
+@settings(max_examples=100, deadline=None)
+@given(minimum=st.integers(2, 5), more=st.integers(0, 25), data=st.data())
+def test_offenders_that_behave_at_times_cannot_burn_one_version_for_ever(
+    minimum: int, more: int, data: st.DataObject
+) -> None:
+    """A version is made, or the run ends, within twice as many cohorts as there are leaves."""
+    clients = crowd(minimum + more)
+    offenders = frozenset(data.draw(st.sets(st.sampled_from(sorted(clients)), max_size=3)))
+    moods = st.booleans()
+    played = Played(minimum, clients)
+    for _ in range(10):
+        before = played.burnt
+        played.version(lambda c: c & offenders if data.draw(moods) else frozenset())
+        assert played.burnt - before <= max(MOST_TRIED, 2 * len(clients) // minimum)
+    assert played.over or played.versions == 10
+
+
+def test_who_is_cleared_and_turns_bad_is_found_all_the_same() -> None:
+    played = Played(4, crowd(16))
+    for _ in range(3):
+        played.version(named(3).intersection)
+    played.on(named(3, 9).intersection)
+    assert played.isolated == named(3, 9)
+    assert played.included >= crowd(16) - played.isolated
+
+
+# --- one choice -------------------------------------------------------------------
+
+
+def chosen(state: Suspicion, able: Clients, live: Clients, minimum: int = 4) -> Choice:
+    return choose(state, cutting(3), able, live, minimum, MOST)
+
+
+def burns(*clients: Clients, spoilt: bool = True) -> Suspicion:
+    state = Suspicion()
+    for each in clients:
+        state = state.opened_for(each).burns(dict.fromkeys(each, 1), spoilt)
+    return state
+
+
+def test_what_could_not_be_cut_is_tried_as_it_was_three_times_in_all() -> None:
+    few = crowd(7)
+    assert chosen(burns(few), few, few).clients == few
+    assert chosen(burns(few, few), few, few).clients == few
+    last = chosen(burns(few, few, few), few, few)
+    assert last == Choice(frozenset(), "no other set of clients may make this version", over=True)
+
+
+def test_clients_that_were_not_in_it_come_first() -> None:
+    others = named(*range(7, 11))
+    found = chosen(burns(crowd(7)), crowd(11), crowd(11))
+    assert (found.clients, found.reason) == (
+        others,
+        "4 members that stood in no burnt cohort are invited",
+    )
+    assert chosen(burns(crowd(7)), crowd(11), crowd(10)).clients == crowd(7), "three are too few"
+
+
+def test_the_largest_set_without_a_known_offender_or_flaw_is_next() -> None:
+    whole = crowd(16)
+    first, second = cutting(3)(whole, 4)
+    state = burns(whole, first)
+    assert state.pools == {first}
+    assert chosen(state, whole, whole).clients == second, "before the halves of the first"
+    for half, other in ((first, second), (second, first)):
+        flawed = burns(whole, spoilt=False).doubt(min(half))
+        assert chosen(flawed, whole, whole).clients == other
+        assert chosen(burns(whole), whole - {min(half)}, whole).clients == other, "left out"
+
+
+def test_a_set_is_waited_for_while_somebody_in_it_is_away() -> None:
+    whole = crowd(8)
+    halves_ = cutting(3)(whole, 4)
+    away = frozenset(min(half) for half in halves_)
+    found = chosen(burns(whole), whole, whole - away)
+    assert (found.clients, found.over) == (frozenset(), False)
+    assert found.reason == f"waits for {min(away)}, without whom no set may be tried"
+    here = chosen(burns(whole), whole, whole - {min(halves_[0])})
+    assert here.clients == halves_[1]
+    assert here.reason == "exactly 4 members of a burnt cohort are invited"
+
+
+def test_a_set_that_is_given_up_again_and_again_is_no_longer_tried() -> None:
+    whole = crowd(8)
+    state, tried = burns(whole), []
+    while not (found := chosen(state, whole, whole)).over:
+        tried.append(found.clients)
+        state = state.opened_for(found.clients).given_up()
+    assert sorted(map(sorted, tried)) == sorted(map(sorted, MOST_TRIED * cutting(3)(whole, 4)))
+
+
+def test_a_round_after_a_burnt_cohort_closes_for_exactly_those_it_is_for() -> None:
+    half = cutting(3)(crowd(16), 4)[0]
+    state = burns(crowd(16)).opened_for(half)
+    assert state.exact
+    assert closing(state, half - {min(half)}, 4, deadline=True, last=True) is None
+    assert closing(state, half, 4, deadline=False, last=False) == half
+
+
+def test_a_round_of_a_version_of_its_own_closes_without_those_who_are_late() -> None:
+    state = burns(crowd(16)).opens(crowd(16) - named(1, 2, 3))
+    assert state.cleared == crowd(16) - named(1, 2, 3)
+    found = chosen(state, crowd(16), crowd(16)).clients
+    assert len(found & named(1, 2, 3)) == 1
+    state = state.opened_for(found)
+    assert not state.exact
+    ten, six = [frozenset(sorted(found, reverse=True)[:k]) for k in (10, 6)]
+    assert closing(state, ten, 4, deadline=False, last=False) is None
+    assert closing(state, ten, 4, deadline=True, last=False) == ten
+    assert closing(state, six | found & named(1, 2, 3), 4, deadline=True, last=False) == six, (
+        "if it burnt, nothing could follow it"
+    )
+    assert closing(state, named(1, 2, 3, 4), 4, deadline=True, last=False) is None
+    assert closing(state, named(1, 2, 3, 4), 4, deadline=True, last=True) == named(1, 2, 3, 4)
+    assert closing(state, crowd(16) | found, 4, deadline=True, last=True) == found, "no others"
+
+
+def test_what_was_cleared_of_an_old_suspicion_counts_for_no_new_one() -> None:
+    """Whoever spoilt nothing while nobody was suspected may be the next to do so."""
+    six = crowd(6)
+    behaved = Suspicion().opens(six).opens(six)
+    spoilt = behaved.burns(dict.fromkeys(crowd(7), 1), spoilt=True)
+    assert spoilt.pools == {crowd(7)}, "not the newcomer alone"
+    among = dataclasses.replace(spoilt, burnt=()).opens(named(0, 1, 2))
+    turned = among.burns(dict.fromkeys(named(0, 1, 2), 1), spoilt=True)
+    assert turned.pools == {named(3, 4, 5, 6), named(0, 1, 2)}
+    assert turned.cleared == frozenset()
+
+
+def test_a_set_whose_clients_have_sent_something_else_since_follows_no_burnt_cohort() -> None:
+    """The largest that is allowed does: its members can send the same once more."""
+    whole = crowd(16)
+    state = Suspicion().burns(dict.fromkeys(whole, 1), spoilt=True)
+    cut = cutting(0)
+    first, second = sorted(cut(whole, 2), key=sorted)
+    free = choose(state, cut, whole, whole, 2, MOST)
+    assert free.clients == first
+    bound = choose(state, cut, whole, whole, 2, MOST, lambda _, part: not part & first)
+    assert bound.clients == second
+    none = choose(state, cut, whole, whole, 2, MOST, lambda *_: False)
+    assert none.over
+
+
+def test_too_few_for_a_test_go_on_without_the_suspects() -> None:
+    state = burns(crowd(9)).opens(crowd(6))
+    found = chosen(state, crowd(7), crowd(7))
+    assert found.clients == crowd(6)
+    assert found.reason == "too few for a test: without c06"
+    with_all = chosen(state, crowd(7), named(0, 1, 2, 6))
+    assert with_all.clients == named(0, 1, 2, 6)
+    assert chosen(state, crowd(7), named(0, 1, 6)).reason == "waits for members: 3 of 4 are live"
+    nobody = chosen(state, crowd(9), crowd(6) | named(12)).clients
+    assert nobody == crowd(6), "no suspect is here"

@@ -1,0 +1,227 @@
+"""What `secureps check` says of a plan is what the plan's own code does."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.codec.grid import Grid
+from secureps.crypto.suite import cipher
+from secureps.errors import PlanRefused
+from secureps.messages.charge import Charge
+from secureps.policy.plan import Plan, load_plan
+from secureps.privacy.accountant import epsilon
+from tests.kits.committee_plans import committee_plan
+from tests.kits.explained import explain
+from tests.kits.roles_kit import SCHEMA, make_plan, private_plan
+
+DIGITS = load_plan(Path(__file__).parent.parent.parent.parent / "policies" / "digits.toml")
+VALUES = 9610
+
+
+@pytest.mark.parametrize("name", ["plain", "bfv", "rlwe"])
+def test_bytes_are_those_of_the_sealed_blocks(name: str) -> None:
+    plan = make_plan(name)
+    layout = plan.layout(SCHEMA).group("all")
+    (group,) = explain(plan, {"all": layout.size}).groups
+    adder = cipher(plan.cipher_parameters).adder()
+    sealed = sum(adder.block_bytes(layout.slots(b)) for b in range(layout.blocks))
+    assert (group.bytes_up, group.blocks) == (sealed, layout.blocks)
+    assert group.ratio == sealed / (4 * layout.size)
+    assert group.bytes_down == 4 * layout.size
+    assert group.step == Grid(16, 1.0).step
+    assert group.cohort == (2, 4)
+
+
+def test_fifty_small_holders_send_no_more_than_their_blocks_need() -> None:
+    """Blocks of 4,096, 4,096 and 1,421 slots: 2, 2 and 1 elements of the small ring."""
+    plan = load_plan(Path(__file__).parent.parent.parent.parent / "policies" / "digits_50.toml")
+    (group,) = explain(plan, {"all": VALUES}).groups
+    assert group.bytes_up == 5 * 13_568 == 67_840
+
+
+def test_epsilon_is_the_ledgers() -> None:
+    price = explain(DIGITS, {"all": VALUES}).price
+    assert price is not None
+    charges = [Charge("me", "all", version, 3.66, 0.5, 8) for version in range(15)]
+    assert price.epsilon_run == epsilon(charges, 1e-5) <= price.budget == 8.0
+    assert price.epsilon_version == epsilon(charges[:1], 1e-5)
+    assert price.versions == 15
+    assert price.unit.startswith("one record added or removed (")
+
+
+def test_a_budget_that_ends_the_run_early_is_told() -> None:
+    privacy = DIGITS.section.privacy
+    assert privacy is not None
+    less = privacy.model_copy(update={"budget": 5.0})
+    plan = type(DIGITS)(DIGITS.section.model_copy(update={"privacy": less}))
+    price = explain(plan, {"all": VALUES}).price
+    assert price is not None
+    charges = [Charge("me", "all", version, 3.66, 0.5, 8) for version in range(15)]
+    assert 0 < price.versions < 15
+    told = f"the budget ends the run after {price.versions} of 15 versions"
+    assert [told in remark for remark in explain(plan, {"all": VALUES}).remarks].count(True) == 1
+    assert not any(
+        "the budget ends" in remark for remark in explain(DIGITS, {"all": VALUES}).remarks
+    )
+    assert epsilon(charges[: price.versions], 1e-5) <= 5.0
+    assert epsilon(charges[: price.versions + 1], 1e-5) > 5.0
+
+
+def test_the_noise_is_that_of_dp_sgd_on_the_mean() -> None:
+    price = explain(DIGITS, {"all": VALUES}).price
+    assert price is not None
+    step = 4.0 * 3.66 * 0.3 / (0.5 * 200)
+    expected = step * math.sqrt(8) / math.sqrt(5) / (16.0 / math.sqrt(VALUES))
+    assert price.noise["all"] == pytest.approx(expected, rel=1e-12)
+    assert price.deviation["all"] == pytest.approx(step * math.sqrt(8 / 5), rel=1e-12)
+
+
+def test_groups_compose() -> None:
+    rule = {"quorum": 3, "minimum": 2, "most": 4}
+    groups = [{"name": n, "pattern": p, "rule": rule} for n, p in (("b", "bias"), ("w", "*"))]
+    one = explain(private_plan(), {"all": 60}).price
+    two = explain(private_plan(group=groups), {"b": 5, "w": 55}).price
+    assert one is not None
+    assert two is not None
+    assert two.epsilon_version > one.epsilon_version
+
+
+def test_who_sees_what_depends_on_the_cipher() -> None:
+    sealed, plain = (explain(make_plan(name), {"all": 60}) for name in ("bfv", "plain"))
+    assert [s.role for s in sealed.sights] == ["client", "coordinator", "shard", "key holder"]
+    assert "a single update" in sealed.sights[2].never
+    assert "every client's update" in plain.sights[2].sees
+    assert any("at least 1" in who for who in sealed.collusion)
+    assert plain.collusion == ("any shard alone: it reads every update",)
+    assert any("no encryption" in remark for remark in plain.remarks)
+    assert not any("no encryption" in remark for remark in sealed.remarks)
+
+
+def test_a_committee_is_explained_where_there_is_one() -> None:
+    made = explain(make_plan("rlwe"), {"all": 60})
+    assert made.committee is not None
+    assert (made.committee.holders, made.committee.threshold, made.committee.withstood) == (4, 3, 1)
+    assert not any("no encryption" in remark for remark in made.remarks)
+    assert explain(make_plan("bfv"), {"all": 60}).committee is None
+    weak = committee_plan(3, 2)
+    told = [
+        any(
+            "none that is malicious together with one" in r for r in explain(p, {"all": 60}).remarks
+        )
+        for p in (weak, make_plan("rlwe"), make_plan("bfv"))
+    ]
+    assert told == [True, False, False]
+
+
+def test_remarks_tell_what_costs_more_than_it_need() -> None:
+    small = explain(make_plan("bfv"), {"all": 60})
+    assert any("raise block_size" in remark for remark in small.remarks)
+    assert any("no privacy" in remark for remark in small.remarks)
+    large = explain(make_plan("plain", block_size=1 << 18), {"all": 1 << 20})
+    assert not any("block_size" in remark for remark in large.remarks)
+    few = explain(make_plan("plain", block_size=1 << 18), {"all": 60})
+    assert any("fewer blocks than shards" in remark for remark in few.remarks)
+
+
+def client_plan(placement: str, minimum: int = 5, **privacy: Any) -> Plan:
+    rule = {"quorum": 6, "minimum": minimum, "most": 6}
+    unit = {"unit": "client", "placement": placement, "noise_multiplier": 1.0}
+    return make_plan(
+        "bfv",
+        group=[{"rule": rule, "weighting": "uniform"}],
+        privacy=unit | {"delta": 1e-5, "budget": 8.0} | privacy,
+    )
+
+
+def test_momentum_adds_to_the_noise_of_records_alone() -> None:
+    def told(plan: Plan) -> bool:
+        training = plan.section.training | {"momentum": 0.9}
+        plan = Plan(plan.section.model_copy(update={"training": training}))
+        return any("momentum adds to the noise" in r for r in explain(plan, {"all": 60}).remarks)
+
+    assert told(private_plan())
+    assert not told(client_plan("local")), "its noise comes after training"
+
+
+@pytest.mark.parametrize(
+    ("plan", "against", "opened"),
+    [
+        (private_plan(), "whoever colludes", "protects each record"),
+        (client_plan("local"), "whoever colludes", "own noise protects it"),
+        (
+            client_plan("distributed", honest=4),
+            "(4 of them)",
+            "1/3 of the noise's variance",
+        ),
+        (client_plan("aggregator"), "everybody but the shards", "the whole update, without noise"),
+    ],
+    ids=["record", "local", "distributed", "aggregator"],
+)
+def test_against_whom_noise_protects(plan: Plan, against: str, opened: str) -> None:
+    made = explain(plan, {"all": 60})
+    assert made.price is not None
+    assert against in made.price.against
+    assert opened in made.opened
+
+
+def test_nothing_private_is_opened_whole() -> None:
+    assert explain(make_plan("bfv"), {"all": 60}).opened.startswith("the whole update: nothing")
+
+
+def test_shards_know_the_noise_that_they_add() -> None:
+    told = [
+        any("which knows its noise" in who for who in explain(plan, {"all": 60}).collusion)
+        for plan in (client_plan("aggregator"), client_plan("local"))
+    ]
+    assert told == [True, False]
+
+
+def test_a_cohort_that_a_holder_would_not_open_is_remarked() -> None:
+    told = [
+        any("a key holder takes part for 5 or more" in r for r in explain(p, {"all": 60}).remarks)
+        for p in (client_plan("local", minimum=4), client_plan("local"), make_plan("plain"))
+    ]
+    assert told == [True, False, False]
+
+
+def test_a_small_model_cannot_fill_a_ciphertext() -> None:
+    small = explain(make_plan("bfv", block_size=1024), {"all": 650})
+    assert any("650 values do not fill a ciphertext" in remark for remark in small.remarks)
+    assert not any("raise block_size" in remark for remark in small.remarks)
+    assert small.groups[0].bytes_value == 65536 / 650
+
+
+def test_fewer_bits_are_advised_where_ciphertexts_are_full_alone() -> None:
+    """One that is partly empty is as large with fewer bits."""
+    plan = committee_plan(bits=15, most=32)
+    told = [
+        any("would take 2.69 bytes" in remark for remark in explain(plan, {"all": n}).remarks)
+        for n in (1000, 1 << 20)
+    ]
+    assert told == [False, True]
+
+
+def test_a_budget_for_no_version_is_unsound() -> None:
+    with pytest.raises(PlanRefused, match=r"budget: 0\.01 allows no version: the first"):
+        explain(client_plan("local", budget=0.01), {"all": 60})
+
+
+def test_a_large_delta_is_remarked() -> None:
+    told = [
+        any("delta 0.01 is large" in r for r in explain(p, {"all": 60}).remarks)
+        for p in (client_plan("local", delta=0.01), client_plan("local"))
+    ]
+    assert told == [True, False]
+
+
+def test_one_client_is_no_plural() -> None:
+    plan = make_plan("plain", evaluation={"every": 1, "metrics": {"loss": 1.0}}, group=ALONE)
+    (told,) = [r for r in explain(plan, {"all": 60}).remarks if r.startswith("evaluation")]
+    assert "a mean over at least 1 client," in told
+
+
+ALONE = [{"rule": {"quorum": 1, "minimum": 1}}]

@@ -1,0 +1,73 @@
+"""What a shard is said to need follows from the plan; that it is so, `test_memory` looks at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from secureps.model.layout import GroupLayout
+from secureps.policy.explain.memory import STEP_BYTES, MemoryUse, Service, footprint
+from secureps.policy.plan import Plan
+from tests.kits import explained
+from tests.kits.roles_kit import make_plan
+
+RULE = {"quorum": 3, "minimum": 2, "most": 4}
+SERVICE = replace(explained.SERVICE, shards=("shard-0",), clients=3)
+
+
+def need(plan: Plan, values: int, service: Service = SERVICE) -> MemoryUse:
+    group = GroupLayout("all", (), values, plan.section.block_size - 1)
+    return footprint(plan, (group,), service)
+
+
+def test_every_part_is_counted() -> None:
+    made = need(make_plan("plain", group=[{"rule": RULE}]), 60)
+    # four blocks of 15 values and a weight, two bytes each; four members at most
+    assert made == MemoryUse(
+        clients=3,
+        memory=1000 + 3 * 4 * 60 + STEP_BYTES * 16 + 12 * 2 * 32 + 3 * 128,
+        program=1000,
+        state=3 * 4 * 60,
+        work=STEP_BYTES * 16,
+        uploads=12 * 32 + 12 * 32,
+        connections=3 * 128,
+        disk=4 * 4 * 32,
+    )
+
+
+@pytest.mark.parametrize(("name", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2), ("yogi", 2)])
+def test_the_optimizer_is_counted(name: str, slots: int) -> None:
+    plan = make_plan("plain", group=[{"rule": RULE, "optimizer": {"name": name}}])
+    assert need(plan, 1000).state == 3 * 4 * 1000 * (1 + slots)
+
+
+def test_ciphertexts_are_summed_in_memory() -> None:
+    assert need(make_plan("bfv"), 60).work == 3 * 65536
+
+
+def test_ciphertexts_of_the_committee_are_summed_in_memory() -> None:
+    """An element of 2,048 words: 53 bits each as it comes, 64 in a sum."""
+    made = need(make_plan("rlwe", group=[{"rule": RULE}]), 60)
+    assert made.work == 2 * 2048 * 8 + 2048 * 53 // 8
+    assert made.disk == 4 * 4 * 2048 * 53 // 8
+    assert made.uploads == 12 * 13_568 + 12 * 13_568
+
+
+def test_the_busiest_of_several_shards_counts() -> None:
+    plan = make_plan("plain")
+    one, two = need(plan, 60), need(plan, 60, replace(SERVICE, shards=("shard-0", "shard-1")))
+    assert one.state / 2 <= two.state < one.state
+    assert one.disk / 2 <= two.disk < one.disk
+
+
+def test_uploads_are_bounded_by_threads_and_by_the_budget() -> None:
+    plan = make_plan("bfv", block_size=1 << 18)
+    sealed, values = 8 << 18, 10 << 18
+    few = need(plan, values, replace(SERVICE, clients=1))
+    assert few.uploads == 8 * (sealed + (1 << 20))
+    many, more = (need(plan, values, replace(SERVICE, clients=n)) for n in (50, 500))
+    assert many.uploads == more.uploads == 12 * (sealed + (1 << 20))
+    tight = need(plan, values, replace(SERVICE, clients=50, in_flight=3 << 20))
+    assert tight.uploads == (3 << 20) + (12 << 20)
+    assert (many.connections, more.connections) == (50 * 1300, 500 * 1300)

@@ -1,0 +1,139 @@
+"""What `secureps check` says of rules is what the plan's numbers are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.policy.explain.rule_text import RuleText, rule_words
+from secureps.policy.explain.visibility import sights
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.check import check, tables
+from tests.policy.checks.test_privacy import CLIENT, RECORD
+
+POLICIES = Path(__file__).parent.parent.parent.parent / "policies"
+
+
+def words(rule: dict[str, Any], cipher: str = "rlwe", **changes: Any) -> RuleText:
+    group = {"rule": rule} | changes.pop("group", {})
+    body = {"name": "demo", "versions": 12, "group": [group]} | changes
+    body["cipher"] = {"name": cipher, "capacity": 40}
+    (found,) = rule_words(Plan(parse(PlanSection, body, "test")))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rule", "said", "behind"),
+    [
+        (
+            {"name": "sync", "quorum": 6, "start": 8, "most": 9},
+            "rounds of up to 9 members, once 8 are live; one closes when all have sent, or after "
+            "60 s with 6",
+            "none: all train from the newest",
+        ),
+        (
+            {"name": "ssp", "slack": 3},
+            "nobody runs more than 3 updates ahead of the slowest live member",
+            "up to 7 versions",
+        ),
+        (
+            {"name": "buffered", "buffer": 8, "deadline": 9, "max_staleness": 2},
+            "a version of the first 8 updates, whoever sends them; after 9 s 5 suffice",
+            "up to 2 versions",
+        ),
+        (
+            {"name": "priority", "buffer": 8, "ageing": 7},
+            "the best 8 of 16 waiting updates by freshness; 7 s of waiting",
+            "up to 10 versions",
+        ),
+        (
+            {"name": "my.rules:Mine", "most": 9, "max_staleness": 4},
+            "my.rules:Mine decides, code that the coordinator alone imports, about cohorts of 5 "
+            "to 9",
+            "up to 4 versions",
+        ),
+    ],
+)
+def test_a_rule_in_words(rule: dict[str, Any], said: str, behind: str) -> None:
+    found = words(rule)
+    assert said in found.rule
+    assert found.behind == behind
+    assert found.charged == "nothing: nothing is private"
+
+
+def test_every_update_is_a_version_in_the_clear() -> None:
+    assert words({"name": "async"}, "plain").rule == "every update is a version"
+
+
+def test_weights_and_what_they_take_of_the_capacity() -> None:
+    fedbuff = {"name": "buffered", "buffer": 10}
+    assert words(fedbuff | {"power": 0}).weights == "all 1; 10 of the capacity of 40"
+    faded = words(fedbuff).weights
+    assert faded == "1 to 4, less for what is stale; 40 of the capacity of 40"
+    small = words(fedbuff | {"buffer": 5}).weights
+    assert small.startswith(
+        "1 to 4, less for what is stale; 20 of the capacity of 40; cohorts of 5"
+    )
+    assert "must weigh alike" in small
+    private = CLIENT | {"placement": "aggregator"}
+    noisy = words(fedbuff | {"power": 0}, privacy=private, group={"weighting": "uniform"})
+    assert "10 and 1 of the shards' noise of the capacity of 40" in noisy.weights
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"name": "sync", "quorum": 6}, "its steps for each of up to 12 updates, summed or not"),
+        ({"name": "ssp", "slack": 3}, "up to 15 updates, 3 of them ahead of the others, summed"),
+        ({"name": "my.rules:Mine"}, "its steps for every update that the rule asks of it, until"),
+    ],
+)
+def test_what_a_client_is_charged(rule: dict[str, Any], said: str) -> None:
+    found = words(rule, privacy=RECORD, training={"local_steps": 1})
+    assert said in found.charged
+    if "my" not in rule["name"]:
+        assert found.charged.endswith("that only some of all clients are summed makes none cheaper")
+
+
+def test_what_is_seen_of_a_client() -> None:
+    assert words({"name": "sync", "quorum": 6}).seen == "how long it takes for each update"
+    largest = {"name": "priority", "buffer": 8, "score": "magnitude"}
+    assert words(largest).seen == (
+        "how large each update is, in 16 classes of half an octave; how long it takes for each "
+        "update"
+    )
+    rows = words({"name": "sync", "quorum": 6}, group={"sparse": {"rows": 100, "block": 30}})
+    assert rows.seen == (
+        "which of 4 row-blocks of 30 rows it touches, and the shards see it too; how long it takes "
+        "for each update"
+    )
+
+
+def test_who_sees_the_access_pattern() -> None:
+    sparse, dense = (load_plan(POLICIES / f"{name}.toml") for name in ("ctr", "digits"))
+    seeing = {s.role for s in sights(sparse) if "who touches which row-blocks" in s.sees}
+    assert seeing == {"coordinator", "shard", "key holder, each of 4"}
+    assert not any("row-blocks" in sight.sees for sight in sights(dense))
+
+
+def test_many_row_blocks_fit_a_page() -> None:
+    explanation = check(POLICIES.parent / "simulations" / "ctr.toml")
+    assert [rule.group for rule in explanation.rules] == ["embedding", "tower"]
+    assert len(explanation.groups) > 4
+    costs = next(
+        table
+        for table in tables(explanation)
+        if str(getattr(table, "title", "")) == "what it costs"
+    )
+    last = explanation.groups[-2].name
+    assert [column.header for column in getattr(costs, "columns", ())] == [
+        "group",
+        f"embedding.0 to {last}, each",
+        "tower",
+    ]
+    about_blocks = [remark for remark in explanation.remarks if "embedding." in remark]
+    assert all("embedding.0" in remark for remark in about_blocks)

@@ -1,0 +1,77 @@
+"""Who sees what and who must collude follows the cipher and the committee, by brute force."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from secureps.policy.explain.visibility import Sight, collusion, sights, withstood
+from secureps.policy.plan import Plan
+from tests.kits.committee_plans import committee_plan
+from tests.kits.roles_kit import make_plan
+
+
+def role(plan: Plan, name: str) -> Sight:
+    (found,) = (sight for sight in sights(plan) if sight.role.startswith(name))
+    return found
+
+
+def learns(t: int, n: int, corrupt: int) -> bool:
+    """Whether a malicious aggregator with so many corrupt holders can open one update.
+
+    It has t of them; or it shows cohort A to some honest holders and cohort B, which differs in
+    one client, to others, and each honest one answers for one of the two. All ways are tried.
+    """
+    if corrupt >= t:
+        return True
+    honest = range(n - corrupt)
+    return any(
+        shown.count("A") + corrupt >= t and shown.count("B") + corrupt >= t
+        for shown in itertools.product("AB", repeat=len(honest))
+    )
+
+
+@pytest.mark.parametrize(
+    ("t", "n"), [(t, n) for n in range(1, 9) for t in range(n // 2 + 1, n + 1)]
+)
+def test_the_bound_is_exact(t: int, n: int) -> None:
+    most = withstood(t, n)
+    assert most >= 0
+    assert not learns(t, n, most)
+    assert learns(t, n, most + 1)
+
+
+def test_a_key_holder_of_a_committee_sees_no_update_in_any_form() -> None:
+    one, all_ = role(make_plan("bfv"), "key holder"), role(committee_plan(), "key holder")
+    assert "every opened sum" in one.sees
+    assert "sum" not in all_.sees
+    for hidden in ("ciphertexts", "updates", "sums", "models"):
+        assert hidden in all_.never
+    assert "seeds" in all_.sees
+    assert all_.role == "key holder, each of 4"
+    assert "sums of one-time keys" in role(committee_plan(), "coordinator").sees
+    assert "one-time" not in role(make_plan("bfv"), "coordinator").sees
+
+
+@pytest.mark.parametrize(
+    ("holders", "threshold", "said"),
+    [
+        (4, 3, ("any 3 of the 4 key holders", "together with any 2 key holders")),
+        (3, 2, ("any 2 of the 3 key holders", "together with any one key holder")),
+        (5, 4, ("any 4 of the 5 key holders", "together with any 3 key holders")),
+        (3, 3, ("together with all key holders, who are 3",)),
+        (1, 1, ("together with all key holders, who are 1",)),
+    ],
+)
+def test_who_must_collude(holders: int, threshold: int, said: tuple[str, ...]) -> None:
+    found = [who for who in collusion(committee_plan(holders, threshold)) if "key holder" in who]
+    about_holders = [who for who in found if "issued" not in who]
+    assert len(about_holders) == len(said)
+    assert all(words in who for words, who in zip(said, about_holders))
+    assert f"kept those of {threshold} key holders" in found[-1]
+
+
+def test_a_shard_alone_is_enough_under_bfv_and_not_with_a_committee() -> None:
+    assert any("malicious shard alone" in who for who in collusion(make_plan("bfv")))
+    assert not any("shard alone" in who for who in collusion(committee_plan()))

@@ -1,0 +1,492 @@
+"""A plan is refused with its reason, and its text is the same for everybody."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse, read_toml
+from secureps.crypto.cipher import Opening
+from secureps.errors import ConfigError, PlanRefused
+from secureps.messages.encoding import payload_digest
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.policy.plan import Plan, load_plan
+from secureps.policy.rules.sync import Sync
+
+SCHEMA = Schema((TensorSpec("bias", (5,), "float32"), TensorSpec("weight", (4, 5), "float32")))
+PRIVACY = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "records": 10,
+    "sample_rate": 0.1,
+    "delta": 1e-5,
+    "budget": 8.0,
+}
+CLIENT = {
+    "unit": "client",
+    "placement": "distributed",
+    "noise_multiplier": 1.0,
+    "delta": 1e-5,
+    "budget": 8.0,
+}
+TOML = """
+name = "demo"
+versions = 3
+shards = 2
+block_size = 64
+{top}
+
+[cipher]
+name = "{cipher}"
+
+[training]
+local_steps = 5
+rate = 0.5
+label = "x"
+flag = true
+
+[[group]]
+name = "embedding"
+pattern = "embedding.*"
+[group.rule]
+quorum = 5
+most = 20
+
+[[group]]
+name = "rest"
+[group.rule]
+quorum = 6
+deadline = 30
+[group.optimizer]
+name = "adam"
+learning_rate = 0.01
+schedule = {{ name = "cosine", total_steps = 3 }}
+"""
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    return {"name": "demo", "versions": 3, "group": [group()], **changes}
+
+
+def group(rule: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    return {"rule": {"quorum": 5} | (rule or {}), **changes}
+
+
+def plan(**changes: Any) -> Plan:
+    return Plan(parse(PlanSection, body(**changes), "demo.toml"))
+
+
+def noisy_evaluation(multiplier: float = 3.0, **evaluation: Any) -> dict[str, Any]:
+    """Changes to a plan: every client adds noise of its own, to metrics too."""
+    return {
+        "privacy": CLIENT | {"placement": "local", "noise_multiplier": multiplier},
+        "group": [group(weighting="uniform")],
+        "evaluation": {"every": 1, "metrics": {"accuracy": 1.0, "loss": 10.0}} | evaluation,
+    }
+
+
+def write(folder: Path, top: str = "", cipher: str = "bfv") -> Path:
+    path = folder / "demo.toml"
+    path.write_text(TOML.format(top=top, cipher=cipher))
+    return path
+
+
+# --- what a plan says -------------------------------------------------------------
+
+
+def test_a_plan_file(tmp_path: Path) -> None:
+    made = load_plan(write(tmp_path))
+    assert made.groups == ("embedding", "rest")
+    assert made.rule("embedding") == Sync(5, 5, 5, 20, 60.0, 2)
+    assert made.rule("rest") == Sync(6, 5, 6, 32, 30.0, 2)
+    assert made.section.training == {"local_steps": 5, "rate": 0.5, "label": "x", "flag": True}
+    assert made.group("rest").optimizer.schedule.name == "cosine"
+    assert made.initial_digest == ""
+    with pytest.raises(KeyError):
+        made.group("none")
+
+
+def test_defaults_follow_one_another() -> None:
+    rule = plan(cipher={"capacity": 9}).bounds("all")
+    assert (rule.minimum, rule.most) == (5, 9)
+    started = plan(group=[group({"start": 7})]).rule("all")
+    assert isinstance(started, Sync)
+    assert started.start == 7
+
+
+def test_the_grid_is_the_clip_unless_a_range_is_given() -> None:
+    groups = [
+        group(name="a", pattern="bias", clip=2.0, bits=8),
+        group(name="b", clip=2.0, range=0.5, bits=12),
+    ]
+    made = plan(group=groups)
+    assert (made.grid("a", 5).range, made.grid("a", 5).bits) == (2.0, 8)
+    assert (made.grid("b", 55).range, made.grid("b", 55).bits) == (0.5, 12)
+    assert made.cipher_parameters.levels == made.grid("b", 55).levels
+
+
+def test_holders_are_those_that_the_cipher_needs() -> None:
+    assert plan(cipher={"name": "plain", "holders": 3}).holders == 0
+    assert plan(cipher={"name": "bfv"}).holders == 1
+    made = plan(cipher={"name": "rlwe"})
+    assert (made.holders, made.threshold, made.opening) == (4, 3, Opening.COMMITTEE)
+    for holders, threshold in ((1, 1), (2, 2), (3, 2), (5, 3), (7, 4)):
+        made = plan(cipher={"name": "rlwe", "holders": holders})
+        assert (made.holders, made.threshold) == (holders, threshold)
+
+
+def test_a_committee_is_that_of_the_roster() -> None:
+    made = plan(cipher={"name": "rlwe", "holders": 4, "threshold": 4})
+    committee = made.committee(["d", "b", "a", "c"])
+    assert (committee.holders, committee.threshold) == (("a", "b", "c", "d"), 4)
+    with pytest.raises(PlanRefused, match="the plan has 4 key holders, and the roster 3: issue"):
+        made.committee(["a", "b", "c"])
+
+
+def test_the_layout_follows_the_plan() -> None:
+    layout = plan(block_size=16, local=["bias"]).layout(SCHEMA)
+    assert [t.name for t in layout.local] == ["bias"]
+    assert layout.group("all").blocks == 2
+    with pytest.raises(PlanRefused, match="'weight' matches no group's pattern"):
+        plan(group=[group(pattern="bias")]).layout(SCHEMA)
+
+
+def test_the_optimizer_is_the_sections() -> None:
+    made = plan(group=[group(optimizer={"name": "yogi", "tau": 0.5})]).optimizer("all")
+    state = made.init(np.zeros(2, dtype=np.float32))
+    assert state.slots["second"].tolist() == [0.25, 0.25]
+
+
+# --- refusals ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"group": [group(), group()]}, "two groups have the same name"),
+        (
+            {"group": [group({"minimum": 6})]},
+            "the quorum 5 is below the minimum cohort 6; such a cohort would never be opened",
+        ),
+        ({"group": [group({"quorum": 2})]}, "the quorum 2 is below the minimum cohort 5"),
+        (
+            {"group": [group({"start": 4, "minimum": 3})]},
+            "a round would open with 4 members and could never reach its quorum of 5",
+        ),
+        (
+            {"group": [group({"most": 33})]},
+            "a cohort of 33 exceeds the cipher's capacity of 32; raise cipher.capacity to 33",
+        ),
+        (
+            {"group": [group({"most": 5, "start": 6})]},
+            "at most 5 members are invited, but a round waits for 6",
+        ),
+        ({"cipher": {"capacity": 4}}, "at most 4 members are invited, but a round waits for 5"),
+        ({"cipher": {"name": "rot13"}}, "there is no cipher 'rot13'; known are bfv, plain"),
+        ({"cipher": {"name": "rwle"}}, r"no cipher 'rwle'; did you mean rlwe\? known are bfv, pl"),
+        ({"group": [group(optimizer={"name": "lion"})]}, "unknown optimizer 'lion': known are sgd"),
+        ({"group": [group(optimizer={"name": "adm"})]}, r"'adm': did you mean adam\? known are"),
+        (
+            {"group": [group(optimizer={"schedule": {"name": "linear"}})]},
+            "unknown schedule 'linear': known are constant",
+        ),
+        ({"group": [group(optimizer={"betas": [0.9, 1.5]})]}, "the optimizer's betas is 1.5"),
+        (
+            {"group": [group(bits=24)], "cipher": {"name": "bfv", "capacity": 4096}},
+            "bits|plain modulus|does not",
+        ),
+        ({"cipher": {"name": "rlwe", "holders": 4, "threshold": 2}}, "take at least 3"),
+        ({"cipher": {"name": "rlwe", "holders": 2, "threshold": 1}}, "take at least 2"),
+        (
+            {"cipher": {"name": "rlwe", "holders": 3, "threshold": 4}},
+            "a threshold of 4 among 3 holders: take one from 1 to 3",
+        ),
+        (
+            {"cipher": {"name": "rlwe", "holders": 13, "threshold": 7}},
+            "need 1716 seeds a key, and at most 1000 are allowed: take fewer holders",
+        ),
+        (
+            {"cipher": {"name": "rlwe"}, "group": [group({"most": 33})]},
+            "a cohort of 33 exceeds the cipher's capacity of 32; raise cipher.capacity to 33",
+        ),
+        (
+            {"cipher": {"name": "rlwe"}, "group": [group({"minimum": 1})]},
+            "rule.minimum = 1: the sum of a cohort of one is that",
+        ),
+        (
+            {"cipher": {"name": "rlwe"}, "group": [group({"minimum": 6})]},
+            "the quorum 5 is below the minimum cohort 6",
+        ),
+        ({"cipher": {"name": "bfv", "threshold": 1}}, "bfv has no committee; remove it, or take"),
+        ({"cipher": {"name": "plain", "threshold": 1}}, "plain has no committee; remove it"),
+        (
+            {"cipher": {"name": "bfv", "holders": 2}},
+            "bfv has one holder of the whole secret key; 2",
+        ),
+        (
+            {"privacy": CLIENT, "group": [group(weighting="examples")]},
+            'weighting = "examples" makes a client\'s influence depend on its number',
+        ),
+        (
+            {"group": [group({"minimum": 1})]},
+            "rule.minimum = 1: the sum of a cohort of one is that client's update",
+        ),
+        (
+            noisy_evaluation(best={"metric": "loss", "goal": "min"}),
+            r"the noise would choose the version: on loss, which is within \+-10, it has a "
+            "standard deviation of 19 in the smallest cohort; remove best and stop",
+        ),
+        ({"privacy": PRIVACY}, "training.local_steps: a private plan states how many steps"),
+        ({"privacy": PRIVACY, "training": {"local_steps": 0}}, "training.local_steps"),
+        ({"privacy": PRIVACY, "training": {"local_steps": True}}, "training.local_steps"),
+        ({"privacy": PRIVACY, "training": {"local_steps": 2.0}}, "training.local_steps"),
+    ],
+)
+def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PlanRefused, match=reason):
+        plan(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"more": 1}, "demo.toml: more: unknown key; known are name, versions, shards"),
+        ({"cipher": {"key": 1}}, "cipher.key: unknown key"),
+        (
+            {"group": [group({"patience": 1})]},
+            r"group 1\.rule\.patience: unknown key; known are name, quorum",
+        ),
+        ({"group": [group(optimizer={"schedule": {"x": 1}})]}, r"schedule\.x: unknown key"),
+        ({"group": []}, "group: must be a list or table of 1 or more"),
+        ({"group": [{}]}, r"group 1\.rule: is missing"),
+        ({"versions": 0}, "versions: must be 1 or more, and is 0"),
+        ({"name": "Bad Name"}, "name: must be 1 to 63 of a-z"),
+        ({"group": [group({"deadline": 0})]}, "deadline: must be above 0, and is 0"),
+        (
+            {"group": [group({"deadline": float("nan")})]},
+            "deadline: must be a finite number, and is nan",
+        ),
+        ({"group": [group(bits=1)]}, "bits: must be 2 or more"),
+        (
+            {"privacy": PRIVACY | {"sample_rate": 1.5}},
+            "sample_rate: must be ",
+        ),
+        ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.placement: is missing"),
+        (  # arrivals are no random sample: nothing is amplified by them
+            {"privacy": CLIENT | {"sample_rate": 0.1}},
+            r"privacy\.sample_rate: unknown key; known are unit, placement",
+        ),
+        (  # what a client alone leaves out, encrypted sums cannot
+            {"group": [group(support="topk")]},
+            r"group 1\.support: unknown key",
+        ),
+        ({"training": {"x": [1]}}, "training.x"),
+        ({"group": [group(), {"rule": {"quorom": 5}}]}, r"group 2\.rule\.quorom: unknown key; did"),
+        (
+            {"privacy": PRIVACY | {"noise_multiplyer": 1}},
+            r"privacy\.noise_multiplyer: unknown key; did you mean noise_m",
+        ),
+        (
+            {"privacy": PRIVACY | {"noise_multiplier": 0}},
+            r"toml: privacy\.noise_multiplier: must be above",
+        ),
+        ({"shards": 0}, "shards: must be 1 or more"),
+        ({"shrads": 2}, r"shrads: unknown key; did you mean shards\? known are name, versions"),
+        (
+            {"group": [{"rule": {"name": "bufered", "buffer": 5}}]},
+            "group 1.rule: no such rule, .bufered.; did you mean buffered. known are sync, ssp, "
+            'buffered, async, priority, or your own as "package.module:Class"',
+        ),
+        ({"group": [{"rule": "fedavg"}]}, "no such rule, .fedavg.; known are sync, ssp"),
+        ({"group": [{"rule": 7}]}, "no such rule, 7; known are sync"),
+        (
+            {"group": [group(weighting="example")]},
+            r"weighting: unknown value .example.; did you mean examples\? known are examples, unif",
+        ),
+    ],
+)
+def test_keys_that_are_wrong(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        plan(**changes)
+
+
+def test_every_wrong_key_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"versions: .*; more: unknown") as caught:
+        plan(versions=-1, more=2)
+    assert str(caught.value).startswith("demo.toml: ")
+
+
+def test_one_wrong_key_is_one_complaint() -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(group=[{"rule": {"quorum": 5, "quorom": 5}}])
+    told = (
+        "demo.toml: group 1.rule.quorom: unknown key; did you mean quorum? known are name, quorum"
+    )
+    assert str(caught.value).startswith(told)
+    assert str(caught.value).count("quorom") == 1
+
+
+def test_what_is_unsound_names_its_file_and_what_the_user_wrote(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    text = path.read_text() + "[evaluation]\nevery = 1\nmetrics = { loss = 1.0 }\n"
+    path.write_text(text.replace("[training]", "capacity = 4\n\n[training]"))
+    with pytest.raises(PlanRefused) as caught:
+        load_plan(path)
+    assert str(caught.value).startswith(f"{path}: group embedding: a cohort of 20 exceeds")
+    path.write_text(text + "rule = { quorum = 2, minimum = 3 }\n")
+    with pytest.raises(PlanRefused, match="evaluation: the quorum 2 is below"):
+        load_plan(path)
+
+
+def test_a_cohort_of_one_is_for_runs_without_encryption() -> None:
+    assert plan(cipher={"name": "plain"}, group=[group({"minimum": 1})]).rule("all").minimum == 1
+
+
+def test_noise_on_metrics_is_in_their_units_and_may_choose_only_while_small() -> None:
+    # sigma = z * clip / sqrt(members), clip = sqrt(2 metrics), the smallest cohort 5
+    noise = plan(**noisy_evaluation()).metric_noise
+    expected = 3.0 * math.sqrt(2 / 5)
+    assert noise == pytest.approx({"accuracy": expected, "loss": 10 * expected}, rel=0.01)
+    best = {"metric": "accuracy", "goal": "max"}
+    assert plan(**noisy_evaluation(0.39, best=best)).metric_noise["accuracy"] < 0.25
+    assert plan(**noisy_evaluation(evaluator="eve", best=best)).metric_noise == {}
+    assert plan(evaluation={"every": 1, "metrics": {"loss": 1.0}, "best": None}).metric_noise == {}
+
+
+def test_private_with_steps_is_sound() -> None:
+    assert plan(privacy=PRIVACY, training={"local_steps": 3}).section.privacy is not None
+
+
+# --- the canonical text -----------------------------------------------------------
+
+
+def test_the_text_is_the_plan() -> None:
+    made = plan(cipher={"capacity": 9}, training={"a": 1, "b": 1.0, "c": True, "d": "x"})
+    again = Plan.from_text(made.text)
+    assert again == made
+    assert again.text == made.text
+    assert [type(v) for v in again.section.training.values()] == [int, float, bool, str]
+
+
+@given(
+    st.integers(5, 20),
+    st.floats(1e-3, 1e6),
+    st.sampled_from(["sgd", "momentum", "adam", "yogi"]),
+    st.dictionaries(st.text(max_size=5), st.booleans() | st.integers() | st.text(max_size=5)),
+)
+def test_every_sound_plan_comes_back(
+    quorum: int, deadline: float, name: str, training: dict[str, Any]
+) -> None:
+    groups = [group({"quorum": quorum, "deadline": deadline}, optimizer={"name": name})]
+    made = plan(group=groups, training=training)
+    again = Plan.from_text(made.text)
+    assert (again, again.text) == (made, made.text)
+
+
+def test_who_takes_part_on_this_machine_does_not_change_the_run() -> None:
+    federation = {"script": "client.py", "clients": 5, "settings": {"a": 1}}
+    made = plan(federation=federation)
+    assert made.section.federation is not None
+    assert made.text == plan().text
+    assert Plan.from_text(made.text) == plan()
+
+
+def test_every_other_key_changes_the_run() -> None:
+    texts = {
+        plan(**changes).text
+        for changes in (
+            {},
+            {"name": "other"},
+            {"versions": 4},
+            {"shards": 3},
+            {"block_size": 32},
+            {"lease": 5.0},
+            {"local": ["bias"]},
+            {"training": {"a": 1}},
+            {"training": {"a": True}},
+            {"cipher": {"name": "plain"}},
+            {"group": [group({"deadline": 5})]},
+            {"group": [group(clip=2.0)]},
+            {"group": [group(weighting="uniform")]},
+        )
+    }
+    assert len(texts) == 13
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "{}",
+        "[]",
+        "3",
+        "null",
+        '{"plan":{}}',
+        '{"plan":3,"initial_digest":""}',
+        '{"plan":{},"initial_digest":""}',
+        '{"plan":{"name":"x","versions":1,"group":[],"more":2},"initial_digest":""}',
+        "[" * 100_000,
+    ],
+)
+def test_garbage_is_no_plan(text: str) -> None:
+    with pytest.raises((PlanRefused, ConfigError), match="the coordinator's plan"):
+        Plan.from_text(text)
+
+
+def test_an_unsound_text_is_refused_too() -> None:
+    text = plan().text.replace('"quorum":5', '"quorum":4')
+    with pytest.raises(PlanRefused, match="below the minimum cohort"):
+        Plan.from_text(text)
+
+
+# --- files ------------------------------------------------------------------------
+
+
+def test_the_initial_file_is_pinned_by_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "v0.safetensors").write_bytes(b"model")
+    path = write(tmp_path, 'initial = "v0.safetensors"')
+    made = load_plan(path)
+    assert made.initial_digest == payload_digest(b"model").hex()
+    assert made.section.initial == str((tmp_path / "v0.safetensors").resolve())
+    assert Plan.from_text(made.text) == made
+    (tmp_path / "v0.safetensors").write_bytes(b"other")
+    other = load_plan(path)
+    assert other.initial_digest == payload_digest(b"other").hex()
+    assert other.text != made.text
+
+
+def test_an_initial_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PlanRefused, match=r"demo\.toml: initial: no file .*v0\.safetensors"):
+        load_plan(write(tmp_path, 'initial = "v0.safetensors"'))
+
+
+def test_files_that_do_not_parse(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        read_toml(tmp_path / "none.toml")
+    for data in (b"a = ", b"\xff\xfe"):
+        (tmp_path / "bad.toml").write_bytes(data)
+        with pytest.raises(ConfigError, match=r"bad\.toml: no TOML file: "):
+            read_toml(tmp_path / "bad.toml")
+    with pytest.raises(ConfigError, match="Is a directory; name a file in it"):
+        read_toml(tmp_path)
+
+
+def test_the_cipher_has_room_for_the_heaviest_member_that_the_rules_allow() -> None:
+    """Its 10 sigma count weights squared, not members."""
+    even, faded = (
+        plan(
+            cipher={"name": "rlwe"},
+            group=[{"rule": {"name": "buffered", "buffer": 8, "power": power}}],
+        )
+        for power in (0.0, 0.5)
+    )
+    assert even.cipher_parameters.most_weight == 1
+    assert faded.cipher_parameters.most_weight == 4

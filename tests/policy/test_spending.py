@@ -1,0 +1,93 @@
+"""What a plan's versions will spend, and by which delta a client counts a budget of its own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.messages.charge import Release
+from secureps.messages.evaluation import EVALUATION
+from secureps.policy.plan import Plan
+from secureps.policy.spending import after, planned
+from secureps.privacy.accountant import client_epsilon
+from secureps.privacy.ledger import Ledger
+from secureps.roles.member.budget import Budget
+from secureps.roles.member.tasks import Aim
+from tests.kits.privacy_kit import private_plan
+from tests.kits.roles_kit import SCHEMA
+
+VALUES = 217
+
+
+def evaluating() -> Plan:
+    """Four versions under client-level privacy, of which the second and the last are evaluated."""
+    evaluation = {"every": 2, "metrics": {"loss": 4.0, "accuracy": 1.0}}
+    return private_plan("local", evaluation=evaluation)
+
+
+def test_evaluations_are_planned_for() -> None:
+    plan = evaluating()
+    update, metrics = plan.mechanism("all", VALUES), plan.mechanism(EVALUATION, 2)
+    assert update is not None
+    assert metrics is not None
+    updates = [update.release("c", "all", version) for version in range(4)]
+    judged = [metrics.release("c", EVALUATION, number) for number in range(2)]
+    both = client_epsilon([*updates, *judged], 1e-5)
+    assert planned(plan, {"all": VALUES}, 4) == both > client_epsilon(updates, 1e-5)
+    one = client_epsilon([*updates[:2], judged[0]], 1e-5)
+    assert planned(plan, {"all": VALUES}, 2) == one
+    assert planned(plan, {"all": VALUES}, 1) == client_epsilon(updates[:1], 1e-5)
+    assert planned(private_plan("local"), {"all": VALUES}, 4) == client_epsilon(updates, 1e-5)
+
+
+def test_what_is_on_record_costs_nothing_more() -> None:
+    plan = private_plan("local")
+    mechanism = plan.mechanism("all", VALUES)
+    assert mechanism is not None
+    facts = [mechanism.release("c", "all", version) for version in range(3)]
+    both = client_epsilon(facts[:2], 1e-5)
+    assert after(plan, Ledger(facts[:2]), "c", facts[:2]) == both
+    assert after(plan, Ledger(facts[:2]), "c", facts[1:]) == client_epsilon(facts, 1e-5) > both
+    assert after(plan, Ledger(facts[:2]), "another", ()) == 0.0
+
+
+def test_a_further_step_of_a_version_is_a_release_of_its_own() -> None:
+    plan = private_plan("local", local=[])
+    own, layout = Budget(plan, "c", None), plan.layout(SCHEMA)
+    aims = (Aim("all", 3, 7, (b"one",)), Aim("all", 3, 8, (b"one",), 1), Aim("all", 3, 8, (), 1))
+    assert [each.attempt for each in own.planned(layout, aims)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("placement", ["local", "aggregator"])
+def test_a_budget_of_ones_own_knows_nothing_of_the_aggregators_noise(placement: str) -> None:
+    """Whoever adds the noise can leave it out, of updates and of metrics."""
+    evaluation = {"every": 2, "metrics": {"loss": 4.0, "accuracy": 1.0}}
+    plan = private_plan(placement, evaluation=evaluation)
+    for budget in (None, 5.0):
+        own, told = Budget(plan, "c", budget), budget is not None and placement == "aggregator"
+        assert bool(own.objection()) is told
+        assert bool(own.evaluation_objection()) is told
+
+
+def test_a_budget_of_ones_own_is_counted_at_a_delta_of_ones_own() -> None:
+    """A plan with a large delta would make little of what a client spends."""
+    section = private_plan("local").section.model_dump()
+    section["privacy"] |= {"delta": 0.01}
+    plan = Plan(parse(PlanSection, section, "test"))
+    mechanism = plan.mechanism("all", VALUES)
+    assert mechanism is not None
+    first: list[Release] = [mechanism.release("c", "all", 0)]
+    lax, strict = (client_epsilon(first, delta) for delta in (0.01, 1e-5))
+    assert lax < strict
+    between = (lax + strict) / 2
+    assert Budget(plan, "c", None).excess(Ledger(), [*first]) == ""
+    assert f"the budget is {between:g}" in Budget(plan, "c", between).excess(Ledger(), [*first])
+    assert Budget(plan, "c", between).excess(Ledger(first), [*first]) == "", "it is spent"
+    assert Budget(plan, "c", math.nextafter(strict, 9e9)).excess(Ledger(), [*first]) == ""
+    small = parse(PlanSection, section | {"privacy": section["privacy"] | {"delta": 1e-7}}, "test")
+    tight = client_epsilon(first, 1e-7)
+    assert "the budget is" in Budget(Plan(small), "c", strict).excess(Ledger(), [*first])
+    assert Budget(Plan(small), "c", tight).excess(Ledger(), [*first]) == ""

@@ -1,0 +1,379 @@
+"""Every number of the mechanism from its definition, and the noise from outside."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from secureps.codec import grid
+from secureps.codec.grid import Grid
+from secureps.errors import (
+    InternalError,
+    Malformed,
+    NotFinite,
+    PlanRefused,
+    WrongShape,
+)
+from secureps.privacy import client_level
+from secureps.privacy.accountant import client_epsilon
+from secureps.privacy.client_level import ClientMechanism
+from secureps.privacy.ledger import Ledger
+from secureps.privacy.mechanism import clip_l2
+from secureps.privacy.skellam import MOST_VARIANCE, tail
+from tests.kits.privacy_kit import privatize
+from tests.kits.skellam_kit import Replay, misfit, stream, variance_error
+
+SURE = 5.0
+"""Deviations. The seeds are fixed; a right mechanism passes but for six of ten million seeds."""
+
+
+@cache
+def made(**changes: Any) -> ClientMechanism:
+    facts: dict[str, Any] = {
+        "clip": 1.0,
+        "dimension": 20_000,
+        "bits": 14,
+        "noise_multiplier": 1.0,
+        "placement": "local",
+    }
+    return ClientMechanism(**(facts | changes))
+
+
+LOCAL: dict[str, Any] = {}
+DISTRIBUTED: dict[str, Any] = {"placement": "distributed", "honest": 11}
+AGGREGATOR: dict[str, Any] = {"placement": "aggregator"}
+CASES: list[dict[str, Any]] = [
+    LOCAL,
+    DISTRIBUTED,
+    AGGREGATOR,
+    DISTRIBUTED | {"honest": 2, "noise_multiplier": 0.3},
+    {"dimension": 1, "bits": 8, "clip": 3.3e-7},
+    {"dimension": 4000, "bits": 16, "noise_multiplier": 0.01, "clip": 1e9},
+    AGGREGATOR | {"dimension": 10**7, "bits": 18, "clip": 0.1},
+    DISTRIBUTED | {"dimension": 10**6, "bits": 16, "noise_multiplier": 4.0, "honest": 100},
+]
+
+
+# --- the numbers ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_number_follows_from_the_step(case: dict[str, Any]) -> None:
+    mechanism = made(**case)
+    made_of, d = mechanism.calibration, mechanism.dimension
+    bound = Fraction(mechanism.clip) / Fraction(made_of.step)
+    assert made_of.bound == bound
+    limit = float(bound) ** 2 + d / 4 + float(bound) + math.sqrt(d) / 2
+    assert made_of.limit == pytest.approx(limit, rel=1e-12, abs=1)
+    assert made_of.limit <= limit * (1 + 1e-12)
+    # The rounded-up sensitivities and the rounded-down deviation, by less than 1e-14.
+    l2, l1 = Fraction(mechanism.l2_sensitivity), Fraction(mechanism.l1_sensitivity)
+    assert made_of.limit <= l2**2 <= made_of.limit * (1 + Fraction(1, 10**14))
+    least = min(d * made_of.limit, made_of.limit**2)
+    assert least <= l1**2 <= least * (1 + Fraction(1, 10**14))
+    sigma = Fraction(mechanism.noise_multiplier) ** 2 * made_of.limit
+    total = mechanism.shares * Fraction(mechanism.share_variance)
+    assert sigma <= total <= sigma * (1 + Fraction(1, 10**15))
+    assert total * (1 - Fraction(1, 10**14)) <= Fraction(mechanism.stddev) ** 2 <= total
+    # Rounding and the tail of the noise fit; what does not is known exactly.
+    assert made_of.largest == min(math.ceil(bound), math.isqrt(made_of.limit)) <= mechanism.most
+    cut = d * mechanism.shares * tail(mechanism.share_variance, mechanism.most - made_of.largest)
+    allowed = Fraction(1, 2**128) if mechanism.placement == "distributed" else Fraction(1, 2**64)
+    assert cut <= allowed
+    if mechanism.placement == "local":
+        assert mechanism.clamping == 0
+    else:
+        assert cut <= Fraction(mechanism.clamping) <= cut * (1 + Fraction(1, 10**15))
+    assert made_of.inflation <= 2
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_step_is_the_finest(case: dict[str, Any]) -> None:
+    mechanism = made(**case)
+    mantissa, exponent = math.frexp(mechanism.calibration.step)
+    assert (mantissa * 2048).is_integer()
+    finer = math.ldexp(mantissa * 2048 - 1, exponent - 11)
+    assert mechanism._calibrated(finer, mechanism.most) is None
+    assert mechanism._calibrated(mechanism.calibration.step, mechanism.most) is not None
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_grid_decodes_with_exactly_the_step(case: dict[str, Any]) -> None:
+    mechanism = made(**case)
+    decoder = Grid(mechanism.bits, mechanism.range)
+    assert decoder.step == mechanism.calibration.step
+    assert decoder.most == mechanism.most
+    assert (client_level.LEAST_BITS, client_level.MOST_BITS) == (grid.LEAST_BITS, grid.MOST_BITS)
+
+
+def test_what_makes_a_grid_finer_and_what_does_not() -> None:
+    assert made(bits=15).calibration.step == pytest.approx(made().calibration.step / 2, rel=0.05)
+    assert made(clip=8.0).calibration.step == 8 * made().calibration.step
+    # The aggregator's noise needs the room that a client's own would; shares need less.
+    assert made(**AGGREGATOR).calibration.step == made().calibration.step
+    assert made(**DISTRIBUTED).calibration.step < made().calibration.step
+    assert made(noise_multiplier=0.5).calibration.step < made().calibration.step
+    # No finer than there is a sampler for.
+    assert made(bits=24).share_variance <= MOST_VARIANCE
+    assert made(bits=24).share_variance > 0.99 * MOST_VARIANCE
+
+
+def test_more_honest_clients_add_smaller_shares_and_the_same_sum() -> None:
+    for honest in (2, 3, 11, 101):
+        mechanism = made(placement="distributed", honest=honest)
+        assert mechanism.shares == honest - 1
+        assert mechanism.stddev == pytest.approx(mechanism.l2_sensitivity, rel=1e-12)
+        share = mechanism.share_variance * (honest - 1)
+        assert share == pytest.approx(mechanism.l2_sensitivity**2, rel=1e-12)
+
+
+def test_a_release_states_the_facts_and_has_an_epsilon() -> None:
+    for case, sources in ((LOCAL, 1), (DISTRIBUTED, 11), (AGGREGATOR, 1)):
+        mechanism = made(**case)
+        release = mechanism.release("alice", "rest", 3)
+        assert (release.party, release.group, release.version) == ("alice", "rest", 3)
+        assert release.l2 == mechanism.l2_sensitivity
+        assert release.l1 == mechanism.l1_sensitivity
+        assert release.stddev == mechanism.stddev
+        assert release.clamping == mechanism.clamping
+        assert release.sources == sources
+        # A Gaussian of the same multiplier, by the same conversion: 4.7527 at 1e-5.
+        spent = client_epsilon(Ledger([release]).releases_of("alice"), 1e-5)
+        assert spent == pytest.approx(4.7527, abs=2e-4)
+
+
+# --- what is sent -----------------------------------------------------------------
+
+
+def update(kind: str, size: int, clip: float, seed: int = 0) -> NDArray[np.float32]:
+    values = {
+        "zero": np.zeros(size),
+        "spike": np.eye(1, size)[0] * 10 * clip,
+        "flat": np.full(size, -clip),
+        "normal": np.random.default_rng(seed).normal(size=size) * clip,
+    }[kind]
+    return clip_l2(values, clip)[0]
+
+
+def privatized(mechanism: ClientMechanism, x: NDArray[np.float32], seed: int) -> NDArray[np.int64]:
+    return privatize(mechanism, x, stream("round", seed).words, stream("noise", seed).words)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    case=st.sampled_from([LOCAL, DISTRIBUTED, AGGREGATOR]),
+    kind=st.sampled_from(["zero", "spike", "flat", "normal"]),
+    size=st.sampled_from([1, 2, 50]),
+    bits=st.sampled_from([9, 16]),
+    clip=st.sampled_from([1.3e-20, 1.0, 7e19]),
+    seed=st.integers(0, 10**6),
+)
+def test_what_is_sent_lies_on_the_grid(
+    case: dict[str, Any], kind: str, size: int, bits: int, clip: float, seed: int
+) -> None:
+    mechanism = made(**case, dimension=size, bits=bits, clip=clip, noise_multiplier=0.2)
+    u = privatized(mechanism, update(kind, size, clip, seed), seed)
+    assert u.dtype == np.int64
+    assert u.shape == (size,)
+    assert 0 <= u.min() <= u.max() <= 2 * mechanism.most
+
+
+@pytest.mark.parametrize("case", [LOCAL, DISTRIBUTED])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_whatever_the_noise_the_grid_is_not_left(case: dict[str, Any], sign: int) -> None:
+    # The longest update, and words that make noise of probability 2^-200 on top of it.
+    mechanism = made(**case, dimension=1, bits=10)
+    first = 0xFFFFFFFE if sign == 1 else 0xFFFFFFFF
+    words = np.array([first, *[0xFFFFFFFF] * 6, 0xFFFF], dtype=np.uint32)
+    x = np.array([sign], dtype=np.float32)
+    u = privatize(mechanism, x, stream("r").words, Replay(words))
+    assert u.tolist() == [2 * mechanism.most if sign == 1 else 0]
+
+
+@pytest.mark.parametrize("clip", [1.0, 0.1, 3.0, 1e-3, 7.7e8])
+@pytest.mark.parametrize("dimension", [1, 3, 1000])
+def test_scaling_never_lengthens_an_update(clip: float, dimension: int) -> None:
+    # Updates of the greatest length that float32 allows, and words that always round up.
+    mechanism = ClientMechanism(clip, dimension, 16, 0.1, "aggregator")
+    step, bound = Fraction(mechanism.calibration.step), mechanism.calibration.bound
+    x = update("flat", dimension, clip)
+    u = privatize(mechanism, -x, stream("up", dimension).words, Replay(np.empty(0, np.uint32)))
+    exact = [-Fraction(v) / step for v in x.tolist()]
+    assert sum(v * v for v in exact) <= bound**2
+    for value, z in zip(exact, (u - mechanism.most).tolist()):
+        assert math.floor(value * (1 - Fraction(1, 2**49))) <= z <= math.ceil(value)
+    assert sum(int(z) ** 2 for z in u - mechanism.most) <= mechanism.calibration.limit
+
+
+def test_the_same_words_give_the_same_integers() -> None:
+    x = update("normal", 20_000, 1.0)
+    first, again, other = (privatized(made(), x, seed) for seed in (1, 1, 2))
+    assert first.tobytes() == again.tobytes()
+    assert first.tobytes() != other.tobytes()
+
+
+def test_rounding_does_not_depend_on_the_noise_nor_on_where_it_is_added() -> None:
+    # The same step, once with noise and once without: what is left is the sampler's noise.
+    x = update("normal", 20_000, 1.0)
+    own, bare = made(), made(**AGGREGATOR)
+    noise = privatized(own, x, 4) - privatized(bare, x, 4)
+    assert abs(variance_error(noise, own.share_variance)) < SURE
+    assert np.array_equal(noise, privatized(own, np.zeros_like(x), 4) - own.most)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        LOCAL,
+        DISTRIBUTED,
+        {"noise_multiplier": 0.05},
+        {"clip": 200.0, "noise_multiplier": 3.0},
+        DISTRIBUTED | {"honest": 301},
+    ],
+)
+def test_a_client_adds_the_noise_it_should(case: dict[str, Any]) -> None:
+    mechanism = made(**case)
+    share = mechanism.share_variance
+    zero = np.zeros(mechanism.dimension, dtype=np.float32)
+    u = np.concatenate([privatized(mechanism, zero, seed) for seed in range(5)])
+    noise = u - mechanism.most
+    assert abs(variance_error(noise, share)) < SURE
+    assert abs(misfit(noise, share)) < SURE
+    # Both directions: a scale that is 4% off would be seen, above and below.
+    for wrong in (share * 1.04**2, share / 1.04**2):
+        assert abs(variance_error(noise, wrong)) > SURE
+    assert misfit(2 * noise, share) > SURE
+    assert misfit(0 * noise, share) > SURE
+
+
+@pytest.mark.parametrize(("honest", "multiplier"), [(2, 1.0), (5, 0.5), (21, 2.0)])
+def test_the_shares_of_the_others_are_the_promised_noise(honest: int, multiplier: float) -> None:
+    mechanism = made(placement="distributed", honest=honest, noise_multiplier=multiplier)
+    zero = np.zeros(mechanism.dimension, dtype=np.float32)
+    total = np.zeros(mechanism.dimension, dtype=np.int64)
+    for client in range(honest - 1):
+        total += privatized(mechanism, zero, client) - mechanism.most
+    promised = (multiplier * mechanism.l2_sensitivity) ** 2
+    assert mechanism.stddev**2 == pytest.approx(promised, rel=1e-12)
+    assert abs(variance_error(total, promised)) < SURE
+    assert abs(misfit(total, mechanism.shares * mechanism.share_variance)) < SURE
+    # Neither forgotten nor doubled, nor at the scale of one client too few.
+    assert variance_error(total, 2 * promised) < -SURE
+    assert variance_error(total, promised / 2) > SURE
+    if honest > 2:
+        assert variance_error(total, mechanism.share_variance) > SURE
+
+
+def test_the_aggregator_adds_all_of_it_and_clients_none() -> None:
+    mechanism = made(**AGGREGATOR)
+    zero = np.zeros(mechanism.dimension, dtype=np.float32)
+    nothing = Replay(np.empty(0, dtype=np.uint32))
+    sent = privatize(mechanism, zero, stream("r").words, nothing)
+    assert (sent == mechanism.most).all()
+    u = mechanism.noise(100_000, stream("shard").words)
+    assert u.dtype == np.int64
+    assert 0 <= u.min() <= u.max() <= 2 * mechanism.most
+    promised = mechanism.l2_sensitivity**2
+    assert abs(variance_error(u - mechanism.most, promised)) < SURE
+    assert abs(misfit(u - mechanism.most, mechanism.share_variance)) < SURE
+    for wrong in (1.04**2 * promised, promised / 1.04**2):
+        assert abs(variance_error(u - mechanism.most, wrong)) > SURE
+    # Block by block it is the same noise.
+    blocks = stream("shard")
+    parts = [mechanism.noise(n, blocks.words) for n in (4096, 95_904)]
+    assert np.array_equal(np.concatenate(parts), u)
+    for case in (LOCAL, DISTRIBUTED):
+        with pytest.raises(InternalError, match="an aggregator adds no noise where it is"):
+            made(**case).noise(3, stream("n").words)
+
+
+@pytest.mark.parametrize("case", [LOCAL, DISTRIBUTED, AGGREGATOR])
+def test_a_cohort_adds_up_to_its_mean_with_the_promised_error(case: dict[str, Any]) -> None:
+    # The aggregator's way: sums of u, decoded with a fixed denominator.
+    mechanism, planned, members = made(**(case | {"noise_multiplier": 0.1})), 12, 10
+    updates = [update("normal", mechanism.dimension, 1.0, seed) for seed in range(members)]
+    total = sum(privatized(mechanism, x, seed) for seed, x in enumerate(updates))
+    assert isinstance(total, np.ndarray)
+    weight, draws = members, members
+    if mechanism.placement == "aggregator":
+        total = total + mechanism.noise(total.size, stream("shard").words)
+        weight, draws = members + 1, 1
+    decoder = Grid(mechanism.bits, mechanism.range)
+    mean = decoder.weighted_mean(total, planned * decoder.weights.most, weight)
+    error = mean - np.sum(updates, axis=0) / planned
+    # The noise, and rounding: about 1/6 for values that are small fractions of a step or not.
+    spread = mechanism.calibration.step / planned
+    deviation = math.sqrt(draws * mechanism.share_variance + members / 6) * spread
+    assert float(np.std(error)) == pytest.approx(deviation, rel=0.03)
+    assert abs(float(np.mean(error))) < SURE * deviation / math.sqrt(mechanism.dimension)
+
+
+# --- refusals ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"clip": 0.0}, "a clip of 0.0: 2^-100 to 2^100"),
+        ({"clip": math.nan}, "a clip of nan"),
+        ({"clip": 1e31}, "2^-100 to 2^100 can be put on a grid"),
+        ({"dimension": 0}, "a group of 0 values has no update"),
+        ({"bits": 1}, "a grid of 1 bits: 2 to 24 are known"),
+        ({"bits": 25}, "a grid of 25 bits"),
+        ({"noise_multiplier": 0.0}, "noise multiplier of 0.0: it must be finite and > 0"),
+        ({"noise_multiplier": math.inf}, "noise multiplier of inf"),
+        ({"placement": "central"}, "'central': known are local, distributed, aggregator"),
+        ({"placement": "distributed", "honest": 1}, "1 assumed honest clients: it takes 2"),
+        ({"honest": 3}, "3 assumed honest clients: local noise relies on none"),
+        ({"noise_multiplier": 1e-9}, "is less than can be drawn"),
+        ({"noise_multiplier": 1e200}, "no number of bits up to 24 would"),
+    ],
+)
+def test_unsound_numbers_are_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PlanRefused, match=re.escape(reason)):
+        made(**change)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ({"bits": 8, "dimension": 10**6}, "rounding alone makes an update up to 500 grid steps"),
+        ({"bits": 8, "noise_multiplier": 0.1}, "the norm 2.06 times as long, not 2 at most"),
+        (DISTRIBUTED | {"bits": 9, "dimension": 10**5}, "calls for noise of standard deviation 50"),
+        (AGGREGATOR | {"bits": 2, "dimension": 1}, "bits would do"),
+    ],
+)
+def test_too_few_bits_are_refused_and_the_advice_is_right(
+    case: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(PlanRefused, match=re.escape(reason)) as refusal:
+        made(**case)
+    text = str(refusal.value)
+    assert text.startswith(f"{case['bits']} bits for {case.get('dimension', 20_000)} values")
+    advice = re.search(r"(\d+) bits would do", text)
+    assert advice is not None
+    enough = int(advice[1])
+    assert made(**(case | {"bits": enough})).calibration.inflation <= 2
+    with pytest.raises(PlanRefused):
+        made(**(case | {"bits": enough - 1}))
+
+
+def test_a_bad_update_is_turned_away() -> None:
+    mechanism, words = made(dimension=3), stream("bad").words
+    with pytest.raises(WrongShape, match=re.escape("float32[3], not float32[4]")):
+        privatize(mechanism, np.zeros(4, dtype=np.float32), words, words)
+    with pytest.raises(WrongShape, match=re.escape("not float64[3]")):
+        privatize(mechanism, np.zeros(3), words, words)  # type: ignore[arg-type]
+    with pytest.raises(NotFinite):
+        privatize(mechanism, np.array([0, np.nan, 0], dtype=np.float32), words, words)
+    with pytest.raises(Malformed, match="clipped"):
+        privatize(mechanism, np.array([1, 1, 0], dtype=np.float32), words, words)

@@ -1,0 +1,421 @@
+"""A malicious aggregator before key holders that are real processes: what it gets, and what not."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from secureps.crypto import envelope
+from secureps.crypto.field import P, vector_bytes
+from secureps.crypto.identity import Identity
+from secureps.crypto.sharing import Subset
+from secureps.crypto.suite import key_length
+from secureps.errors import Malformed, Refused
+from secureps.messages import orders, requests
+from secureps.messages.encoding import digest
+from secureps.messages.submission import enveloped_part, signing_bytes
+from tests.kits.committee_kit import Sent, key_of, made_up_keys, seeds
+from tests.kits.rogue import MINIMUM, RogueRun, read
+
+Ints = NDArray[np.int64]
+SOME_OTHER_KEY = r"none of|does not open"
+
+
+@pytest.fixture(scope="module")
+def two_of_three() -> Iterator[RogueRun]:
+    with TemporaryDirectory() as folder, RogueRun(Path(folder), 3, 2) as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def three_of_four() -> Iterator[RogueRun]:
+    with TemporaryDirectory() as folder, RogueRun(Path(folder), 4, 3) as run:
+        yield run
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> RogueRun:
+    """By the fixture's name; its processes are started once."""
+    found: RogueRun = request.getfixturevalue(request.param)
+    return found
+
+
+both = pytest.mark.parametrize("run", ["two_of_three", "three_of_four"], indirect=True)
+
+
+def length_of(run: RogueRun) -> int:
+    return key_length(run.site.plan.cipher_parameters)
+
+
+def threshold(run: RogueRun) -> int:
+    return run.site.committee.threshold
+
+
+def sum_of(sent: tuple[Sent, ...]) -> Ints:
+    total: Ints = np.sum([each.values for each in sent], axis=0)
+    return total
+
+
+def opens(run: RogueRun, sent: tuple[Sent, ...], key: Ints) -> None:
+    """The key opens exactly the sum of these, by the shards' code and by the definition."""
+    assert (run.site.opened(sent, [1] * len(sent), key) == sum_of(sent)).all()
+    assert (read(run.site, sent, key) == sum_of(sent)).all()
+
+
+def opens_nothing(run: RogueRun, sent: tuple[Sent, ...], key: Ints) -> None:
+    """The residual gives the key away; who looks all the same sees other values."""
+    with pytest.raises((Malformed, Refused), match=SOME_OTHER_KEY):
+        run.site.opened(sent, [1] * len(sent), key)
+    assert (read(run.site, sent, key) == sum_of(sent)).mean() < 0.1, "a chance in 2^20 each"
+
+
+# --- t - 1 holders ----------------------------------------------------------------
+
+
+def completed(
+    run: RogueRun, order: orders.Open, shares: dict[str, bytes], last: str, key: Ints
+) -> bytes:
+    """What the last holder would have to answer for the sum of keys to be this one."""
+    length = length_of(run)
+    at = [np.full(length, value, np.uint32) for value in (0, 1)]
+    zero, one = (run.site.key(order, {**shares, last: vector_bytes(each)}) for each in at)
+    slope = pow(int(one[0] - zero[0]), -1, P)
+    return vector_bytes(((key - zero) % P * slope % P).astype(np.uint32))
+
+
+@both
+def test_answers_of_all_but_one_of_t_holders_open_nothing(run: RogueRun) -> None:
+    """Whatever is put in the place of the last answer; and with it, the same code opens all."""
+    other, sent = run.fresh(), run.fresh()  # a holder takes none from before one that it opened
+    order, elsewhere = run.opening(sent), run.opening(other)
+    asked, last = run.names[: threshold(run) - 1], run.names[threshold(run) - 1]
+    shares = {name: run.share(name, order) for name in asked}
+    rng = np.random.default_rng(0)
+    wished = [np.zeros(length_of(run), np.int64), rng.integers(-41, 42, length_of(run))]
+    wishes = [completed(run, order, shares, last, key) for key in wished]
+    for key, wish in zip(wished, wishes):
+        found = run.site.key(order, {**shares, last: wish})
+        assert (found == key).all(), "what they answered speaks against no key at all"
+    guesses = {
+        "nothing": bytes(4 * length_of(run)),
+        "uniform": vector_bytes(rng.integers(0, P, length_of(run)).astype(np.uint32)),
+        "the answer of another": shares[asked[0]],
+        "its own answer for another cohort": run.share(last, elsewhere),
+        "so that the sum of keys is zero": wishes[0],
+        "so that it is small": wishes[1],
+    }
+    for guess in guesses.values():
+        key = run.site.key(order, {**shares, last: guess})
+        opens_nothing(run, sent, key)
+        opens_nothing(run, sent[:1], key)
+    key = run.site.key(order, {**shares, last: run.share(last, order)})
+    opens(run, sent, key)
+    opens_nothing(run, sent[:1], key)
+    opens_nothing(run, sent[1:], key)
+
+
+@both
+def test_keys_of_all_but_one_of_t_holders_open_no_submission(run: RogueRun) -> None:
+    """They lack one seed: no envelope of another holder opens, and nothing else takes its place."""
+    sent, length, committee = run.fresh(1), length_of(run), run.site.committee
+    (receipt,) = (each.receipt for each in sent)
+    corrupt = tuple(range(threshold(run) - 1))
+    known = dict[Subset, bytes]()
+    for index in corrupt:
+        known |= seeds(run.site, run.corrupt(index), receipt)
+    assert set(committee.subsets) - set(known) == {corrupt}
+    for index, sealed in enumerate(receipt.envelopes):
+        for thief in set(corrupt) - {index}:
+            secret = run.corrupt(thief).hands._secret
+            with pytest.raises(Malformed, match="an envelope does not open"):
+                envelope.open(secret, sealed, enveloped_part(receipt), committee.seed_bytes)
+    for key in made_up_keys(receipt, known, corrupt, length):
+        opens_nothing(run, sent, key)
+    another = seeds(run.site, run.corrupt(len(corrupt)), receipt)
+    opens(run, sent, key_of(receipt, known | another, length))
+
+
+# --- differencing -----------------------------------------------------------------
+
+
+@dataclass
+class Loot:
+    """What two cohorts gave that differ in the first member; who refused which, and why."""
+
+    sent: tuple[Sent, ...]
+    cohorts: tuple[orders.Open, orders.Open]
+    shares: tuple[dict[str, bytes], dict[str, bytes]] = field(default_factory=lambda: ({}, {}))
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def differencing(run: RogueRun, first: tuple[int, ...], corrupt: tuple[int, ...]) -> Loot:
+    """Both cohorts are asked of everybody.
+
+    Args:
+        first: honest holders that are asked for the larger cohort first, the others for the other.
+    """
+    sent = run.fresh()
+    loot = Loot(sent, (run.opening(sent), run.opening(sent[1:])))
+    for index, name in enumerate(run.names):
+        for which in (0, 1) if index in first else (1, 0):
+            order = loot.cohorts[which]
+            if index in corrupt:
+                loot.shares[which][name] = run.corrupt(index).share(order)
+                continue
+            (said,) = run.ask(name, order)
+            if isinstance(said, requests.KeyShare):
+                loot.shares[which][name] = said.share
+            else:
+                loot.refused[name] = said.reason
+    return loot
+
+
+def taken(run: RogueRun, loot: Loot) -> Ints:
+    """The difference of two sums of keys; what holders did not answer is made up."""
+    rng, keys = np.random.default_rng(1), []
+    for order, shares in zip(loot.cohorts, loot.shares):
+        made_up = {
+            name: vector_bytes(rng.integers(0, P, length_of(run)).astype(np.uint32))
+            for name in run.names
+            if name not in shares
+        }
+        answers = [*shares.items(), *made_up.items()][: threshold(run)]
+        keys.append(run.site.key(order, dict(answers)))
+    return keys[0] - keys[1]
+
+
+def ways(run: RogueRun, corrupt: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Every set of honest holders."""
+    honest = [k for k in range(len(run.names)) if k not in corrupt]
+    sizes = range(len(honest) + 1)
+    return [each for size in sizes for each in itertools.combinations(honest, size)]
+
+
+def enough(run: RogueRun, loot: Loot) -> bool:
+    return all(len(shares) >= threshold(run) for shares in loot.shares)
+
+
+@pytest.mark.parametrize(
+    ("run", "corrupt"), [("two_of_three", ()), ("three_of_four", (1,))], indirect=["run"]
+)
+def test_two_cohorts_that_differ_in_one_member_never_both_open(
+    run: RogueRun, corrupt: tuple[int, ...]
+) -> None:
+    """Whichever way the holders are asked, each honest one answers for the first and no other."""
+    for first in ways(run, corrupt):
+        loot = differencing(run, first, corrupt)
+        assert not enough(run, loot)
+        sequence = loot.sent[1].receipt.id.sequence
+        reasons = {
+            name: f"client-01/all/{sequence} is bound to cohort "
+            f"{loot.cohorts[0 if index in first else 1].cohort.number} for ever"
+            for index, name in enumerate(run.names)
+            if index not in corrupt
+        }
+        assert loot.refused == reasons
+        opens_nothing(run, loot.sent[:1], taken(run, loot))
+
+
+@pytest.mark.parametrize(
+    ("run", "corrupt"), [("two_of_three", (1,)), ("three_of_four", (1, 2))], indirect=["run"]
+)
+def test_past_the_bound_the_difference_is_the_victims_update(
+    run: RogueRun, corrupt: tuple[int, ...]
+) -> None:
+    """One more corrupt holder than f <= min(t - 1, 2t - n - 1), and the same attack succeeds."""
+    succeeded = 0
+    for first in ways(run, corrupt):
+        loot = differencing(run, first, corrupt)
+        if enough(run, loot):
+            opens(run, loot.sent[:1], taken(run, loot))
+            succeeded += 1
+        else:
+            opens_nothing(run, loot.sent[:1], taken(run, loot))
+    assert succeeded == 2, "of two honest holders, either may be the one asked for the larger"
+
+
+@both
+def test_disguises_of_a_second_cohort_change_nothing(run: RogueRun) -> None:
+    sent = run.fresh()
+    order, name = run.opening(sent), run.names[0]
+    number, again = order.cohort.number, run.again(sent)
+    share = run.share(name, order)
+    for restarted in (False, True):
+        if restarted:
+            run.restart(name)
+        reason = run.refusal(name, run.site.opening(sent[1:], number=number))
+        assert reason == f"cohort {number} of all was another one before"
+        reason = run.refusal(name, run.site.opening((*again[:1], *sent[1:]), number=number))
+        assert reason == f"cohort {number} of all was another one before"
+        reason = run.refusal(name, run.opening(again[1:]))
+        assert reason.startswith(f"client-01 stands in cohort {number}, which was opened with")
+        assert run.share(name, order) == share, "the same again is the same"
+
+
+@both
+def test_of_two_cohorts_that_come_at_once_each_holder_answers_one(run: RogueRun) -> None:
+    """The same submissions, or new ones of the same clients; threads may overtake one another."""
+    for retrained, reverse in itertools.product((False, True), (False, True)):
+        sent = run.fresh()
+        smaller = (run.again(sent) if retrained else sent)[1:]
+        cohorts = [run.opening(sent), run.opening(smaller)][:: -1 if reverse else 1]
+        for name in run.names:
+            said = run.ask(name, *cohorts)
+            (refused,) = (each for each in said if isinstance(each, requests.OpenRefused))
+            assert re.match(r"client-01.* (is bound to|stands in|comes after)", refused.reason)
+
+
+# --- what each holder refuses by itself -------------------------------------------
+
+
+def signed(by: RogueRun, each: Sent, author: str, **changes: object) -> Sent:
+    """The same submission with its receipt changed, under somebody's signature."""
+    receipt = dataclasses.replace(each.receipt, **changes)  # type: ignore[arg-type]
+    signature = by.identities[author].sign(*signing_bytes(receipt))
+    return dataclasses.replace(each, receipt=dataclasses.replace(receipt, signature=signature))
+
+
+def too_few(run: RogueRun) -> orders.Open:
+    return run.opening(run.fresh(MINIMUM - 1))
+
+
+def one_client_twice(run: RogueRun) -> orders.Open:
+    sent = run.fresh(MINIMUM)
+    return run.opening((*sent, *run.again(sent[:1])))
+
+
+def bound_already(run: RogueRun) -> orders.Open:
+    """In a cohort that was opened: with others, among whom the first stands for the second time."""
+    sent = run.fresh(9)
+    order = run.opening(sent[:5])
+    for name in run.names:
+        run.share(name, order)
+    return run.opening(sent[4:])
+
+
+def another_signs(run: RogueRun) -> orders.Open:
+    first, *others = run.fresh()
+    return run.opening((signed(run, first, "client-09"), *others))
+
+
+def nobody_signs(run: RogueRun) -> orders.Open:
+    first, *others = run.fresh()
+    receipt = dataclasses.replace(first.receipt, signature=bytes(64))
+    return run.opening((dataclasses.replace(first, receipt=receipt), *others))
+
+
+def altered_after_signing(run: RogueRun) -> orders.Open:
+    first, second, *others = run.fresh()
+    receipt = dataclasses.replace(first.receipt, correction=second.receipt.correction)
+    return run.opening((dataclasses.replace(first, receipt=receipt), second, *others))
+
+
+def off_the_roster(run: RogueRun) -> orders.Open:
+    """Sealed and signed as by a client, whom the CA does not know."""
+    run.identities["mallory"] = Identity.generate()
+    first, *others = run.fresh()
+    receipt = first.receipt
+    sybil = run.site.send("mallory", receipt.id.sequence, receipt.version)
+    return run.opening((sybil, *others))
+
+
+def the_aggregators_own(run: RogueRun) -> orders.Open:
+    """A shard is on the roster, and signs; it is no client."""
+    first, *others = run.fresh()
+    receipt = first.receipt
+    return run.opening((run.site.send("shard-0", receipt.id.sequence, receipt.version), *others))
+
+
+def of_another_run(run: RogueRun) -> orders.Open:
+    first, *others = run.fresh()
+    return run.opening((signed(run, first, "client-00", run=bytes(32)), *others))
+
+
+def of_another_version(run: RogueRun) -> orders.Open:
+    first, *others = run.fresh()
+    later = run.site.send("client-09", 1, first.receipt.version + 1000)
+    return run.opening((*others, later))
+
+
+def two_models_in_a_cohort(run: RogueRun) -> orders.Open:
+    *others, last = run.fresh()
+    return run.opening((*others, signed(run, last, "client-05", base=digest("another"))))
+
+
+def two_models_of_a_version(run: RogueRun) -> orders.Open:
+    """The second five are shown another model than the first five."""
+    sent = run.fresh(10)
+    order = run.opening(sent[:5])
+    for name in run.names:
+        run.share(name, order)
+    shown = [signed(run, s, s.receipt.id.client, base=digest("another")) for s in sent[5:]]
+    return run.opening(shown)
+
+
+def weighing(*weights: int) -> Callable[[RogueRun], orders.Open]:
+    return lambda run: run.opening(run.fresh(len(weights)), weights=weights)
+
+
+WRONG_SIGNATURE = "a signature in secureps-receipt is wrong"
+REFUSED: dict[str, tuple[Callable[[RogueRun], orders.Open], str]] = {
+    "too few": (too_few, "4 members, this holder opens 5 or more"),
+    "a client twice": (one_client_twice, "a client stands in the cohort twice"),
+    "bound already": (bound_already, r"client-04/all/\d+ is bound to cohort \d+ for ever"),
+    "another signs": (another_signs, WRONG_SIGNATURE),
+    "nobody signs": (nobody_signs, WRONG_SIGNATURE),
+    "altered after signing": (altered_after_signing, WRONG_SIGNATURE),
+    "off the roster": (off_the_roster, "nobody named 'mallory' is on the roster"),
+    "the aggregator's own": (the_aggregators_own, "shard-0 is not a client"),
+    "of another run": (
+        of_another_run,
+        r"client-00/all/\d+: its receipt is not for an update of this run",
+    ),
+    "of another version": (
+        of_another_version,
+        r"client-\d+/all/\d+: trained from version \d+, the plan's rule takes none more than 0 "
+        r"behind version \d+",
+    ),
+    "two models in a cohort": (
+        two_models_in_a_cohort,
+        r"client-05/all/\d+: trained on another model than the others",
+    ),
+    "two models of a version": (
+        two_models_of_a_version,
+        r"another model than before is said to be version \d+ of all",
+    ),
+    "a weight of its own": (
+        weighing(1, 1, 1, 1, 1, 3),
+        r"this holder opens cohorts of weights \(1, 2, 4\) only",
+    ),
+    "one light member": (
+        weighing(1, 2, 2, 2, 2, 2),
+        "1 members weigh less than 2: none, or 5 or more must",
+    ),
+    "one heavy member": (
+        weighing(1, 1, 1, 1, 1, 4),
+        "members of so uneven weights hide among 3.9, this holder wants 5 or more",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("run", ["three_of_four"], indirect=True)
+def test_every_holder_refuses_by_itself_and_says_why(run: RogueRun, case: str) -> None:
+    """And goes on with the next cohort that is in order."""
+    ask, reason = REFUSED[case]
+    order, sent = ask(run), run.fresh()
+    for name in run.names:
+        assert re.fullmatch(reason, run.refusal(name, order))
+    order = run.opening(sent)
+    shares = {name: run.share(name, order) for name in run.names[: threshold(run)]}
+    found = run.site.opened(sent, [1] * len(sent), run.site.key(order, shares))
+    assert (found == sum_of(sent)).all()

@@ -1,0 +1,175 @@
+"""Real processes on loopback: the same bits as the simulation, through SIGKILL and all."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from contextlib import suppress
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from zstandard import ZstdCompressor
+
+from secureps.crypto.bfv import DEGREE
+from secureps.store.keyring import create_kit, issue, load_holder_secret, load_private
+from tests.kits.federations import same, small_federation, small_plan
+from tests.kits.needles import Needles
+from tests.kits.processes import PLAN, Processes
+
+SECRET_BYTES, PUBLIC_BYTES = 2 * 8 * DEGREE, 4 * 8 * DEGREE
+"""Of the coefficients of a BFV key; a tag precedes them."""
+
+
+def test_killed_one_after_another_ends_in_the_simulated_model(tmp_path: Path) -> None:
+    """SIGKILL of every kind of process, between and during versions, and a new start."""
+    victims = ("coordinator", "shard-0", "holder-0", "client-03", "shard-1", "coordinator")
+    simulation = small_federation(small_plan("bfv", versions=8), tmp_path / "simulation")
+    simulation.run()
+    with Processes(tmp_path / "run", versions=8) as processes:
+        processes.pace = 0.15  # a version lasts long enough to be killed in
+        processes.start_all()
+        processes.kill_in_turn(*victims)
+        processes.wait(processes.finished, "the end")
+        versions, model = processes.model()
+        status = processes.status()
+        assert status is not None
+        assert status.incarnation == 3
+        marks = {m.name: (m.unsafe, m.epsilon) for m in status.members}
+        assert marks == dict.fromkeys(processes.clients, (True, math.inf))
+    assert versions == {"all": 8}
+    assert same(model, simulation.model())
+
+
+def test_all_killed_at_once_and_started_again(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("plain"), tmp_path / "simulation")
+    simulation.run()
+    with Processes(tmp_path / "run", "plain") as processes:
+        processes.pace = 0.15
+        processes.start_all()
+        processes.wait(lambda: processes.reached(2), "version 2")
+        parties = ("coordinator", *processes.shards, *processes.clients)
+        for name in parties:
+            processes.kill(name)
+        for name in parties:
+            processes.start(name)
+        processes.wait(processes.finished, "the end")
+        assert same(processes.model()[1], simulation.model())
+
+
+AGGREGATOR = (
+    *("coordinator", "shard-0", "shard-1", "checkpoints"),
+    *("kit/public", "kit/private/coordinator", "kit/private/shard"),
+)
+
+
+def files(folder: Path, owners: tuple[str, ...]) -> dict[str, bytes]:
+    """What is on disk at this moment, by path; files that go meanwhile are left out."""
+    found = {}
+    for path in (p for owner in owners for p in sorted(folder.glob(f"{owner}*"))):
+        for file in (path, *path.rglob("*")):
+            with suppress(OSError):
+                found[str(file.relative_to(folder))] = file.read_bytes()
+    return found
+
+
+def caught(processes: Processes, folder: Path, owner: str, name: str) -> dict[str, bytes]:
+    """The aggregator's files, and `owner`'s, at a moment when `owner` has one of this name."""
+    found: dict[str, bytes] = {}
+
+    def there() -> bool:
+        found.clear()
+        if any((folder / owner).rglob(name)):
+            found.update(files(folder, (*AGGREGATOR, owner)))
+        return any(fnmatch(key, f"{owner}/*{name}") for key in found)
+
+    processes.wait(there, f"a {name} at {owner}")
+    return found
+
+
+def test_the_aggregator_never_has_the_secret_key(tmp_path: Path) -> None:
+    """Every byte that went to and from its processes, and its files in mid-run and at the end."""
+    with Processes(tmp_path, record=True) as processes:
+        processes.pace = 0.15
+        processes.start_all()
+        sealed = caught(processes, tmp_path, "client-00", "update~*")
+        opened = caught(processes, tmp_path, "shard-0", "opened~*")
+        assert {"coordinator/journal.db", "shard-0/journal.db", "shard-1.log"} < opened.keys()
+        processes.wait(processes.finished, "the end")
+        streams = [bytes(s) for r in processes.recorders.values() for s in r.streams]
+        seen = [*streams, *opened.values(), *files(tmp_path, AGGREGATOR).values()]
+        kit = tmp_path / "kit"
+        secret = Needles(load_holder_secret(kit, "holder-0").to_bytes()[-SECRET_BYTES:])
+        identity = Needles(load_private(kit, "holder-0").to_bytes())
+        public = Needles((kit / "public/holders/holder-0.bfv.pub").read_bytes()[-PUBLIC_BYTES:])
+    for needles in (secret, identity):
+        assert [needles.found(each) for each in seen] == [set()] * len(seen)
+
+    # ... and the search finds what is there: the recording is whole, and so is the search.
+    payload = next(data for key, data in sealed.items() if "update~" in key)
+    words = Needles(payload)
+    recorded = set[int]().union(*(words.found(stream) for stream in streams))
+    assert len(recorded) > 0.99 * len(words.words), "all but those that frames of HTTP/2 cut"
+    assert public.found(b"x" + (kit / "public/holders/holder-0.bfv.pub").read_bytes()) == {
+        int(word) for word in public.words
+    }
+    longest = max(streams, key=len)
+    for needles in (secret, identity):
+        word = int(needles.words[1])
+        raw = word.to_bytes(8, "little")
+        for planted in (
+            raw,
+            ZstdCompressor().compress(bytes(1000) + raw + bytes(999)),
+            f'{{"key": "{raw.hex()}"}}'.encode(),
+            f'{{"key": "{b64encode(b"xy" + raw).decode()}"}}'.encode(),
+        ):
+            for offset in (len(longest) // 2 | 1, len(longest) // 3 & ~7):
+                assert needles.found(longest[:offset] + planted + longest[offset:]) == {word}
+
+
+def test_sigterm_ends_processes_cleanly(tmp_path: Path) -> None:
+    """In the middle of a version, the others going on: status 0 and no traceback."""
+    with Processes(tmp_path, "bfv") as processes:
+        processes.start_all()
+        processes.wait(lambda: processes.reached(0), "version 0")
+        names = ("shard-0", "holder-0", "client-00", "client-01", "coordinator", "shard-1")
+        for times, name in enumerate(names, start=1):
+            # before that the interpreter is loading modules, and ends as any program does
+            processes.wait((tmp_path / name / "journal.db").is_file, f"{name} to begin")
+            assert processes.stop(name, times) == 0
+            assert f"{name}: ends on SIGTERM" in processes.log(name)
+            assert "Traceback" not in processes.log(name)
+
+
+def test_a_client_with_another_kit_is_told_so_in_one_line(tmp_path: Path) -> None:
+    with Processes(tmp_path, "plain") as processes:
+        processes.start("coordinator")
+        processes.wait((tmp_path / "coordinator" / "address").is_file, "the coordinator")
+        other = tmp_path / "other"
+        create_kit(other, processes.plan.cipher_parameters)
+        issue(other, "client", "client-00")
+        (tmp_path / "kit").rename(tmp_path / "real")
+        other.rename(tmp_path / "kit")
+        processes.start("client-00")
+        processes.wait(lambda: "error:" in processes.log("client-00"), "the client's complaint")
+        line = processes.log("client-00").splitlines()[-1]
+        assert line.startswith("error:")
+        assert "signature" in line
+        assert "Traceback" not in processes.log("client-00")
+
+
+@pytest.mark.parametrize("change", ["plan", "roster"])
+def test_a_coordinator_does_not_take_another_runs_folder(change: str, tmp_path: Path) -> None:
+    with Processes(tmp_path, "plain") as processes:
+        processes.start_all()
+        processes.wait(lambda: processes.reached(1), "version 1")
+        processes.kill("coordinator")
+        if change == "plan":
+            other = PLAN.format(cipher="plain", versions=5)
+            (tmp_path / "plan.toml").write_text(other)
+        else:
+            issue(tmp_path / "kit", "client", "newcomer")
+        processes.start("coordinator")
+        said = "start a new run in an empty folder"
+        processes.wait(lambda: said in processes.log("coordinator"), "the refusal")
+        assert "Traceback" not in processes.log("coordinator")

@@ -1,0 +1,118 @@
+"""A shard that moves is found where it is, by everybody who dials it."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from secureps.errors import ConfigError
+from secureps.messages import orders, requests
+from secureps.messages.run import ShardAddress
+from secureps.roles.machine import Locate
+from secureps.run.serve import serve
+from tests.kits.federations import same, small_federation, small_plan
+from tests.kits.member_kit import PLAN, Client
+from tests.kits.processes import Processes
+from tests.kits.roles_kit import HOLDER, SCHEMA, World, configure, make_plan, orders_of
+
+ELSEWHERE = (ShardAddress("shard-a", "elsewhere:9", 1.0), ShardAddress("shard-b", "shard-b:1", 1.0))
+
+
+def world(cipher: str = "bfv") -> World:
+    world = World(make_plan(cipher))
+    world.servers()
+    world.enter("c0")
+    return world
+
+
+def move(world: World, to: str = "elsewhere:9") -> list[tuple[str, orders.Configure]]:
+    """A shard registers elsewhere: who is told, and what."""
+    seen = world.federation.incarnation
+    step = world.give("shard-a", requests.Register("shard-a", to, 1.0, seen))
+    told = {
+        party: [o for o in orders_of(step, party) if isinstance(o, orders.Configure)]
+        for party in ("c0", "c1", HOLDER, "shard-b")
+    }
+    return [(party, order) for party, given in told.items() for order in given]
+
+
+def test_who_dials_shards_hears_at_once_where_one_is() -> None:
+    told = move(world())
+    assert [party for party, _ in told] == ["c0", HOLDER]
+    assert all(order.shards == ELSEWHERE for _, order in told)
+
+
+def test_a_shard_that_registers_where_it_was_is_no_news() -> None:
+    assert move(world(), "shard-a:1") == []
+
+
+def test_who_joined_before_and_watches_after_the_move_hears_of_it() -> None:
+    stage = world()
+    stage.give("c1", requests.Join("c1", SCHEMA))
+    move(stage)
+    stage.give("c2", requests.Join("c2", SCHEMA))
+    for client, told in (("c1", [ELSEWHERE]), ("c2", [])):
+        step = stage.give(client, requests.Subscribe(client, ()))
+        found = [o.shards for o in orders_of(step, client) if isinstance(o, orders.Configure)]
+        assert found == told
+
+
+def test_a_client_dials_where_it_is_told() -> None:
+    client = Client().joined()
+    order = replace(configure(PLAN), shards=ELSEWHERE)
+    assert client.order(order).effects == [
+        Locate("shard-a", "elsewhere:9"),
+        Locate("shard-b", "shard-b:1"),
+    ]
+
+
+def test_a_client_does_not_follow_another_run() -> None:
+    client = Client().joined()
+    order = replace(configure(PLAN, nonce=b"x" * 32), shards=ELSEWHERE)
+    assert client.order(order).effects == []
+
+
+def test_a_run_goes_on_with_a_shard_on_another_port(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("plain"), tmp_path / "simulation")
+    simulation.run()
+    with Processes(tmp_path / "run", "plain") as processes, socket.socket() as taken:
+        processes.pace = 0.15
+        processes.start_all()
+        processes.wait(lambda: processes.reached(1), "version 1")
+        processes.kill("shard-0")
+        before = tmp_path / "run" / "shard-0" / "address"
+        host, _, port = before.read_text().strip().rpartition(":")
+        before.unlink()
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, int(port)))  # nobody answers there any more, nor listens
+        processes.start("shard-0")
+        processes.wait(processes.finished, "the end")
+        assert before.read_text().strip() != f"{host}:{port}"
+        assert same(processes.model()[1], simulation.model())
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ('listen = "0.0.0.0:7601"', '0.0.0.0:7601 is every address .* add advertise = "NAME:7601"'),
+        ('listen = "[::]:7601"', "every address of this machine"),
+        ('listen = "127.0.0.1:7601"\nadvertise = "0.0.0.0:7601"', "every address of this machine"),
+        ('listen = "0.0.0.0:7601"\nadvertise = "shard-0.example"', "is not HOST:PORT"),
+        ('listen = "0.0.0.0:7601"\nadvertise = "shard-0.example:0"', "is not HOST:PORT"),
+    ],
+)
+def test_a_shard_does_not_start_where_nobody_can_dial_it(
+    tmp_path: Path, lines: str, reason: str
+) -> None:
+    processes = Processes(tmp_path, "plain")
+    config = tmp_path / "shard-0.toml"
+    config.write_text(
+        'name = "shard-0"\nkit = "kit"\nstate = "shard-0"\ncoordinator = "127.0.0.1:9"\n'
+        f'checkpoints = "checkpoints"\n{lines}\n'
+    )
+    with processes, pytest.raises(ConfigError, match=reason):
+        serve("shard", config)
+    assert not (tmp_path / "shard-0" / "journal.db").exists()

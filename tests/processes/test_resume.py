@@ -1,0 +1,173 @@
+"""A run of `up` that is stopped in the middle, and gone on with: the same bits, the same tables."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import ConfigError, OperatorError
+from secureps.policy.plan import load_plan
+from secureps.run.party_names import client_names
+from secureps.run.run_lock import claimed, is_claimed
+from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import Origin, RunFolder
+from secureps.run.up.resume_state import ResumeState
+from secureps.run.up.runs import PLAYED, STOPPED, find_runs, listing
+from secureps.run.up.up import resume
+from tests.kits.command import INSECURE
+from tests.kits.federations import Walker, same
+from tests.kits.nursery import ROOT
+from tests.kits.processes import ADAM, plan_text
+
+VERSIONS = 3
+SCRIPT = """
+from pathlib import Path
+from secureps.client.runner import run_client
+from tests.kits.walker_client import make as make_walker
+
+def make(settings):
+    return make_walker({**settings, "pace": Path(settings["pace_file"]).read_text()})
+
+if __name__ == "__main__":
+    run_client(make)
+"""
+RULE = """[group.rule]
+quorum = 3
+minimum = 2
+deadline = 60.0
+"""
+FEDERATION = """[federation]
+script = "holder.py"
+clients = 3
+[federation.settings]
+pace_file = "pace.txt"
+"""
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+
+
+def secureps(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "secureps", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ENVIRONMENT,
+        cwd=cwd,
+    )
+
+
+def stage(folder: Path, pace: float) -> Path:
+    """A plan with a script beside it, and a working directory with what the script reads."""
+    (folder / "plans").mkdir()
+    plan = folder / "plans" / "small.toml"
+    text = plan_text(RULE + ADAM + FEDERATION)
+    plan.write_text(text.format(cipher="plain", versions=VERSIONS))
+    (folder / "plans" / "holder.py").write_text(SCRIPT)
+    (folder / "work").mkdir()
+    (folder / "work" / "pace.txt").write_text(str(pace))
+    return plan
+
+
+def newest(run: Path) -> int:
+    path = run / "report" / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return max((json.loads(line)["version"] for line in lines), default=-1)
+
+
+@pytest.mark.timeout(200)
+def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
+    plan, work, runs = stage(tmp_path, pace=2.0), tmp_path / "work", tmp_path / "runs"
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
+    straight = Simulation(load_plan(plan), Cast(trainers, UnsafeSeed(5)), tmp_path / "straight")
+    straight.run()
+    seeded = ("--unsafe-seed", "5", INSECURE, "--out")
+    stopped = secureps("up", str(plan), *seeded, str(runs / "stopped"), cwd=work)
+    end = time.monotonic() + 90
+    while newest(runs / "stopped") < 1:
+        assert stopped.poll() is None, stopped.stdout and stopped.stdout.read()
+        assert time.monotonic() < end, "no version was made"
+        time.sleep(0.02)
+    with pytest.raises(OperatorError, match="this run is being played now"):
+        resume(runs / "stopped", ENVIRONMENT, Console(file=io.StringIO()))
+    (run,) = find_runs(runs)
+    assert (run.standing, run.model, run.wanted) == (PLAYED, None, {"all": VERSIONS})
+    stopped.send_signal(signal.SIGINT)
+    told, _ = stopped.communicate()
+    assert stopped.returncode == 130, told
+    assert f"this goes on with it: secureps resume {runs / 'stopped'}" in told
+    (run,) = find_runs(runs)
+    assert run.standing == STOPPED
+    assert 1 <= run.made["all"] < VERSIONS, "it was stopped in the middle"
+    (work / "pace.txt").write_text("0.0")
+    before = ResumeState.read(RunFolder(runs / "stopped"))
+    assert before.seconds > 0
+
+    # neither the plan's file nor where one stands matters any more
+    plan.write_text(plan.read_text().replace(f"versions = {VERSIONS}", "versions = 99"))
+    resumed = secureps("resume", str(runs / "stopped"), cwd=tmp_path)
+    told, _ = resumed.communicate()
+    assert resumed.returncode == 0, told
+    assert f"federation (version {VERSIONS})" in told
+    assert same(load_file(runs / "stopped" / "model.safetensors"), straight.model())
+
+    lines = (runs / "stopped" / "report" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["version"] for line in lines] == list(range(VERSIONS + 1))
+    elapsed = [json.loads(line)["elapsed"] for line in lines]
+    assert elapsed == sorted(elapsed)
+    summary = json.loads((runs / "stopped" / "report" / "summary.json").read_text())
+    assert summary["updates"] == {f"client-0{i}": VERSIONS for i in range(3)}
+    assert summary["wall_seconds"] > before.seconds
+
+    over = io.StringIO()
+    resume(runs / "stopped", ENVIRONMENT, Console(file=over, width=200))
+    assert over.getvalue().startswith(
+        f"this run is over: all {VERSIONS} versions are made; its model is "
+    )
+    told = "\n".join(map(str, listing(find_runs(runs))))
+    assert told.count(f", version {VERSIONS} of {VERSIONS}") == 1
+    assert told.count(f"  all {VERSIONS} versions are made") == 1
+
+
+def test_a_folder_is_played_once_at_a_time(tmp_path: Path) -> None:
+    assert not is_claimed(tmp_path)
+    with claimed(tmp_path):
+        assert is_claimed(tmp_path)
+        with pytest.raises(OperatorError, match="is being played now"), claimed(tmp_path):
+            raise AssertionError
+    assert not is_claimed(tmp_path)
+
+
+def test_a_party_that_was_left_over_is_named(tmp_path: Path) -> None:
+    import fcntl
+
+    state = tmp_path / "state" / "shard-1"
+    state.mkdir(parents=True)
+    with (state / "journal.db.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(OperatorError, match="shard-1 still runs"), claimed(tmp_path):
+            raise AssertionError
+    with claimed(tmp_path):
+        pass
+
+
+def test_what_is_no_run_is_not_resumed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run of `secureps up`"):
+        resume(tmp_path, ENVIRONMENT, Console())
+    assert find_runs(tmp_path.parent) == ()
+    Origin(tmp_path / "plan.toml", tmp_path / "gone", None, 1.0).write(RunFolder(tmp_path))
+    with pytest.raises(ConfigError, match=r"the run began in .*gone, which is gone"):
+        resume(tmp_path, ENVIRONMENT, Console())
+    (tmp_path / "origin.json").write_text("{}")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        resume(tmp_path, ENVIRONMENT, Console())

@@ -1,0 +1,88 @@
+"""`secureps up` and `secureps simulate`, the commands: the same bits under every cipher."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests.kits.command import INSECURE, run
+from tests.kits.federations import CIPHERS, Tensors, same
+from tests.kits.nursery import ROOT, supervise_children
+from tests.kits.processes import ADAM, plan_text
+
+SCRIPT = ROOT / "tests" / "kits" / "walker_client.py"
+CLIENTS = 2
+VERSIONS = 2
+RULE = f"""[group.rule]
+quorum = {CLIENTS}
+minimum = 2
+"""
+FEDERATION = f"""[federation]
+script = "{SCRIPT}"
+clients = {CLIENTS}
+"""
+SCENARIO = """
+name = "small"
+plan = "{cipher}.toml"
+script = "{script}"
+clients = {clients}
+seed = {seed}
+"""
+SEED = 5
+
+
+def model(folder: Path, report: Path) -> Tensors:
+    """The final model that a command wrote beside its summary."""
+    summary = json.loads((report / "summary.json").read_text())
+    assert summary["versions"] == {"all": VERSIONS}
+    assert set(summary["updates"].values()) == {VERSIONS}
+    found = load_file(folder / "model.safetensors")
+    assert sum(tensor.size for tensor in found.values()) == 217
+    return found
+
+
+def write_plan(folder: Path, cipher: str) -> Path:
+    settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in CIPHERS[cipher].items())
+    text = plan_text(RULE + ADAM + FEDERATION).replace('name = "{cipher}"', settings)
+    path = folder / f"{cipher}.toml"
+    path.write_text(text.format(versions=VERSIONS))
+    return path
+
+
+def played(patch: pytest.MonkeyPatch, folder: Path, cipher: str) -> Tensors:
+    """Every party a process of its own."""
+    out, plan = folder / f"up-{cipher}", write_plan(folder, cipher)
+    assert run(patch, "up", plan, "--out", out, "--unsafe-seed", str(SEED), INSECURE) == 0
+    return model(out, out / "report")
+
+
+def simulated(patch: pytest.MonkeyPatch, folder: Path, cipher: str, seed: int = SEED) -> Tensors:
+    """All parties in one process, in virtual time."""
+    out = folder / f"simulated-{cipher}-{seed}"
+    scenario = folder / f"scenario-{cipher}-{seed}.toml"
+    scenario.write_text(SCENARIO.format(cipher=cipher, script=SCRIPT, clients=CLIENTS, seed=seed))
+    assert run(patch, "simulate", scenario, "--out", out) == 0
+    return model(out, out)
+
+
+def test_up_and_simulate_end_in_the_same_bits_under_every_cipher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`plain`, `bfv`, `rlwe` with one key holder, and with three of four: eight final models."""
+    supervise_children(monkeypatch)
+    for command in ("up", "simulate"):  # a fifth of the time, and no bit of a model
+        monkeypatch.setattr(f"secureps.run.{command}.{command}.draw", lambda *given: None)
+    ciphers = ("plain", "bfv", "rlwe-alone", "rlwe")
+    models = {}
+    for cipher in ciphers:
+        models["up", cipher] = played(monkeypatch, tmp_path, cipher)
+        models["simulate", cipher] = simulated(monkeypatch, tmp_path, cipher)
+        holders = {path.stem for path in (tmp_path / f"up-{cipher}/config").glob("holder-*")}
+        assert len(holders) == {"plain": 0, "bfv": 1, "rlwe-alone": 1, "rlwe": 4}[cipher]
+    first = models["up", "plain"]
+    assert {name: same(first, each) for name, each in models.items()} == dict.fromkeys(models, True)
+    other = simulated(monkeypatch, tmp_path, "plain", SEED + 1)
+    assert not same(first, other), "bits are a seed's"

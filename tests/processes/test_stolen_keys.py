@@ -1,0 +1,505 @@
+"""What a client's key and a holder's are good for, before real servers: all that we can think of.
+
+Each attack is refused, or taken without any harm: nobody ends, and versions go on being made of
+all that the honest send.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from secureps.crypto.suite import key_length
+from secureps.errors import (
+    ClientError,
+    Conflict,
+    Malformed,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+)
+from secureps.messages.encoding import payload_digest
+from secureps.messages.evaluation import Evaluated
+from secureps.messages.orders import GroupVersion
+from secureps.messages.requests import (
+    AskBlock,
+    AskRun,
+    Decline,
+    Examined,
+    GetBlock,
+    GetSum,
+    Heartbeat,
+    Join,
+    KeyShare,
+    Missing,
+    Noted,
+    Opened,
+    OpenRefused,
+    PutBlock,
+    Register,
+    Retire,
+    Stored,
+    Submit,
+    Telemetry,
+    Withdraw,
+)
+from secureps.messages.submission import (
+    FOUNDING,
+    OPENED,
+    UPDATE,
+    BlockHeader,
+    Receipt,
+    SubmissionId,
+    cohort_digest,
+    signing_bytes,
+)
+from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.machine import COORDINATOR
+from secureps.roles.validation import block_bytes
+from secureps.wire.grpc import framing
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.client import GrpcTransport
+from secureps.wire.protobuf import decode, encode
+from tests.kits.documented import documented, says
+from tests.kits.federations import small_plan
+from tests.kits.one_process import PATIENCE, OneProcess
+from tests.kits.signing_kit import signer
+
+GROUP = {"clip": 3.0, "range": 1.0, "most_examples": 32}
+RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 60.0}
+VICTIM = "client-00"
+HUGE = 2**63 - 1
+
+
+class Thief:
+    """Who has a key of the roster."""
+
+    def __init__(self, around: OneProcess, name: str) -> None:
+        self.around, self.name = around, name
+        self.identity = around.kit.identities[name]
+        self._transport: GrpcTransport = around.transport(name)
+        welcome = self.ask(COORDINATOR, AskRun())
+        self.run, self.placement = welcome.run, welcome.placement
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def ask(self, to: str, message: Any) -> Any:
+        return self._transport.call(to, message).result(PATIENCE)
+
+    @property
+    def known(self) -> CoordinatorState:
+        machine = self.around.parties[COORDINATOR].machine
+        assert isinstance(machine, Coordinator)
+        return machine.federation
+
+    def stolen(self) -> Receipt:
+        """One of the victim's, as whoever listens at the coordinator has it."""
+        return self.around.until(
+            lambda: next((r for r in tuple(self.known.groups["all"].receipts.values())), None)
+        )
+
+    def owner(self, block: int = 0) -> str:
+        owner: str = self.placement.of("all").owners[block]
+        return owner
+
+    def signed(self, record: Any) -> Any:
+        return dataclasses.replace(record, signature=self.identity.sign(*signing_bytes(record)))
+
+    def block(self, **changes: Any) -> PutBlock:
+        """Block 0 of an update of its own, well signed, and then what is changed."""
+        layout = self.around.plan.layout(self.run.schema).group("all")
+        whole = changes.pop("payload", bytes(block_bytes(self.around.plan, layout, UPDATE, 0)))
+        digest = payload_digest(whole)
+        header = BlockHeader(self.run.id, self.name, UPDATE, "all", 0, 0, len(whole), digest)
+        return PutBlock(self.signed(dataclasses.replace(header, **changes)), whole)
+
+    def put(self, **changes: Any) -> Any:
+        return self.ask(self.owner(), self.block(**changes))
+
+    def raw(self, method: str, message: Any, payload: bytes | memoryview = b"") -> bytes:
+        """The first bytes of an answer to a message as it is, with a payload or without."""
+        to = self.owner()
+        address, envelope = self.around.addresses[to], encode(message)
+        metadata = signer(address, to, self.name, self._sign).metadata(method, b"", envelope)
+        sent = [b"".join(framing.pieces(envelope, payload))] if payload else [envelope]
+        with grpc.insecure_channel(address) as channel:
+            call: Any = channel.stream_stream(method)
+            try:
+                answer: bytes = next(call(iter(sent), metadata=metadata, timeout=PATIENCE))
+            except grpc.RpcError as error:
+                raise framing.error_of(error, to) from None
+        return answer
+
+    def _sign(self, said: bytes) -> bytes:
+        return self.identity.sign(REQUEST_DOMAIN, said)
+
+
+@pytest.fixture(scope="module")
+def around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneProcess]:
+    plan = small_plan("rlwe-2-of-3", versions=100_000, group=[GROUP | {"rule": RULE}])
+    with OneProcess(plan, tmp_path_factory.mktemp("thief"), clients=4) as made:
+        made.makes(2)
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def all_goes_on(around: OneProcess) -> Iterator[None]:
+    yield
+    around.makes(1)
+    status = around.status()
+    members = {member.name: member for member in status.members}
+    for name in around.clients[:-1]:
+        assert members[name].submissions >= status.groups[0].version - 1
+
+
+@pytest.fixture
+def client(around: OneProcess) -> Iterator[Thief]:
+    thief = Thief(around, around.clients[-1])
+    yield thief
+    thief.close()
+
+
+@pytest.fixture
+def holder(around: OneProcess) -> Iterator[Thief]:
+    thief = Thief(around, around.holders[0])
+    yield thief
+    thief.close()
+
+
+FROM = slice(None)
+Attack = Callable[[Thief], Any]
+
+
+def tells(message: Callable[[Thief], Any], to: str = COORDINATOR) -> Attack:
+    return lambda thief: thief.ask(to, message(thief))
+
+
+def asks(kind: Any = GetBlock, **changes: Any) -> Attack:
+    def ask(thief: Thief) -> Any:
+        names = {"run": thief.run.id, "group": "all", "block": 0}
+        numbers = {"version": thief.around.version} if kind is GetBlock else {"cohort": 0}
+        return thief.ask(thief.owner(), kind(**{**names, **numbers, **changes}))
+
+    return ask
+
+
+def puts_at(offset: int, of: slice = FROM) -> Attack:
+    """A block from a byte on, and so much of it."""
+
+    def put(thief: Thief) -> Any:
+        message = thief.block(sequence=9)
+        cut = dataclasses.replace(message, offset=offset)
+        return decode(thief.raw(framing.PUT, cut, message.payload[of]))
+
+    return put
+
+
+def reads_from(offset: int) -> Attack:
+    """A block of the model from a byte on."""
+
+    def read(thief: Thief) -> Any:
+        ask = GetBlock(thief.run.id, "all", thief.around.version, 0, offset)
+        return thief.raw(framing.GET, ask)
+
+    return read
+
+
+def puts(**changes: Any) -> Attack:
+    return lambda thief: thief.put(**changes)
+
+
+def submits(**changes: Any) -> Attack:
+    """The victim's receipt in which something is another, signed by the thief."""
+
+    def submit(thief: Thief) -> Any:
+        return thief.ask(
+            COORDINATOR, Submit(thief.signed(dataclasses.replace(thief.stolen(), **changes)))
+        )
+
+    return submit
+
+
+THEIRS = SubmissionId(VICTIM, "all", 1)
+OWN = SubmissionId("client-03", "all", 0)
+
+BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
+    # --- in another's name --------------------------------------------------------
+    "a beat": (tells(lambda _: Heartbeat(VICTIM)), UnknownParty),
+    "a decline": (tells(lambda _: Decline(VICTIM, "all", 1, "no")), UnknownParty),
+    "a withdrawal": (tells(lambda _: Withdraw(VICTIM, THEIRS, 0, 0, "no")), UnknownParty),
+    "its own withdrawal of theirs": (
+        tells(lambda it: Withdraw(it.name, THEIRS, 0, 0, "no")),
+        Malformed,
+    ),
+    "a retirement": (tells(lambda _: Retire(VICTIM)), UnknownParty),
+    "a retirement of who never came": (tells(lambda it: Retire(it.name)), UnknownParty),
+    "a join": (tells(lambda it: Join(VICTIM, it.run.schema)), UnknownParty),
+    "a loss": (tells(lambda _: Missing(VICTIM, "all", -1, (THEIRS,))), UnknownParty),
+    "figures": (tells(lambda _: Telemetry(VICTIM, "all", 1, ())), UnknownParty),
+    "an evaluation": (
+        tells(lambda it: Evaluated(it.run.id, VICTIM, 1, (), (), 1)),
+        UnknownParty,
+    ),
+    "their receipt": (tells(lambda it: Submit(it.stolen())), UnknownParty),
+    "their receipt, signed by the thief": (submits(), UnknownParty),
+    "their receipt under its own name": (submits(id=OWN), SecurepsError),
+    "their receipt of another run": (submits(id=OWN, run=bytes(32)), ClientError),
+    "their receipt with their envelopes turned": (
+        lambda it: submits(id=OWN, envelopes=it.stolen().envelopes[::-1])(it),
+        SecurepsError,
+    ),
+    "their receipt with an envelope for all": (
+        lambda it: submits(id=OWN, envelopes=it.stolen().envelopes[:1] * 3)(it),
+        SecurepsError,
+    ),
+    "a receipt of no envelopes": (submits(id=OWN, envelopes=()), Malformed),
+    "a receipt without a correction": (submits(id=OWN, correction=None), Malformed),
+    "a receipt of a longer correction": (submits(id=OWN, correction=bytes(1 << 16)), ClientError),
+    "a receipt of no blocks": (submits(id=OWN, blocks=()), Malformed),
+    "a receipt of version -1": (submits(id=OWN, version=-1), ClientError),
+    "a receipt of a far version": (submits(id=OWN, version=HUGE), ClientError),
+    "a receipt of a far step": (submits(id=OWN, step=HUGE), Malformed),
+    "a receipt of a far sequence": (
+        submits(id=SubmissionId("client-03", "all", HUGE)),
+        Malformed,
+    ),
+    "a receipt that founds": (submits(id=OWN, purpose=FOUNDING), ClientError),
+    "a receipt for a sum": (submits(id=OWN, purpose=OPENED), Malformed),
+    "a receipt of another group": (
+        submits(id=SubmissionId("client-03", "other", 0)),
+        ClientError,
+    ),
+    # --- blocks -------------------------------------------------------------------
+    "a block below 0": (puts(block=-1), Malformed),
+    "a block beyond the last": (puts(block=1 << 20), Malformed),
+    "a far block": (puts(block=HUGE), Malformed),
+    "a sequence below 0": (puts(sequence=-1), Malformed),
+    "an offset below 0": (puts_at(-1), Malformed),
+    "an offset beyond the end": (puts_at(1 << 40), Malformed),
+    "more than the rest": (puts_at(7), Malformed),
+    "less than the rest": (puts_at(7, slice(8, None)), Malformed),
+    "a length of 0": (puts(payload=b""), Malformed),
+    "another length": (puts(length=1), Malformed),
+    "their block": (puts(author=VICTIM), UnknownParty),
+    "a sum": (puts(purpose=OPENED), UnknownParty),
+    "a founding block": (puts(purpose=FOUNDING), ClientError),
+    "another digest": (puts(digest=bytes(32), sequence=5), Malformed),
+    "a block of another run": (puts(run=bytes(32)), ClientError),
+    "is theirs there": (
+        lambda it: it.ask(it.owner(), AskBlock(it.block(author=VICTIM).header)),
+        UnknownParty,
+    ),
+    "an upload of nothing": (lambda it: it.raw(framing.PUT, AskRun(), b"x"), Malformed),
+    "a download of nothing": (lambda it: it.raw(framing.GET, AskRun()), Malformed),
+    # --- what it would like to have -----------------------------------------------
+    "a sum of ciphertexts": (asks(GetSum), UnknownParty),
+    "a block of the model below 0": (asks(block=-1), Malformed),
+    "a far block of the model": (asks(block=HUGE), Malformed),
+    "a version below 0": (asks(version=-5), SecurepsError),
+    "a far version": (asks(version=HUGE), SecurepsError),
+    "a model of another run": (asks(run=bytes(32)), ClientError),
+    "from before its begin": (reads_from(-1), ClientError),
+    "from beyond its end": (reads_from(1 << 40), ClientError),
+    "a group that there is not": (asks(group="../all"), Malformed),
+}
+
+
+@pytest.mark.parametrize("attack", BY_CLIENT)
+def test_a_client_s_key(attack: str, client: Thief) -> None:
+    does, refused = BY_CLIENT[attack]
+    with pytest.raises(refused):
+        does(client)
+
+
+def test_a_block_from_where_it_is_not_is_asked_for_from_where_it_is(client: Thief) -> None:
+    message = client.block(sequence=11)
+    cut = dataclasses.replace(message, offset=16)
+    assert decode(client.raw(framing.PUT, cut, message.payload[16:])) == Stored(
+        message.header.digest, 0
+    )
+    assert client.ask(client.owner(), message) == Stored(message.header.digest)
+
+
+def test_a_block_that_was_sent_before(client: Thief) -> None:
+    """The same is held once; other bytes never take its place."""
+    message = client.block(sequence=3)
+    for _ in range(3):
+        assert client.ask(client.owner(), message) == Stored(message.header.digest)
+    with pytest.raises(Conflict):
+        client.put(sequence=3, payload=b"\1" + message.payload[1:])
+
+
+def test_a_far_sequence_of_blocks_leaves_room_for_others(client: Thief) -> None:
+    for sequence in (HUGE, HUGE - 1, *range(40)):
+        message = client.block(sequence=sequence)
+        assert client.ask(client.owner(), message).digest == message.header.digest
+
+
+def test_a_loss_of_what_is_another_s_changes_nothing(client: Thief) -> None:
+    lost = Missing(client.name, "all", -1, (client.stolen().id, THEIRS))
+    assert client.ask(COORDINATOR, lost) == Noted()
+
+
+def number(thief: Thief) -> int:
+    return thief.known.groups["all"].number
+
+
+def share(thief: Thief, cohort: int, about: bytes = bytes(32)) -> KeyShare:
+    """Numbers that are no share of anything."""
+    size = key_length(thief.around.plan.cipher_parameters)
+    made = np.full(size, 12345, "<u4").tobytes()
+    return KeyShare(thief.name, "all", cohort, made, about)
+
+
+def current(thief: Thief) -> bytes:
+    """What answers for the cohort that is being opened now are about."""
+
+    def opening() -> bytes | None:
+        state = thief.known.groups["all"]
+        if state.phase is not Phase.OPENING or state.cohort is None:
+            return None
+        return cohort_digest(thief.run.id, state.cohort)
+
+    return thief.around.until(opening)
+
+
+BY_HOLDER: dict[str, tuple[Attack, type[SecurepsError] | None]] = {
+    "a share of a cohort before": (tells(lambda it: share(it, 0)), None),
+    "a share of one to come": (tells(lambda it: share(it, number(it) + 9)), None),
+    "a share of a far one": (tells(lambda it: share(it, HUGE)), None),
+    "a share of one below 0": (tells(lambda it: share(it, -7)), None),
+    "a share for another holder": (
+        tells(lambda it: dataclasses.replace(share(it, 0), holder=it.around.holders[1])),
+        UnknownParty,
+    ),
+    "a share of no group": (
+        tells(lambda it: dataclasses.replace(share(it, 0), group="other")),
+        Malformed,
+    ),
+    "a refusal of one before": (
+        tells(lambda it: OpenRefused(it.name, "all", 0, "no", bytes(32))),
+        None,
+    ),
+    "a refusal of one to come": (
+        tells(lambda it: OpenRefused(it.name, "all", number(it) + 9, "x" * 100_000, bytes(32))),
+        None,
+    ),
+    "sums": (tells(lambda it: Opened(it.name, "all", number(it), (), bytes(32))), Malformed),
+    "a flaw of nobody's": (
+        tells(lambda it: Examined(it.name, SubmissionId("nobody", "all", 1), "bad", bytes(32))),
+        None,
+    ),
+    "a flaw of another group": (
+        tells(lambda it: Examined(it.name, SubmissionId(VICTIM, "other", 1), "bad", bytes(32))),
+        Malformed,
+    ),
+    "a flaw in another's name": (
+        tells(lambda it: Examined(it.around.holders[1], THEIRS, "bad", bytes(32))),
+        UnknownParty,
+    ),
+    "an empty ledger": (tells(lambda it: Register(it.name, "", 1.0, 0)), Refused),
+    "a far ledger": (
+        tells(lambda it: Register(it.name, "", 1.0, 0, b"", (GroupVersion("all", HUGE),))),
+        SecurepsError,
+    ),
+    "a far incarnation": (tells(lambda it: Register(it.name, "", 1.0, HUGE)), Malformed),
+    "as a shard": (tells(lambda it: Register("shard-0", "evil:1", 1.0, 0)), UnknownParty),
+    "another run": (tells(lambda it: Register(it.name, "", 1.0, 0, bytes(32))), ClientError),
+    "a sum of ciphertexts": (asks(GetSum), UnknownParty),
+    "an opened sum": (puts(purpose=OPENED), Malformed),
+    "an update": (puts(), UnknownParty),
+}
+
+
+@pytest.mark.parametrize("attack", BY_HOLDER)
+def test_a_holder_s_key(attack: str, holder: Thief) -> None:
+    does, refused = BY_HOLDER[attack]
+    if refused is None:
+        with suppress(SecurepsError):
+            does(holder)
+    else:
+        with pytest.raises(refused):
+            does(holder)
+
+
+def test_a_share_that_is_none_opens_nothing_and_stops_nothing(holder: Thief) -> None:
+    """For the cohort that is opened now, in time or not: two others suffice."""
+    for _ in range(3):
+        about = current(holder)
+        with suppress(SecurepsError):
+            holder.ask(COORDINATOR, share(holder, number(holder), about))
+        holder.around.makes(1)
+
+
+# --- in words ---------------------------------------------------------------------
+
+CLIENT_HEARS = {
+    "from before its begin": "byte ... of ... is asked for (the sender's fault)",
+    "an upload of nothing": "Put takes PutBlock, not ... (the sender's fault)",
+    "a download of nothing": "Get takes GetBlock or GetSum, not ... (the sender's fault)",
+    "a receipt of a far sequence": (
+        "...: a sequence is at least 0, and at most ... (the sender's fault)"
+    ),
+    "a retirement of who never came": "... has not joined, and cannot retire (the sender's fault)",
+    "its own withdrawal of theirs": (
+        "... is no submission of ... to a group without rounds (the sender's fault)"
+    ),
+    "a receipt without a correction": (
+        "...: the correction of its key is missing (the sender's fault)"
+    ),
+    "a receipt of no envelopes": (
+        "...: ... key holders want as many envelopes and ... commitments, not ... and "
+        "... (the sender's fault)"
+    ),
+    "a receipt for a sum": "...: no receipt is for ... (the sender's fault)",
+    "a receipt of a far step": (
+        "...: update ... of one version, by the plan's rule the last is ... (the sender's fault)"
+    ),
+}
+HOLDER_HEARS = {
+    "an opened sum": "no block is for ... (the sender's fault)",
+    "sums": "...: a committee gives shares of keys, and opens no sums (the sender's fault)",
+    "a sum of ciphertexts": (
+        "only a key holder that decrypts sums may ask for one (the sender's fault)"
+    ),
+    "an empty ledger": (
+        "... comes with an empty ledger to a run whose sums it has opened: restore "
+        "nothing, start a new run (the other side's fault)"
+    ),
+    "a far incarnation": (
+        "... says that it obeyed incarnation ...; this coordinator has come to ..., and "
+        "no start is ... further (the sender's fault)"
+    ),
+}
+EXPECTED = frozenset({*CLIENT_HEARS.values(), *HOLDER_HEARS.values()})
+
+
+def hears(error: SecurepsError, pattern: str) -> None:
+    line = f"{error} ({error.fault} fault)"
+    assert says(pattern, line), line
+    assert pattern in documented()
+
+
+@pytest.mark.parametrize("attack", CLIENT_HEARS)
+def test_what_a_client_hears(attack: str, client: Thief) -> None:
+    does, refused = BY_CLIENT[attack]
+    with pytest.raises(refused) as error:
+        does(client)
+    hears(error.value, CLIENT_HEARS[attack])
+
+
+@pytest.mark.parametrize("attack", HOLDER_HEARS)
+def test_what_a_holder_hears(attack: str, holder: Thief) -> None:
+    does, _ = BY_HOLDER[attack]
+    with pytest.raises(SecurepsError) as error:
+        does(holder)
+    hears(error.value, HOLDER_HEARS[attack])

@@ -1,0 +1,296 @@
+"""The worked example of docs/operations.md, command by command, on three machines."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests.kits.nursery import ROOT
+
+PAGE = ROOT / "docs" / "operations.md"
+MACHINES = {"ps": "10.77.0.1", "north": "10.77.0.2", "south": "10.77.0.3"}
+PATIENCE = 120.0
+
+SCRIPT = """
+import numpy as np
+from secureps.client.trainer import EvaluateResult, FitResult
+
+class Steps:
+    def __init__(self, number):
+        self.number = number
+    def parameters(self, seed):
+        return {"weight": np.zeros((30, 7), np.float32)}
+    def fit(self, parameters, config):
+        return FitResult({"weight": parameters["weight"] + np.float32(0.25)}, 10, {}, 1)
+    def evaluate(self, parameters):
+        return EvaluateResult(0.0, 10, {})
+
+def make(settings):
+    return Steps(int(settings["partition"]))
+"""
+
+SCP = """#!/bin/sh
+# Copies to another machine's folder: SOURCES... NAME.example:FOLDER
+for last; do :; done
+machine=${last%%.example:*} folder=${last#*:}
+mkdir -p "$MACHINES/$machine/$folder"
+while [ $# -gt 1 ]; do
+  case $1 in -*) ;; *) cp -r "$1" "$MACHINES/$machine/$folder/" ;; esac
+  shift
+done
+"""
+SSH = """#!/bin/sh
+machine=${1%%.example}; shift
+cd "$MACHINES/$machine" && exec "$@"
+"""
+
+
+def possible() -> str:
+    """Why there can be no machines here; empty if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "network namespaces need ip (iproute2)"
+    name = own_name()
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
+        return "no network namespaces can be made here"
+    tried = ip("link", "add", "br0", "type", "bridge", at=name, check=False)
+    subprocess.run(["ip", "netns", "del", name], check=True)
+    return "no bridge can be made here" if tried else ""
+
+
+def ip(*words: str, at: str = "", check: bool = True) -> int:
+    where = ["-n", at] if at else []
+    return subprocess.run(["ip", *where, *words], capture_output=True, check=check).returncode
+
+
+def own_name() -> str:
+    """Of namespaces of this process: whoever finds them knows when nobody needs them any more."""
+    return f"secureps-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+
+
+def remove(name: str) -> None:
+    """A namespace, and all that runs in it."""
+    for _try in range(50):
+        found = subprocess.run(
+            ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
+        ).stdout.split()
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        if not found:
+            break
+        time.sleep(0.05)
+    ip("netns", "del", name, check=False)
+    shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
+
+
+def remove_left() -> None:
+    """Namespaces of runs of this file that were killed, and removed nothing."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    for name in re.findall(r"^secureps-\d+-\S+", listed.stdout, re.MULTILINE):
+        try:
+            os.kill(int(name.split("-")[1]), 0)
+        except ProcessLookupError:
+            remove(name)
+
+
+class Machines:
+    """Three network namespaces on one bridge in a fourth; `with` removes them, and all in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._own = own_name()
+        self._made: list[str] = []
+        for tool, text in (("scp", SCP), ("ssh", SSH)):
+            (folder / "bin").mkdir(exist_ok=True)
+            (folder / "bin" / tool).write_text(text)
+            (folder / "bin" / tool).chmod(0o755)
+
+    def __enter__(self) -> Machines:
+        remove_left()
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._made:
+            remove(name)
+
+    def _name(self, machine: str) -> str:
+        return f"{self._own}-{machine}"
+
+    def _make(self, machine: str) -> str:
+        name = self._name(machine)
+        ip("netns", "add", name)
+        self._made.append(name)
+        ip("link", "set", "lo", "up", at=name)
+        return name
+
+    def _build(self) -> None:
+        hub = self._make("hub")
+        ip("link", "add", "br0", "type", "bridge", at=hub)
+        ip("link", "set", "br0", "up", at=hub)
+        for machine, address in MACHINES.items():
+            name = self._make(machine)
+            ip(
+                "link",
+                "add",
+                "eth0",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                machine,
+                "netns",
+                hub,
+                at=name,
+            )
+            ip("link", "set", machine, "master", "br0", "up", at=hub)
+            ip("addr", "add", f"{address}/24", "dev", "eth0", at=name)
+            ip("link", "set", "eth0", "up", at=name)
+            own = Path("/etc/netns") / name
+            own.mkdir(parents=True)
+            names = [f"{where} {each}.example" for each, where in MACHINES.items()]
+            (own / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
+            (self.folder / machine).mkdir(exist_ok=True)
+
+    def run(self, machine: str, commands: str, **variables: str) -> str:
+        """Commands as they stand on the page, in the machine's own folder; what they printed."""
+        log = self.folder / f"{machine}-{len(list(self.folder.glob('*.log')))}.log"
+        path = f"{self.folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        around = {**os.environ, "PATH": path, "MACHINES": str(self.folder), "PYTHONPATH": str(ROOT)}
+        with log.open("w") as out:
+            ended = subprocess.run(
+                ["ip", "netns", "exec", self._name(machine), "bash", "-ec", commands],
+                cwd=self.folder / machine,
+                env={**around, "OMP_NUM_THREADS": "1", **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                timeout=PATIENCE,
+                check=False,
+            )
+        assert ended.returncode == 0, log.read_text()
+        return log.read_text()
+
+    def logs(self) -> str:
+        return "\n".join(f"{p.name}: {p.read_text()[-1500:]}" for p in self.folder.glob("*.log"))
+
+
+def blocks() -> Iterator[tuple[list[str], str]]:
+    """(machines, commands) of the page's blocks, in their order."""
+    _, _, section = PAGE.read_text().partition("\n## Three machines, ")
+    section = section.partition("\n## A slow line")[0]
+    for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL):
+        where = re.match(r"# on ([a-z ]+):", block)
+        assert where is not None, block
+        yield where.group(1).split(" and "), block
+
+
+def test_every_block_of_the_page_says_where_it_runs() -> None:
+    assert [where for where, _ in blocks()] == [
+        ["north"],
+        ["north"],
+        ["ps"],
+        ["north", "south"],
+        ["ps"],
+        ["ps"],
+        ["north", "south"],
+        ["north", "south"],
+        ["ps"],
+    ]
+
+
+@pytest.mark.timeout(600)
+def test_three_machines_from_empty_hosts_to_a_model_and_on_from_it(tmp_path: Path) -> None:
+    if reason := possible():
+        pytest.skip(reason)
+    *starting, (_, export), (_, again), (_, holder), (_, clients), (_, moving) = blocks()
+    fingerprint = ""
+    with Machines(tmp_path) as machines:
+        for site in ("north", "south"):
+            (tmp_path / site / "digits.py").write_text(SCRIPT)
+        for where, commands in starting:
+            for machine in where:
+                said = machines.run(machine, commands, SITE=machine, FINGERPRINT=fingerprint)
+                fingerprint = fingerprint or re.findall(r"^CA ([0-9a-f]{64})$", said, re.M)[0]
+        all_say(machines, "all 3 versions are made")
+        model = exported(machines, export)
+        assert abs(model - 0.75).max() < 0.01, "three steps of a quarter"
+        machines.run("ps", again)
+        for site in ("north", "south"):
+            machines.run(site, holder, SITE=site)
+        machines.run("north", clients, SITE="north", FINGERPRINT=fingerprint)
+        founded(machines, tmp_path / "ps" / "second" / "checkpoints")
+        moved = machines.run("ps", moving)  # two of four clients are here: it cannot go on yet
+        assert int(re.findall(r"moved: (\d+) rows", moved)[0]) > 0
+        machines.run("south", clients, SITE="south", FINGERPRINT=fingerprint)
+        all_say(machines, "all 2 versions are made")
+        model = exported(machines, "secureps export second --out second.safetensors", "second")
+        assert abs(model - 1.25).max() < 0.01, "two steps more, from where the first run ended"
+    assert model.shape == (30, 7)
+    assert not (tmp_path / "ps" / "kit" / "private" / "holder-north").exists()
+    assert "listens on 0.0.0.0:7602" in machines.logs()
+
+
+def all_say(machines: Machines, last: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while machines.logs().count(last) < 4:
+        assert time.monotonic() < end, machines.logs()
+        assert "error:" not in machines.logs(), machines.logs()
+        time.sleep(0.2)
+
+
+def founded(machines: Machines, checkpoints: Path) -> None:
+    """Version 0 is there: the shard has what it must not lose."""
+    end = time.monotonic() + PATIENCE
+    while not (checkpoints / "000000" / "manifest.json").is_file():
+        assert time.monotonic() < end, machines.logs()
+        time.sleep(0.1)
+
+
+def exported(machines: Machines, command: str, name: str = "model") -> Any:
+    machines.run("ps", command)
+    return load_file(machines.folder / "ps" / f"{name}.safetensors")["weight"]
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_one() -> None:
+    if reason := possible():
+        pytest.skip(reason)
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left, mine = f"secureps-{dead.pid}-0a0b0c-north", f"{own_name()}-north"
+    try:
+        for name in (left, mine):
+            ip("netns", "add", name)
+        runs = subprocess.Popen(["ip", "netns", "exec", left, "sleep", "60"])
+        end = time.monotonic() + 20
+        while not subprocess.run(
+            ["ip", "netns", "pids", left], capture_output=True, check=True
+        ).stdout:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        remove_left()
+        assert runs.wait(20) == -signal.SIGKILL
+        assert not (Path("/run/netns") / left).exists()
+        assert (Path("/run/netns") / mine).exists()
+    finally:
+        for name in (left, mine):
+            remove(name)

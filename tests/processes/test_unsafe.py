@@ -1,0 +1,101 @@
+"""Randomness that everybody may know: refused without a word for it, and marked for all."""
+
+from __future__ import annotations
+
+import math
+import stat
+from pathlib import Path
+
+import pytest
+
+from secureps.client.runner import Joining, join
+from secureps.crypto.sampling import SecretSeed
+from secureps.errors import ConfigError
+from secureps.messages import requests
+from secureps.messages.run import ShardAddress
+from secureps.roles.machine import Call
+from secureps.roles.shard.shard import Shard
+from secureps.store.keyring import create_kit, issue, seed_of
+from tests.kits.command import INSECURE, run
+from tests.kits.federations import Walker
+from tests.kits.privacy_kit import private_plan
+from tests.kits.roles_kit import HOLDERS, ROSTER, World, answers, make_plan
+
+PRIVACY = {"noise_multiplier": 1.0, "delta": 1e-5, "budget": 500.0}
+RULE = {"quorum": 3, "minimum": 2, "most": 4}
+AWAY = ("10.0.0.7:9000", "example.org:9000", "127.0.0.1.example.org:9000", "0.0.0.0:9000")
+HERE = ("127.0.0.1:9000", "localhost:9000", "[::1]:9000")
+
+
+@pytest.mark.parametrize("server", HERE)
+def test_a_seed_for_all_to_know_needs_a_word_also_on_loopback(server: str, tmp_path: Path) -> None:
+    """A tunnel's end is on loopback too, and so is the coordinator of a shard beside it."""
+    with pytest.raises(ConfigError, match="--insecure-for-tests"):
+        seed_of(tmp_path, 5, server, False)
+    assert not seed_of(tmp_path, 5, server, True).private
+    assert not (tmp_path / "seed").exists()
+
+
+@pytest.mark.parametrize("server", AWAY)
+def test_nor_does_the_word_help_elsewhere(server: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="it is for loopback alone"):
+        seed_of(tmp_path, 5, server, True)
+
+
+def test_a_secret_seed_is_kept_over_restarts(tmp_path: Path) -> None:
+    """Training again after a crash repeats the same noise; another party's is another one's."""
+    first, again = (seed_of(tmp_path / "state", None, "far:1", False) for _ in range(2))
+    assert isinstance(first, SecretSeed)
+    assert first.derive("x").words(8).tolist() == again.derive("x").words(8).tolist()
+    other = seed_of(tmp_path / "other", None, "far:1", False)
+    assert first.derive("x").words(8).tolist() != other.derive("x").words(8).tolist()
+    assert stat.S_IMODE((tmp_path / "state" / "seed").stat().st_mode) == 0o600
+
+
+def test_up_asks_for_the_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "up", "plan.toml", "--unsafe-seed", "5") != 0
+    assert INSECURE in capsys.readouterr().err
+
+
+def test_a_client_without_the_word_reads_no_key(tmp_path: Path) -> None:
+    kit = tmp_path / "kit"
+    create_kit(kit, private_plan("local", "plain").cipher_parameters)
+    issue(kit, "client", "client-00")
+    joining = Joining("127.0.0.1:1", kit, "client-00", tmp_path / "state", unsafe_seed=5)
+    with pytest.raises(ConfigError, match=INSECURE):
+        join(joining, Walker(0))
+
+
+def test_a_shard_says_that_its_noise_is_for_all_to_know() -> None:
+    address = ShardAddress("shard-a", "a:1", 1.0)
+    for unsafe in (False, True):
+        (call,) = [
+            effect.message
+            for effect in Shard(address, ROSTER, HOLDERS, unsafe).resume(0.0).effects
+            if isinstance(effect, Call)
+        ]
+        assert isinstance(call, requests.Register)
+        assert call.unsafe is unsafe
+
+
+@pytest.mark.parametrize(("placement", "marked"), [("aggregator", True), ("local", False)])
+def test_what_shards_add_from_such_a_seed_protects_nobody(placement: str, marked: bool) -> None:
+    """Where the plan leaves noise to them: in status and epsilon, and after restarts."""
+    plan = make_plan(
+        "bfv",
+        privacy={**PRIVACY, "unit": "client", "placement": placement},
+        group=[{"weighting": "uniform", "clip": 1.0, "rule": RULE}],
+    )
+    world = World(plan)
+    world.give("shard-a", requests.Register("shard-a", "shard-a:1", 1.0, 0, unsafe=True))
+    world.start()
+    again = World(plan, journal=tuple(world.journal))
+    again.servers(2)  # whatever it says later, sums were protected by nothing
+    for each in (world, again):
+        assert each.federation.unsafe == ({"shard-a"} if marked else set())
+        assert {each.federation.unprotected(name) for name in each.clients} == {marked}
+        (status,) = answers(each.give("c0", requests.AskStatus()))
+        assert {member.unsafe for member in status.members} == {marked}
+        assert {math.isinf(member.epsilon) for member in status.members} == {marked}

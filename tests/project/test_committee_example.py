@@ -1,0 +1,73 @@
+"""The worked example of `docs/protocol.md`: one key among four holders, made again."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from secureps.crypto import envelope
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.field import vector_bytes
+from secureps.crypto.sharing import Committee, HolderShare, key_sum, share, weighted_sum
+from secureps.messages.encoding import payload_digest
+from tests.crypto.test_envelope import sealed_slowly
+from tests.kits.nursery import ROOT
+from tests.kits.sharing_kit import fixed_urandom
+
+HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
+ID = b"run/hospital-1/all/7"
+RECEIPT = b"a receipt"
+WEIGHT = 2
+
+
+def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What the page says, computed; the seeds are bytes of 1, of 2, ... of 6."""
+    with monkeypatch.context() as fixed:
+        fixed_urandom(fixed)
+        us = Committee(HOLDERS, 3)
+        key = (np.arange(2048) % 83 - 41).astype(np.int32)
+        shared = share(ID, key, us)
+    seeds = shared.seeds_of(0)
+    recipient = EnvelopeKey(bytes(range(1, 33)))
+    sealed = sealed_slowly(bytes(range(32)), recipient.public.key, seeds, RECEIPT)
+    assert envelope.open(recipient, sealed, RECEIPT, us.seed_bytes) == seeds
+    answers = {}
+    for k in range(4):
+        held = HolderShare(us, k, ID, shared.seeds_of(k))
+        held.check(shared.commitments)
+        answers[k] = weighted_sum([held.share(key.size)], [WEIGHT])
+    quorum = {k: answers[k] for k in (0, 2, 3)}
+    opened = key_sum(us, quorum, [shared.correction], [WEIGHT])
+    assert np.array_equal(opened, WEIGHT * key.astype(np.int64))
+    return {
+        "subsets": " ".join(f"{{{a},{b}}}" for a, b in us.subsets),
+        "commitment to the first seed": shared.commitments[0].hex(),
+        "correction, first values": numbers(shared.correction),
+        "correction, BLAKE2b-256 of its bytes": payload_digest(
+            vector_bytes(shared.correction)
+        ).hex(),
+        "seeds of holder-0": " ".join(str(seeds[i]) for i in range(0, len(seeds), 32)),
+        "public key of holder-0": recipient.public.key.hex(),
+        "envelope, first 32 bytes": sealed[:32].hex(),
+        "envelope, length": str(len(sealed)),
+        "envelope, BLAKE2b-256": payload_digest(sealed).hex(),
+        "answer of holder-0, first values": numbers(answers[0]),
+        "answer of holder-0, BLAKE2b-256 of its bytes": payload_digest(
+            vector_bytes(answers[0])
+        ).hex(),
+        "key sum, first values": numbers(opened),
+    }
+
+
+def numbers(vector: np.ndarray) -> str:
+    return ", ".join(str(int(value)) for value in vector[:4])
+
+
+def test_the_page_says_what_the_code_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "protocol.md").read_text()
+    _, _, section = text.partition("| of one key among four |")
+    rows = re.findall(r"^\| ([^|`]+) \| `([^`]+)` \|$", section, re.MULTILINE)
+    told = {label: value for label, value in rows if not label.startswith("of ")}
+    assert {label: told.get(label) for label in example(monkeypatch)} == example(monkeypatch)

@@ -1,0 +1,334 @@
+"""What the documentation shows exists: commands, options, files, tests, and TOML that loads."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from pydantic.fields import FieldInfo
+from typer.main import get_command
+
+from secureps.config import plan as config
+from secureps.config import sections
+from secureps.config.scenario import ScenarioSection, StaySection, StudySection, VariantSection
+from secureps.config.sections import parse, read_toml
+from secureps.config.serve import ServeSection
+from secureps.crypto.ring import ETA, GUIDELINES_LOG_Q, RINGS, SIGMA
+from secureps.policy.explain.visibility import withstood
+from secureps.policy.plan import load_plan
+from secureps.run.cli import app
+from secureps.run.keys import keys
+from secureps.run.simulate.simulate import load_scenario
+
+ROOT = Path(__file__).parent.parent.parent
+
+PAGES = (
+    "README.md",
+    "docs/operations.md",
+    "docs/plan.md",
+    "docs/protocol.md",
+    "docs/python.md",
+    "docs/rules.md",
+    "docs/threat-model.md",
+    "docs/trainers.md",
+    "docs/tuning.md",
+)
+FOLDERS = ("aggregator", "clients", "policies", "simulations")
+PLACES = (*FOLDERS, "secureps", "docs", "tests", "benchmarks")
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"(?:^|[\s;(])(?:\.venv/bin/)?secureps ([a-z-][^;&|>#\n]*)", re.MULTILINE)
+_INLINE = re.compile(r"`secureps ([^`\n]+)`")
+_PATH = re.compile(rf"(?<![\w/.-])(?:{'|'.join(PLACES)})/[\w./*-]*(?:::\w+)?")
+_MAKE = re.compile(r"(?:^ {4}|`)make (\w+)", re.MULTILINE)
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+
+
+def fences(text: str, *languages: str) -> list[str]:
+    """The code in a page's fences of these languages."""
+    return [code for language, code in _FENCE.findall(text) if language in languages]
+
+
+def commands(text: str) -> list[list[str]]:
+    """The arguments of every `secureps ...` line in a page's shell code."""
+    shells = (code.replace("\\\n", " ") for code in fences(text, "sh", "bash", "console", ""))
+    return [shlex.split(line) for shell in shells for line in _COMMAND.findall(shell)]
+
+
+def files(text: str) -> set[str]:
+    """Every file, folder or test of the repository that a page names."""
+    return {found.rstrip(".") for found in _PATH.findall(text)}
+
+
+def parses(arguments: list[str]) -> None:
+    """Reads a command line as `secureps` would, without doing anything; UsageError if it cannot."""
+    root = get_command(app)
+    assert isinstance(root, click.Group)
+    name, *rest = arguments
+    command = root.get_command(click.Context(root), name)
+    if command is None:
+        raise click.UsageError(f"no command {name}")
+    if name == "keys":
+        group = get_command(keys)
+        assert isinstance(group, click.Group)
+        name, *rest = rest
+        command = group.get_command(click.Context(group), name)
+        if command is None:
+            raise click.UsageError(f"no command keys {name}")
+    command.make_context(name, rest)
+
+
+def pages() -> list[Path]:
+    paths = [ROOT / page for page in PAGES] + [ROOT / folder / "README.md" for folder in FOLDERS]
+    assert all(path.is_file() for path in paths)
+    return paths
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+every_page = pytest.mark.parametrize("page", pages(), ids=named)
+
+
+@every_page
+def test_every_command_parses(page: Path) -> None:
+    for arguments in commands(page.read_text()):
+        parses(arguments)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/operations.md"])
+def test_there_are_commands(page: str) -> None:
+    shown = {arguments[0] for arguments in commands((ROOT / page).read_text())}
+    assert {"serve", "status", "export"} <= shown
+
+
+@every_page
+def test_every_command_in_a_sentence_is_one(page: Path) -> None:
+    root = get_command(app)
+    assert isinstance(root, click.Group)
+    for line in _INLINE.findall(page.read_text()):
+        assert line.split()[0] in root.commands, line
+
+
+@every_page
+def test_every_file_and_test_exists(page: Path) -> None:
+    for name in files(page.read_text()):
+        path, _, test = name.partition("::")
+        assert any(ROOT.glob(path)), f"{named(page)} names {path}"
+        if test:
+            assert f"def {test}(" in (ROOT / path).read_text(), name
+
+
+@every_page
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in _LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@every_page
+def test_every_make_target_exists(page: Path) -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(_MAKE.findall(page.read_text())) <= set(targets)
+
+
+def test_the_threat_models_parameters_are_the_codes() -> None:
+    page = " ".join((ROOT / "docs" / "threat-model.md").read_text().split())
+    for ring in RINGS:
+        bits = ring.modulus.bit_length()
+        assert f"N = {ring.degree} with q < 2^{bits}" in page
+        assert bits <= GUIDELINES_LOG_Q[ring.degree]
+    assert f"eta = {ETA}, sigma = {SIGMA:.2f}" in page
+    assert f"sigma / sqrt(2) = {SIGMA / math.sqrt(2):.1f}" in page
+    assert "3 of 4, which withstands a malicious aggregator with one corrupt" in page
+    assert (withstood(3, 4), withstood(2, 3), withstood(4, 5)) == (1, 0, 2)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_file_of_a_folder_is_in_its_table(folder: str) -> None:
+    text = (ROOT / folder / "README.md").read_text()
+    there = {p.name for p in (ROOT / folder).iterdir() if p.is_file() and p.name != "README.md"}
+    assert there == set(re.findall(r"`([\w.-]+(?:\.toml|\.py|file))`", text))
+
+
+def test_the_readmes_script_makes_a_trainer(tmp_path: Path) -> None:
+    import numpy as np
+
+    from secureps.client.torch import TorchTrainer
+
+    (script,) = fences((ROOT / "README.md").read_text(), "python")
+    scope: dict[str, Any] = {"__name__": "hospital"}
+    exec(compile(script, "README.md", "exec"), scope)
+    np.savez(tmp_path / "mine.npz", x=np.zeros((120, 30)), y=np.arange(120) % 2)
+    trainer = scope["make"]({"data": str(tmp_path / "mine.npz")})
+    assert isinstance(trainer, TorchTrainer)
+    assert trainer.evaluate(trainer.parameters(1)).examples == 100
+
+
+# --- TOML -------------------------------------------------------------------------
+
+
+def tomls(folder: str) -> list[Path]:
+    found = sorted((ROOT / folder).glob("*.toml"))
+    assert found, f"no TOML in {folder}"
+    return found
+
+
+@pytest.mark.parametrize("path", tomls("policies"), ids=named)
+def test_policies_load(path: Path) -> None:
+    federation = load_plan(path).section.federation
+    assert federation is None or (path.parent / federation.script).is_file()
+
+
+@pytest.mark.parametrize("path", tomls("simulations"), ids=named)
+def test_simulations_load(path: Path) -> None:
+    assert load_scenario(path).section.clients > 0
+
+
+@pytest.mark.parametrize("path", tomls("aggregator"), ids=named)
+def test_servers_load(path: Path) -> None:
+    section = parse(ServeSection, read_toml(path), str(path))
+    assert section.name == path.stem
+    # what each role needs besides, see `run.serve`
+    needed = {
+        "coordinator": ("plan", "checkpoints"),
+        "shard": ("coordinator", "checkpoints"),
+        "holder": ("coordinator",),
+    }[section.name.partition("-")[0]]
+    assert all(getattr(section, key) is not None for key in needed)
+
+
+def test_the_servers_fit_the_plan_that_operations_give_them() -> None:
+    plan = load_plan(ROOT / "policies" / "digits.toml")
+    names = {path.stem for path in tomls("aggregator")}
+    assert names == {
+        "coordinator",
+        *(f"shard-{i}" for i in range(plan.section.shards)),
+        *(f"holder-{i}" for i in range(plan.holders)),
+    }
+    for path in (ROOT / "aggregator").glob("holder-*.toml"):
+        holder = parse(ServeSection, read_toml(path), path.name)
+        assert all(holder.minimum <= plan.rule(group).minimum for group in plan.groups)
+
+
+def test_holders_open_no_port_and_share_nothing() -> None:
+    """Each on a machine of its own: it dials out, and has a state of its own."""
+    files = [read_toml(path) for path in sorted((ROOT / "aggregator").glob("holder-*.toml"))]
+    assert len({holder["state"] for holder in files}) == len(files) == 4
+    assert all({"listen", "advertise", "checkpoints"}.isdisjoint(holder) for holder in files)
+
+
+def test_the_image_has_the_versions_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "aggregator" / "Dockerfile").read_text()
+    wanted = re.findall(r'^    "([^"]+)"', text, re.MULTILINE)
+    assert wanted
+    assert set(wanted) <= set(project["dependencies"])
+
+
+# --- the checks can fail ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "secureps join x",
+        "secureps up",
+        "secureps up plan.toml --seed 3",
+        "secureps serve holder --config x.toml",
+        "secureps keys issue kit --role nobody --name x",
+        "secureps keys forge kit",
+        "secureps status --server here:1 --wach",
+    ],
+)
+def test_a_wrong_command_does_not_parse(line: str) -> None:
+    ((arguments),) = commands(f"```sh\n{line}\n```\n")
+    with pytest.raises(click.UsageError):
+        parses(arguments)
+
+
+def test_commands_are_found_between_others() -> None:
+    code = (
+        "```sh\nx=1; secureps keys show a & y=$!\n.venv/bin/secureps up \\\n  b\nsecureps.py\n```\n"
+    )
+    assert commands(code) == [["keys", "show", "a"], ["up", "b"]]
+
+
+def test_files_are_found_in_sentences() -> None:
+    text = "See `tests/x.py::test_y`, policies/ and runs/policies/z.toml, docs/a.md."
+    assert files(text) == {"tests/x.py::test_y", "policies/", "docs/a.md"}
+
+
+SECTIONS: dict[str, type[sections.Section]] = {
+    "The plan": config.PlanSection,
+    "`[cipher]`": config.CipherSection,
+    "`[[group]]`": config.GroupSection,
+    '`[group.rule]`, name = "sync"': config.SyncSection,
+    '`[group.rule]`, name = "ssp"': config.SspSection,
+    '`[group.rule]`, name = "buffered"': config.BufferedSection,
+    '`[group.rule]`, name = "async"': config.AsyncSection,
+    '`[group.rule]`, name = "priority"': config.PrioritySection,
+    "`[group.rule]`, a class of your own": config.OwnRuleSection,
+    "`[work]`": config.WorkSection,
+    "`[group.optimizer]`": config.OptimizerSection,
+    "`[group.optimizer.schedule]`": config.ScheduleSection,
+    "`[group.sparse]`": config.SparseSection,
+    "`[group.adaptive]`": config.AdaptiveSection,
+    '`[privacy]`, unit = "record"': config.RecordPrivacySection,
+    '`[privacy]`, unit = "client"': config.ClientPrivacySection,
+    "`[evaluation]`": config.EvaluationSection,
+    "`[evaluation.best]`": config.BestSection,
+    "`[evaluation.stop]`": config.StopSection,
+    "`[federation]`": config.FederationSection,
+    "A scenario, for `secureps simulate`": ScenarioSection,
+    "`[study]` of a scenario": StudySection,
+    "`[[study.variant]]`": VariantSection,
+    "`[[stay]]` of a scenario": StaySection,
+    "A server's file, for `secureps serve`": ServeSection,
+}
+
+
+def default(field: FieldInfo) -> str:
+    """As the page spells it."""
+    if field.is_required():
+        return "required"
+    if field.default is None:
+        return "none"
+    if isinstance(field.default, sections.Section):
+        return "its defaults"
+    return f"`{json.dumps(field.default)}`"
+
+
+def test_the_plans_reference_has_every_key_and_its_default() -> None:
+    page = (ROOT / "docs" / "plan.md").read_text()
+    own = {
+        s for s in sections.Table.__subclasses__() if s.__module__.startswith("secureps.config.")
+    }
+    assert set(SECTIONS.values()) == own
+    parts = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
+    for title, section in SECTIONS.items():
+        rows = re.findall(r"^\| `(\w+)` \| .+? \| (.+?) \| .+ \|$", parts[title], re.MULTILINE)
+        wanted = [(name, default(field)) for name, field in section.model_fields.items()]
+        assert rows == wanted, title
+
+
+def test_the_plans_reference_has_all_training_options_of_torch() -> None:
+    from secureps.client.torch import LocalSgd
+
+    page = (ROOT / "docs" / "plan.md").read_text()
+    _, _, part = page.partition("\n## `[training]`, of a `TorchTrainer`\n")
+    rows = re.findall(r"^\| `(\w+)` \| \w+ \| `(.+?)` \|", part.partition("\n## ")[0], re.MULTILINE)
+    assert rows == [(each.name, json.dumps(each.default)) for each in fields(LocalSgd)]
+
+
+def test_the_plans_reference_is_linked() -> None:
+    assert "(docs/plan.md)" in (ROOT / "README.md").read_text()
+    assert "(../docs/plan.md)" in (ROOT / "policies" / "README.md").read_text()

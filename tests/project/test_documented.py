@@ -1,0 +1,291 @@
+"""Every error that the operator's page explains is one that some test sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kits.documented import documented, says
+from tests.kits.nursery import ROOT
+from tests.processes import test_errors_rpc, test_errors_terminal, test_stolen_keys
+
+ELSEWHERE = {
+    "...: an address has 300 letters, no more (the sender's fault)": (
+        "roles/test_extremes.py",
+        "an address has 300 letters",
+    ),
+    "...: no file of a checkpoint: ... (the sender's fault)": (
+        "roles/test_extremes.py",
+        "no file of a checkpoint",
+    ),
+    "...: ... has ... blocks, and is founded whole (the sender's fault)": (
+        "roles/shard/test_shard_orders.py",
+        "and is founded whole",
+    ),
+    "these are not the bytes that ... signed (the sender's fault)": (
+        "processes/test_floods.py",
+        "these are not the bytes that",
+    ),
+    "...: it counts up to ... examples, and members of ... count up to ... (the sender's fault)": (
+        "roles/test_validation.py",
+        "and members of ",
+    ),
+    "... has sent that once more already (the sender's fault)": (
+        "federation/test_stream_following.py",
+        "has sent that once more already",
+    ),
+    "setting ... is not known; ... (the operator's fault)": (
+        "client/test_script_settings.py",
+        "is not known; ",
+    ),
+    "others wait, and this call has had its turn; go on with it later; still trying": (
+        "wire/grpc/test_concurrency.py",
+        "others wait, and this call has had its turn; go on with it later",
+    ),
+    "another connection of ... goes before a call on which nothing moves; still trying": (
+        "wire/grpc/test_concurrency.py",
+        "goes before a call on which nothing moves",
+    ),
+    "64 calls of ... are under way; still trying": ("processes/test_floods.py", " are under way"),
+    "the coordinator's is no placement of this run's blocks on shards of the roster: nothing was "
+    "sent; ask the aggregator's operator (the sender's fault)": (
+        "roles/shard/test_shard_orders.py",
+        "no placement of this run's blocks",
+    ),
+    "... answered ... with ..., and not with ...: it is no secureps server of this version (the "
+    "sender's fault)": ("service/test_executor.py", ": it is no secureps server of"),
+    "...: ... ended the process it ran in, with ...; see ... (the script's fault)": (
+        "run/script/test_process.py",
+        "ended the process it ran in, with ",
+    ),
+    "a version has no held-out score: ...": (
+        "run/up/test_up.py",
+        "a version has no held-out score: ",
+    ),
+    "sends no evaluation: ...": ("federation/test_evaluating_fails.py", "sends no evaluation: "),
+    "update norm ..., clip ...: cut to ... %": ("federation/test_batch_norm.py", "update norm"),
+    "... of the update's ... values are beyond range ...: cut to it": (
+        "federation/test_batch_norm.py",
+        "values are beyond range ",
+    ),
+    "not founded: waits for ...": ("run/report/test_status_tables.py", "not founded: waits for "),
+    "waits for members: ... of ... are live": ("policy/rules/test_sync.py", "waits for members: "),
+    "another version would bring epsilon to ..., the budget is ...: this client stops": (
+        "roles/member/test_member_sends.py",
+        ": this client stops",
+    ),
+    "...: ... is left out of the run: ... spoils cohorts: ...": (
+        "roles/coordinator/test_suspects.py",
+        " is left out of the run: ",
+    ),
+    "left out of this run: ... spoils cohorts: ... (the other side's fault)": (
+        "roles/coordinator/test_suspects.py",
+        "left out of this run: ",
+    ),
+    "... cohorts in succession came to nothing at version ..., and every one was charged: ...": (
+        "roles/coordinator/test_suspects.py",
+        " cohorts in succession came to nothing at version ",
+    ),
+    "fewer than ... clients are left for version ...: ...; suspected: ...": (
+        "federation/test_stream_following.py",
+        " clients are left for version ",
+    ),
+    "... ended the simulation's process: ... (the script's fault)": (
+        "run/simulate/test_last_words.py",
+        " ended the simulation's process",
+    ),
+    "... died twice in the same way, with ..., and is not started again: ...; see ... (the "
+    "operator's fault)": ("run/up/test_supervisor.py", "died twice in the same way, with "),
+    "... cannot take part, and no restart mends that: ...; see ... (the operator's fault)": (
+        "run/up/test_supervisor.py",
+        " cannot take part, and no restart mends ",
+    ),
+    "... is given up: ...": ("roles/coordinator/test_suspects.py", " is given up: "),
+    "...: ... is not waited for: ... passed over after ... s": (
+        "federation/test_stream_lapses.py",
+        " is not waited for: ",
+    ),
+    "... never comes: ...": ("federation/test_stream_refusals.py", " never comes: "),
+    "this holder takes no part in the run: ...": (
+        "processes/test_holders.py",
+        "this holder takes no part in the run: ",
+    ),
+    "blocks are sealed by 1 thread or more, got ... (the operator's fault)": (
+        "service/test_parallel.py",
+        "1 thread or more, got ",
+    ),
+    "the plan has ... key holders, and the kit keys of ...: issue the missing ones with ..., or "
+    "change cipher.holders": ("run/test_serve.py", " key holders, and the kit keys of "),
+    "the kit was made for another cipher than the plan's: its holders have ...; make a new kit "
+    "with ...": ("run/test_serve.py", "made for another cipher than the plan's: its holders have "),
+    "... has no cipher key of a holder called ...: under a cipher without one no key holder runs; "
+    "otherwise ... makes it": ("run/test_serve.py", "has no cipher key of a holder called "),
+    "... is signed by another CA: its fingerprint is ... and the pinned one ...": (
+        "store/test_keyring.py",
+        "another CA",
+    ),
+    "a CA's fingerprint has 64 hexadecimal digits, got ...: take it as ... prints it to the CA "
+    "(the operator's fault)": (
+        "processes/test_pinned_ca.py",
+        "a CA's fingerprint has 64 hexadecimal digits, got ",
+    ),
+    "the kit in ... is damaged: ...; fetch it anew": ("store/test_keyring.py", "damaged"),
+    "... belongs to others or can be written to by them, and what is kept there is executed: chmod "
+    "700 it, or name another folder (--kernels)": ("crypto/test_compiled.py", "chmod 700 it"),
+    "... holds ...: name a folder of its own by --out, or remove this one": (
+        "run/test_run_lock.py",
+        "name a folder of its own by --out, or remove this one",
+    ),
+    "compiled kernels cannot be kept in ...: ...; name another folder (--kernels)": (
+        "crypto/test_compiled.py",
+        "name another folder",
+    ),
+    "...: ... found a flaw, not believed: ... finds flaws in what ... clients sent, and too few "
+    "others do: ...": ("federation/test_accusing.py", "clients sent, and too few others do"),
+    "... has said three times within ... s that it takes part, and for what: it may say "
+    "something else in ... s; still trying": (
+        "federation/test_stream_reception.py",
+        "has said three times within ",
+    ),
+    "... is open to others: chmod 600 ...": ("store/test_keyring.py", "chmod 600 "),
+    "the run is founded on another file than the one that this client was given: ask for the "
+    "plan's file of version 0, and give that as the setting initial (the sender's fault)": (
+        "client/test_initial_model.py",
+        "founded on another file than the one that this client was given",
+    ),
+    "the run's plan is not the one that this client agreed to, in ...: ask the run's operator for "
+    "the plan, see secureps check, and join with it (the sender's fault)": (
+        "client/test_session.py",
+        "agreed to, in ",
+    ),
+    "push: tensor ... has values that are NaN or infinite (the script's fault)": (
+        "client/test_session.py",
+        "has values that are NaN",
+    ),
+    "version 0 of the run is not the model of the file that this client was given (the "
+    "setting initial); nothing was trained: ask the run's operator which file it is founded on "
+    "(the sender's fault)": (
+        "client/test_initial_model.py",
+        "version 0 of the run is not the model of the file",
+    ),
+    "this folder holds another run: its plan or roster differs from what was given; start a new "
+    "run in an empty folder": (
+        "processes/test_federation.py",
+        "start a new run in an empty folder",
+    ),
+    "...: a restore was cut short here: run secureps restore again (the operator's fault)": (
+        "store/test_backup.py",
+        "cut short here: run secureps restore again",
+    ),
+    "...: its journal is gone or an older copy, and no part of a checkpoint has version ... of "
+    "...: ...": ("roles/shard/test_adopting.py", "no part of a checkpoint has version "),
+    "... belongs to user ..., and this process runs as ...: chown -R ... ..., or run as the user "
+    "whose it is (the operator's fault)": ("store/test_ownership.py", "and this process runs as "),
+    "... can be written to by others, who may have changed what this party relies on: if they have "
+    "not, chmod -R go-rwx ..., or give it a folder of its own (the operator's fault)": (
+        "store/test_ownership.py",
+        "chmod -R go-rwx ",
+    ),
+    "... parties take ... file descriptors, and this process may have ...: raise its limit (ulimit "
+    "-n ..., LimitNOFILE=...) (the operator's fault)": ("service/test_limits.py", "parties take "),
+    "... (ulimit ...: ..., or the container's own limit): this process ends; give it more and "
+    "start it again, it goes on where it was (the operator's fault)": (
+        "service/test_limits.py",
+        "start it again",
+    ),
+    "another update would bring epsilon to ... over all runs that ... counts, and the budget is "
+    "...: nothing more is sealed (the operator's fault)": (
+        "store/test_budget.py",
+        "nothing more is sealed",
+    ),
+    "the ledger counts single records in some runs and whole clients in others, and no epsilon is "
+    "the sum of both: name another file by --ledger for this plan (the operator's fault)": (
+        "store/test_budget.py",
+        "no epsilon is the sum of both",
+    ),
+    "...: what is spent must be kept over all runs; name another file by --ledger (the operator's "
+    "fault)": ("store/test_budget.py", "name another file by --ledger"),
+    "this copy ends at row ..., and this ... has come to row ...: ...": (
+        "store/test_backup.py",
+        "ends at row ",
+    ),
+    "nothing says how far this ... had come: ...": (
+        "store/test_backup.py",
+        "nothing says how far this ",
+    ),
+    "...: ends at row ..., and ... rows were written: ...": (
+        "store/test_journal_height.py",
+        " rows were written",
+    ),
+    "... takes part in run ..., and the coordinator's state folder holds no run: is a volume "
+    "missing? ...": (
+        "roles/coordinator/test_registration.py",
+        "holds no run: is a volume missing?",
+    ),
+    "... is asked, and this is ...; check the address (the other side's fault)": (
+        "wire/grpc/test_replays.py",
+        "; check the address",
+    ),
+    "sign it under this challenge, and send it again (the other side's fault)": (
+        "wire/grpc/test_replays.py",
+        "sign it under this challenge",
+    ),
+    "... answers for another cohort ... of ... (the sender's fault)": (
+        "federation/test_committee_runs.py",
+        "answers for another cohort ",
+    ),
+    "... answers for another receipt of ... (the sender's fault)": (
+        "federation/test_committee_runs.py",
+        "answers for another receipt of",
+    ),
+    "the coordinator's journal ends at version ... of ..., and ... has committed ...: ...": (
+        "roles/coordinator/test_registration.py",
+        "journal ends at version ",
+    ),
+    "... has opened cohort ... of ..., and the coordinator's journal ends at cohort ...: ...": (
+        "roles/coordinator/test_registration.py",
+        "the coordinator's journal ends at cohort ",
+    ),
+    "...'s ledger ends at cohort ... of ..., and it has answered for cohort ...: ...": (
+        "roles/coordinator/test_registration.py",
+        "and it has answered for cohort ",
+    ),
+    "this client's state folder ends before update ... of ..., and it has sent all before ...: "
+    "...": ("roles/coordinator/test_registration.py", "and it has sent all before "),
+    "...: advertise: ... is every address of this machine, and none that clients can dial: add "
+    """advertise = "NAME:...", this machine's own name (the operator's fault)""": (
+        "processes/test_moving.py",
+        "every address of this machine",
+    ),
+    "...; shard-0 waits for its own disk: ...: cannot write: No space left on device": (
+        "roles/test_disk_reports.py",
+        "shard-0 waits for its own disk: ",
+    ),
+    "...: advertise: ... is not HOST:PORT (the operator's fault)": (
+        "processes/test_moving.py",
+        "is not HOST:PORT",
+    ),
+}
+"""Messages that other files assert: which, and the part that it looks for."""
+
+
+def test_every_documented_message_is_asserted() -> None:
+    expected = test_errors_rpc.EXPECTED | test_errors_terminal.EXPECTED | test_stolen_keys.EXPECTED
+    assert set(documented()) == expected | set(ELSEWHERE)
+
+
+@pytest.mark.parametrize("pattern", ELSEWHERE)
+def test_elsewhere_it_is(pattern: str) -> None:
+    file, part = ELSEWHERE[pattern]
+    assert part in pattern
+    assert part in (ROOT / "tests" / file).read_text()
+
+
+def test_every_message_comes_with_something_to_do() -> None:
+    assert all(len(remedy) > 3 for remedy in documented().values())
+
+
+def test_a_pattern_is_a_whole_line() -> None:
+    assert says("no ... in ...", "no tea in China")
+    assert not says("no ... in ...", "no tea in China today".replace("in", "at"))
+    assert not says("no tea", "no tea at all")
+    assert not says("... (x)", "(x)")

@@ -1,0 +1,113 @@
+"""A message names no option that the command which says it does not have."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from secureps.client.runner import _parser
+from tests.kits.nursery import ROOT
+
+with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from typer.main import get_command
+
+    from secureps.run.cli import app
+    from secureps.run.keys import keys
+
+PACKAGE = ROOT / "secureps"
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+COMMAND = re.compile(r"`?secureps ([a-z]+(?: [a-z]+)?)")
+
+OWN = {
+    "run/check.py": ("check",),
+    "run/run_lock.py": ("up",),
+    "run/export.py": ("export",),
+    "run/report/trackers.py": ("up", "simulate"),
+    "run/status.py": ("status",),
+    "run/study/study.py": ("study",),
+    "run/up/up.py": ("up",),
+    "store/backup.py": ("backup", "restore", "join"),
+    "store/keyring.py": ("status", "join", "up"),
+}
+"""Whose modules these are; others speak in a client, where any word of `join` may help."""
+
+OF_JOIN_ALONE = {"--set", "--verbose"}
+"""Of a script: it is run by `check`, `up` and `simulate` too, which have no such option."""
+
+
+def options() -> dict[str, set[str]]:
+    """By command, as "join" or "keys issue"; and of a data holder's own script."""
+    found: dict[str, set[str]] = {}
+
+    def walk(command: object, name: str) -> None:
+        found[name] = {o for p in getattr(command, "params", ()) for o in p.opts} | {"--help"}
+        for each, inner in getattr(command, "commands", {}).items():
+            walk(inner, f"{name} {each}".strip())
+
+    walk(get_command(app), "")
+    walk(get_command(keys), "keys")  # imported when it is called
+    found["script"] = {o for a in _parser()._actions for o in a.option_strings}
+    return found
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Every text of a module, f-strings as one; without docstrings."""
+    tree = ast.parse(path.read_text())
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    inner = set[int]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) and id(node) not in inner:
+            inner |= {id(each) for each in ast.walk(node) if each is not node}
+            parts = (v.value if isinstance(v, ast.Constant) else "..." for v in node.values)
+            yield node.lineno, "".join(map(str, parts))
+    for node in ast.walk(tree):
+        own = id(node) not in silent | inner
+        if own and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def modules() -> list[str]:
+    found = (path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py")))
+    return [path for path in found if "_pb2" not in path]
+
+
+def wrong(module: str, text: str, known: dict[str, set[str]]) -> set[str]:
+    """Options in a text that whoever says it does not have."""
+    named = set(OPTION.findall(text))
+    if not named or " " not in text:  # an argument, no sentence
+        return set()
+    command = COMMAND.search(text)
+    if command is not None:
+        words = command[1].split()
+        return named - (known.get(" ".join(words)) or known.get(words[0]) or set())
+    if module in ("run/cli.py", "client/runner.py", "run/options.py"):
+        return named - set().union(*known.values())
+    if module in OWN:
+        return named - set().union(*(known[each] for each in OWN[module]))
+    return named - (known["join"] | known["script"]) | named & OF_JOIN_ALONE
+
+
+def test_options_that_are_named_are_there() -> None:
+    known = options()
+    found = [
+        (module, line, absent)
+        for module in modules()
+        for line, text in texts(PACKAGE / module)
+        if (absent := wrong(module, text, known))
+    ]
+    assert not found
+
+
+def test_a_text_with_an_option_of_another_command_is_found() -> None:
+    known = options()
+    assert "--set" in known["join"]
+    assert "--set" not in known["check"]
+    assert wrong("client/script_errors.py", "mend it, --verbose shows more", known) == {"--verbose"}
+    assert wrong("run/check.py", "name it by --ledger", known) == {"--ledger"}
+    assert wrong("client/x.py", "by `secureps join --set a=1`", known) == set()
+    assert wrong("client/x.py", "by `secureps check --set a=1`", known) == {"--set"}
+    assert wrong("roles/x.py", "name another by --ledger", known) == set()

@@ -1,0 +1,190 @@
+"""The page on personal layers and adapters: its examples train, and are scored as it says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch import nn
+
+from secureps.client.local_tensors import LocalTensors
+from secureps.client.script import Script
+from secureps.client.torch import TorchTrainer
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import PlanRefused, ScriptFailed
+from secureps.messages.orders import GroupVersion
+from secureps.run.party_names import client_names
+from secureps.run.script.scoring import OF_THEIR_OWN
+from secureps.run.simulate.simulate import simulate
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.evaluations import metrics_of
+from tests.kits.federations import Tensors, same, small_plan
+from tests.kits.nursery import ROOT
+
+PAGE = (ROOT / "docs" / "personal.md").read_text()
+SCRIPT, ADAPTED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(LOCAL,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+PLAN = """
+name = "personal"
+versions = 4
+block_size = 256
+{local}
+[cipher]
+name = "plain"
+capacity = 8
+[[group]]
+clip = 20.0
+range = 4.0
+rule = {{ quorum = 5, deadline = 30.0 }}
+[training]
+lr = 0.2
+local_epochs = 3
+"""
+SCENARIO = """
+name = "personal"
+plan = "plan.toml"
+script = "script.py"
+clients = 5
+seed = 3
+[settings]
+data = "{data}"
+"""
+
+
+def scenario(folder: Path, local: str = LOCAL, script: str = SCRIPT) -> Path:
+    """Five holders whose labels are each its own way round: no head suits all of them."""
+    for partition in range(5):
+        rng = np.random.default_rng(partition)
+        x = rng.normal(size=(160, 8)).astype(np.float32)
+        y = (x[:, 0] + x[:, 1] > 0).astype(np.int64)
+        np.savez(folder / f"{partition}.npz", x=x, y=y if partition % 2 else 1 - y)
+    (folder / "script.py").write_text(script)
+    (folder / "plan.toml").write_text(PLAN.format(local=local))
+    path = folder / "scenario.toml"
+    path.write_text(SCENARIO.format(data=folder))
+    return path
+
+
+def test_personal_heads_train_and_each_holder_judges_its_own(tmp_path: Path) -> None:
+    said: list[str] = []
+    out = simulate(scenario(tmp_path), tmp_path / "out", said.append)
+    summary = json.loads((out / "summary.json").read_text())
+    assert OF_THEIR_OWN in said
+    assert summary["notes"] == [OF_THEIR_OWN]
+    assert summary["score"]["examples"] == 5 * 40
+    assert summary["score"]["value"] > 0.8, "one head for all would be right in half of them"
+    assert not any(name.startswith("head.") for name in load_file(out / "model.safetensors"))
+
+
+def test_a_client_that_is_killed_judges_and_trains_on_with_its_own_head(tmp_path: Path) -> None:
+    """Killed while it trains, and again once a version is there that it has to judge."""
+    path = scenario(tmp_path)
+    evaluation = {"every": 2, "metrics": {"loss": 10.0, "accuracy": 1.0}}
+    rule = {"quorum": 5, "deadline": 30.0}
+
+    def play(
+        folder: Path, *kills: int
+    ) -> tuple[Tensors, dict[int, dict[str, float]], list[Tensors]]:
+        plan = small_plan(
+            local=["head.*"],
+            group=[{"clip": 20.0, "range": 4.0, "rule": rule}],
+            evaluation=evaluation,
+            training={"lr": 0.2, "local_epochs": 3},
+        )
+        make = Script(path.parent / "script.py").make
+        names = client_names(5)
+        trainers = {
+            name: make({"data": str(tmp_path), "partition": i}) for i, name in enumerate(names)
+        }
+        played = Simulation(plan, Cast(trainers, UnsafeSeed(3), lambda name, task: 1.0), folder)
+        for version in kills:
+            played.run(lambda v=version: played.versions()["all"] >= v)  # type: ignore[misc]
+            played.kill("client-02")
+            played.start("client-02")
+        played.run()
+        heads = [LocalTensors(folder / name).load() for name in names]
+        return played.model(), metrics_of(played), [head for head in heads if head is not None]
+
+    calm, broken = play(tmp_path / "calm"), play(tmp_path / "broken", 1, 2, 4)
+    assert same(broken[0], calm[0])
+    assert broken[1] == calm[1]
+    assert len(calm[2]) == 5
+    assert all(same(one, other) for one, other in zip(broken[2], calm[2], strict=True))
+
+
+EVALUATOR = """
+def make_evaluator(settings):
+    return make({**settings, "partition": 1})
+"""
+FAILING = """
+class Broken:
+    def evaluate(self, parameters):
+        return 1 / 0
+
+def make_evaluator(settings):
+    return Broken()
+"""
+
+
+@pytest.mark.parametrize("own", ["", EVALUATOR])
+def test_counters_that_stay_are_no_hindrance(tmp_path: Path, own: str) -> None:
+    path = scenario(tmp_path, 'local = ["*num_batches_tracked"]', SCRIPT + own)
+    out = simulate(path, tmp_path / "out", lambda text: None)
+    summary = json.loads((out / "summary.json").read_text())
+    if own:
+        assert (summary["notes"], summary["score"]["examples"]) == ([], 40)
+    else:
+        assert "no make_evaluator(settings)" in summary["notes"][0]
+
+
+def test_a_failing_evaluation_is_said_once_and_the_model_is_written(tmp_path: Path) -> None:
+    said: list[str] = []
+    out = simulate(scenario(tmp_path, "", SCRIPT + FAILING), tmp_path / "out", said.append)
+    failed = [line for line in said if "evaluate raised ZeroDivisionError" in line]
+    assert len(failed) == 1
+    assert "in evaluate)" in failed[0]
+    assert (out / "model.safetensors").exists()
+
+
+def test_a_script_that_fails_in_a_simulation_is_named(tmp_path: Path) -> None:
+    broken = SCRIPT.replace("return self.head(self.body(x))", "return self.haed(self.body(x))")
+    with pytest.raises(ScriptFailed, match=r"client-0\d: fit raised AttributeError.* in forward\)"):
+        simulate(scenario(tmp_path, "", broken), tmp_path / "out", lambda text: None)
+
+
+def test_a_pattern_that_fits_no_tensor_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    path = scenario(tmp_path, 'local = ["haed.*"]')
+    with pytest.raises(PlanRefused, match=r"local: no tensor matches 'haed\.\*'; .* 'head\."):
+        simulate(path, tmp_path / "out", lambda text: None)
+
+
+def test_an_adapter_trains_and_its_base_is_never_written(tmp_path: Path) -> None:
+    names: dict[str, object] = {"nn": nn}
+    exec(ADAPTED, names)
+    torch.manual_seed(1)
+    pretrained = nn.Linear(8, 2).state_dict()
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 8)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    adapted = names["Adapted"]
+    assert callable(adapted)
+    holder = TorchTrainer(lambda: adapted(pretrained), (x, y), (x, y), device="cpu")
+    kinds = holder.kinds()
+    assert {n for n, kind in kinds.items() if kind == "constant"} == {"base.weight", "base.bias"}
+    start = holder.parameters(1)
+    assert all(np.array_equal(start[f"base.{n}"], each.numpy()) for n, each in pretrained.items())
+    local, version = LocalTensors(tmp_path / "local"), (GroupVersion("all", 0),)
+    base = {n: start[n] for n, kind in kinds.items() if kind == "constant"}
+    local.save(version, start, base)
+    assert local.load() is None
+    assert not (tmp_path / "local").exists()
+    local.save(version, start, {n: each + 1 for n, each in base.items()})
+    saved = local.load((GroupVersion("all", 1),))
+    assert saved is not None
+    assert np.array_equal(saved["base.bias"], base["base.bias"] + 1)
+    assert local.load(version) is None, "it is of the next version"

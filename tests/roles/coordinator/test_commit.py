@@ -1,0 +1,490 @@
+"""One version in six steps, and what happens when a step cannot be done."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from secureps.errors import UnknownParty, WrongVersion
+from secureps.messages import coordinator_records, orders, requests
+from secureps.messages.submission import Member, SubmissionId, rooted
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
+from secureps.roles.machine import WORKER, Tick, Unwatched
+from tests.kits.roles_kit import (
+    CLIENTS,
+    HOLDER,
+    JOIN,
+    SHARDS,
+    SPARE,
+    World,
+    answers,
+    block_digest,
+    collecting,
+    holding,
+    make_plan,
+    model_blocks,
+    orders_of,
+    preparing,
+    private_plan,
+    refused,
+    take,
+    works,
+)
+from tests.kits.signing_kit import about
+
+# --- one version ------------------------------------------------------------------
+
+
+def test_a_version_in_six_steps() -> None:
+    world = collecting()
+    names = {c: world.receipt(c, 1, 0) for c in CLIENTS}
+    for client in CLIENTS[:2]:
+        step = world.give(*take(world, client))
+        assert step.records == [coordinator_records.Received(names[client])]
+        assert answers(step) == [requests.Noted()]
+        assert orders_of(step) == []
+    assert world.group().reason == "2 of 3 have arrived; waits for c2"
+    # 1 close, 2 hold
+    step = world.give(*take(world, "c2"))
+    closed = step.records[1]
+    cohort = closed.cohort
+    assert closed.reason == "all 3 invited have arrived"
+    updates = {client: names[client].update for client in CLIENTS}
+    assert cohort.members == tuple(Member(names[c].id, 1, 0, 0, updates[c]) for c in CLIENTS)
+    assert (cohort.group, cohort.number, cohort.version, cohort.epoch) == ("all", 0, 1, 1)
+    for shard in SHARDS:
+        (hold,) = orders_of(step, shard)
+        owned = world.federation.owners("all")[shard]
+        assert hold.cohort == cohort
+        assert [m.id for m in hold.members] == [m.id for m in cohort.members]
+        for member in hold.members:
+            id = member.id
+            wanted = tuple(block_digest(id.client, "all", id.sequence, b) for b in owned)
+            assert member.blocks == wanted
+    # 3 open, only when all hold
+    step = world.give(*take(world, "shard-a"))
+    assert ([type(r) for r in step.records], orders_of(step)) == (
+        [coordinator_records.SumsHeld],
+        [],
+    )
+    step = world.give(*take(world, "shard-b"))
+    (opening,) = orders_of(step)
+    assert opening == orders.Open(
+        1,
+        cohort,
+        tuple(rooted(names[c]) for c in CLIENTS),
+        tuple(orders.ShardSums(s, world.sums(s, "all", 0)) for s in SHARDS),
+    )
+    # 4 prepare
+    step = world.give(*take(world, HOLDER))
+    sums = world.opened("all", 0).sums
+    assert step.records == [coordinator_records.CohortOpened("all", 0, sums, holders=(HOLDER,))]
+    for shard in SHARDS:
+        owned = world.federation.owners("all")[shard]
+        wanted = tuple(sums[b] for b in owned)
+        assert orders_of(step, shard) == [orders.Prepare(1, cohort, wanted)]
+    # 5 commit, 6 publish, and the next round
+    assert len(world.give(*take(world, "shard-a")).records) == 1
+    step = world.give(*take(world, "shard-b"))
+    assert [type(r) for r in step.records] == [
+        coordinator_records.ShardPrepared,
+        coordinator_records.VersionCommitted,
+        coordinator_records.RoundOpened,
+        coordinator_records.CheckpointOrdered,
+    ]
+    assert orders_of(step, "shard-a")[0] == orders.Commit(1, "all", 1, 0)
+    told = orders_of(step, "c0")
+    assert told[0] == orders.Published(1, "all", 1, world.group().blocks)
+    assert told[1] == orders.Settled(1, names["c0"].id, "included", 1, "part of version 1")
+    assert told[2] == orders.Invite(1, "all", 2, 1, 10.0)
+
+
+def test_plain_needs_no_opening() -> None:
+    world = holding("plain")
+    world.pump(1)
+    step = world.give(*take(world, "shard-b"))
+    assert [type(r) for r in step.records] == [
+        coordinator_records.SumsHeld,
+        coordinator_records.CohortOpened,
+    ]
+    assert orders_of(step, HOLDER) == []
+    assert [type(o) for o in orders_of(step)] == [orders.Prepare] * 2
+    assert all(o.opened == () for o in orders_of(step))
+
+
+def test_charges_are_on_the_ledger_once_even_if_blocks_are_sent_again() -> None:
+    world = World(private_plan())
+    world.found()
+    world.pump(3)
+    ids = (SubmissionId("c1", "all", 1),)
+    world.give("shard-b", requests.Missing("shard-b", "all", 0, ids))
+    world.pump()
+    assert world.federation.finished
+    assert [c.version for c in world.federation.ledger.of("c1")] == [0, 1]
+    (status,) = answers(world.give(HOLDER, requests.AskStatus()))
+    assert all(m.epsilon > 0 and m.charges == 2 for m in status.members)
+
+
+def test_missing_blocks_reopen_the_cohort_and_it_closes_anew() -> None:
+    world = holding()
+    world.pump(1)  # shard-a holds cohort 0
+    lost = SubmissionId("c1", "all", 1)
+    foreign = SubmissionId("c3", "all", 1)
+    step = world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost, foreign)))
+    assert step.records == [coordinator_records.CohortReopened("all", 0, (lost,))]
+    assert orders_of(step) == [orders.SendAgain(1, lost)]
+    assert world.group().phase is Phase.COLLECTING
+    assert lost not in world.group().receipts
+    again = world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost,)))
+    late = world.give(
+        "shard-a", requests.Held("shard-a", "all", 0, world.sums("shard-a", "all", 0))
+    )
+    assert (again.records, late.records) == ([], [])
+    step = world.give("c1", requests.Submit(world.receipts[lost]))
+    assert [type(r) for r in step.records] == [
+        coordinator_records.Received,
+        coordinator_records.CohortClosed,
+    ]
+    assert step.records[1].cohort.number == 1
+    assert len(step.records[1].cohort.members) == 3
+    world.pump()
+    assert world.federation.finished
+
+
+def test_missing_of_nothing_that_is_here_changes_nothing() -> None:
+    world = holding()
+    foreign = SubmissionId("c3", "all", 1)
+    step = world.give("shard-a", requests.Missing("shard-a", "all", 0, (foreign,)))
+    assert (step.records, orders_of(step)) == ([], [])
+
+
+def test_a_reopened_cohort_goes_on_without_the_missing_at_the_deadline() -> None:
+    world = holding(rule={"quorum": 2, "minimum": 2, "start": 3, "most": 4})
+    lost = SubmissionId("c1", "all", 1)
+    world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost,)))
+    world.now = 10.0
+    step = world.give("coordinator", Tick())
+    assert [m.id.client for m in step.records[0].cohort.members] == ["c0", "c2"]
+    assert step.records[0].reason == "deadline: 2 of 3 have arrived, quorum 2"
+    late = requests.Submit(world.receipts[lost])
+    refused(world, "c1", late, WrongVersion, "takes no updates now")
+
+
+def test_lost_opened_sums_are_opened_again_as_before() -> None:
+    world = preparing()
+    step = world.give("shard-a", requests.Missing("shard-a", "all", 0, ()))
+    assert step.records == []
+    (opening,) = orders_of(step, HOLDER)
+    assert opening.cohort == world.group().cohort
+    step = world.give(HOLDER, world.opened("all", 0))
+    assert step.records == []
+    assert [type(o) for o in orders_of(step)] == [orders.Prepare] * 2
+    other = dataclasses.replace(world.opened("all", 0), sums=(bytes(32),) * 4)
+    step = world.give(HOLDER, other)
+    assert (step.records, orders_of(step)) == ([], [])
+
+
+def test_lost_opened_sums_whose_sums_are_lost_wait_for_the_members() -> None:
+    world = preparing()
+    ids = (SubmissionId("c1", "all", 1), SubmissionId("c2", "all", 1))
+    lost = requests.Missing("shard-a", "all", 0, (*ids, SubmissionId("c3", "all", 1)))
+    step = world.give("shard-a", lost)
+    assert step.records == []
+    assert orders_of(step) == [orders.SendAgain(1, id) for id in ids]
+    assert world.group().reason.endswith("waits for c1, c2 again")
+    steps = [world.give(id.client, requests.Submit(world.receipts[id])) for id in ids]
+    assert [step.records for step in steps] == [[], []]
+    assert orders_of(steps[0]) == [], "not all are here"
+    assert [type(o) for o in orders_of(steps[1])] == [orders.Hold] * 2
+    step = world.give(
+        "shard-a", requests.Held("shard-a", "all", 0, world.sums("shard-a", "all", 0))
+    )
+    assert step.records == []
+    assert [type(o) for o in orders_of(step)] == [orders.Prepare]
+
+
+@pytest.mark.parametrize("party", [HOLDER, "c1"])
+def test_who_was_away_when_a_shard_asked_is_asked_when_it_comes(party: str) -> None:
+    world = preparing()
+    world.give(party, Unwatched(party))
+    ids: tuple[SubmissionId, ...] = () if party == HOLDER else (SubmissionId("c1", "all", 1),)
+    lost = requests.Missing("shard-a", "all", 0, ids)
+    assert orders_of(world.give("shard-a", lost)) == []
+    step = world.give(party, requests.Subscribe(party, ids))
+    if party == HOLDER:
+        assert [type(o) for o in orders_of(step, "shard-a")] == [orders.Prepare]
+        (asked,) = orders_of(world.give("shard-a", lost), party)
+        assert isinstance(asked, orders.Open)
+    else:
+        assert orders.SendAgain(1, ids[0]) in orders_of(step, party)
+    step = world.give("c3", requests.Subscribe("c3", ()))
+    assert orders_of(step, "shard-a") == []
+
+
+def test_a_cohort_that_a_holder_refuses_is_burnt() -> None:
+    world = holding()
+    world.pump(2)
+    ids = tuple(SubmissionId(c, "all", 1) for c in CLIENTS)
+    reason = "keys refused: too small"
+    refusal = requests.OpenRefused(HOLDER, "all", 0, "too small", about(world.federation, "all"))
+    step = world.give(HOLDER, refusal)
+    assert step.records[0] == coordinator_records.CohortBurnt("all", 0, reason)
+    assert isinstance(step.records[1], coordinator_records.RoundOpened)
+    for client, id in zip(CLIENTS, ids):
+        told = orders_of(step, client)
+        assert told[0] == orders.Settled(1, id, "dropped", 0, reason)
+        assert told[1] == orders.Invite(1, "all", 2, 0, 10.0)
+    for shard in SHARDS:
+        assert orders_of(step, shard) == [orders.Discard(1, ids)]
+    step = world.give(HOLDER, refusal)
+    assert step.records == []
+    step = world.give(HOLDER, world.opened("all", 0))
+    assert step.records == []
+    world.pump()
+    assert world.federation.finished
+    assert world.group().number == 2
+
+
+def test_a_sum_that_a_shard_cannot_use_is_burnt() -> None:
+    world = preparing()
+    reason = "shard-a cannot use the sum: bad weights"
+    step = world.give("shard-a", requests.Spoilt("shard-a", "all", 0, "bad weights"))
+    assert step.records[0] == coordinator_records.CohortBurnt("all", 0, reason)
+    again = world.give("shard-a", requests.Spoilt("shard-a", "all", 0, "bad weights"))
+    assert again.records == []
+    world.pump()
+    assert world.federation.finished == (
+        "too few clients are left for version 1 of all: c0, c1, c2 sit out until the next version"
+    ), "the holder has opened a sum of theirs, and opens no other"
+
+
+def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
+    """It must say so itself when it is asked: to come without it is no word, nor one said early."""
+    world = preparing()
+    world.give("c1", requests.Subscribe("c1", ()))
+    id = SubmissionId("c1", "all", 1)
+    lost = requests.Missing("shard-a", "all", 0, (id,))
+    gone = requests.Missing("c1", "all", -1, (id, SubmissionId("c1", "all", 7)))
+    assert orders_of(world.give("c1", gone)) == []
+    assert world.coordinator._presence.gone == set()
+    assert orders_of(world.give("shard-a", lost)) == [orders.SendAgain(1, id)]
+    step = world.give("c1", gone)
+    assert step.records == []
+    assert [type(o) for o in orders_of(step)] == [orders.Hold] * 2
+    with pytest.raises(UnknownParty, match="c2 speaks as c1"):
+        world.give("c2", gone)
+    (burnt, *_) = world.give("shard-a", lost).records
+    assert burnt == coordinator_records.CohortBurnt(
+        "all",
+        0,
+        "a shard lost the sums and blocks of members, and c1 has its own no more",
+    )
+    world.give("c1", gone)
+    assert world.coordinator._presence.gone == set(), "its fate is known, and it is forgotten"
+
+
+# --- rounds, leases and time ------------------------------------------------------
+
+
+def test_a_round_is_extended_and_then_given_up() -> None:
+    world = collecting()
+    world.pump(1)
+    world.due.clear()
+    assert world.coordinator.wake() == 10.0
+    world.now = 9.9
+    assert world.give("coordinator", Tick()).records == []
+    world.now = 10.0
+    step = world.give("coordinator", Tick())
+    reason = "deadline: 1 of 3 have arrived, quorum 3; extension 1 of 1"
+    assert step.records == [coordinator_records.RoundExtended("all", 1, 1, reason)]
+    assert world.coordinator.wake() == 20.0
+    world.now = 20.0
+    step = world.give("coordinator", Tick())
+    (given_up,) = step.records
+    id = SubmissionId("c0", "all", 1)
+    assert given_up.reason.startswith("given up: 1 of 3 have arrived after the last extension")
+    assert orders_of(step, "c0") == [orders.Settled(1, id, "dropped", 0, given_up.reason)]
+    for shard in SHARDS:
+        assert orders_of(step, shard) == [orders.Discard(1, (id,))]
+    assert world.group().version == 0
+    assert world.coordinator.wake() == 20.0
+    step = world.give("coordinator", Tick())
+    (opened,) = step.records
+    assert (opened.round, opened.invited) == (2, CLIENTS)
+    world.pump()
+    assert world.federation.finished
+
+
+def test_after_the_last_extension_the_minimum_suffices() -> None:
+    world = collecting()
+    world.pump(2)
+    world.due.clear()
+    for now in (10.0, 20.0):
+        world.now = now
+        step = world.give("coordinator", Tick())
+    assert [m.id.client for m in step.records[0].cohort.members] == ["c0", "c1"]
+    world.pump(5)
+    assert world.group().version == 1
+
+
+def test_a_lease_that_ran_out_takes_a_member_from_the_next_round() -> None:
+    world = collecting()
+    world.pump(3)
+    world.now = 29.0
+    for client in ("c0", "c1"):
+        world.give(client, requests.Heartbeat(client))
+    world.now = 30.0
+    world.give("coordinator", Tick())
+    world.pump()
+    assert world.group().version == 1
+    assert world.group().reason == "waits for members: 2 of 3 are live"
+    (status,) = answers(world.give(HOLDER, requests.AskStatus()))
+    assert {m.name: m.state for m in status.members}["c2"] == "gone"
+    step = world.give("c2", requests.Heartbeat("c2"))
+    assert [type(r) for r in step.records] == [coordinator_records.RoundOpened]
+
+
+def test_wake_is_the_next_lease_or_deadline() -> None:
+    world = World(make_plan())
+    assert world.coordinator.wake() is None
+    world.servers()
+    assert world.coordinator.wake() is None
+    world.give("c0", JOIN)
+    assert world.coordinator.wake() == 30.0
+    world.now = 5.0
+    world.give("c0", requests.Heartbeat("c0"))
+    assert world.coordinator.wake() == 30.0, "it looks then, and finds that it runs on"
+    world.now = 30.0
+    world.give("coordinator", Tick())
+    assert world.coordinator.wake() == 35.0
+
+
+def test_a_late_joiner_waits_for_the_next_version() -> None:
+    world = collecting()
+    step = world.enter(SPARE)
+    assert [type(o) for o in orders_of(step, SPARE)] == [orders.Published]
+    early = requests.Submit(world.receipt(SPARE, 0, 0))
+    refused(world, SPARE, early, WrongVersion, "c3 is not invited to version 1")
+    world.pump(11)
+    assert world.group().version == 1
+    assert world.group().invited == {*CLIENTS, SPARE}
+
+
+def test_nobody_is_told_who_does_not_watch() -> None:
+    world = collecting()
+    world.give("coordinator", Unwatched("c1"))
+    world.due = [d for d in world.due if d.to != "c1"]
+    for client in CLIENTS:
+        world.give(client, requests.Submit(world.receipt(client, 1, 0)))
+    world.pump(7)
+    assert world.group().version == 1
+    assert [o for to, o in world.told if to == "c1" and isinstance(o, orders.Published)] == [
+        orders.Published(1, "all", 0, model_blocks("all", 0, 4))
+    ]
+    step = world.enter("c1")
+    told = orders_of(step, "c1")
+    assert told[0] == orders.Settled(
+        1, SubmissionId("c1", "all", 1), told[0].outcome, 1, told[0].reason
+    )
+    assert told[1:] == [
+        orders.Published(1, "all", 1, model_blocks("all", 1, 4)),
+        orders.Invite(1, "all", 2, 1, 10.0),
+    ]
+
+
+def test_an_unknown_submission_is_sent_again() -> None:
+    world = collecting()
+    id = world.receipt("c0", 1, 0).id
+    step = world.give("c0", requests.Subscribe("c0", (id,)))
+    assert orders.SendAgain(1, id) in orders_of(step, "c0")
+
+
+# --- checkpoints, the end, incarnations -------------------------------------------
+
+
+def test_a_checkpoint_makes_durable() -> None:
+    world = collecting()
+    world.pump(8)
+    assert world.group().version == 1
+    number, versions = 1, (orders.GroupVersion("all", 1),)
+    part = requests.Checkpointed("shard-a", number, "f", 7, bytes(32))
+    step = world.give("shard-a", part)
+    assert step.records == [
+        coordinator_records.CheckpointPart(number, "shard-a", "f", 7, bytes(32))
+    ]
+    assert works(step) == []
+    assert world.give("shard-a", part).records == []
+    stale = dataclasses.replace(part, number=0)
+    assert world.give("shard-a", stale).records == []
+    step = world.give("shard-b", dataclasses.replace(part, shard="shard-b"))
+    assert works(step) == [WriteManifest(number, versions)]
+    step = world.give(WORKER, ManifestWritten(number))
+    assert step.records == [coordinator_records.CheckpointComplete(number)]
+    ids = tuple(SubmissionId(c, "all", 1) for c in CLIENTS)
+    for client, id in zip(CLIENTS, ids):
+        assert orders_of(step, client) == [orders.Settled(1, id, "durable", 1, "in checkpoint 1")]
+    for shard in SHARDS:
+        assert orders_of(step, shard) == [orders.Discard(1, ids)]
+    assert world.give(WORKER, ManifestWritten(number)).records == []
+
+
+def test_a_shard_hears_which_of_its_submissions_are_past_and_of_no_others() -> None:
+    world = World(make_plan("bfv"))
+    world.start()
+    world.pump()
+    held = tuple(SubmissionId(c, "all", s) for c in CLIENTS for s in (1, 2, 9))
+    step = world.give("shard-a", requests.Subscribe("shard-a", held))
+    (discard,) = (o for o in orders_of(step, "shard-a") if isinstance(o, orders.Discard))
+    assert discard.ids == tuple(id for id in held if id.sequence < 9)
+    step = world.give("shard-a", requests.Subscribe("shard-a", ()))
+    assert not any(isinstance(o, orders.Discard) for o in orders_of(step))
+
+
+def test_status_counts_updates_that_are_part_of_a_version() -> None:
+    world = World(make_plan("bfv"))
+    world.start()
+    world.pump()
+    (status,) = answers(world.give("c0", requests.AskStatus()))
+    assert {m.name: m.submissions for m in status.members} == dict.fromkeys(CLIENTS, 2)
+
+
+def test_checkpoints_come_as_often_as_the_plan_says_and_at_the_end() -> None:
+    world = World(make_plan(versions=5, checkpoint_every=2))
+    world.start()
+    world.pump()
+    made = [
+        r.versions[0].version
+        for r in world.records()
+        if isinstance(r, coordinator_records.CheckpointOrdered)
+    ]
+    assert sorted(made) == [0, 2, 4, 5]
+
+
+def test_states_are_kept_since_the_older_of_the_last_two_checkpoints() -> None:
+    world = World(make_plan(versions=5))
+    world.start()
+    world.pump()
+    commits = [o for to, o in world.told if to == "shard-a" and isinstance(o, orders.Commit)]
+    assert [(c.version, c.keep) for c in commits] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (3, 1),
+        (4, 2),
+        (5, 3),
+    ]
+
+
+def test_the_run_finishes_when_the_last_version_is_durable() -> None:
+    world = collecting()
+    world.pump()
+    assert world.federation.finished == "all 2 versions are made"
+    finish = orders.Finish(1, "all 2 versions are made")
+    told = [to for to, o in world.told if o == finish]
+    assert told == sorted([*CLIENTS, *SHARDS, HOLDER])
+    step = world.enter(SPARE)
+    assert orders_of(step, SPARE)[-1] == finish
+    late = requests.Submit(world.receipt("c0", 3, 2))
+    refused(world, "c0", late, WrongVersion, "takes no updates now")

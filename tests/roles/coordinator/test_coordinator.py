@@ -1,0 +1,476 @@
+"""The coordinator decides on receipts alone: whom it hears, what it asks, what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from secureps.errors import (
+    ConfigError,
+    Malformed,
+    NotReady,
+    PlanRefused,
+    Refused,
+    UnknownParty,
+    WrongRun,
+    WrongShape,
+    WrongVersion,
+)
+from secureps.messages import coordinator_records, orders, records, requests
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.run import ShardAddress
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.submission import SubmissionId
+from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Tick
+from tests.kits.roles_kit import (
+    CLIENTS,
+    HOLDER,
+    JOIN,
+    NONCE,
+    SCHEMA,
+    SHARDS,
+    SPARE,
+    STRANGER,
+    World,
+    answers,
+    collecting,
+    holding,
+    make_charter,
+    make_plan,
+    make_receipt,
+    orders_of,
+    refused,
+    take,
+)
+from tests.kits.signing_kit import about
+
+# --- founding ---------------------------------------------------------------------
+
+
+def test_a_run_is_founded_when_shards_and_holders_are_up() -> None:
+    world = World(make_plan("bfv"))
+    refused(world, "c0", JOIN, NotReady, "waits for shards: 0 of 2 are up")
+    world.give("shard-a", requests.Register("shard-a", "a:1", 1.0, 0))
+    refused(world, "c0", JOIN, NotReady, "waits for shards: 1 of 2 are up")
+    world.give("shard-b", requests.Register("shard-b", "b:1", 1.0, 0))
+    refused(world, "c0", JOIN, NotReady, "waits for key holders: 0 of 1 are up")
+    refused(world, "c0", requests.AskRun(), NotReady, "not founded")
+    world.give(HOLDER, requests.Register(HOLDER, "", 1.0, 0))
+    step = world.give("c0", JOIN)
+    (welcome,) = answers(step)
+    pinned, joined, founder = step.records
+    assert pinned == records.RunPinned(welcome.run, welcome.placement, welcome.shards)
+    assert (joined, founder) == (
+        coordinator_records.MemberJoined("c0"),
+        coordinator_records.FounderChosen("c0"),
+    )
+    assert welcome.run.nonce == NONCE
+    assert welcome.run.plan == world.plan.text
+    assert [s.advertise for s in welcome.shards] == ["a:1", "b:1"]
+    assert answers(world.give("c1", requests.Join("c1", SCHEMA))) == [welcome]
+    assert answers(world.give("c0", JOIN)) == [welcome]
+    assert answers(world.give("c1", requests.AskRun())) == [welcome]
+    assert world.federation.founder == "c0"
+    assert list(world.federation.members) == ["c0", "c1"]
+
+
+def test_plain_needs_no_holder() -> None:
+    world = World(make_plan("plain"))
+    for shard in SHARDS:
+        world.give(shard, requests.Register(shard, "x:1", 1.0, 0))
+    assert isinstance(answers(world.give("c0", JOIN))[0], requests.Welcome)
+
+
+def test_the_first_model_pins_the_schema() -> None:
+    world = World(make_plan())
+    world.servers()
+    world.give("c0", JOIN)
+    bias, weight = SCHEMA.tensors
+    other = dataclasses.replace(bias, shape=(6,))
+    for tensors, text in [
+        ((other, weight), r"bias is float32\[6\], the run's is float32\[5\]"),
+        ((weight,), "bias is missing"),
+        ((bias, weight, TensorSpec("x", (), "float32")), "x is not in the run's model"),
+        ((weight, bias), "the order of tensors differs"),
+    ]:
+        refused(world, "c1", requests.Join("c1", Schema(tensors)), WrongShape, text)
+
+
+def test_a_first_model_that_the_plan_cannot_carry_founds_nothing() -> None:
+    world = World(make_plan())
+    world.servers()
+    schema = Schema((TensorSpec("x", (2,), "complex64"),))
+    refused(world, "c0", requests.Join("c0", schema), PlanRefused, "complex64")
+
+
+def test_servers_that_watch_are_told_of_the_run() -> None:
+    world = World(make_plan("bfv"))
+    world.servers()
+    assert world.told == []
+    step = world.give("c0", JOIN)
+    for server in (*SHARDS, HOLDER):
+        (order,) = orders_of(step, server)
+        assert isinstance(order, orders.Configure)
+        assert (order.incarnation, order.run.id) == (1, world.run)
+
+
+def test_the_founder_is_asked_found_orders_follow_and_prepared_makes_version_0() -> None:
+    world = World(make_plan("bfv"))
+    world.servers()
+    step = world.enter("c0")
+    assert orders_of(step, "c0") == [orders.Invite(1, "all", 0, -1, 10.0)]
+    assert orders_of(world.enter("c1"), "c1") == []
+    step = world.give(*take(world, "c0"))
+    (received,) = step.records
+    assert orders_of(step) == [orders.Found(1, "all", received.receipt)] * 2
+    step = world.give(*take(world, "shard-a"))
+    assert [type(r) for r in step.records] == [coordinator_records.ShardPrepared]
+    assert (world.group().version, world.group().phase) == (-1, Phase.FOUNDING)
+    step = world.give(*take(world, "shard-b"))
+    assert [type(r) for r in step.records] == [
+        coordinator_records.ShardPrepared,
+        coordinator_records.VersionCommitted,
+        coordinator_records.CheckpointOrdered,
+    ]
+    version = (orders.GroupVersion("all", 0),)
+    for shard in SHARDS:
+        assert orders_of(step, shard) == [
+            orders.Commit(1, "all", 0, 0),
+            orders.WriteCheckpoint(1, 0, version),
+        ]
+    published = orders.Published(1, "all", 0, world.group().blocks)
+    assert len(published.blocks) == 4
+    assert orders_of(step, "c0") == [
+        published,
+        orders.Settled(1, received.receipt.id, "included", 0, "part of version 0"),
+    ]
+    assert orders_of(step, "c1") == [published]
+    assert world.group().reason == "waits for members: 2 of 3 are live"
+
+
+def test_found_comes_again_when_the_founder_sends_again() -> None:
+    """A shard that had lost the founding blocks gets them, and must hear of them."""
+    world = World(make_plan())
+    world.start()
+    world.pump(1)
+    receipt = next(iter(world.group().receipts.values()))
+    lost = requests.Missing("shard-b", "all", -1, (receipt.id, SubmissionId("c1", "all", 7)))
+    step = world.give("shard-b", lost)
+    assert (step.records, orders_of(step)) == ([], [orders.SendAgain(1, receipt.id)])
+    step = world.give("c0", requests.Submit(receipt))
+    assert step.records == []
+    assert orders_of(step, "shard-b") == [orders.Found(1, "all", receipt)]
+    world.pump()
+    assert world.federation.finished
+
+
+def test_when_the_founder_is_gone_another_is_chosen() -> None:
+    world = World(make_plan())
+    world.start()
+    world.now = 29.0
+    world.give("c1", requests.Heartbeat("c1"))
+    world.give("c2", requests.Heartbeat("c2"))
+    world.now = 30.0
+    step = world.give("coordinator", Tick())
+    assert step.records == [coordinator_records.FounderChosen("c1")]
+    assert orders_of(step) == [orders.Invite(1, "all", 0, -1, 10.0)]
+    late = requests.Submit(world.receipt("c0", 0, -1))
+    refused(world, "c0", late, WrongVersion, "not asked from c0")
+    world.due = [d for d in world.due if d.to == "c1"]
+    world.pump()
+    assert world.federation.finished
+
+
+def test_without_a_founder_the_next_to_join_founds() -> None:
+    world = World(make_plan(), clients=("c0",))
+    world.start()
+    world.now = 100.0
+    assert world.give("coordinator", Tick()).records == []
+    step = world.enter("c1")
+    assert world.federation.founder == "c1"
+    assert [type(o) for o in orders_of(step, "c1")] == [orders.Invite]
+
+
+def test_one_founding_model_of_a_group() -> None:
+    world = World(make_plan())
+    world.start()
+    world.pump(1)
+    second = requests.Submit(world.receipt("c0", 1, -1))
+    refused(world, "c0", second, WrongVersion, "is here already")
+
+
+def test_nobody_founds_the_metrics() -> None:
+    world = World(make_plan(evaluation={"every": 1, "metrics": {"loss": 1.0}}))
+    world.start()
+    id = SubmissionId("c0", EVALUATION, 0)
+    run = world.federation.pinned.run.id  # type: ignore[union-attr]
+    receipt = make_receipt(world.plan, run, id, -1, b"")
+    refused(world, "c0", requests.Submit(receipt), WrongVersion, "is not asked from c0")
+
+
+def test_a_founder_is_asked_only_for_groups_that_lack_a_model() -> None:
+    rule = {"quorum": 3, "minimum": 2, "most": 4}
+    groups = [
+        {"name": "b", "pattern": "bias", "rule": rule},
+        {"name": "w", "pattern": "*", "rule": rule},
+    ]
+    world = World(make_plan(group=groups))
+    world.start()
+    world.pump(1)
+    world.now = 100.0
+    step = world.give("c1", requests.Heartbeat("c1"))
+    assert step.records == [coordinator_records.FounderChosen("c1")]
+    assert [o.group for o in orders_of(step, "c1")] == ["w"]
+
+
+def test_a_file_founds_the_run_when_the_servers_are_up() -> None:
+    plan = make_plan("bfv", initial="v0.safetensors", initial_digest="00")
+    world = World(plan, initial=SCHEMA)
+    world.servers()
+    pinned = world.federation.pinned
+    assert pinned is not None
+    assert pinned.run.schema == SCHEMA
+    assert world.federation.founder == ""
+    founds = [(to, o) for to, o in world.told if isinstance(o, orders.Found)]
+    assert founds == [(shard, orders.Found(1, "all", None)) for shard in SHARDS]
+    world.pump()
+    assert world.group().version == 0
+    for client in CLIENTS:
+        world.enter(client)
+    world.pump()
+    assert world.federation.finished
+    assert world.federation.founder == ""
+
+
+def test_a_file_that_does_not_fit_the_plan_is_refused_before_anything_is_served() -> None:
+    plan = make_plan(initial="v0.safetensors")
+    with pytest.raises(PlanRefused, match="complex64"):
+        Coordinator(make_charter(plan, Schema((TensorSpec("x", (2,), "complex64"),))))
+
+
+@pytest.mark.parametrize("name", ["c9", "shard-a"])
+def test_an_evaluator_that_is_no_client_of_the_roster_is_refused(name: str) -> None:
+    evaluation = {"every": 1, "metrics": {"loss": 1.0}, "evaluator": name}
+    with pytest.raises(PlanRefused, match=f"no client on the roster is called {name}"):
+        Coordinator(make_charter(make_plan(evaluation=evaluation)))
+
+
+def test_another_plan_or_roster_does_not_resume_a_run() -> None:
+    world = World(make_plan())
+    world.start()
+    other = Coordinator(make_charter(make_plan(versions=3)))
+    for record in [r for transaction in world.journal for r in transaction]:
+        other.apply(0.0, record)
+    with pytest.raises(ConfigError, match="start a new run in an empty folder"):
+        other.resume(0.0)
+
+
+# --- restarts, addresses, status --------------------------------------------------
+
+
+def test_the_incarnation_rises_above_what_a_shard_or_holder_has_seen() -> None:
+    world = World(make_plan("bfv"))
+    register = requests.Register("shard-a", "a:1", 1.0, 7)
+    assert world.give("shard-a", register).records == [
+        coordinator_records.ShardLocated(ShardAddress("shard-a", "a:1", 1.0)),
+        records.Incarnated(8),
+    ]
+    assert world.give("shard-a", register).records == []
+    step = world.give(HOLDER, requests.Register(HOLDER, "", 1.0, 8))
+    assert step.records == [records.Incarnated(9)]
+    world.start()
+    assert {o.incarnation for _, o in world.told} == {9}
+    again = World(make_plan("bfv"), journal=tuple(world.journal))
+    assert again.federation.incarnation == 10
+
+
+def test_a_shard_that_obeyed_this_incarnation_may_come_back_under_it() -> None:
+    world = collecting()
+    for seen, raised in ((1, []), (2, [records.Incarnated(3)]), (3, [])):
+        back = requests.Register("shard-a", "shard-a:1", 1.0, seen)
+        assert world.give("shard-a", back).records == raised
+    fresh = World(make_plan("bfv"))
+    first = fresh.give("shard-a", requests.Register("shard-a", "shard-a:1", 1.0, 1))
+    assert first.records[1:] == [records.Incarnated(2)], "another coordinator ruled at 1"
+
+
+def test_a_holder_that_lost_its_ledger_does_not_come_back() -> None:
+    """Before it opened anything there is nothing to lose."""
+    world = holding()
+    empty = requests.Register(HOLDER, "", 1.0, 0)
+    assert answers(world.give(HOLDER, empty)) == [requests.Noted()]
+    world.pump(3)
+    assert world.group().phase is Phase.PREPARING
+    refused(world, HOLDER, empty, Refused, "comes with an empty ledger to a run whose sums")
+    again = World(make_plan("bfv"), journal=tuple(world.journal))
+    with pytest.raises(Refused, match="start a new run"):
+        again.give(HOLDER, empty)
+    whole = dataclasses.replace(empty, seen=1, reached=(orders.GroupVersion("all", 0),))
+    assert answers(again.give(HOLDER, whole)) == [requests.Noted()]
+
+
+def test_a_client_that_lost_its_state_goes_on_with_its_next_sequence() -> None:
+    world = holding()
+    (welcome,) = answers(world.give("c0", JOIN))
+    assert [(at.group, at.version) for at in welcome.next] == [("all", 2)]
+    (welcome,) = answers(world.give(SPARE, requests.Join(SPARE, SCHEMA)))
+    assert [(at.group, at.version) for at in welcome.next] == [("all", 0)]
+
+
+def test_a_shard_that_moved_is_located_anew() -> None:
+    world = collecting()
+    step = world.give("shard-b", requests.Register("shard-b", "b:2", 1.0, 0))
+    assert step.records == [coordinator_records.ShardLocated(ShardAddress("shard-b", "b:2", 1.0))]
+    (welcome,) = answers(world.give("c0", JOIN))
+    assert welcome.shards[1].advertise == "b:2"
+    step = world.give("shard-a", requests.Subscribe("shard-a", ()))
+    assert orders_of(step)[0].shards == welcome.shards
+
+
+def test_status_says_what_is_waited_for() -> None:
+    world = collecting()
+    world.pump(1)
+    report = requests.Telemetry("c0", "all", 1, (requests.Figure("bytes_up", 5.0),))
+    world.give("c0", report)
+    (status,) = answers(world.give("c1", requests.AskStatus()))
+    (group,) = status.groups
+    assert (group.version, group.step, group.late) == (0, "collecting", ("c1", "c2"))
+    assert group.reason == "1 of 3 have arrived; waits for c1, c2"
+    assert [(m.name, m.live, m.state) for m in status.members] == [
+        ("c0", True, "waits"),
+        ("c1", True, "trains"),
+        ("c2", True, "trains"),
+    ]
+    assert status.run == world.run
+    assert report in status.telemetry
+    assert status.telemetry == world.coordinator.telemetry
+    assert [s.name for s in status.shards] == list(SHARDS)
+    assert status.finished == ""
+
+
+# --- who may say what -------------------------------------------------------------
+
+
+def test_nobody_speaks_for_another() -> None:
+    world = collecting()
+    receipt = world.receipt("c0", 1, 0)
+    for event in (
+        requests.Submit(receipt),
+        requests.Join("c0", SCHEMA),
+        requests.Heartbeat("c0"),
+        requests.Subscribe("c0", ()),
+        requests.Subscribe("c1", (receipt.id,)),
+        requests.Telemetry("c0", "all", 0, ()),
+        requests.Register("shard-a", "x:1", 1.0, 0),
+        requests.Held("shard-a", "all", 0, ()),
+        requests.Missing("shard-a", "all", 0, ()),
+        requests.Opened(HOLDER, "all", 0, (), b""),
+        requests.OpenRefused(HOLDER, "all", 0, "", b""),
+        requests.Prepared("shard-a", "all", 1, (), b""),
+        requests.Checkpointed("shard-a", 0, "f", 1, bytes(32)),
+    ):
+        refused(world, "c1", event, UnknownParty, "c1 (speaks as|is a client, and sends no)")
+
+
+def test_only_those_on_the_roster_and_in_their_role_are_heard() -> None:
+    world = collecting()
+    events: tuple[Any, ...] = (
+        requests.Join(STRANGER, SCHEMA),
+        requests.Register(STRANGER, "x:1", 1.0, 0),
+        requests.Subscribe(STRANGER, ()),
+        requests.Heartbeat(STRANGER),
+        requests.Telemetry(STRANGER, "all", 0, ()),
+    )
+    for event in events:
+        refused(world, STRANGER, event, UnknownParty, "nobody named 'stranger'")
+    roles: tuple[tuple[str, Any, str], ...] = (
+        (
+            "shard-a",
+            requests.Join("shard-a", SCHEMA),
+            "shard-a is a shard, and sends no",
+        ),
+        ("c0", requests.Register("c0", "x:1", 1.0, 0), "c0 is a client, and sends no Register"),
+        ("c0", requests.Held("c0", "all", 0, ()), "c0 is a client, and sends no Held"),
+        (
+            "shard-a",
+            requests.Opened("shard-a", "all", 0, (), b""),
+            "shard-a is a shard, and sends no",
+        ),
+        (
+            "c0",
+            requests.OpenRefused("c0", "all", 0, "", b""),
+            "c0 is a client, and sends no",
+        ),
+    )
+    for sender, event, text in roles:
+        refused(world, sender, event, UnknownParty, text)
+
+
+def test_a_shard_that_is_not_of_the_run() -> None:
+    world = World(make_plan(shards=1))
+    sums = (bytes(32),)
+    events: tuple[Any, ...] = (
+        requests.Held("shard-b", "all", 0, sums),
+        requests.Missing("shard-b", "all", -1, ()),
+        requests.Prepared("shard-b", "all", 0, sums, bytes(32)),
+        requests.Checkpointed("shard-b", 0, "f", 1, bytes(32)),
+    )
+    for event in events:
+        refused(world, "shard-b", event, WrongRun, "none is founded here yet")
+    world.give("shard-a", requests.Register("shard-a", "a:1", 1.0, 0))
+    world.give("c0", JOIN)
+    for event in (*events, requests.Register("shard-b", "b:1", 1.0, 0)):
+        refused(world, "shard-b", event, UnknownParty, "holds no blocks of this run")
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_shards_weight(weight: float) -> None:
+    world = World(make_plan())
+    event = requests.Register("shard-a", "a:1", weight, 9)
+    refused(world, "shard-a", event, Malformed, "a shard's weight")
+
+
+def test_a_shard_without_blocks_of_a_group_holds_nothing() -> None:
+    world = World(make_plan(block_size=128))
+    world.found()
+    world.pump(3)
+    ((owner, _),) = world.federation.owners("all").items()
+    (idle,) = set(SHARDS) - {owner}
+    refused(world, idle, requests.Held(idle, "all", 0, ()), Malformed, "it holds 0 blocks")
+    world.pump()
+    assert world.federation.finished
+
+
+def test_wrong_numbers_of_digests() -> None:
+    world = holding()
+    wrong: list[tuple[bytes, ...]] = [(), (bytes(32),) * 5, (bytes(31),) * 3]
+    for sums in wrong:
+        event: Any = requests.Held("shard-a", "all", 0, sums)
+        refused(world, "shard-a", event, Malformed, "shard-a: it holds 3 blocks of all")
+    for event in (
+        requests.Held("shard-a", "none", 0, ()),
+        requests.Missing("shard-a", "none", 0, ()),
+    ):
+        refused(world, "shard-a", event, Malformed, "no group is called 'none'")
+    world.pump(2)
+    for sums in [*wrong, (bytes(31),) * 4]:
+        event = requests.Opened(HOLDER, "all", 0, sums, about(world.federation, "all"))
+        refused(world, HOLDER, event, Malformed, "all has 4 blocks, each one digest")
+    world.pump(1)
+    event = requests.Prepared("shard-b", "all", 1, (bytes(32),) * 2, bytes(32))
+    refused(world, "shard-b", event, Malformed, "it holds 1 blocks of all")
+    world.pump()
+    assert world.federation.finished
+
+
+def test_what_is_no_request() -> None:
+    world = collecting()
+    refused(world, "c0", requests.Noted(), UnknownParty, "c0 is a client, and sends no Noted")
+    with pytest.raises(Malformed, match="takes no payloads"):
+        world.coordinator.inspect("c0", requests.Noted())
+    with pytest.raises(Malformed, match="watches nobody"):
+        world.coordinator.subscription()

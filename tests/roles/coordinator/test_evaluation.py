@@ -1,0 +1,80 @@
+"""When a version is evaluated, what waits for that, and when it never will be."""
+
+from __future__ import annotations
+
+import pytest
+
+from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric, VersionEvaluated
+from secureps.messages.orders import GroupVersion
+from secureps.roles.coordinator import evaluation
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.state import CheckpointState, CoordinatorState
+from secureps.roles.coordinator.transaction import Transaction
+from tests.kits.evaluations import evaluated_plan
+
+BEST = {"best": {"metric": "accuracy", "goal": "max"}}
+
+
+def at(
+    version: int, subject: int = 0, phase: Phase = Phase.WAITING, best: bool = False
+) -> Transaction:
+    """A run whose model is at a version, and whose metrics' group is in this phase."""
+    groups = {
+        "all": GroupState("all", version=version, phase=Phase.WAITING),
+        EVALUATION: GroupState(EVALUATION, version=0, phase=phase),
+    }
+    federation, everybody = CoordinatorState(groups), frozenset(f"client-0{n}" for n in range(6))
+    federation.evaluations.subject = subject
+    plan = evaluated_plan(evaluation=BEST if best else {})
+    return Transaction(0.0, plan, federation, None, everybody, (), everybody, frozenset())
+
+
+def test_the_versions_of_the_plan_are_due_once_each() -> None:
+    assert [evaluation.due(at(version)) for version in range(6)] == [0, 0, 2, 0, 4, 5]
+    done, never = at(4), at(4)
+    done.federation.evaluations.results[4] = VersionEvaluated(4, ())
+    never.federation.evaluations.skipped[4] = "nobody came"
+    assert evaluation.due(done) == evaluation.due(never) == 0
+
+
+def test_training_goes_on_beside_an_evaluation_that_has_begun() -> None:
+    """Before it has, nobody trains from the version; an older one that lasts is waited for."""
+    begun = at(4, subject=4, phase=Phase.COLLECTING)
+    assert evaluation.due(begun) == 0
+    assert evaluation.hold_back(begun, begun.federation.groups["all"]) is None
+    older = at(4, subject=2, phase=Phase.COLLECTING)
+    assert evaluation.due(older) == 4
+    held = evaluation.hold_back(older, older.federation.groups["all"])
+    assert held is not None
+    assert held.reason == "waits for the evaluation of version 2"
+
+
+@pytest.mark.parametrize(
+    ("version", "rounds", "skipped"), [(4, 1, True), (5, 1, False), (5, 2, True)]
+)
+def test_one_that_came_to_nothing_is_skipped_and_the_last_is_tried_once_more(
+    version: int, rounds: int, skipped: bool
+) -> None:
+    turn = at(version, subject=version)
+    turn.federation.evaluations.rounds = rounds
+    evaluation.skip_lost(turn, turn.federation.groups[EVALUATION])
+    records = [record for record in turn.step.records if isinstance(record, EvaluationSkipped)]
+    assert [record.version for record in records] == [version] * skipped
+
+
+def test_where_the_best_is_kept_an_evaluated_version_is_first_in_a_checkpoint() -> None:
+    turn = at(4, best=True)
+    turn.federation.evaluations.results[4] = VersionEvaluated(4, (Metric("accuracy", 0.5),))
+    model = turn.federation.groups["all"]
+    for before in ((), (2,), (2, 3)):
+        made = [CheckpointState(n, (GroupVersion("all", v),)) for n, v in enumerate(before)]
+        turn.federation.checkpoints = made
+        assert evaluation.unkept(turn) == 4
+        held = evaluation.hold_back(turn, model)
+        assert held is not None
+        assert "first comes into a checkpoint" in held.reason
+    turn.federation.checkpoints.append(CheckpointState(3, (GroupVersion("all", 4),)))
+    assert evaluation.unkept(turn) == 0
+    assert evaluation.hold_back(turn, model) is None
+    assert evaluation.best_version(turn) == 4
+    assert evaluation.unkept(at(4)) == 0, "the plan does not say what is best"

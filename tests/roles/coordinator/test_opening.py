@@ -1,0 +1,228 @@
+"""What holders looked into: the same as looking through all receipts, and without doing so."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secureps.crypto.sharing import KEY_BOUND
+from secureps.messages.submission import Member, Receipt, SubmissionId
+from secureps.policy.rules.rule import Arrival, Close, Decision, Wait
+from secureps.roles.coordinator import opening, suspects, synchronous
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.receipts import OpenReceipts
+from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.transaction import Transaction
+from tests.kits.committee_kit import Bench
+from tests.kits.roles_kit import make_plan
+
+CLIENTS = tuple(f"c{number}" for number in range(6))
+HOLDERS = tuple(f"holder-{number}" for number in range(4))
+RULE = {"quorum": 4, "minimum": 2, "start": 6, "most": 6, "deadline": 10.0, "extensions": 1}
+PLAN = make_plan("rlwe", RULE)
+EVENTS = ("receive", "look", "look", "look", "doubt", "go", "open", "flaw", "burn", "here", "time")
+
+
+def receipt(id: SubmissionId) -> Receipt:
+    return Receipt(b"", id, "update", 0, b"", (), b"", (), (), 0, None, None, False)
+
+
+def plain(turn: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
+    """By the definition, over all that is here: what the rule sees, and what is waited for."""
+    inbox = group.inbox
+    seen = {id: inbox.examined.get(id, frozenset()) for id in inbox.receipts}
+    looked = {id: by | inbox.doubted.get(id, frozenset()) for id, by in seen.items()}
+    strict = group.suspicion.flawed if opening.last_look(turn, group) is not None else frozenset()
+    here = turn.watchers.intersection(turn.holders)
+    ready, waiting = set(), []
+    for id, by in seen.items():
+        enough = len(by) >= turn.plan.threshold
+        if enough and (id.client not in strict or looked[id] >= here):
+            ready.add(id)
+        else:
+            waiting.append(looked[id])
+    if not waiting:
+        return ready, ""
+    away = [h for h in turn.holders if h not in frozenset.intersection(*waiting)]
+    have = "has" if len(away) == 1 else "have"
+    updates = f"{len(waiting)} update{'s' * (len(waiting) > 1)}"
+    missing = f"{', '.join(away) or 'nobody'} {have} not answered; 3 of 4 suffice"
+    return ready, f"{updates} to be examined by key holders: {missing}"
+
+
+def anew(turn: Transaction, group: GroupState) -> Decision:
+    """What the rule, or suspicion, decides if it is asked now."""
+    arrivals = tuple(Arrival(id, 0) for id in sorted(plain(turn, group)[0]))
+    if suspects.chooses(turn, group):
+        return suspects.decide(turn, group, arrivals)
+    return turn.plan.rule("all").decide(turn.now, arrivals, group.round_state(turn.live))
+
+
+class Round:
+    """An open round of six clients, and a coordinator's memory of it."""
+
+    def __init__(self) -> None:
+        self.group = GroupState("all", inbox=OpenReceipts(PLAN.threshold))
+        self.turn = Transaction(
+            now=0.0,
+            plan=PLAN,
+            federation=CoordinatorState({"all": self.group}),
+            layout=None,
+            clients=frozenset(CLIENTS),
+            holders=HOLDERS,
+            live=frozenset(CLIENTS),
+            watchers=frozenset(HOLDERS),
+        )
+        self.opens(frozenset(CLIENTS))
+
+    def opens(self, invited: frozenset[str]) -> None:
+        self.group.end_round()
+        self.group.round += 1
+        self.group.version, self.group.phase = 0, Phase.COLLECTING
+        self.group.invited, self.group.opened_at = invited, self.turn.now
+        self.group.suspicion = self.group.suspicion.opened_for(invited)
+
+    def agrees(self) -> None:
+        ready, waiting = plain(self.turn, self.group)
+        shown, text = opening.examined(self.turn, self.group)
+        assert len(shown) == len(ready)
+        assert ({receipt.id for receipt in shown}, text) == (ready, waiting)
+        assert synchronous.decided(self.turn, self.group, shown) == anew(self.turn, self.group)
+
+    def happens(self, chance: random.Random) -> None:
+        """Anything that may happen to a round, in any order."""
+        group, turn = self.group, self.turn
+        ids = [*group.receipts] or [SubmissionId("c0", "all", 99)]
+        match chance.choice(EVENTS):
+            case "receive":
+                left = [c for c in CLIENTS if c not in group.inbox.clients]
+                for client in left[: chance.randint(0, 2)]:
+                    group.receive(turn.now, receipt(SubmissionId(client, "all", group.round)))
+            case "look" if group.receipts:
+                group.inbox.look(chance.choice(ids), chance.choice(HOLDERS))
+            case "doubt":
+                group.inbox.doubt(chance.choice(ids), chance.choice(HOLDERS))
+            case "go":
+                group.let_go([chance.choice(ids)])
+                group.invited -= {chance.choice(CLIENTS)} if chance.random() < 0.5 else frozenset()
+            case "open" if chance.random() < 0.2:
+                self.opens(frozenset(chance.sample(CLIENTS, chance.randint(2, 6))))
+            case "flaw" if chance.random() < 0.3:
+                group.suspicion = group.suspicion.doubt(chance.choice(CLIENTS))
+            case "burn" if chance.random() < 0.1:
+                cohort = chance.sample(CLIENTS, chance.randint(4, 6))
+                group.suspicion = group.suspicion.burns(dict.fromkeys(cohort, 1), spoilt=True)
+                self.opens(frozenset(cohort[: chance.randint(2, 6)]))
+            case "here":
+                here = frozenset(chance.sample(HOLDERS, chance.randint(2, 4)))
+                live = frozenset(chance.sample(CLIENTS, chance.randint(4, 6)))
+                self.turn = dataclasses.replace(turn, watchers=here, live=live)
+            case "time":
+                self.turn = dataclasses.replace(turn, now=turn.now + chance.choice((0.5, 4.0)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_what_is_kept_decides_as_looking_through_everything_does(seed: int) -> None:
+    chance, world = random.Random(seed), Round()
+    for _ in range(60):
+        world.happens(chance)
+        world.agrees()
+
+
+def test_an_event_that_changes_nothing_asks_no_rule_until_the_time_it_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    decide = type(PLAN.rule("all")).decide
+
+    def counted(rule: Any, now: float, arrivals: Any, state: Any) -> Decision:
+        asked.append(len(arrivals))
+        return decide(rule, now, arrivals, state)
+
+    monkeypatch.setattr(type(PLAN.rule("all")), "decide", counted)
+    world = Round()
+
+    def decided(now: float = 0.0) -> Decision:
+        turn = dataclasses.replace(world.turn, now=now)
+        return synchronous.decided(turn, world.group, opening.examined(turn, world.group)[0])
+
+    for client in CLIENTS[:4]:
+        id = SubmissionId(client, "all", 1)
+        world.group.receive(0.0, receipt(id))
+        for holder in HOLDERS:
+            decided()
+            world.group.inbox.look(id, holder)
+    for now in (1.0, 9.0, 9.9):
+        assert isinstance(decided(now), Wait)
+    assert asked == [0, 1, 2, 3, 4], "once more for each that the third holder found in order"
+    closed = decided(10.0)
+    members = tuple(Member(SubmissionId(client, "all", 1), 1, 0) for client in CLIENTS[:4])
+    assert isinstance(closed, Close)
+    assert closed.members == members
+    assert asked == [0, 1, 2, 3, 4, 4]
+
+
+# --- opening ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench()
+
+
+def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
+    """A cohort for which so many of four holders gave their shares, and the others refused."""
+    sent = [bench.send(client) for client in ("c0", "c1", "c2")]
+    order = bench.opening(sent)
+    group = GroupState("all", version=0, phase=Phase.OPENING, cohort=order.cohort, number=0)
+    for each in sent:
+        group.receive(0.0, each.receipt)
+    for index, name in enumerate(bench.names):
+        if index < answers:
+            group.shares[name] = bench.holder(index).share(order)
+        else:
+            group.refusals[name] = "it does not"
+    clients = frozenset(member.id.client for member in order.cohort.members)
+    turn = Transaction(
+        now=0.0,
+        plan=bench.plan,
+        federation=CoordinatorState({"all": group}),
+        layout=None,
+        clients=clients,
+        holders=bench.names,
+        live=clients,
+        watchers=frozenset(bench.names),
+    )
+    return turn, group
+
+
+@pytest.mark.parametrize(("answers", "spoilt"), [(3, False), (4, True)])
+def test_clients_are_to_blame_only_where_one_answer_more_than_needed_fits(
+    answers: int, spoilt: bool, bench: Bench
+) -> None:
+    """Any three fit together, whatever they are: one of them may have lied."""
+    turn, group = opened(bench, answers)
+    found = opening.decide(turn, group)
+    assert isinstance(found, opening.Found)
+    group.failed = (found.holders,)
+    over = opening.decide(turn, group)
+    assert isinstance(over, opening.Hopeless)
+    assert over.spoilt is spoilt
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_sum_of_keys_is_no_larger_than_its_members_weigh(sign: int, bench: Bench) -> None:
+    _, group = opened(bench, 0)
+    assert group.cohort is not None
+    assert group.cohort.weight == 3
+    least, most = np.zeros(8, np.int64), np.zeros(8, np.int64)
+    least[5], most[5] = sign * 3 * KEY_BOUND, sign * (3 * KEY_BOUND + 1)
+    assert opening._plausible(least, group)
+    assert not opening._plausible(most, group)

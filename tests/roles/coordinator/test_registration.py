@@ -1,0 +1,210 @@
+"""Who comes with more, or with less, than others remember: nobody goes on from an older journal."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from secureps.errors import DamagedStore, NotReady, Refused, WrongRun
+from secureps.messages import coordinator_records, member_records, requests
+from secureps.messages.orders import GroupVersion
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import COORDINATOR, Answer, Answered, Halt, Say, Step
+from tests.kits.member_kit import Client
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    HOLDER,
+    JOIN,
+    SCHEMA,
+    SHARDS,
+    World,
+    collecting,
+    holding,
+    make_placement,
+    make_plan,
+)
+
+OTHER = bytes([9]) * 32
+
+
+def register(party: str, run: bytes = b"", **reached: int) -> requests.Register:
+    versions = tuple(GroupVersion(group, version) for group, version in reached.items())
+    return requests.Register(party, "x:1", 1.0, 1, run, versions)
+
+
+def refusal(step: Step) -> str:
+    """What the one that asked hears: to ask again."""
+    (text,) = [str(e.message) for e in step.effects if isinstance(e, Answer)]
+    (answer,) = [e.message for e in step.effects if isinstance(e, Answer)]
+    assert isinstance(answer, NotReady)
+    assert answer.retry_after is not None
+    return text
+
+
+def said(step: Step) -> list[str]:
+    return [effect.text for effect in step.effects if isinstance(effect, Say)]
+
+
+# --- a coordinator without its journal --------------------------------------------
+
+
+@pytest.mark.parametrize("party", [*SHARDS, HOLDER])
+def test_nothing_is_founded_while_a_server_holds_a_run(party: str) -> None:
+    """An unmounted volume looks like a new folder, and everybody else has what cannot be remade."""
+    world = World(make_plan("bfv"))
+    step = world.give(party, register(party, OTHER))
+    assert "is a volume missing?" in refusal(step)
+    assert said(step) == [refusal(step)]
+    assert "another state folder, and keep the one that it has" in said(step)[0]
+    assert said(world.give(party, register(party, OTHER))) == []
+    for server in {*SHARDS, HOLDER} - {party}:
+        world.give(server, register(server))
+    with pytest.raises(NotReady):
+        world.give("c0", JOIN)
+    assert world.federation.pinned is None
+    world.give(party, register(party))
+    world.give("c0", JOIN)
+    assert world.federation.pinned is not None
+
+
+def roster_clients(world: World) -> list[str]:
+    return sorted(world.coordinator._clients)
+
+
+def test_a_run_from_a_file_waits_too() -> None:
+    world = World(make_plan("plain"), initial=SCHEMA)
+    for client in roster_clients(world):
+        world.give(client, requests.Join(client, SCHEMA, (), OTHER))
+    for shard in SHARDS:
+        world.give(shard, register(shard))
+    assert world.federation.pinned is None
+    world.now += world.plan.section.lease
+    world.give(SHARDS[0], register(SHARDS[0]))
+    assert world.federation.pinned is not None
+
+
+def test_clients_that_hold_a_run_found_none() -> None:
+    """The shards may have lost their folders with the coordinator, and `plain` has no holders."""
+    world = World(make_plan("plain"))
+    for shard in SHARDS:
+        world.give(shard, register(shard))
+    everybody = roster_clients(world)
+    half = everybody[: (len(everybody) + 1) // 2]
+    for client in half:
+        text = refusal(world.give(client, requests.Join(client, SCHEMA, (), OTHER)))
+        assert "holds no run: is a volume missing?" in text
+    with pytest.raises(NotReady, match="take part in one already"):
+        world.give(everybody[-1], requests.Join(everybody[-1], SCHEMA))
+    world.now += world.plan.section.lease
+    world.give(everybody[-1], requests.Join(everybody[-1], SCHEMA))
+    assert world.federation.pinned is not None
+
+
+def test_one_client_that_says_so_stops_nobody() -> None:
+    world = World(make_plan("plain"))
+    for shard in SHARDS:
+        world.give(shard, register(shard))
+    refusal(world.give("c0", dataclasses.replace(JOIN, run=OTHER)))
+    world.give("c1", requests.Join("c1", SCHEMA))
+    assert world.federation.pinned is not None
+
+
+def test_a_server_of_another_run_is_told_to_keep_its_folder() -> None:
+    world = collecting()
+    for party in (*SHARDS, HOLDER):
+        with pytest.raises(WrongRun, match="one of the two has another run's state folder"):
+            world.give(party, register(party, OTHER))
+        world.give(party, register(party, world.run))
+
+
+# --- a coordinator whose journal is older -----------------------------------------
+
+
+def test_a_coordinator_behind_its_shards_ends() -> None:
+    world = collecting()
+    older = World(make_plan("bfv"), journal=tuple(world.journal))
+    assert older.group().version == 0
+    step = older.give("shard-a", register("shard-a", older.run, all=1))
+    (halt,) = [e for e in step.effects if isinstance(e, Halt)]
+    assert halt.error is DamagedStore
+    assert halt.reason == refusal(step)
+    assert "journal ends at version 0 of all, and shard-a has committed 1" in halt.reason
+    assert "last checkpoint" in halt.reason
+    fine = older.give("shard-a", register("shard-a", older.run, all=0))
+    assert [e for e in fine.effects if isinstance(e, Halt)] == []
+
+
+def test_a_holder_that_opened_more_than_is_known_counts_as_away() -> None:
+    """It is right, or it lies: alone it ends nobody."""
+    world = collecting()
+    step = world.give(HOLDER, register(HOLDER, world.run, all=0))
+    text = refusal(step)
+    assert "has opened cohort 0 of all, and the coordinator's journal ends at cohort -1" in text
+    assert said(step) == [text]
+    again = World(make_plan("bfv"), journal=tuple(world.journal))
+    again.give(HOLDER, register(HOLDER, again.run, all=7, nonsense=3))
+    assert HOLDER not in again.coordinator._presence.holders
+    again.give(HOLDER, register(HOLDER, again.run))
+    assert HOLDER in again.coordinator._presence.holders
+
+
+# --- a holder whose ledger is older -----------------------------------------------
+
+
+def test_a_holder_that_forgot_what_it_opened_is_refused() -> None:
+    world = holding()
+    world.pump(3)
+    assert world.group().phase is Phase.PREPARING
+    world.give(HOLDER, register(HOLDER, world.run, all=0))
+    opened = coordinator_records.CohortOpened("all", 4, (), None, (HOLDER,))
+    world.federation.apply(0.0, opened)
+    for behind in (0, 3):
+        text = f"ends at cohort {behind} of all, and it has answered for cohort 4"
+        with pytest.raises(Refused, match=text):
+            world.give(HOLDER, register(HOLDER, world.run, all=behind))
+
+
+# --- a client whose seals are older -----------------------------------------------
+
+
+def welcomed(client: Client, **next: int) -> Step:
+    versions = tuple(GroupVersion(group, sequence) for group, sequence in next.items())
+    welcome = requests.Welcome(client.run, make_placement(client.plan), ADDRESSES, versions)
+    return client.give(COORDINATOR, Answered(requests.Join("c0", SCHEMA), welcome))
+
+
+def halts(step: Step) -> list[Any]:
+    return [effect for effect in step.effects if isinstance(effect, Halt)]
+
+
+def test_a_client_that_forgot_what_it_sealed_ends() -> None:
+    """It would seal another update under a key that was used."""
+    client = Client()
+    welcomed(client, all=0)
+    before = client.restarted()
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    client.contributed(client.sealed(0, 0))
+    assert halts(welcomed(client, all=1)) == []
+    assert halts(welcomed(client.restarted(), all=1)) == []
+    (halt,) = halts(welcomed(before, all=1))
+    assert halt.error is DamagedStore
+    assert "ends before update 0 of all, and it has sent all before 1" in halt.reason
+
+
+def test_a_client_without_its_state_begins_after_what_was_sealed() -> None:
+    client = Client()
+    step = welcomed(client, all=3)
+    begun = member_records.SequencesBegun((GroupVersion("all", 3),))
+    assert step.records[1:] == [begun]
+    assert halts(welcomed(client.restarted(), all=3)) == []
+    (halt,) = halts(welcomed(client.restarted(), all=4))
+    assert halt.error is DamagedStore
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    step = client.contributed(client.sealed(0, 3))
+    assert [type(record) for record in step.records] == [member_records.Sealed]

@@ -1,0 +1,349 @@
+"""What the coordinator knows is the fold of its journal: restarts, repeats and disorder."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secureps.errors import InternalError, SecurepsError
+from secureps.messages import (
+    coordinator_records,
+    holder_records,
+    orders,
+    records,
+    requests,
+    shard_records,
+)
+from secureps.messages.charge import Charge
+from secureps.messages.coordinator_records import SubmissionWithdrawn
+from secureps.messages.submission import SubmissionId
+from secureps.roles.coordinator import commit
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.state import CheckpointState, CoordinatorState
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import Tick
+from tests.kits.roles_kit import (
+    CLIENTS,
+    HOLDER,
+    SCHEMA,
+    SHARDS,
+    Due,
+    World,
+    answers,
+    collecting,
+    make_cohort,
+    make_plan,
+    outstanding,
+    private_plan,
+    state_of,
+)
+
+RULE = {"quorum": 3, "minimum": 2, "most": 4}
+TWO_GROUPS = [
+    {"name": "b", "pattern": "bias", "rule": RULE},
+    {"name": "w", "pattern": "*", "rule": RULE},
+]
+PLANS: dict[str, Any] = {
+    "plain": make_plan("plain"),
+    "bfv": make_plan("bfv"),
+    "private": private_plan(),
+    "groups": make_plan("bfv", group=TWO_GROUPS),
+    "file": make_plan("bfv", initial="v0.safetensors", initial_digest="00"),
+}
+ASK = (
+    orders.Found,
+    orders.Hold,
+    orders.Open,
+    orders.Prepare,
+    orders.WriteCheckpoint,
+    orders.Invite,
+)
+
+
+def world_of(name: str, **arguments: Any) -> World:
+    return World(PLANS[name], initial=SCHEMA if name == "file" else None, **arguments)
+
+
+@functools.cache
+def finished(name: str) -> World:
+    world = world_of(name)
+    world.start()
+    world.pump()
+    assert world.federation.finished
+    return world
+
+
+def said_anew(world: World, due: Due) -> bool:
+    """What parties are asked after a restart besides: what they have. Steps follow answers."""
+    if isinstance(due.order, orders.Hold):
+        group = world.group(due.order.cohort.group)
+        return due.to in group.held or group.phase is not Phase.HOLDING
+    return isinstance(due.order, orders.SendAgain | orders.Prepare)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_restart_after_any_transaction_ends_in_the_same_records(name: str) -> None:
+    reference = finished(name)
+    world, due = world_of(name), {}
+    world.start()
+    due[len(world.journal)] = list(world.due)
+    while world.due:
+        world.pump(1)
+        due[len(world.journal)] = list(world.due)
+    assert len(due) > 20
+    for cut in range(1, len(reference.journal)):
+        again = world_of(name, journal=tuple(reference.journal[:cut]))
+        assert [type(r) for r in again.started.records] == [records.Incarnated]
+        seen = again.federation.incarnation - 1
+        again.servers(seen)
+        for client in CLIENTS:
+            again.enter(client)
+        assert again.federation.incarnation == seen + 1
+        if cut in due:
+            asked, wanted = (
+                outstanding([d for d in each if not said_anew(again, d)])
+                for each in (again.due, due[cut])
+            )
+            assert asked.keys() == wanted.keys(), reference.journal[cut - 1]
+        again.pump()
+        again.journal[:0] = reference.journal[:cut]
+        assert again.records() == reference.records(), cut
+        assert state_of(again.federation) == state_of(reference.federation)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_fold_of_the_journal_is_the_state(name: str) -> None:
+    reference = finished(name)
+    federation = CoordinatorState({g: GroupState(g) for g in reference.plan.groups})
+    for transaction in reference.journal:
+        for record in transaction:
+            federation.apply(0.0, record)
+    assert federation == reference.federation
+
+
+def lost_ledger(world: World, event: Any) -> bool:
+    """A holder's first greeting, once it has opened: who says that now has lost its ledger."""
+    first = isinstance(event, requests.Register) and (event.party, event.seen) == (HOLDER, 0)
+    return first and bool(world.federation.answered)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_whatever_is_said_again_changes_nothing(name: str) -> None:
+    reference, world = finished(name), world_of(name)
+    world.start()
+    while world.due:
+        for sender, event in list(world.sent):
+            if lost_ledger(world, event):
+                continue
+            due = list(world.due)
+            try:
+                step = world.give(sender, event)
+            except SecurepsError as error:
+                raise AssertionError(f"{event} was refused when it came twice") from error
+            assert step.records == [], event
+            world.sent.pop()
+            world.due = due
+        world.pump(1)
+    assert world.records() == reference.records()
+    assert state_of(world.federation) == state_of(reference.federation)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(sorted(PLANS)), st.randoms(use_true_random=False))
+def test_the_order_of_messages_changes_no_version(name: str, chance: random.Random) -> None:
+    """Checkpoints may come at other versions; the cohorts and the model are the same."""
+    reference, world = finished(name), world_of(name)
+    world.start()
+    while world.due:
+        due = world.due.pop(chance.randrange(len(world.due)))
+        world.give(due.sender, due.reply)
+        if chance.random() < 0.3:
+            sender, event = world.sent[chance.randrange(len(world.sent))]
+            kept = list(world.due)
+            if not lost_ledger(world, event):
+                assert world.give(sender, event).records == []
+            world.due = kept
+    loose = (
+        coordinator_records.CheckpointOrdered,
+        coordinator_records.CheckpointPart,
+        coordinator_records.CheckpointComplete,
+    )
+
+    def firm(made: World) -> dict[Any, int]:
+        return {r: n for r, n in made.records().items() if not isinstance(r, loose)}
+
+    assert firm(world) == firm(reference)
+    for group in reference.plan.groups:
+        assert world.group(group).blocks == reference.group(group).blocks
+
+
+def test_a_restart_keeps_the_round_and_its_deadline() -> None:
+    world = collecting()
+    world.pump(1)
+    again = World(world.plan, journal=tuple(world.journal))
+    assert again.group().phase is Phase.COLLECTING
+    assert again.group().receipts.keys() == {SubmissionId("c0", "all", 1)}
+    assert again.coordinator.wake() == 10.0
+    again.now = 10.0
+    step = again.give("coordinator", Tick())
+    assert [type(r) for r in step.records] == [coordinator_records.RoundExtended]
+
+
+def test_a_restart_renews_every_lease_once() -> None:
+    world = collecting(lease=2.0)
+    world.now = 5.0
+    world.give("coordinator", Tick())
+    step = world.coordinator.resume(5.0)
+    assert [type(r) for r in step.records] == [records.Incarnated]
+    assert world.coordinator.wake() == 7.0
+
+
+def test_a_restart_before_the_manifest_is_written_writes_it() -> None:
+    world = collecting()
+    ordered = next(
+        i
+        for i, t in enumerate(world.journal)
+        if isinstance(t[-1], coordinator_records.CheckpointPart)
+    )
+    again = World(world.plan, journal=tuple(world.journal[: ordered + 2]))
+    assert [type(d.order).__name__ for d in again.due] == ["WriteManifest"]
+    again.start()
+    again.pump()
+    assert again.federation.finished
+
+
+def test_a_restart_in_the_middle_of_resending() -> None:
+    """The reopened cohort's missing member is asked again when it subscribes."""
+    world = collecting()
+    world.pump(3)
+    lost = SubmissionId("c1", "all", 1)
+    world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost,)))
+    again = World(world.plan, journal=tuple(world.journal))
+    again.start()
+    assert orders.SendAgain(again.federation.incarnation, lost) in [o for _, o in again.told]
+    again.pump()
+    assert again.federation.finished
+    assert again.group().number == 2
+
+
+def test_fates() -> None:
+    world = finished("bfv")
+    fates = world.federation.fates
+    assert {f.outcome for f in fates.values()} == {"durable"}
+    assert {(id.client, f.version) for id, f in fates.items()} == {
+        ("c0", 0),
+        *((c, v) for c in CLIENTS for v in (1, 2)),
+    }
+
+
+def test_known() -> None:
+    world = collecting()
+    id = world.receipt("c0", 1, 0).id
+    assert not world.federation.known(id)
+    assert not world.federation.known(SubmissionId("c0", "none", 1))
+    world.pump(1)
+    assert world.federation.known(id)
+    world.pump()
+    assert world.federation.known(id)
+
+
+def test_digests_of_shards_are_put_into_the_order_of_blocks() -> None:
+    world = collecting()
+    owners = world.federation.owners("all")
+    parts = {s: tuple(bytes([b]) for b in blocks) for s, blocks in owners.items()}
+    assert world.federation.by_block("all", parts) == tuple(bytes([b]) for b in range(4))
+    assert set(owners) == set(SHARDS)
+
+
+def test_a_charge_counts_once() -> None:
+    federation = CoordinatorState({"all": GroupState("all")})
+    charge = Charge("c0", "all", 0, 1.0, 0.1, 4)
+    for _ in range(2):
+        federation.apply(0.0, charge)
+    assert federation.ledger.of("c0") == (charge,)
+    federation.apply(0.0, dataclasses.replace(charge, version=1))
+    assert len(federation.ledger.of("c0")) == 2
+
+
+def test_whoever_ever_submitted_what_an_unsafe_seed_made_is_remembered() -> None:
+    """A later receipt without the mark does not take it back, and neither does a restart."""
+    world = World(private_plan())
+    world.found()
+    assert world.federation.unsafe == set()
+    marked = world.receipt("c1", 1, 0, unsafe=True)
+    world.receipts[marked.id] = marked
+    world.due = [
+        dataclasses.replace(d, reply=requests.Submit(marked)) if d.to == "c1" else d
+        for d in world.due
+    ]
+    world.pump()
+    assert world.federation.finished
+    last = world.receipts[SubmissionId("c1", "all", 2)]
+    assert (last.id in world.federation.receipts, last.unsafe) == (True, False)
+    again = World(world.plan, journal=tuple(world.journal))
+    for made in (world, again):
+        assert made.federation.unsafe == {"c1"}
+        (status,) = answers(made.give(HOLDER, requests.AskStatus()))
+        marks = {m.name: (m.unsafe, math.isinf(m.epsilon), m.charges) for m in status.members}
+        assert marks == {"c0": (False, False, 2), "c1": (True, True, 2), "c2": (False, False, 2)}
+
+
+def test_a_founding_model_of_an_unsafe_seed_marks_its_founder() -> None:
+    world = World(make_plan())
+    world.start()
+    (due,) = world.due
+    world.due = []
+    world.give("c0", requests.Submit(world.receipt("c0", due.order.round, -1, unsafe=True)))
+    assert world.federation.unsafe == {"c0"}
+
+
+def test_without_privacy_in_the_plan_no_epsilon_is_finite() -> None:
+    (status,) = answers(finished("bfv").give(HOLDER, requests.AskStatus()))
+    assert {(m.epsilon, m.unsafe) for m in status.members} == {(math.inf, False)}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        holder_records.CohortGranted(make_cohort(), (), (), b""),
+        shard_records.StatePrepared("all", 0, -1, (), b""),
+        shard_records.StateCommitted("none", 0, 0),
+        coordinator_records.CheckpointComplete(3),
+        "text",
+    ],
+)
+def test_records_that_are_not_the_coordinators(record: Any) -> None:
+    federation = CoordinatorState({"all": GroupState("all")})
+    with pytest.raises(InternalError, match=r"journal has no|never ordered"):
+        federation.apply(0.0, record)
+
+
+# --- what never goes back -------------------------------------------------------------
+
+
+def test_a_client_begins_after_the_newest_of_what_it_sent() -> None:
+    """Whatever came last: under a sequence that was used it would seal another update."""
+    known = CoordinatorState({"all": GroupState("all", version=0, streaming=True)})
+    for sequence in (5, 3):
+        id = SubmissionId("c0", "all", sequence)
+        known.apply(0.0, SubmissionWithdrawn("all", id, "refused"))
+    assert known.next_of("c0") == (orders.GroupVersion("all", 6),)
+
+
+def test_the_version_before_the_newest_is_kept_whatever_checkpoints_hold() -> None:
+    """A shard that lost its newest steps again from the one before."""
+    for kept, keep in (((), 4), ((5,), 4), ((5, 2), 2), ((0, 3), 0)):
+        versions = [(orders.GroupVersion("all", version),) for version in kept]
+        known = CoordinatorState({"all": GroupState("all", version=5)})
+        known.checkpoints = [CheckpointState(n, at) for n, at in enumerate(versions)]
+        turn = Transaction(
+            0.0, PLANS["bfv"], known, None, frozenset(), (), frozenset(), frozenset()
+        )
+        assert commit.make_commit(turn, known.groups["all"]).keep == keep

@@ -1,0 +1,342 @@
+"""Whole runs with members that spoil cohorts: they are found and left out, and the others go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import Refused
+from secureps.messages import coordinator_records, member_records, records, requests
+from secureps.messages.submission import Cohort, signing_bytes
+from secureps.policy.cohorts.halving import within
+from secureps.policy.plan import Plan
+from secureps.roles.coordinator import opening, suspects
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Answer
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.service.log_lines import LogLines
+from tests.kits.cheats import (
+    cheats,
+    journalled,
+    lies,
+    small_error,
+    spoil_one,
+    spoils,
+    until,
+)
+from tests.kits.federations import Walker, small_plan
+from tests.kits.shoppers import ENDS, shopping, sparse_plan
+
+MINIMUM = 4
+
+
+def plan_for(count: int, versions: int = 8, minimum: int = MINIMUM) -> Plan:
+    """All clients are waited for; three of four holders open what they send.
+
+    A version halves the suspects: after version 1, four tell one of ten apart (10, 5, 3, 2, 1). A
+    run of five would end before whoever waits for what follows sees it.
+    """
+    section = small_plan("rlwe", versions=versions).section
+    rule = {"quorum": count, "minimum": minimum, "deadline": 10.0, "extensions": 1}
+    body = section.model_dump()
+    body["cipher"]["capacity"] = 16
+    body["group"][0]["rule"] = rule
+    return Plan(parse(PlanSection, body, "test"))
+
+
+def federation(folder: Path, plan: Plan, count: int) -> Simulation:
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(count))}
+    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
+
+
+def cohorts(simulation: Simulation) -> list[Cohort]:
+    return [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
+
+
+def clients(cohort: Cohort) -> frozenset[str]:
+    return frozenset(member.id.client for member in cohort.members)
+
+
+def only_sets_of_the_tree(simulation: Simulation, minimum: int = MINIMUM) -> None:
+    """Whatever was asked of the holders for one version, and none of them ever refused."""
+    pinned = simulation.coordinator.federation.pinned
+    assert pinned is not None
+    for first, second in itertools.combinations(cohorts(simulation), 2):
+        if first.version == second.version and clients(first) & clients(second):
+            sets = clients(first), clients(second)
+            assert within(pinned.run.id, "all", first.version, *sets, minimum)
+    assert journalled(simulation, coordinator_records.HolderRefused) == []
+
+
+@pytest.mark.parametrize(("count", "offender"), [(10, "client-05"), (13, "client-00")])
+def test_an_offender_is_found_and_left_out_and_the_run_goes_on(
+    count: int, offender: str, tmp_path: Path
+) -> None:
+    simulation = federation(tmp_path, plan_for(count), count)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    spoils(simulation, offender, times=99)
+    simulation.run()
+    assert simulation.versions() == {"all": 8}
+    found = simulation.coordinator.federation
+    assert found.finished == "all 8 versions are made"
+    assert set(found.isolated) == {offender}
+    assert len(journalled(simulation, coordinator_records.CohortBurnt)) <= 5
+    only_sets_of_the_tree(simulation)
+    assert clients(cohorts(simulation)[-1]) == set(client_names(count)) - {offender}
+
+
+def closed_for(simulation: Simulation) -> list[tuple[int, frozenset[str]]]:
+    return [(cohort.version, clients(cohort)) for cohort in cohorts(simulation)]
+
+
+def spoilt(
+    folder: Path, offenders: tuple[str, ...] = ("client-05",), count: int = 10
+) -> Simulation:
+    """Version 1 is made, and from now on these spoil whatever they are in."""
+    simulation = federation(folder, plan_for(count), count)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    for offender in offenders:
+        spoils(simulation, offender, times=99)
+    return simulation
+
+
+def burnt(simulation: Simulation, times: int) -> None:
+    simulation.run(lambda: len(journalled(simulation, coordinator_records.CohortBurnt)) >= times)
+
+
+def test_it_is_named_and_told_why(tmp_path: Path) -> None:
+    simulation = spoilt(tmp_path)
+    simulation.run(lambda: bool(simulation.coordinator.federation.isolated))
+    (record,) = journalled(simulation, coordinator_records.ClientIsolated)
+    assert record.reason == (
+        "client-05 spoils cohorts: one did not open, and all others in it stood in cohorts that did"
+    )
+    narrator = LogLines()
+    for each in journalled(simulation, records.RunPinned):
+        narrator.hear(each)
+    assert narrator.told(record) == f"client-05 is left out of the run: {record.reason}"
+    say = partial(simulation.coordinator.handle, simulation.loop.now())
+    status = say("client-00", requests.AskStatus()).effects[-1]
+    assert isinstance(status, Answer)
+    states = {member.name: member.state for member in status.message.members}
+    assert [name for name, state in states.items() if state == "left out"] == ["client-05"]
+    sent = [r.receipt for r in journalled(simulation, member_records.Sealed, "client-05")][-1]
+    again = dataclasses.replace(sent, id=dataclasses.replace(sent.id, sequence=99))
+    key = simulation._kit.identities["client-05"]
+    signed = dataclasses.replace(again, signature=key.sign(*signing_bytes(again)))
+    with pytest.raises(Refused, match="left out of this run: client-05 spoils cohorts"):
+        say("client-05", requests.Submit(signed))
+
+
+@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.OPENING])
+def test_a_coordinator_that_is_killed_at_any_step_decides_the_same(
+    phase: Phase, tmp_path: Path
+) -> None:
+    """From its journal alone: the same suspects, and the same round for the same clients."""
+    simulation = spoilt(tmp_path)
+    while not simulation.coordinator.federation.isolated:
+        simulation.run(lambda: simulation.coordinator.federation.groups["all"].phase is phase)
+        before = simulation.coordinator.federation
+        known = before.groups["all"]
+        simulation.kill("coordinator")
+        simulation.start("coordinator")
+        number = before.incarnation
+        simulation.run(lambda: simulation.coordinator.federation.incarnation > number)  # noqa: B023
+        group = simulation.coordinator.federation.groups["all"]
+        assert (group.suspicion, group.invited) == (known.suspicion, known.invited)
+        closed = len(cohorts(simulation))
+        simulation.run(lambda: len(cohorts(simulation)) > closed)  # noqa: B023
+    simulation.run()
+    assert simulation.versions() == {"all": 8}
+    assert set(simulation.coordinator.federation.isolated) == {"client-05"}
+    only_sets_of_the_tree(simulation)
+
+
+def test_who_stays_away_does_not_hold_up_the_other_half(tmp_path: Path) -> None:
+    """Exactly those who are asked, or a round is given up: holders allow no other set."""
+    simulation = spoilt(tmp_path)
+    burnt(simulation, 1)
+    group = simulation.coordinator.federation.groups["all"]
+    asked = group.suspicion.chosen
+    assert len(asked) == 5
+    away = sorted(asked - {"client-05"})[0]
+    simulation.kill(away)
+    simulation.run(lambda: bool(journalled(simulation, coordinator_records.RoundGivenUp)))
+    (given_up,) = journalled(simulation, coordinator_records.RoundGivenUp)
+    assert given_up.reason == f"given up: 4 of 5 have arrived, not {away}; nothing was opened"
+    until(simulation, Phase.COLLECTING)
+    other = group.suspicion.chosen
+    assert len(other) == 5
+    assert not other & asked
+    simulation.start(away)
+    simulation.run()
+    assert simulation.coordinator.federation.finished == "all 8 versions are made"
+    only_sets_of_the_tree(simulation)
+
+
+def test_holders_that_lie_have_nobody_left_out(tmp_path: Path) -> None:
+    """With three answers of four holders nothing shows that they are right."""
+    simulation = federation(tmp_path, plan_for(10, versions=3), 10)
+    until(simulation, Phase.COLLECTING)
+    simulation.kill("holder-3")
+    lies(simulation, "holder-1", small_error, times=1)
+    simulation.run()
+    assert simulation.versions() == {"all": 3}
+    (record,) = journalled(simulation, coordinator_records.CohortBurnt)
+    assert not record.spoilt
+    assert [len(members) for _, members in closed_for(simulation)] == [10, 10, 5, 10]
+    assert simulation.coordinator.federation.isolated == {}
+    only_sets_of_the_tree(simulation)
+
+
+def test_too_many_offenders_end_the_run_in_order(tmp_path: Path) -> None:
+    """One in each half: no set of the ten may make this version."""
+    simulation = spoilt(tmp_path)
+    burnt(simulation, 1)
+    half = simulation.coordinator.federation.groups["all"].suspicion.chosen
+    other = set(client_names(10)) - half - {"client-05"}
+    for client in (min(half), min(other)):
+        spoils(simulation, client, times=99)
+    simulation.run()
+    assert simulation.versions() == {"all": 1}
+    finished = simulation.coordinator.federation.finished
+    assert finished.startswith("3 cohorts in succession came to nothing at version 1")
+    assert "no other set of clients may make this version; suspected: client-" in finished
+    only_sets_of_the_tree(simulation)
+
+
+# --- flaws that are found late ----------------------------------------------------
+
+
+def test_a_flaw_that_is_found_before_holders_are_asked_is_found_in_time(tmp_path: Path) -> None:
+    simulation = federation(tmp_path, plan_for(10, versions=3), 10)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    cheats(simulation, "client-05", spoil_one)
+    simulation.kill("holder-2")
+    until(simulation, Phase.HOLDING)
+    simulation.kill("shard-1")
+    simulation.start("holder-2")
+    simulation.run(lambda: bool(journalled(simulation, coordinator_records.CohortReopened)))
+    simulation.start("shard-1")
+    simulation.run()
+    assert simulation.versions() == {"all": 3}
+    assert journalled(simulation, coordinator_records.HolderRefused) == []
+    assert [len(members) for _, members in closed_for(simulation)] == [10, 10, 9, 10]
+    assert journalled(simulation, coordinator_records.CohortBurnt) == []
+
+
+def test_a_flaw_that_is_found_too_late_is_looked_for_from_then_on(tmp_path: Path) -> None:
+    simulation = federation(tmp_path, plan_for(10, versions=3), 10)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    cheats(simulation, "client-05", spoil_one)
+    simulation.kill("holder-2")
+    until(simulation, Phase.OPENING)
+    simulation.kill("holder-3")
+    simulation.start("holder-2")
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: group.suspicion.flawed == {"client-05"})
+    simulation.start("holder-3")
+    simulation.run(lambda: simulation.versions() == {"all": 2} and len(group.receipts) == 10)
+    assert group.suspicion.flawed == {"client-05"}, "it may have been included all the same"
+    turn = simulation.coordinator._turn(simulation.loop.now())
+    group.inbox.examined.clear()
+    for id in group.receipts:
+        for holder in ("holder-0", "holder-1", "holder-3"):
+            group.inbox.look(id, holder)
+    shown, waiting = opening.examined(turn, group)
+    assert [r.id.client for r in group.receipts.values() if r not in shown] == ["client-05"]
+    assert (
+        waiting
+        == "1 update to be examined by key holders: holder-2 has not answered; 3 of 4 suffice"
+    )
+    late = dataclasses.replace(turn, now=turn.now + 20.0)
+    assert [len(shown), opening.examined(late, group)[1]] == [9, ""]
+    away = dataclasses.replace(turn, watchers=turn.watchers - {"holder-2"})
+    assert len(opening.examined(late, group)[0]) == len(opening.examined(away, group)[0]) == 10
+    assert opening.last_look(turn, group) == (group.opened_at or 0.0) + 20.0
+    assert opening.last_look(late, group) is None
+
+
+def test_a_flaw_that_is_found_after_the_version_is_remembered_once(tmp_path: Path) -> None:
+    simulation = federation(tmp_path, plan_for(10, versions=3), 10)
+    until(simulation, Phase.COLLECTING)
+    fates = simulation.coordinator.federation.fates
+    id = next(id for id, fate in fates.items() if fate.version == 1)
+    say = partial(simulation.coordinator.handle, simulation.loop.now())
+    late = "too late to leave it out"
+    for holder in ("holder-0", "holder-1"):
+        for wanted in (1, 0):
+            step = say(holder, requests.Examined(holder, id, "a flaw", b""))
+            assert (
+                step.records
+                == [coordinator_records.FlawNoted("all", id, holder, "a flaw", late)] * wanted
+            )
+    assert simulation.coordinator.federation.groups["all"].suspicion.flawed == {id.client}
+
+
+# --- rounds -----------------------------------------------------------------------
+
+
+def test_a_flaw_in_an_exact_round_gives_it_up_at_once(tmp_path: Path) -> None:
+    simulation = spoilt(tmp_path)
+    burnt(simulation, 1)
+    group = simulation.coordinator.federation.groups["all"]
+    asked = group.suspicion.chosen
+    cheat = min(asked - {"client-05"})
+    cheats(simulation, cheat, spoil_one)
+    simulation.run(lambda: bool(journalled(simulation, coordinator_records.RoundGivenUp)))
+    (given_up,) = journalled(simulation, coordinator_records.RoundGivenUp)
+    assert f"not {cheat}; nothing was opened" in given_up.reason
+    simulation.run()
+    assert simulation.versions() == {"all": 8}
+    assert set(simulation.coordinator.federation.isolated) == {"client-05"}
+    only_sets_of_the_tree(simulation)
+
+
+def test_too_few_that_are_left_end_the_run(tmp_path: Path) -> None:
+    simulation = federation(tmp_path, plan_for(10), 10)
+    until(simulation, Phase.COLLECTING)
+    turn = simulation.coordinator._turn(simulation.loop.now())
+    group = turn.federation.groups["all"]
+    names = client_names(10)
+    for client in names[:6]:
+        turn.write(coordinator_records.ClientIsolated("all", client, "it spoils cohorts"))
+    suspects.end_if_hopeless(turn, group)
+    assert turn.federation.ending == ""
+    turn.write(coordinator_records.ClientIsolated("all", names[6], "it spoils cohorts"))
+    suspects.end_if_hopeless(turn, group)
+    left = "client-00, client-01, client-02 and 4 more left out, fewer than 4 clients are left"
+    assert turn.federation.ending == left
+
+
+def test_a_row_block_that_nobody_else_touches_is_given_up_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    """Enough others are there, who have nothing to send for it: nobody waits for them."""
+    plan = sparse_plan("rlwe", {"quorum": 3, "minimum": 3, "deadline": 20.0})
+    simulation, _ = shopping(plan, tmp_path)
+    spoils(simulation, "client-03", times=99, group="table.1")
+    simulation.run()
+    (record,) = journalled(simulation, coordinator_records.GroupResigned)
+    assert (record.group, record.reason) == (
+        "table.1",
+        "3 cohorts in succession came to nothing at version 0 of table.1, and every one was "
+        "charged: no 3 of 4 answers open it: 4 answers fit together; no other set of clients may "
+        "make this version; suspected: client-00, client-01, client-02, client-03, client-04",
+    )
+    assert LogLines().told(record) == f"table.1 is given up: {record.reason}"
+    assert simulation.versions() == {**ENDS, "table.1": 0}
+    left = f"{record.reason}: it stays at 0"
+    assert simulation.coordinator.federation.finished == (
+        "all versions are made (5 of table, 3 of tower), but of table.3: too few members touch it; "
+        f"of table.1: {left}"
+    )
+    assert f"table.1: {left}" in simulation.reasons()

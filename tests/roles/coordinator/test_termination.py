@@ -1,0 +1,305 @@
+"""Runs that end before their last version: at the budget, in order, with everything kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.errors import UnknownParty
+from secureps.messages import coordinator_records, orders, requests
+from secureps.policy.plan import Plan
+from secureps.policy.spending import after, fact, facts_of, spent
+from secureps.privacy.ledger import Ledger
+from secureps.roles.coordinator import termination
+from secureps.roles.coordinator.group import Phase
+from secureps.run.simulate.simulation import Simulation
+from tests.kits.evaluations import evaluated_plan, examined, metrics_of
+from tests.kits.federations import same, small_federation, small_plan
+from tests.kits.roles_kit import (
+    CLIENTS,
+    MANY,
+    PRIVACY,
+    SCHEMA,
+    SPARE,
+    STEPS,
+    World,
+    answers,
+    make_plan,
+    orders_of,
+    state_of,
+    take,
+)
+from tests.kits.stream_parties import StreamWorld, stream_plan
+
+RULE = {"quorum": 2, "minimum": 2, "start": 2, "most": 4, "deadline": 10.0, "extensions": 1}
+
+
+def budgeted(plan: Plan, versions: int, groups: tuple[str, ...] = ("all",)) -> Plan:
+    """The same with a budget that lasts for so many versions, and a bit."""
+    layout = plan.layout(SCHEMA)
+    facts = [
+        fact(plan, "c0", group, layout.group(group).size, version)
+        for group in groups
+        for version in range(versions)
+    ]
+    assert plan.section.privacy is not None
+    budget = 1.0001 * spent(plan, [each for each in facts if each is not None])
+    privacy = plan.section.privacy.model_copy(update={"budget": budget})
+    return Plan(plan.section.model_copy(update={"privacy": privacy}))
+
+
+def private(rule: dict[str, int | float] | None = None, **changes: Any) -> Plan:
+    return make_plan(
+        "bfv", rule, privacy=PRIVACY, training={"local_steps": STEPS}, versions=5, **changes
+    )
+
+
+def ended(plan: Plan, clients: tuple[str, ...] = CLIENTS) -> World:
+    world = World(plan, clients)
+    world.start()
+    world.pump()
+    return world
+
+
+def test_what_a_client_may_spend_is_worked_out_once_for_what_it_has_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also while nobody trains, when every event asks whether anybody ever will."""
+    counted: Counter[str] = Counter()
+
+    def counting(plan: Plan, ledger: Ledger, party: str, ahead: Any) -> float:
+        counted[party] += 1
+        return after(plan, ledger, party, ahead)
+
+    monkeypatch.setattr(termination, "after", counting)
+    rule = {"name": "buffered", "buffer": 3, "minimum": 3, "max_staleness": 4}
+    plan = stream_plan(rule, privacy=PRIVACY, training={"local_steps": STEPS})
+    world = StreamWorld(plan)
+    world.found()
+    here, gone = MANY[:2], MANY[2:5]
+    for name in here:
+        world.train(name)
+        world.deliver(world.due[-1])
+    for name in gone:
+        world.crash(name)
+    world.wait(world.plan.section.lease + 1.0)
+    assert world.live == set(here)
+    assert world.group().pool.training.keys() == set(gone)
+    first = counted.copy()
+    assert set(MANY) == first.keys()
+    for _ in range(5):
+        for name in here:
+            world.give(name, requests.Heartbeat(name))
+        world.give("c0", requests.AskStatus())
+    assert counted == first
+    world.join(MANY[5])
+    world.train(MANY[5])
+    while world.due:
+        world.deliver(world.due[0])
+    assert world.group().version == 1
+    assert all(counted[name] > first[name] for name in here)
+
+
+def test_a_run_ends_before_the_step_that_would_exceed_the_budget() -> None:
+    world = ended(budgeted(private(checkpoint_every=4), 3))
+    assert world.group().version == 3
+    assert world.federation.finished.startswith(
+        "the privacy budget is spent: after version 3, another would bring 3 clients above epsilon "
+    )
+    budget = world.plan.section.privacy.budget  # type: ignore[union-attr]
+    for client in CLIENTS:
+        facts = facts_of(world.federation.ledger, client)
+        assert len(facts) == 3
+        assert spent(world.plan, facts) <= budget
+        one_more = fact(world.plan, client, "all", 60, 3)
+        assert one_more is not None
+        assert spent(world.plan, (*facts, one_more)) > budget
+    invited = [o.version for to, o in world.told if to == "c0" and isinstance(o, orders.Invite)]
+    assert max(invited) == 2
+    last = world.federation.checkpoints[-1]
+    assert last.complete
+    assert last.version_of("all") == 3  # the fourth would have been its turn
+    finish = orders.Finish(1, world.federation.finished)
+    assert {to for to, o in world.told if o == finish} >= set(CLIENTS)
+
+
+def test_a_budget_that_lasts_changes_nothing() -> None:
+    plain, lasting = ended(private()), ended(budgeted(private(), 5))
+    assert lasting.federation.finished == "all 5 versions are made"
+    assert state_of(lasting.federation).ledger == state_of(plain.federation).ledger
+
+
+def test_a_budget_that_even_the_first_version_exceeds_ends_the_run_at_version_0() -> None:
+    section = private().section
+    assert section.privacy is not None
+    poor = section.privacy.model_copy(update={"budget": 1e-6})
+    world = ended(Plan(section.model_copy(update={"privacy": poor})))
+    assert world.group().version == 0
+    assert "would bring 4 clients" in world.federation.finished
+    assert not world.federation.ledger.charges
+
+
+def test_a_coordinator_restarted_at_any_moment_ends_alike() -> None:
+    plan = budgeted(private(), 2)
+    straight = ended(plan)
+    for cut in range(len(straight.journal) + 1):
+        again = World(plan, journal=tuple(straight.journal[:cut]))
+        again.servers(seen=again.federation.incarnation - 1)
+        for client in CLIENTS:
+            again.enter(client)
+        again.pump()
+        assert again.federation.finished == straight.federation.finished
+        assert again.group().version == 2
+        assert again.federation.ledger == straight.federation.ledger
+
+
+def test_those_who_have_spent_theirs_are_left_out_while_others_suffice() -> None:
+    world = ended(budgeted(private(RULE), 1), ("c0", "c1"))
+    assert world.group().version == 1
+    assert not world.federation.finished
+    assert world.group().reason == "their budget is spent: c0, c1; no member is live"
+    world.enter("c2")
+    assert world.group().reason == (
+        "their budget is spent: c0, c1; waits for members: 1 of 2 are live"
+    )
+    step = world.enter(SPARE)
+    invited = [to for to, o in world.told if isinstance(o, orders.Invite) and o.version == 1]
+    assert set(invited) == {"c2", SPARE}
+    assert orders_of(step, "c0") == []
+    world.pump()
+    assert world.group().version == 2
+    assert "would bring 4 clients above epsilon" in world.federation.finished
+    assert world.federation.finished.endswith("(one record added or removed)")
+
+
+def test_a_round_does_not_wait_for_who_has_retired() -> None:
+    world = World(make_plan("bfv", RULE, versions=2))
+    world.found()
+    for client in ("c0", "c1"):
+        world.give(*take(world, client))
+    step = world.give("c2", requests.Retire("c2"))
+    assert coordinator_records.MemberRetired("c2") in step.records
+    assert world.group().phase is Phase.HOLDING
+    world.due = [due for due in world.due if due.to != "c2"]
+    world.pump()
+    assert world.federation.finished == "all 2 versions are made"
+    (status,) = answers(world.give("c0", requests.AskStatus()))
+    assert {m.name: m.state for m in status.members}["c2"] == "stopped"
+
+
+def test_too_few_who_could_still_come_end_the_run() -> None:
+    world = World(make_plan("bfv", versions=3))  # a round waits for 3 of the 4 on the roster
+    world.found()
+    world.give("c2", requests.Retire("c2"))
+    world.due = [due for due in world.due if due.to != "c2"]
+    while world.group().version < 1:
+        world.pump(1)
+    assert world.group().reason == "take part no more: c2; waits for members: 2 of 3 are live"
+    world.give("c1", requests.Retire("c1"))
+    world.pump()
+    assert world.federation.finished == (
+        "too few clients are left: after version 1, 2 of them take part no more"
+    )
+    assert world.federation.checkpoints[-1].version_of("all") == 1
+
+
+def test_who_joins_again_is_back() -> None:
+    world = World(make_plan("bfv", versions=3))
+    world.found()
+    world.give("c2", requests.Retire("c2"))
+    world.give("c2", requests.Retire("c2"))
+    assert world.federation.retired == {"c2"}
+    again = World(world.plan, journal=tuple(world.journal))
+    assert again.federation.retired == {"c2"}
+    world.enter("c2")
+    assert world.federation.retired == set()
+    with pytest.raises(UnknownParty, match="c1 speaks as c2"):
+        world.give("c1", requests.Retire("c2"))
+    with pytest.raises(UnknownParty, match="has not joined"):
+        world.give(SPARE, requests.Retire(SPARE))
+
+
+def test_groups_end_together_and_an_open_round_comes_to_its_end() -> None:
+    rule = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0, "extensions": 1}
+    groups = [
+        {"name": "a", "pattern": "bias", "rule": rule},
+        {"name": "b", "pattern": "*", "rule": rule},
+    ]
+    world = ended(budgeted(private(group=groups), 2, ("a", "b")))
+    assert [g.version for g in world.federation.groups.values()] == [2, 2]
+    assert "the privacy budget is spent" in world.federation.finished
+    last = world.federation.checkpoints[-1]
+    assert [last.version_of(name) for name in ("a", "b")] == [2, 2]
+    endings = [r for r in world.records() if isinstance(r, coordinator_records.Ending)]
+    assert len(endings) == 1
+
+
+def test_real_clients_are_sent_home_with_the_same_model_under_every_cipher(tmp_path: Path) -> None:
+    whole = {"unit": "client", "placement": "local", "noise_multiplier": 1.0, "delta": 1e-5}
+    group = small_plan().section.group[0].model_dump() | {"weighting": "uniform", "range": None}
+
+    def played(cipher: str, budget: float) -> Simulation:
+        plan = small_plan(cipher, group=[group], privacy=whole | {"budget": budget})
+        run = small_federation(plan, tmp_path / f"{cipher} {budget}")
+        run.run()
+        return run
+
+    facts = facts_of(played("plain", 1e6).coordinator.federation.ledger, "client-00")
+    plan = small_plan(group=[group], privacy=whole | {"budget": 1e6})
+    assert len(facts) == 4
+    budget = spent(plan, facts[:3])
+    plain, bfv = played("plain", budget), played("bfv", budget)
+    assert plain.versions() == bfv.versions() == {"all": 3}
+    assert plain.coordinator.federation.finished.startswith("the privacy budget is spent: ")
+    assert same(plain.model(), bfv.model())
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_an_evaluation_under_way_is_paid_for_before_the_next_version(
+    every: int, tmp_path: Path
+) -> None:
+    whole = {"unit": "client", "placement": "local", "noise_multiplier": 1.0, "delta": 1e-5}
+    group = small_plan().section.group[0].model_dump() | {"weighting": "uniform", "range": None}
+
+    def played(budget: float) -> Simulation:
+        privacy = whole | {"budget": budget}
+        plan = evaluated_plan("plain", every, versions=4, group=[group], privacy=privacy)
+        run = examined(plan, tmp_path / f"{budget}")
+        run.run()
+        return run
+
+    straight = played(1e6)
+    facts = facts_of(straight.coordinator.federation.ledger, "client-00")
+    for count in range(2, len(facts)):
+        run = played(1.0001 * spent(straight.coordinator.plan, facts[:count]))
+        federation, made = run.coordinator.federation, run.versions()["all"]
+        assert federation.finished.startswith("the privacy budget is spent: ")
+        assert run.loop.now() < 5.0, "a round waited for clients that had stopped"
+        assert sorted(metrics_of(run)) == [v for v in range(1, made + 1) if v % every == 0]
+        assert federation.evaluations.skipped == {}
+
+
+def test_who_is_silent_does_not_hold_up_those_who_can_send_nothing_more() -> None:
+    """What they sent is summed once they have waited for a deadline, counted from when it came."""
+    rule = {"name": "ssp", "slack": 1, "minimum": 3, "deadline": 50.0}
+    plan = stream_plan(rule, privacy=PRIVACY, training={"local_steps": STEPS})
+    world = StreamWorld(budgeted(plan, 1))
+    world.found()
+    world.wait(20.0)
+    for client in ("c1", "c2", "c3", "c4"):
+        world.train(client)
+    while world.due:
+        world.deliver(world.due[0])
+    group = world.group()
+    assert group.pool.spent == {"c1", "c2", "c3", "c4"}
+    assert group.reason == "4 members have sent; cohort 1 waits for c0, 1 clock behind, 50 s left"
+    world.wait(49.0)
+    assert world.due == []
+    world.wait(1.0)
+    assert group.pool.passed == {"c0"}
+    while world.due:
+        world.deliver(world.due[0])
+    assert [{m.id.client for m in cohort.members} for cohort in world.made] == [group.pool.spent]

@@ -1,0 +1,505 @@
+"""A key holder trusts nobody's word: what it opens, what it refuses, and what it remembers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from secureps.errors import (
+    Conflict,
+    Fenced,
+    InternalError,
+    Malformed,
+    NotReady,
+    SecurepsError,
+    UnknownParty,
+    WrongRun,
+)
+from secureps.messages import (
+    coordinator_records,
+    holder_records,
+    orders,
+    records,
+    requests,
+)
+from secureps.messages.encoding import digest
+from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, cohort_digest
+from secureps.roles.holder.bfv import KeyHolder, received_key
+from secureps.roles.holder.ledger import HolderRules, receipts_digest
+from secureps.roles.holder.tasks import OpenSum, SumOpened
+from secureps.roles.machine import (
+    COORDINATOR,
+    WORKER,
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Locate,
+    Step,
+    Tick,
+    Watch,
+    WatchLost,
+    Work,
+)
+from secureps.roles.pinned_run import Pinned
+from secureps.roles.tasks import Prune
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    CLIENTS,
+    HOLDER,
+    HOLDERS,
+    ROSTER,
+    SHARDS,
+    STRANGER,
+    block_digest,
+    configure,
+    make_cohort,
+    make_placement,
+    make_plan,
+    make_receipt,
+    make_run,
+    opened_header,
+    sign,
+)
+
+PLAN = make_plan("bfv")
+RUN = make_run(PLAN).id
+BASE = digest("base")
+ENDS = "this holder takes no part in the run: "
+SUMS = tuple(block_digest("sum", "all", 0, b) for b in range(4))
+
+
+class Keys:
+    """A holder that opens cohorts of two or more, with its journal."""
+
+    def __init__(self, journal: tuple[Any, ...] = ()) -> None:
+        self.machine = KeyHolder(HOLDER, ROSTER, HolderRules(2, HOLDERS))
+        self.journal: list[Any] = []
+        for record in journal:
+            self.machine.apply(0.0, record)
+            self.journal.append(record)
+
+    def give(self, sender: str, event: Any) -> Step:
+        step = self.machine.handle(0.0, sender, event)
+        self.journal += step.records
+        return step
+
+    def order(self, order: Any) -> Step:
+        return self.give(COORDINATOR, order)
+
+    def founded(self) -> Keys:
+        self.order(configure(PLAN))
+        return self
+
+    def restarted(self) -> Keys:
+        return Keys(tuple(self.journal))
+
+    def fetched(self, block: int, number: int = 0, answer: bytes | None = None) -> Step:
+        ask = requests.GetSum(RUN, "all", number, block)
+        reply = requests.Payload(SUMS[block] if answer is None else answer)
+        return self.give(SHARDS[block % 2], Answered(ask, reply))
+
+    def stored(self, block: int, number: int = 0) -> Step:
+        header = opened_header(PLAN, RUN, "all", number, block)
+        self.give(WORKER, SumOpened(header, 0.5))
+        return self.give(SHARDS[block % 2], Answered(requests.PutBlock(header), None))
+
+
+def opening(cohort: Cohort | None = None, incarnation: int = 1, **changes: Any) -> orders.Open:
+    """An order to open, with signed receipts; `changes` are made to every receipt."""
+    cohort = cohort or make_cohort()
+    receipts = tuple(
+        make_receipt(PLAN, RUN, m.id, cohort.version - 1, BASE, **changes) for m in cohort.members
+    )
+    return orders.Open(incarnation, cohort, receipts, held())
+
+
+def granted(order: orders.Open | None = None) -> holder_records.CohortGranted:
+    """What is on record of a cohort whose members were all trained from the version before it."""
+    order = order or opening()
+    bases = (holder_records.BaseModel(order.cohort.version - 1, BASE),)
+    return holder_records.CohortGranted(
+        order.cohort, held(), bases, receipts_digest(order.receipts)
+    )
+
+
+def held() -> tuple[orders.ShardSums, ...]:
+    placed = make_placement(PLAN).of("all")
+    return tuple(orders.ShardSums(s, tuple(SUMS[b] for b in placed.blocks_of(s))) for s in SHARDS)
+
+
+def refusal(step: Step) -> str:
+    """The one thing said is that it will not; nothing is journalled, nothing fetched."""
+    assert step.records == []
+    (call,) = step.effects
+    assert call.to == COORDINATOR
+    assert isinstance(call.message, requests.OpenRefused)
+    assert (call.message.holder, call.message.group) == (HOLDER, "all")
+    return call.message.reason
+
+
+def fetches(step: Step) -> list[tuple[str, int]]:
+    return [
+        (e.to, e.message.block)
+        for e in step.effects
+        if isinstance(e, Call) and isinstance(e.message, requests.GetSum)
+    ]
+
+
+# --- greeting ---------------------------------------------------------------------
+
+
+def test_it_registers_watches_and_greets_again() -> None:
+    keys = Keys()
+    register = requests.Register(HOLDER, "", 1.0, 0)
+    greeting = Step(effects=[Call(COORDINATOR, register)])
+    assert keys.machine.resume(0.0) == greeting
+    assert keys.give(COORDINATOR, Answered(register, requests.Noted())).effects == [Watch()]
+    assert keys.machine.subscription() == requests.Subscribe(HOLDER, ())
+    assert keys.give(HOLDER, WatchLost()) == greeting
+    assert keys.machine.wake() is None
+    for event in (Tick(), orders.Finish(1, "done")):
+        assert keys.give(HOLDER, event) == Step()
+    failed = Failed(register, UnknownParty("no"))
+    assert keys.give(COORDINATOR, failed).effects == [
+        Halt("the coordinator refuses this holder: no", UnknownParty)
+    ]
+    with pytest.raises(Malformed, match="takes no payloads"):
+        keys.machine.inspect("c0", register)
+    with pytest.raises(NotReady, match="waits for the run"):
+        _ = keys.machine.pinned
+
+
+def test_the_run_is_pinned_once() -> None:
+    keys = Keys()
+    order = configure(PLAN)
+    locations = [Locate(s.name, s.advertise) for s in ADDRESSES]
+    step = keys.order(order)
+    pinned = records.RunPinned(order.run, order.placement, order.shards)
+    assert step == Step([records.Incarnated(1), pinned], locations)
+    assert keys.order(order) == Step(effects=locations)
+    assert keys.machine.pinned == Pinned.of(pinned)
+    step = keys.order(configure(PLAN, incarnation=9, nonce=bytes(32)))
+    (halt,) = step.effects
+    assert isinstance(halt, Halt)
+    assert halt.error is WrongRun
+    assert halt.reason.startswith(f"{ENDS}{HOLDER} takes part in run {order.run.id.hex()[:16]}, ")
+    assert "keep the one that it has" in halt.reason
+    assert keys.order(order) == Step(effects=locations), "the refused order left no incarnation"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"roster": bytes(32)}, "roster differs"),
+        ({"holders": bytes(32)}, "key holders are not those of this kit"),
+        ({"layout": bytes(32)}, "layout is not that of its plan"),
+    ],
+)
+def test_a_run_of_another_kit_is_refused(changes: dict[str, bytes], text: str) -> None:
+    keys = Keys()
+    (halt,) = keys.order(configure(PLAN, incarnation=5, **changes)).effects
+    assert isinstance(halt, Halt)
+    assert halt.error is WrongRun
+    assert halt.reason.startswith(ENDS)
+    assert text in halt.reason
+    assert keys.journal == []
+    assert keys.founded().journal != []
+
+
+def test_a_lower_incarnation_is_fenced() -> None:
+    keys = Keys().founded()
+    keys.order(configure(PLAN, incarnation=3))
+    for order in (opening(incarnation=2), configure(PLAN, incarnation=2)):
+        with pytest.raises(Fenced, match="incarnation 2, 3 rules"):
+            keys.order(order)
+    (greeting,) = keys.restarted().machine.resume(0.0).effects
+    assert greeting.message.seen == 3
+
+
+@pytest.mark.parametrize("sender", ["c0", "shard-a", STRANGER, HOLDER])
+def test_only_the_coordinator_gives_orders(sender: str) -> None:
+    keys = Keys().founded()
+    header = opened_header(PLAN, RUN, "all", 0, 0)
+    for event in (opening(), configure(PLAN), SumOpened(header, 0.1)):
+        with pytest.raises(Malformed, match="a key holder has no answer"):
+            keys.give(sender, event)
+
+
+# --- opening ----------------------------------------------------------------------
+
+
+def test_a_cohort_is_opened_block_by_block() -> None:
+    keys = Keys().founded()
+    assert keys.order(opening()).records == [granted()]
+    keys = Keys().founded()
+    step = keys.order(opening())
+    assert fetches(step) == [("shard-a", 0), ("shard-b", 1), ("shard-a", 2), ("shard-b", 3)]
+    assert len(step.effects) == 4
+    for block in range(4):
+        step = keys.fetched(block)
+        key = f"{received_key('all', 0, block)}/{SUMS[block].hex()}"
+        assert step == Step(effects=[Work(OpenSum("all", 0, block, key, 3))])
+    headers = [opened_header(PLAN, RUN, "all", 0, b) for b in range(4)]
+    first = [headers[block] for block in (2, 0, 1)]
+    for header in first:
+        assert keys.give(WORKER, SumOpened(header, 0.5)) == Step()  # nothing before all are
+    assert keys.give(WORKER, SumOpened(headers[3], 0.5)) == Step(
+        [holder_records.CohortReleased(make_cohort())],
+        [
+            Call(SHARDS[block % 2], requests.PutBlock(header), attach=header.key)
+            for block, header in enumerate(headers)
+        ],
+    )
+    for block, header in enumerate(headers[:3]):
+        put = requests.PutBlock(header)
+        stored = Answered(put, requests.Stored(header.digest))
+        assert keys.give(SHARDS[block % 2], stored) == Step()
+        assert keys.give(SHARDS[block % 2], stored) == Step()
+    step = keys.give("shard-b", Answered(requests.PutBlock(headers[3]), None))
+    figures = (requests.Figure("opening_seconds", 2.0),)
+    sums, bound = tuple(h.digest for h in headers), cohort_digest(RUN, make_cohort())
+    assert step == Step(
+        effects=[
+            Work(Prune(tuple(h.key for h in (*first, headers[3])))),
+            Call(COORDINATOR, requests.Opened(HOLDER, "all", 0, sums, bound)),
+            Call(COORDINATOR, requests.Telemetry(HOLDER, "all", 1, figures)),
+        ]
+    )
+
+
+def test_the_grant_is_journalled_before_anything_is_fetched() -> None:
+    step = Keys().founded().order(opening())
+    assert step.records == [granted()]
+    assert len(fetches(step)) == 4
+
+
+def test_an_order_that_comes_twice_changes_nothing() -> None:
+    keys = Keys().founded()
+    keys.order(opening())
+    assert keys.order(opening()) == Step()
+    for block in range(4):
+        keys.fetched(block)
+        keys.stored(block)
+    again = keys.order(opening())
+    assert again.records == []
+    assert len(fetches(again)) == 4, "lost sums are opened again, and come out the same"
+
+
+def test_answers_that_come_too_late_are_passed_over() -> None:
+    keys = Keys().founded()
+    header = opened_header(PLAN, RUN, "all", 0, 0)
+    assert keys.fetched(0) == Step()
+    assert keys.give(WORKER, SumOpened(header, 0.1)) == Step()
+    assert keys.give("shard-a", Answered(requests.PutBlock(header), None)) == Step()
+    for request in (
+        requests.GetSum(RUN, "all", 0, 0),
+        requests.PutBlock(header),
+        requests.Opened(HOLDER, "all", 0, (), b""),
+    ):
+        assert keys.give("shard-a", Failed(request, WrongRun("x"))) == Step()
+    opened = requests.Opened(HOLDER, "all", 0, (), b"")
+    assert keys.give(COORDINATOR, Answered(opened, requests.Noted())) == Step()
+
+
+def test_a_restart_goes_on_with_the_same_cohort_alone() -> None:
+    keys = Keys().founded()
+    keys.order(opening())
+    keys.fetched(0)
+    again = keys.restarted()
+    step = again.order(opening())
+    assert step.records == []
+    assert len(fetches(step)) == 4
+    other = opening(make_cohort(CLIENTS[:2]))
+    text = "cohort 0 of all was another one before"
+    assert refusal(keys.restarted().order(other)) == text
+
+
+def test_before_the_run_is_founded_it_opens_nothing() -> None:
+    assert Keys().order(opening()) == Step([records.Incarnated(1)])
+
+
+# --- refusals ---------------------------------------------------------------------
+
+
+def test_too_small_a_cohort() -> None:
+    reason = refusal(Keys().founded().order(opening(make_cohort(CLIENTS[:1]))))
+    assert reason == "1 members, this holder opens 2 or more"
+    assert "0 members" in refusal(Keys().founded().order(opening(make_cohort(()))))
+
+
+def test_a_client_counts_once() -> None:
+    """One client under many sequences is no crowd."""
+    members = tuple(Member(SubmissionId("c0", "all", s), 1, 0) for s in (1, 2))
+    alone = dataclasses.replace(make_cohort(), members=members)
+    assert "2 members, this holder opens 2" in refusal(Keys().founded().order(opening(alone)))
+    crowd = (*members, Member(SubmissionId("c1", "all", 1), 1, 0))
+    twice = dataclasses.replace(make_cohort(), members=crowd)
+    reason = refusal(Keys().founded().order(opening(twice)))
+    assert reason == "a client stands in the cohort twice"
+
+
+@pytest.mark.parametrize(
+    ("weight", "why"),
+    [
+        (0, "this holder opens cohorts of weights (1, 2, 4) only"),
+        (-1, "this holder opens cohorts of weights (1, 2, 4) only"),
+        (2, "one member outweighs all the others"),
+        (4, "one member outweighs all the others"),
+    ],
+)
+def test_uneven_weights(weight: int, why: str) -> None:
+    cohort = make_cohort()
+    members = (*cohort.members[:2], dataclasses.replace(cohort.members[2], weight=weight))
+    cohort = dataclasses.replace(cohort, members=members)
+    reason = refusal(Keys().founded().order(opening(cohort)))
+    assert reason == why
+
+
+def test_receipts_must_be_the_cohorts() -> None:
+    order = opening()
+    for receipts in (
+        order.receipts[:2],
+        order.receipts[::-1],
+        (*order.receipts, order.receipts[0]),
+    ):
+        wrong = dataclasses.replace(order, receipts=receipts)
+        reason = refusal(Keys().founded().order(wrong))
+        assert reason == "the receipts are not those of the cohort"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"run": bytes(32)}, "not for an update of this run"),
+        ({"purpose": FOUNDING}, "not for an update of this run"),
+        ({"version": 1}, "for another group or version"),
+        ({"version": -1}, "for another group or version"),
+        ({"base": bytes(32)}, "trained on another model than the others"),
+        ({"signature": b""}, "signature"),
+        ({"size": 1, "signature": bytes(64)}, "signature"),
+    ],
+)
+def test_receipts_that_do_not_belong(changes: dict[str, Any], text: str) -> None:
+    order = opening()
+    last = dataclasses.replace(order.receipts[-1], **changes)
+    if "signature" not in changes:
+        last = sign(last, "c2")
+    wrong = dataclasses.replace(order, receipts=(*order.receipts[:-1], last))
+    assert text in refusal(Keys().founded().order(wrong))
+
+
+def test_receipts_of_no_client_of_the_roster() -> None:
+    for name, text in ((STRANGER, "nobody named"), ("shard-a", "shard-a is not a client")):
+        cohort = make_cohort((*CLIENTS[:2], name))
+        assert text in refusal(Keys().founded().order(opening(cohort)))
+
+
+def test_receipts_signed_by_another_client() -> None:
+    order = opening()
+    forged = sign(order.receipts[2], "c0")
+    assert forged.id.client == "c2"
+    wrong = dataclasses.replace(order, receipts=(*order.receipts[:2], forged))
+    assert "signature" in refusal(Keys().founded().order(wrong))
+
+
+def test_a_group_that_there_is_not() -> None:
+    keys = Keys().founded()
+    cohort = dataclasses.replace(make_cohort(), group="none")
+    order = dataclasses.replace(opening(), cohort=cohort)
+    step = keys.order(order)
+    assert step.effects[0].message.reason == "no group is called 'none'"
+
+
+def test_a_submission_is_bound_to_one_cohort_for_ever() -> None:
+    keys = Keys().founded()
+    keys.order(opening())
+    differencing = make_cohort(CLIENTS[:2], number=1)
+    for holder in (keys, keys.restarted()):
+        reason = refusal(holder.order(opening(differencing)))
+        assert reason == "c0/all/1 is bound to cohort 0 for ever"
+    fresh = opening(make_cohort(number=1, version=2))
+    assert keys.order(fresh).records == [granted(fresh)]
+
+
+def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
+    """Else one grant would open whatever is put under its name, one update after another."""
+    keys = Keys().founded()
+    order = opening()
+    keys.order(order)
+    first, *rest = order.held
+    swapped = dataclasses.replace(first, sums=(digest("another"), *first.sums[1:]))
+    other = dataclasses.replace(order, held=(swapped, *rest))
+    for holder in (keys.restarted(), keys.restarted()):
+        assert refusal(holder.order(other)) == "cohort 0 of all was another one before"
+    assert len(fetches(keys.restarted().order(order))) == 4
+
+
+def test_a_refused_cohort_binds_nobody() -> None:
+    keys = Keys().founded()
+    refusal(keys.order(opening(make_cohort(CLIENTS[:1]))))
+    assert keys.order(opening()).records == [granted()]
+
+
+def test_every_shard_must_hold() -> None:
+    order = opening()
+    short = orders.ShardSums("shard-b", SUMS[:1])
+    for sums in ((), order.held[:1], (order.held[0], short)):
+        wrong = dataclasses.replace(order, held=sums)
+        assert "does not hold the cohort" in refusal(Keys().founded().order(wrong))
+
+
+def test_another_sum_than_was_held_is_not_opened() -> None:
+    keys = Keys().founded()
+    keys.order(opening())
+    reason = refusal(keys.fetched(1, answer=bytes(32)))
+    assert reason == "the sum of block 1 is not the one that its shard held"
+    assert keys.fetched(0) == Step()
+
+
+@pytest.mark.parametrize("error", [UnknownParty("not you"), Conflict("known")])
+def test_a_sum_that_cannot_be_had_or_delivered_gives_the_cohort_up(error: SecurepsError) -> None:
+    header = opened_header(PLAN, RUN, "all", 0, 0)
+    for request in (requests.GetSum(RUN, "all", 0, 0), requests.PutBlock(header)):
+        keys = Keys().founded()
+        keys.order(opening())
+        assert refusal(keys.give("shard-a", Failed(request, error))) == str(error)
+        assert keys.give("shard-a", Failed(request, error)) == Step()
+
+
+def test_a_foreign_journal() -> None:
+    with pytest.raises(InternalError, match="a holder's journal has no MemberJoined"):
+        Keys((coordinator_records.MemberJoined("c0"),))
+
+
+# --- differencing -----------------------------------------------------------------
+
+
+def seventh(cohort: Cohort) -> tuple[Member, ...]:
+    """The members, with the same updates under another sequence."""
+    return tuple(
+        dataclasses.replace(member, id=dataclasses.replace(member.id, sequence=7))
+        for member in cohort.members
+    )
+
+
+def test_two_sums_of_one_version_that_differ_in_a_client_are_never_released() -> None:
+    keys = Keys().founded()
+    keys.order(opening())
+    for block in range(4):
+        keys.fetched(block)
+        keys.stored(block)
+    again = Cohort("all", 1, 1, 1, seventh(make_cohort())[:2])
+    reason = "c0 stands in cohort 0, which was opened with its update from the same version 0"
+    assert refusal(keys.order(opening(again))) == reason
+    assert refusal(keys.restarted().order(opening(again))) == reason
+
+
+def test_a_cohort_that_was_not_released_leaves_its_clients_free() -> None:
+    keys = Keys().founded()
+    keys.order(opening())
+    keys.fetched(0, answer=bytes(32))
+    step = keys.order(opening(Cohort("all", 1, 1, 1, seventh(make_cohort()))))
+    assert len(fetches(step)) == 4

@@ -1,0 +1,398 @@
+"""A committee's key holder: what it examines, what it gives a share of, what it remembers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from secureps.errors import Fenced, InternalError, Malformed, UnknownParty, WrongRun
+from secureps.messages import holder_records, orders, requests
+from secureps.messages.encoding import digest
+from secureps.messages.submission import FOUNDING, Receipt, receipt_digest, signing_bytes
+from secureps.policy.plan import Plan
+from secureps.roles.holder.ledger import receipts_digest
+from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope
+from secureps.roles.machine import (
+    COORDINATOR,
+    WORKER,
+    Answered,
+    Failed,
+    Halt,
+    Step,
+    Tick,
+    Watch,
+    WatchLost,
+    Work,
+    WorkFailed,
+)
+from tests.kits.committee_kit import BASE, CLIENTS, Bench, Holder, Sent, said
+
+
+@cache
+def made(minimum: int) -> Bench:
+    return Bench(minimum=minimum)
+
+
+def bench(minimum: int = 2) -> Bench:
+    return made(minimum)
+
+
+@cache
+def crowd(version: int = 0, base: bytes = BASE, minimum: int = 2) -> tuple[Sent, ...]:
+    """Six members' updates of one version."""
+    return tuple(bench(minimum).send(name, version + 1, version, base) for name in CLIENTS[:6])
+
+
+def signed(receipt: Receipt, author: str | None = None) -> Receipt:
+    identity = bench().kit.identities[author or receipt.id.client]
+    return dataclasses.replace(receipt, signature=identity.sign(*signing_bytes(receipt)))
+
+
+def changed(order: orders.Open, at: int, **changes: Any) -> orders.Open:
+    """The same order with one receipt changed, and signed again unless that is the change."""
+    receipt = dataclasses.replace(order.receipts[at], **changes)
+    receipt = receipt if "signature" in changes else signed(receipt)
+    receipts = (*order.receipts[:at], receipt, *order.receipts[at + 1 :])
+    return dataclasses.replace(order, receipts=receipts)
+
+
+# --- greeting ---------------------------------------------------------------------
+
+
+def test_it_greets_watches_and_obeys_the_coordinator_alone() -> None:
+    holder = bench().holder(0)
+    register = requests.Register("holder-0", "", 1.0, 1, bench().run.id)
+    assert said(holder.machine.resume(0.0)) == [register]
+    assert holder.give(COORDINATOR, Answered(register, requests.Noted())).effects == [Watch()]
+    assert said(holder.give("holder-0", WatchLost())) == [register]
+    assert holder.machine.subscription() == requests.Subscribe("holder-0", ())
+    assert holder.machine.wake() is None
+    for idle in (Tick(), orders.Finish(1, "done")):
+        assert holder.give("holder-0", idle) == Step()
+    failed = Failed(register, UnknownParty("no"))
+    halt = Halt("the coordinator refuses this holder: no", UnknownParty)
+    assert holder.give(COORDINATOR, failed).effects == [halt]
+    order = bench().opening(crowd())
+    for sender in ("c0", "shard-0", "holder-1"):
+        for event in (order, orders.Examine(1, crowd()[0].receipt)):
+            with pytest.raises(Malformed, match="has no answer"):
+                holder.give(sender, event)
+    with pytest.raises(Malformed, match="takes no payloads"):
+        holder.machine.inspect("c0", register)
+    share = requests.KeyShare("holder-0", "all", 0, b"", b"")
+    assert holder.give(COORDINATOR, Failed(share, Malformed("x"))) == Step()
+
+
+def test_old_orders_and_other_runs_are_refused() -> None:
+    holder = bench().holder(0)
+    holder.order(orders.Examine(3, crowd()[0].receipt))
+    for order in (bench().opening(crowd(), incarnation=2), orders.Examine(2, crowd()[0].receipt)):
+        with pytest.raises(Fenced, match="incarnation 2, 3 rules"):
+            holder.begin(order)
+    other = dataclasses.replace(bench().run, nonce=bytes([1]) * 32)
+    wrong = orders.Configure(3, other, bench().placement, bench().addresses)
+    (halt,) = holder.begin(wrong).effects
+    assert isinstance(halt, Halt)
+    assert halt.error is WrongRun
+    assert "keep the one that it has while its run goes on" in halt.reason
+
+
+# --- examination ------------------------------------------------------------------
+
+
+def test_an_envelope_is_examined_and_nothing_is_journalled() -> None:
+    holder = bench().holder(1)
+    before = list(holder.journal)
+    receipt = crowd()[0].receipt
+    step = holder.begin(orders.Examine(1, receipt))
+    assert step == Step(effects=[Work(ExamineEnvelope(receipt))])
+    found = requests.Examined("holder-1", receipt.id, "", receipt_digest(receipt))
+    assert said(holder.give(WORKER, EnvelopeExamined(receipt, ""))) == [found]
+    assert holder.order(orders.Examine(1, receipt)) == [found]
+    assert holder.journal == before
+
+
+def _other_commitments(receipt: Receipt) -> dict[str, Any]:
+    return {"commitments": (digest("x"), *receipt.commitments[1:])}
+
+
+FORGERIES: dict[str, tuple[Callable[[Receipt], dict[str, Any]], str]] = {
+    "altered": (
+        lambda r: {"envelopes": tuple(e[:-1] + bytes([e[-1] ^ 1]) for e in r.envelopes)},
+        "does not open",
+    ),
+    "truncated": (lambda r: {"envelopes": tuple(e[:-1] for e in r.envelopes)}, "144 bytes|bytes"),
+    "swapped": (lambda r: {"envelopes": r.envelopes[::-1]}, "does not open"),
+    "replayed": (lambda r: {"envelopes": crowd()[1].receipt.envelopes}, "does not open"),
+    "another correction": (lambda r: {"correction": bytes(len(r.correction or b""))}, "not open"),
+    "too few": (lambda r: {"envelopes": r.envelopes[:2]}, "2 envelopes for 4"),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES, ids=str)
+def test_envelopes_that_do_not_fit_are_flaws(forgery: str) -> None:
+    """Also of the member itself, which signs what it likes."""
+    change, text = FORGERIES[forgery]
+    receipt = crowd()[0].receipt
+    bad = signed(dataclasses.replace(receipt, **change(receipt)))
+    for index in range(4):
+        (answer,) = bench().holder(index).order(orders.Examine(1, bad))
+        assert answer.id == receipt.id
+        assert any(each in answer.flaw for each in text.split("|"))
+        order = bench().opening([dataclasses.replace(crowd()[0], receipt=bad), *crowd()[1:]])
+        reason = bench().holder(index).refusal(order)
+        assert reason.startswith("c0/all/1: ")
+
+
+def test_seeds_that_were_not_committed_to_are_named() -> None:
+    """Sealed well, but to other seeds: each holder that has one says so."""
+    from secureps.crypto import envelope
+    from secureps.messages.submission import enveloped_part
+
+    receipt = dataclasses.replace(crowd()[0].receipt, **_other_commitments(crowd()[0].receipt))
+    keys = bench().kit.public.holder_keys
+    seeds = bytes(bench().committee.seed_bytes)
+    envelopes = tuple(
+        envelope.seal(envelope.EnvelopePublicKey(keys[n]), seeds, enveloped_part(receipt))
+        for n in bench().names
+    )
+    bad = signed(dataclasses.replace(receipt, envelopes=envelopes))
+    for index in range(4):
+        (answer,) = bench().holder(index).order(orders.Examine(1, bad))
+        assert f"is not, at holder-{index}, the one that was committed to" in answer.flaw
+
+
+def test_receipts_of_others_are_not_looked_into() -> None:
+    receipt = crowd()[0].receipt
+    for bad, text in (
+        (signed(receipt, "c1"), "signature"),
+        (signed(dataclasses.replace(receipt, run=bytes(32))), "not for an update of this run"),
+        (signed(dataclasses.replace(receipt, purpose=FOUNDING)), "not for an update"),
+    ):
+        (answer,) = bench().holder(0).order(orders.Examine(1, bad))
+        assert text in answer.flaw
+
+
+# --- shares -----------------------------------------------------------------------
+
+
+def test_any_three_of_four_give_the_key_of_the_cohort_and_no_two_other_answers() -> None:
+    order = bench().opening(crowd())
+    shares = {h.name: h.share(order) for h in (bench().holder(k) for k in range(4))}
+    expected = sum(sent.values for sent in crowd())
+    keys = set()
+    for left_out in bench().names:
+        key = bench().key(order, {n: s for n, s in shares.items() if n != left_out})
+        keys.add(key.tobytes())
+        assert (bench().opened(crowd(), [1] * 6, key) == expected).all()
+    assert len(keys) == 1
+
+
+def test_the_ledger_is_written_before_the_share_exists_and_before_it_leaves() -> None:
+    holder, order = bench().holder(0), bench().opening(crowd())
+    step = holder.begin(order)
+    receipts = receipts_digest(order.receipts)
+    bases = (holder_records.BaseModel(0, BASE),)
+    granted = holder_records.CohortGranted(order.cohort, order.held, bases, receipts)
+    assert step == Step([granted], [Work(DeriveShare(order.cohort, order.receipts))])
+    assert holder.begin(order) == Step(), "it is at it"
+    done = holder.hands.work(step.effects[0].task)
+    assert repr(getattr(done, "share", None)) not in repr(done)
+    step = holder.give(WORKER, done)
+    assert step.records == [holder_records.CohortReleased(order.cohort)]
+    share, report = said(step)
+    assert isinstance(share, requests.KeyShare)
+    assert [f.name for f in report.figures] == ["opening_seconds"]
+
+
+def test_killed_between_ledger_and_answer_it_gives_the_same_answer() -> None:
+    order = bench().opening(crowd())
+    expected = bench().holder(2).share(order)
+    holder = bench().holder(2)
+    holder.begin(order)
+    assert holder.restarted().share(order) == expected, "granted, not derived"
+    holder = bench().holder(2)
+    holder.share(order)
+    again = holder.restarted()
+    assert again.share(order) == expected
+    assert again.journal == holder.journal, "it is on record once"
+
+
+def test_no_secret_is_in_journal_or_repr() -> None:
+    holder, order = bench().holder(0), bench().opening(crowd())
+    share = holder.share(order)
+    seeds = holder.hands._share(order.receipts[0])
+    text = repr(holder.journal) + repr(vars(holder.machine._grants)) + repr(seeds)
+    assert share.hex()[:64] not in text
+    assert repr(share)[2:40] not in text
+    for seed in seeds._seeds.values():
+        assert repr(seed) not in text
+
+
+def test_an_order_of_other_receipts_for_a_granted_cohort_is_refused() -> None:
+    """Else whoever knows the seeds of a forged receipt would take the others' sum apart."""
+    holder, order = bench().holder(0), bench().opening(crowd())
+    holder.share(order)
+    forged = bench().send("c0", 1, seed=5)
+    other = bench().opening([forged, *crowd()[1:]])
+    assert other.cohort == order.cohort
+    assert holder.refusal(other) == "cohort 0 of all had other receipts before"
+    smaller = bench().opening(crowd()[1:])
+    assert holder.refusal(smaller) == "cohort 0 of all was another one before"
+
+
+def test_a_submission_is_bound_to_one_cohort_and_a_client_to_one_of_a_version() -> None:
+    holder = bench().holder(0)
+    holder.share(bench().opening(crowd()))
+    for each in (holder, holder.restarted()):
+        reason = each.refusal(bench().opening(crowd()[1:], number=1))
+        assert reason == "c1/all/1 is bound to cohort 0 for ever"
+        again = [bench().send(name, 2) for name in CLIENTS[:5]]
+        reason = each.refusal(bench().opening(again, number=1))
+        assert reason == (
+            "c0 stands in cohort 0, which was opened with its update from the same version 0"
+        )
+    holder.share(bench().opening(crowd(1), number=1))
+
+
+def test_new_updates_of_exactly_the_same_clients_may_be_summed_again() -> None:
+    """One of them may have spoilt the first; a client more or less would be told apart."""
+    holder = bench().holder(0)
+    holder.share(bench().opening(crowd()))
+    again = [bench().send(name, 2) for name in CLIENTS[:6]]
+    more = [bench().send(name, 3) for name in CLIENTS[:7]]
+    for each in (holder, holder.restarted()):
+        each.share(bench().opening(again, number=1))
+        for number, others in ((2, more), (3, more[:5])):
+            assert "stands in cohort" in each.refusal(bench().opening(others, number=number))
+
+
+def test_the_same_clients_with_other_weights_would_be_told_apart() -> None:
+    """They send the same updates again: the two sums would differ in the last client's alone."""
+    holder = bench().holder(0)
+    holder.share(bench().opening(crowd()))
+    again = [bench().send(name, 2) for name in CLIENTS[:6]]
+    heavier = bench().opening(again, number=1, weights=[1, 1, 1, 1, 1, 2])
+    for each in (holder, holder.restarted()):
+        assert "c0 stands in cohort 0" in each.refusal(heavier)
+    holder.share(bench().opening(again, number=2))
+
+
+def test_two_cohorts_of_one_version_at_the_same_time_end_in_one() -> None:
+    holder = bench().holder(0)
+    first = holder.begin(bench().opening(crowd()))
+    other = [bench().send(name, 2) for name in CLIENTS[:5]]
+    second = holder.begin(bench().opening(other, number=1))
+    (share, _) = holder.worked(first.effects[0])
+    assert isinstance(share, requests.KeyShare)
+    (refused,) = holder.worked(second.effects[0])
+    assert "stands in cohort 0" in refused.reason
+
+
+def test_one_model_of_every_version_for_ever() -> None:
+    """Members that were given another model than the others can be told apart."""
+    holder = bench().holder(0)
+    holder.share(bench().opening(crowd()[:3]))
+    others = [bench().send(name, 1, base=digest("another")) for name in CLIENTS[3:6]]
+    for each in (holder, holder.restarted()):
+        reason = each.refusal(bench().opening(others, number=1))
+        assert reason == "another model than before is said to be version 0 of all"
+    holder.share(bench().opening(crowd()[3:], number=1))
+
+
+def test_updates_from_several_base_versions_add_up_and_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One set of public polynomials serves all versions of a run."""
+    bounds = Plan.bounds
+    behind = lambda plan, group: dataclasses.replace(bounds(plan, group), stale=3)  # noqa: E731
+    monkeypatch.setattr(Plan, "bounds", behind)
+    bases = (0, 2, 3, 3, 1, 0)
+    models = [digest("model", bytes([version])) for version in range(4)]
+    sent = [bench().send(c, 9, v, models[v]) for c, v in zip(CLIENTS, bases)]
+    weights = [1, 1, 1, 2, 2, 2]
+    order = bench().opening(sent, weights=weights)
+    assert [m.version for m in order.cohort.members] == list(bases)
+    shares = {h.name: h.share(order) for h in (bench().holder(k) for k in range(3))}
+    found = bench().opened(sent, weights, bench().key(order, shares))
+    assert (found == sum(w * each.values for w, each in zip(weights, sent))).all()
+
+
+@pytest.mark.parametrize(
+    ("weights", "text"),
+    [
+        ([1, 1, 1, 1, 1, 3], "weights (1, 2, 4) only"),
+        ([1, 1, 1, 1, 1, 0], "weights (1, 2, 4) only"),
+        ([1, 2, 2, 2, 2, 2], "1 members weigh less than 2: none, or 3 or more must"),
+        ([2, 2, 4, 4, 4, 4], "2 members weigh less than 4: none, or 3 or more must"),
+        ([1, 1, 1, 4, 4, 4], ""),
+        ([2, 2, 2, 2, 2, 2], ""),
+        ([4, 4, 4, 1, 1, 1], ""),
+    ],
+)
+def test_weights_by_which_few_stand_out_are_refused(weights: list[int], text: str) -> None:
+    site, sent = bench(3), crowd(minimum=3)
+    order = site.opening(sent, weights=weights)
+    if text:
+        assert text in site.holder(0).refusal(order)
+        return
+    shares = {h.name: h.share(order) for h in (site.holder(k) for k in range(3))}
+    expected = sum(weight * each.values for weight, each in zip(weights, sent))
+    found = site.opened(sent, weights, site.key(order, shares))
+    assert (found == expected).all()
+
+
+def test_few_effective_members_and_one_that_outweighs_are_refused() -> None:
+    many = [1, 1, 1, 1, 1, 4]
+    order = bench(5).opening(crowd(minimum=5), weights=many)
+    reason = bench(5).holder(0).refusal(order)
+    assert reason == "members of so uneven weights hide among 3.9, this holder wants 5 or more"
+    reason = bench().holder(0).refusal(bench().opening(crowd(), weights=many))
+    assert reason == "one member outweighs all the others"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"run": bytes(32)}, "not for an update of this run"),
+        ({"version": 3}, "for another group or version"),
+        ({"base": bytes(32)}, "trained on another model than the others"),
+        ({"signature": bytes(64)}, "signature"),
+    ],
+)
+def test_receipts_that_do_not_belong(changes: dict[str, Any], text: str) -> None:
+    assert text in bench().holder(0).refusal(changed(bench().opening(crowd()), 2, **changes))
+
+
+def test_too_few_are_refused() -> None:
+    """By the plan: the holder's own settings, which ask for two, allow no fewer."""
+    reason = bench(5).holder(0).refusal(bench(5).opening(crowd(minimum=5)[:4]))
+    assert reason == "4 members, this holder opens 5 or more"
+
+
+def test_what_is_our_own_fault_ends_the_process() -> None:
+    holder, order = bench().holder(0), bench().opening(crowd())
+    task = DeriveShare(order.cohort, order.receipts)
+    step = holder.give(WORKER, WorkFailed(task, InternalError("oh")))
+    assert step.effects == [Halt("oh", InternalError)]
+    with pytest.raises(InternalError, match="no hands for"):
+        holder.hands.work(object())
+    with pytest.raises(Malformed, match="no payload is expected"):
+        holder.hands.keep(object(), b"")
+    with pytest.raises(InternalError, match="a holder's journal has no"):
+        holder.machine.apply(0.0, object())
+
+
+def test_before_the_run_is_founded_it_answers_nothing() -> None:
+    holder = Holder(bench(), "holder-0")
+    fresh = type(holder.machine)(
+        "holder-0", bench().kit.public.roster, holder.machine._grants._rules
+    )
+    for order in (bench().opening(crowd()), orders.Examine(1, crowd()[0].receipt)):
+        step = fresh.handle(0.0, COORDINATOR, order)
+        assert step.effects == []
+    assert not fresh.configured

@@ -1,0 +1,478 @@
+"""What several honest holders let through together, whatever they are asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secureps.config.plan import SspSection
+from secureps.crypto.identity import Roster, certify, sign_roster
+from secureps.errors import Refused, Unsigned
+from secureps.messages import orders, records
+from secureps.messages.encoding import digest
+from secureps.messages.submission import (
+    UPDATE,
+    Cohort,
+    Member,
+    Receipt,
+    SubmissionId,
+    signing_bytes,
+)
+from secureps.policy.cohorts.halving import halves, leaves
+from secureps.policy.cohorts.overlap import check_weights
+from secureps.policy.plan import Plan
+from secureps.policy.rules.registry import Bounds, bounds
+from secureps.roles.holder.ledger import MOST_MET, REMEMBERED, HolderLedger, HolderRules
+from secureps.roles.machine import Step
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    CA,
+    HOLDERS,
+    _identity,
+    make_placement,
+    make_plan,
+    make_run,
+)
+
+CLIENTS = tuple(f"m{number:02}" for number in range(14))
+IDENTITIES = {name: _identity(name) for name in CLIENTS}
+ROSTER: Roster = sign_roster(
+    CA, [certify(CA, name, "client", IDENTITIES[name].public.key) for name in CLIENTS]
+)
+LEAST = 3
+PLAN = make_plan("rlwe", {"minimum": LEAST})
+RUN = make_run(PLAN)
+
+
+@cache
+def receipt(
+    id: SubmissionId, version: int, base: bytes, step: int = 0, update: bytes = b""
+) -> Receipt:
+    made = Receipt(
+        RUN.id, id, UPDATE, version, base, (), b"t", (), (), 0, None, None, False, None, step
+    )
+    made = dataclasses.replace(made, update=update)
+    signature = IDENTITIES[id.client].sign(*signing_bytes(made))
+    return dataclasses.replace(made, signature=signature)
+
+
+def opening(cohort: Cohort, base: bytes = b"") -> orders.Open:
+    receipts = tuple(
+        receipt(m.id, m.version, base or digest("model", bytes([m.version])), m.step, m.update)
+        for m in cohort.members
+    )
+    return orders.Open(1, cohort, receipts, ())
+
+
+def stepped(cohort: Cohort, step: int) -> Cohort:
+    """The same clients' updates of this step."""
+    members = tuple(dataclasses.replace(member, step=step) for member in cohort.members)
+    return dataclasses.replace(cohort, members=members)
+
+
+class Ledger:
+    """A committee's honest holder, from which the envelopes are taken away."""
+
+    def __init__(self, journal: tuple[Any, ...] = ()) -> None:
+        self.grants = HolderLedger("holder", ROSTER, HolderRules(2, HOLDERS), blind=True)
+        self.journal: list[Any] = []
+        pinned = records.RunPinned(RUN, make_placement(PLAN), ADDRESSES)
+        for record in journal or (pinned,):
+            self.grants.apply(record)
+            self.journal.append(record)
+
+    def gives(self, order: orders.Open) -> str:
+        """Why it gives no share; empty if it does."""
+        step = Step()
+        try:
+            self.grants.check(order.cohort, order.receipts, order.held)
+            self.grants.grant(step, order)
+            self.grants.release(step, order.cohort)
+        except Refused as error:
+            return str(error)
+        finally:
+            self.journal += step.records
+        return ""
+
+    def restarted(self) -> Ledger:
+        return Ledger(tuple(self.journal))
+
+
+@dataclasses.dataclass
+class Coordinator:
+    """It names cohorts as it likes; every client sends as often as it is asked to."""
+
+    sent: int = 0
+
+    def cohort(
+        self,
+        clients: Any,
+        version: int = 1,
+        bases: Any = None,
+        weights: Any = None,
+        updates: Any = None,
+    ) -> Cohort:
+        self.sent += 1
+        members = tuple(
+            Member(
+                SubmissionId(client, "all", self.sent),
+                (weights or {}).get(client, 1),
+                (bases or {}).get(client, version - 1),
+                update=(updates or {}).get(client, b""),
+            )
+            for client in sorted(clients)
+        )
+        return Cohort("all", self.sent, version, 1, members)
+
+
+def lag(patch: pytest.MonkeyPatch) -> None:
+    """The plan's rule takes updates that are behind."""
+    bounds = Plan.bounds
+
+    def behind(plan: Plan, group: str) -> Bounds:
+        return dataclasses.replace(bounds(plan, group), stale=2)
+
+    patch.setattr(Plan, "bounds", behind)
+
+
+@pytest.fixture
+def lagging(monkeypatch: pytest.MonkeyPatch) -> None:
+    lag(monkeypatch)
+
+
+# --- one holder -------------------------------------------------------------------
+
+
+def test_after_a_sum_its_halves_and_theirs_and_nothing_else() -> None:
+    ledger, asks = Ledger(), Coordinator()
+    assert ledger.gives(opening(asks.cohort(CLIENTS))) == ""
+    parts = leaves(RUN.id, "all", 1, frozenset(CLIENTS), LEAST)
+    assert len(parts) == 4
+    for each in (ledger, ledger.restarted()):
+        for part in parts:
+            assert each.gives(opening(asks.cohort(part))) == ""
+            less = each.gives(opening(asks.cohort(sorted(part)[1:])))
+            told = "opened with its update from the same version 0"
+            assert (told if len(part) > LEAST else "2 members, this holder opens 3") in less
+        swapped = [*sorted(parts[0])[1:], *sorted(parts[1])[:1]]
+        assert "opened with its update" in each.gives(opening(asks.cohort(swapped)))
+
+
+def test_whoever_trained_again_is_in_no_second_sum_of_those_who_did_not() -> None:
+    """From the same version: under another model of another group, or by more of its work."""
+    ledger, asks = Ledger(), Coordinator()
+    six = CLIENTS[:6]
+    assert ledger.gives(opening(asks.cohort(six))) == ""
+    for each in (ledger, ledger.restarted()):
+        for few in (six[:1], six[1:]):
+            again = asks.cohort(six, updates=dict.fromkeys(few, b"another"))
+            assert "opened with its update from the same version 0" in each.gives(opening(again))
+        assert each.gives(opening(asks.cohort(six))) == ""
+        assert each.gives(opening(asks.cohort(six, updates=dict.fromkeys(six, b"other")))) == ""
+
+
+def test_a_later_sum_of_one_version_hides_no_earlier_one() -> None:
+    """All have trained again: still one of them alone does not differ from the first sum."""
+    ledger, asks = Ledger(), Coordinator()
+    six = CLIENTS[:6]
+    for update in (b"first", b"second"):
+        assert ledger.gives(opening(asks.cohort(six, updates=dict.fromkeys(six, update)))) == ""
+    for each in (ledger, ledger.restarted()):
+        alone = dict.fromkeys(six, b"first") | {six[0]: b"third"}
+        reason = each.gives(opening(asks.cohort(six, updates=alone)))
+        assert "stands in cohort 1, which was opened with its update" in reason
+
+
+def test_one_version_is_opened_so_often_and_the_same_sum_as_often_as_it_is_asked_for() -> None:
+    """Each sum is looked at for every later one."""
+    ledger, asks = Ledger(), Coordinator()
+    few = CLIENTS[:LEAST]
+    for _ in range(MOST_MET + 1):
+        assert ledger.gives(opening(asks.cohort(few))) == ""
+    for number in range(1, MOST_MET):
+        other = asks.cohort(few, updates=dict.fromkeys(few, bytes([number])))
+        assert ledger.gives(opening(other)) == ""
+    for each in (ledger, ledger.restarted()):
+        other = asks.cohort(few, updates=dict.fromkeys(few, b"another"))
+        reason = f"{MOST_MET} cohorts were opened with updates from the same versions"
+        assert each.gives(opening(other)) == reason
+
+
+def counting_to(order: orders.Open, *most: int) -> orders.Open:
+    """The same, by members that count up to so many examples each."""
+    signed = []
+    for each, bound in zip(order.receipts, most, strict=True):
+        made = dataclasses.replace(each, most_examples=bound)
+        signature = IDENTITIES[each.id.client].sign(*signing_bytes(made))
+        signed.append(dataclasses.replace(made, signature=signature))
+    return dataclasses.replace(order, receipts=tuple(signed))
+
+
+def test_all_members_count_up_to_the_same_number_now_and_in_all_cohorts() -> None:
+    """A client with a bound of its own stands out of the mean."""
+    ledger, asks = Ledger(), Coordinator()
+    reason = ledger.gives(counting_to(opening(asks.cohort(CLIENTS[:4])), 8, 8, 16, 8))
+    assert reason.startswith("m02/all/1: it counts up to 16 examples, and others or those before")
+    assert ledger.gives(counting_to(opening(asks.cohort(CLIENTS[:4])), 8, 8, 8, 8)) == ""
+    for each in (ledger, ledger.restarted()):
+        later = counting_to(opening(asks.cohort(CLIENTS[4:8], 2)), 16, 16, 16, 16)
+        assert "it counts up to 16 examples, and others or those before" in each.gives(later)
+
+
+def test_a_member_has_the_update_of_its_receipt() -> None:
+    order = opening(Coordinator().cohort(CLIENTS[:4]))
+    members = tuple(dataclasses.replace(m, update=b"another") for m in order.cohort.members)
+    cohort = dataclasses.replace(order.cohort, members=members)
+    reason = Ledger().gives(dataclasses.replace(order, cohort=cohort))
+    assert reason == "m00/all/1: its receipt is for another update"
+
+
+def test_members_of_a_round_trained_beside_the_same_models() -> None:
+    """Else one of them alone could be shown a model of another group that leaves it an update."""
+    order = opening(Coordinator().cohort(CLIENTS[:4]))
+    first, *others = order.receipts
+    signed = dataclasses.replace(first, beside=digest("another"))
+    signature = IDENTITIES[first.id.client].sign(*signing_bytes(signed))
+    alone = dataclasses.replace(signed, signature=signature)
+    reason = Ledger().gives(dataclasses.replace(order, receipts=(alone, *others)))
+    assert reason == "its members trained beside different models of the other groups"
+
+
+def bounded(order: orders.Open, bounds: dict[str, int]) -> orders.Open:
+    """The same, with receipts that count up to these bounds."""
+    receipts = []
+    for each in order.receipts:
+        made = dataclasses.replace(each, most_examples=bounds.get(each.id.client, 32))
+        signature = IDENTITIES[each.id.client].sign(*signing_bytes(made))
+        receipts.append(dataclasses.replace(made, signature=signature))
+    return dataclasses.replace(order, receipts=tuple(receipts))
+
+
+@pytest.mark.parametrize("alone", [CLIENTS[0], CLIENTS[2], CLIENTS[3]])
+@pytest.mark.parametrize("bound", [0, 16, 64, 1 << 40])
+def test_members_of_a_cohort_count_up_to_one_bound(alone: str, bound: int) -> None:
+    """Else one of them would have most of the weight, or next to none: the mean would be its."""
+    order = opening(Coordinator().cohort(CLIENTS[:4]))
+    reason = Ledger().gives(bounded(order, {alone: bound}))
+    assert reason.endswith("one with a bound of its own stands out of the sum")
+    assert Ledger().gives(bounded(order, {})) == ""
+
+
+def test_a_group_has_one_bound_for_good() -> None:
+    """After a restart of the holder, too."""
+    ledger, asks = Ledger(), Coordinator()
+    assert ledger.gives(bounded(opening(asks.cohort(CLIENTS[:4])), {})) == ""
+    later = opening(asks.cohort(CLIENTS[4:8]))
+    for each in (ledger, ledger.restarted()):
+        for bound in (0, 64):
+            reason = each.gives(bounded(later, dict.fromkeys(CLIENTS, bound)))
+            assert f"counts up to {bound} examples, and others or those before up to 32" in reason
+    assert ledger.gives(bounded(later, {})) == ""
+
+
+def test_a_receipt_is_signed_with_its_bound() -> None:
+    order = bounded(opening(Coordinator().cohort(CLIENTS[:4])), {})
+    changed = tuple(dataclasses.replace(each, most_examples=64) for each in order.receipts)
+    with pytest.raises(Unsigned):
+        Ledger().gives(dataclasses.replace(order, receipts=changed))
+
+
+def test_one_model_of_every_base_version_over_all_cohorts(lagging: None) -> None:
+    ledger, asks = Ledger(), Coordinator()
+    mixed = dict(zip(CLIENTS, (1, 2, 3, 1, 2, 3)))
+    assert ledger.gives(opening(asks.cohort(CLIENTS[:6], 4, mixed))) == ""
+    other = asks.cohort(CLIENTS[6:10], 4, dict.fromkeys(CLIENTS, 2))
+    for each in (ledger, ledger.restarted()):
+        reason = each.gives(opening(other, base=digest("another")))
+        assert reason == "another model than before is said to be version 2 of all"
+    assert ledger.gives(opening(other)) == ""
+
+
+def test_within_a_cohort_too(lagging: None) -> None:
+    ledger, asks = Ledger(), Coordinator()
+    order = opening(asks.cohort(CLIENTS[:4], 4, dict.fromkeys(CLIENTS[:2], 3)))
+    last = order.receipts[-1]
+    forged = receipt(last.id, last.version, digest("another"))
+    reason = ledger.gives(dataclasses.replace(order, receipts=(*order.receipts[:-1], forged)))
+    assert reason == f"{last.id}: trained on another model than the others"
+
+
+def test_a_rule_says_how_far_behind_a_member_may_be(lagging: None) -> None:
+    ledger, asks = Ledger(), Coordinator()
+    for version, good in ((0, False), (1, True), (3, True), (4, False)):
+        cohort = asks.cohort(CLIENTS[:4], 4, {CLIENTS[0]: version})
+        reason = ledger.gives(opening(cohort))
+        assert (reason == "") == good or "opened with its update" in reason
+        if not good:
+            assert f"trained from version {version}, the plan's rule takes none" in reason
+
+
+def test_the_synchronous_rule_takes_the_newest_alone() -> None:
+    cohort = Coordinator().cohort(CLIENTS[:4], 4, {CLIENTS[0]: 2})
+    text = "trained from version 2, the plan's rule takes none more than 0 behind version 3"
+    assert text in Ledger().gives(opening(cohort))
+
+
+def test_a_receipt_and_its_member_say_the_same_base_version(lagging: None) -> None:
+    order = opening(Coordinator().cohort(CLIENTS[:4], 4))
+    members = tuple(dataclasses.replace(m, version=2) for m in order.cohort.members)
+    cohort = dataclasses.replace(order.cohort, members=members)
+    text = "for another group or version"
+    assert text in Ledger().gives(dataclasses.replace(order, cohort=cohort))
+
+
+def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
+    metrics = {"every": 1, "metrics": {"accuracy": 1.0}}
+    plan = make_plan("rlwe", {"minimum": LEAST}, evaluation=metrics)
+    run = make_run(plan)
+    grants = HolderLedger("holder", ROSTER, HolderRules(2, HOLDERS), blind=True)
+    grants.apply(records.RunPinned(run, make_placement(plan), ADDRESSES))
+    id = SubmissionId(CLIENTS[0], "evaluation", 1)
+    members = (Member(id, 1, 1),)
+    old = Receipt(run.id, id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
+    with pytest.raises(Refused, match="none more than 0 behind version 2"):
+        grants._check_receipt(Cohort("evaluation", 0, 3, 1, members), members[0], old)
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_a_rule_says_how_many_updates_come_from_one_version(step: int) -> None:
+    """Else the same clients but one would be summed again from the same model, as another step."""
+    ledger, asks = Ledger(), Coordinator()
+    assert ledger.gives(opening(asks.cohort(CLIENTS[:6]))) == ""
+    order = opening(stepped(asks.cohort(CLIENTS[:5]), step))
+    reason = ledger.gives(order)
+    assert reason == f"m00/all/2: update {step} of one version, by the plan's rule the last is 0"
+
+
+def test_a_rule_that_lets_clients_run_ahead_has_as_many_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ahead = bounds(SspSection(name="ssp", slack=2), 8).ahead
+    own = dataclasses.replace(PLAN.bounds("all"), ahead=ahead)
+    monkeypatch.setattr(Plan, "bounds", lambda plan, group: own)
+    for step, opens in ((2, True), (3, False)):
+        ledger, asks = Ledger(), Coordinator()
+        assert ledger.gives(opening(asks.cohort(CLIENTS[:6]))) == ""
+        assert (ledger.gives(opening(stepped(asks.cohort(CLIENTS[:5]), step))) == "") is opens
+
+
+# --- what is for ever -------------------------------------------------------------
+
+
+def test_a_submission_below_one_that_is_bound_is_over() -> None:
+    """Never bound, and passed over: the ledger does not remember each."""
+    ledger, asks = Ledger(), Coordinator()
+    early = asks.cohort(CLIENTS[:4])
+    assert ledger.gives(opening(asks.cohort(CLIENTS[:4]))) == ""
+    for each in (ledger, ledger.restarted()):
+        reason = each.gives(opening(early))
+        assert reason == "m00/all/1 comes after m00/all/2, which is bound: it is over for ever"
+
+
+def test_an_update_from_before_one_that_is_opened_is_over(lagging: None) -> None:
+    ledger, asks = Ledger(), Coordinator()
+    assert ledger.gives(opening(asks.cohort(CLIENTS[:4], 3))) == ""
+    late = asks.cohort(CLIENTS[:4], 3, {CLIENTS[1]: 1})
+    late = dataclasses.replace(late, members=late.members[1:])
+    for each in (ledger, ledger.restarted()):
+        reason = each.gives(opening(late))
+        assert "m01/all/2 was trained from version 1, and another of m01 from version 2" in reason
+
+
+def test_a_cohort_is_asked_for_again_while_it_is_remembered() -> None:
+    """It comes out the same, and nothing is written twice; then it is over."""
+    ledger, asks = Ledger(), Coordinator()
+    orders_ = [opening(asks.cohort(CLIENTS[:4], version)) for version in range(1, REMEMBERED + 1)]
+    assert {ledger.gives(order) for order in orders_} == {""}
+    written = len(ledger.journal)
+    for each in (ledger, ledger.restarted()):
+        assert {each.gives(order) for order in orders_} == {""}
+        assert len(each.journal) == written
+        assert each.gives(opening(asks.cohort(CLIENTS[:4], 9 + REMEMBERED))) == ""
+        reason = each.gives(orders_[0])
+        assert (
+            reason == f"cohort 1 of all is older than the {REMEMBERED} that this holder remembers"
+        )
+
+
+def test_memory_does_not_grow_with_versions() -> None:
+    ledger, asks = Ledger(), Coordinator()
+    sizes = set()
+    for version in range(1, 3 * REMEMBERED):
+        assert ledger.gives(opening(asks.cohort(CLIENTS[:4], version))) == ""
+        standings = ledger.grants._standings.values()
+        kept = sum(len(standing.released) for standing in standings)
+        sizes.add((len(standings), kept, min(len(ledger.grants._granted["all"]), REMEMBERED)))
+    assert {(clients, kept) for clients, kept, _ in sizes} == {(4, 4)}
+    assert len(ledger.grants._granted["all"]) == REMEMBERED
+
+
+# --- several holders --------------------------------------------------------------
+
+
+def requests(chance: random.Random) -> Iterator[tuple[Cohort, list[int]]]:
+    """Cohorts that a coordinator makes up, and which honest holders it asks, in which order."""
+    asks, made = Coordinator(), [frozenset(chance.sample(CLIENTS, chance.randint(LEAST, 14)))]
+    bases = {c: chance.choice((1, 2)) for c in CLIENTS}
+    weights = {c: chance.choice((1, 1, 1, 2)) for c in CLIENTS}
+    even = chance.random() < 0.6
+    for _ in range(chance.randint(2, 12)):
+        version = chance.choice((3, 3, 3, 4))
+        clients = chance.choice(made)
+        kind = chance.choice(("fresh", "half", "half", "near", "again", "other"))
+        if kind == "fresh":
+            clients = frozenset(chance.sample(CLIENTS, chance.randint(LEAST, 14)))
+        elif kind in ("half", "near"):
+            halved = halves(RUN.id, "all", version, clients, LEAST)
+            clients = chance.choice(halved or (clients,))
+        if kind == "near":
+            clients ^= {chance.choice(CLIENTS)}
+        own = dict.fromkeys(CLIENTS, 1) if even else dict(weights)
+        if kind == "other":
+            own[chance.choice(CLIENTS)] = 4
+            bases = bases | {chance.choice(CLIENTS): chance.choice((1, 2))}
+        made.append(clients)
+        asked = chance.sample(range(3), chance.randint(1, 3))
+        yield asks.cohort(clients, version, bases, own), asked
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    restarts=st.booleans(),
+)
+def test_whatever_is_opened_every_update_hides(seed: int, restarts: bool) -> None:
+    """Three of four holders open; one is corrupt and gives whatever it is asked for.
+
+    Updates that stand in the same of the opened sums cannot be told apart in anything that is
+    made of these sums by adding and subtracting.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        lag(patch)
+        honest, opened = [Ledger() for _ in range(3)], []
+        for cohort, asked in requests(random.Random(seed)):
+            order = opening(cohort)
+            given = sum(honest[index].gives(order) == "" for index in asked)
+            if restarts:
+                honest = [ledger.restarted() for ledger in honest]
+            if given + 1 >= 3:
+                opened.append(cohort)
+    standing: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0] * len(opened))
+    for index, cohort in enumerate(opened):
+        for member in cohort.members:
+            standing[member.id.client, member.version][index] = member.weight
+    atoms: dict[tuple[bool, ...], list[int]] = defaultdict(list)
+    for weights in standing.values():
+        (weight,) = set(weights) - {0}
+        atoms[tuple(w > 0 for w in weights)].append(weight)
+    for atom in atoms.values():
+        check_weights(atom, LEAST)
+        assert len(atom) >= LEAST

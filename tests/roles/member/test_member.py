@@ -1,0 +1,420 @@
+"""A member joins and stays with its run, pulls, and trains once for each version."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from secureps.errors import (
+    ConfigError,
+    InternalError,
+    Malformed,
+    NotReady,
+    PlanRefused,
+    Refused,
+    UnknownParty,
+    Unreachable,
+    WrongRun,
+    WrongVersion,
+)
+from secureps.messages import (
+    coordinator_records,
+    member_records,
+    orders,
+    records,
+    requests,
+)
+from secureps.messages.orders import GroupVersion
+from secureps.messages.run import ShardAddress
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.roles.machine import (
+    COORDINATOR,
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Locate,
+    Say,
+    Step,
+    Tick,
+    Watch,
+    WatchLost,
+    Work,
+)
+from secureps.roles.member.pulled_model import block_key
+from secureps.roles.member.settings import MemberSettings, Terms
+from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer
+from secureps.roles.pinned_run import Pinned
+from secureps.roles.tasks import Sweep
+from tests.kits.member_kit import PLAN, TWO, Client, asked, halts, puts, said, works
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    HOLDERS,
+    OTHER_ROSTER,
+    ROSTER,
+    SCHEMA,
+    SHARDS,
+    make_placement,
+    make_plan,
+    model_blocks,
+)
+
+# --- joining ----------------------------------------------------------------------
+
+
+def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
+    client = Client()
+    join = requests.Join("c0", SCHEMA)
+    assert client.machine.resume(0.0) == Step(
+        effects=[Work(Sweep(frozenset())), Call(COORDINATOR, join)]
+    )
+    assert client.machine.wake() is None
+    client.now = 5.0
+    step = client.welcome()
+    pinned = records.RunPinned(client.run, make_placement(PLAN), ADDRESSES)
+    assert step.records == [pinned]
+    assert step.effects == [*(Locate(s.name, s.advertise) for s in ADDRESSES), Watch()]
+    assert client.machine.pinned == Pinned.of(pinned)
+    assert client.machine.wake() == 15.0
+    client.now = 15.0
+    step = client.give("c0", Tick())
+    assert step.effects == [Call(COORDINATOR, requests.Heartbeat("c0"))]
+    assert client.machine.wake() == 25.0
+    again = requests.Join("c0", SCHEMA, (), client.run.id)
+    assert client.give("c0", WatchLost()).effects == [Call(COORDINATOR, again)]
+    assert client.welcome().records == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"holders": bytes(32)}, "key holders are not those of this kit: do not send anything"),
+        ({"roster": bytes(32)}, "roster differs from this kit's"),
+        ({"layout": bytes(32)}, "layout is not that of its plan and model"),
+        ({"nonce": b""}, "nonce is not 32 bytes"),
+        ({"plan": "{}"}, "plan is not a plan"),
+        ({"plan": PLAN.text.replace('"quorum":3', '"quorum":1')}, "below the minimum cohort"),
+    ],
+)
+def test_it_takes_no_part_in_a_run_of_another_kit(changes: dict[str, Any], text: str) -> None:
+    client = Client()
+    step = client.welcome(**changes)
+    (halt,) = halts(step)
+    assert halt.error is not None
+    assert text in halt.reason
+    assert (step.records, len(step.effects)) == ([], 1)
+    with pytest.raises(NotReady):
+        _ = client.machine.pinned
+    wider = Schema((*SCHEMA.tensors, TensorSpec("x", (1,), "float32")))
+    other = Client(kit=MemberSettings("c0", ROSTER, HOLDERS, wider))
+    said = "another model than this client's: x is not in the run's model"
+    assert said in halts(other.welcome())[0].reason
+    other = Client(kit=MemberSettings("c0", OTHER_ROSTER, HOLDERS, SCHEMA))
+    assert "roster differs" in halts(other.welcome())[0].reason
+
+
+def test_it_takes_no_part_in_a_plan_of_a_lower_threshold_than_its_own() -> None:
+    """Nor after a restart: what is on record binds nobody who insists on more by now."""
+    plan = make_plan("rlwe")
+    assert (plan.threshold, plan.holders) == (3, 4)
+
+    def insists(threshold: int) -> Client:
+        return Client(
+            plan,
+            kit=MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(threshold=threshold)),
+        )
+
+    step = insists(4).welcome()
+    (halt,) = halts(step)
+    assert halt == Halt(
+        "by the plan 3 of 4 key holders open a sum together, and this party insists on 4: ask for "
+        "a plan with cipher.threshold = 4 or more, or lower this party's own threshold",
+        PlanRefused,
+    )
+    assert (step.records, len(step.effects)) == ([], 1)
+    step = insists(3).welcome()
+    assert halts(step) == []
+    (pinned,) = step.records
+    with pytest.raises(PlanRefused, match="this party insists on 4"):
+        insists(4).machine.apply(0.0, pinned)
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_it_does_not_answer_for_a_step_that_the_rule_does_not_have(step: int) -> None:
+    """Rounds have none: asked so, it would contribute twice from one version."""
+    client = Client().joined()
+    client.publish(0)
+    invite = orders.Invite(1, "all", 1, 0, 10.0, 0, step)
+    assert asked(client.order(invite)) == []
+    assert works(client.pull(0)) == []
+
+
+def test_it_stays_with_its_run() -> None:
+    client = Client().joined()
+    step = client.welcome(nonce=bytes(32))
+    (halt,) = halts(step)
+    assert (halt.error, step.records) == (WrongRun, [])
+    assert "with a new one (--state)" in halt.reason
+
+
+def test_it_dials_no_shards_of_another_run() -> None:
+    """A coordinator of that one may have taken over the address."""
+    client = Client().joined()
+    moved = (ShardAddress("shard-a", "elsewhere:7", 1.0),)
+    order = orders.Configure(2, client.run, make_placement(PLAN), moved)
+    step = client.order(order)
+    assert [e for e in step.effects if isinstance(e, Locate)] == [Locate("shard-a", "elsewhere:7")]
+    other = dataclasses.replace(order, run=dataclasses.replace(client.run, nonce=bytes(32)))
+    assert not any(isinstance(effect, Locate) for effect in client.order(other).effects)
+
+
+def test_it_does_not_take_the_state_of_another_client() -> None:
+    client = Client().joined()
+    sealed = member_records.Sealed(client.sealed(-1, 0).receipt, ())
+    other = Client(kit=MemberSettings("c1", ROSTER, HOLDERS, SCHEMA))
+    with pytest.raises(ConfigError, match="this state folder is c0's: c1 needs"):
+        other.machine.apply(0.0, sealed)
+
+
+def test_a_refused_join_halts() -> None:
+    step = Client().give(COORDINATOR, Failed(requests.Join("c0", SCHEMA), UnknownParty("who?")))
+    assert halts(step) == [Halt("who?", UnknownParty)]
+    step = Client().give(COORDINATOR, Failed(requests.Join("c0", SCHEMA), InternalError("x")))
+    assert halts(step) == [Halt("x", InternalError)]
+
+
+def test_nobody_else_gives_orders() -> None:
+    client = Client().joined()
+    for sender in ("shard-a", "c1"):
+        with pytest.raises(Malformed, match="no answer to a Finish"):
+            client.give(sender, orders.Finish(1, "x"))
+        with pytest.raises(Malformed, match="no answer to a Contributed"):
+            client.give(sender, Contributed((), ()))
+    with pytest.raises(Malformed, match="takes no Discard"):
+        client.order(orders.Discard(1, ()))
+    with pytest.raises(Malformed, match="nobody dials a client"):
+        client.machine.inspect("c1", requests.Noted())
+
+
+# --- founding ---------------------------------------------------------------------
+
+
+def test_a_founder_offers_its_model_once() -> None:
+    client = Client().joined()
+    assert works(client.invite(-1)) == [Offer("all", 0)]
+    assert works(client.invite(-1)) == [], "one work at a time"
+    update = client.sealed(-1, 0)
+    step = client.contributed(update)
+    assert step.records == [member_records.Sealed(update.receipt, update.headers)]
+    assert [header for _, header in puts(step)] == list(update.headers)
+    assert works(step) == []
+    assert works(client.invite(-1)) == []
+    again = client.restarted().joined()
+    assert works(again.invite(-1)) == []
+    assert again.machine.subscription().unsettled == (update.receipt.id,)
+    last = client.stored(update)[-1]
+    assert said(last, requests.Submit) == [requests.Submit(update.receipt)]
+    noted = Answered(requests.Submit(update.receipt), requests.Noted())
+    assert client.give(COORDINATOR, noted) == Step(), "no telemetry of a founding"
+
+
+def test_no_founding_model_is_sent_once_its_group_is_founded() -> None:
+    """It goes out in the clear, and may by then be more than a model of a seed."""
+    client = Client().joined()
+    client.publish(0)
+    step = client.invite(-1)
+    assert works(step) == []
+    assert step.effects == [Say("no founding model of all is sent: it is founded")]
+    trained = Client().joined()
+    trained.trained()
+    again = trained.restarted().joined()  # nobody tells it of a version
+    step = again.invite(-1)
+    assert works(step) == []
+    assert step.effects == [Say("no founding model of all is sent: it is founded")]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_founding_model_that_is_asked_for_again_is_the_same_one(restarted: bool) -> None:
+    client = Client().joined()
+    client.invite(-1)
+    first = client.sealed(-1, 0)
+    client.contributed(first)
+    client.order(orders.Settled(1, first.receipt.id, "lost", -1, "a disk is gone"))
+    if restarted:
+        client = client.restarted().joined()
+    assert works(client.invite(-1)) == [Offer("all", 1)]
+    receipt = dataclasses.replace(client.sealed(-1, 1).receipt, blocks=(bytes(32),) * 4)
+    other = dataclasses.replace(client.sealed(-1, 1), receipt=receipt)
+    step = client.contributed(other)
+    assert puts(step) == []
+    (halt,) = halts(step)
+    assert "only the first is ever sent" in halt.reason
+    assert halt.error is Refused
+
+
+# --- pulling ----------------------------------------------------------------------
+
+
+def test_it_trains_when_invited_and_pulled() -> None:
+    client = Client().joined()
+    assert client.publish(0) == Step()
+    step = client.invite(0)
+    assert asked(step) == [(SHARDS[b % 2], 0, b) for b in range(4)]
+    assert [works(client.got(0, b)) for b in range(3)] == [[], [], []]
+    step = client.got(0, 3)
+    blocks = model_blocks("all", 0, 4)
+    assert works(step) == [Contribute((GroupVersion("all", 0),), blocks, (Aim("all", 0, 0),))]
+    assert client.invite(0) == Step()
+    assert block_key(blocks[0]) == f"block/{blocks[0].hex()}"
+
+
+def test_it_waits_for_all_groups() -> None:
+    client = Client(TWO).joined()
+    client.publish(0, "b")
+    assert client.invite(0, "b") == Step()
+    assert client.publish(0, "w") == Step()
+    assert len(asked(client.invite(0, "w"))) == 5
+    client.pull(0, "b")
+    (task,) = works(client.pull(0, "w"))
+    assert task.aims == (Aim("b", 0, 0), Aim("w", 0, 0))
+    assert task.blocks == model_blocks("b", 0, 1) + model_blocks("w", 0, 4)
+    client.contributed(client.sealed(0, 0, "b"), client.sealed(0, 0, "w"))
+    client.publish(1, "b")
+    assert asked(client.invite(1, "b")) == []
+
+
+def test_a_group_that_is_at_its_end_holds_nobody_back() -> None:
+    client = Client(TWO).joined()
+    client.publish(2, "b")
+    client.publish(1, "w")
+    client.invite(1, "w")
+    client.pull(2, "b")
+    (task,) = works(client.pull(1, "w"))
+    assert task.aims == (Aim("w", 1, 0),)
+    assert task.model == (GroupVersion("b", 2), GroupVersion("w", 1))
+
+
+def test_it_pulls_only_what_changed() -> None:
+    client = Client().joined()
+    client.trained()
+    old, new = model_blocks("all", 0, 4), model_blocks("all", 1, 4)
+    mixed = (old[0], new[1], old[2], old[2])
+    client.order(orders.Published(1, "all", 1, mixed))
+    assert asked(client.invite(1)) == [("shard-b", 1, 1)]
+    (task,) = works(client.got(1, 1))
+    assert (task.blocks, task.aims) == (mixed, (Aim("all", 1, 1),))
+
+
+def test_equal_blocks_are_pulled_once() -> None:
+    client = Client().joined()
+    zero = model_blocks("all", 0, 4)[0]
+    client.order(orders.Published(1, "all", 0, (zero,) * 4))
+    assert asked(client.invite(0)) == [("shard-a", 0, 0)]
+    assert len(works(client.got(0, 0))) == 1
+
+
+def test_what_is_no_longer_cached_is_pulled_again() -> None:
+    """The hands keep the blocks of the last training alone."""
+    client = Client(make_plan("bfv", versions=5)).joined()
+    client.trained()
+    old = model_blocks("all", 0, 4)
+    client.order(orders.Published(1, "all", 1, (old[0],) * 4))
+    (task,) = works(client.invite(1))
+    assert task.blocks == (old[0],) * 4
+    client.contributed(client.sealed(1, 1))
+    client.order(orders.Published(1, "all", 2, old))
+    assert asked(client.invite(2)) == [("shard-b", 2, 1), ("shard-a", 2, 2), ("shard-b", 2, 3)]
+
+
+def test_a_newer_version_is_pulled_instead() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    client.got(0, 0)
+    client.publish(1)
+    assert works(client.got(0, 1)) == []
+    step = client.invite(1)
+    assert asked(step) == [(SHARDS[b % 2], 1, b) for b in range(4)]
+    assert client.publish(0) == Step(), "an older version that comes late changes nothing"
+    (task,) = works(client.pull(1))
+    assert task.aims == (Aim("all", 1, 0),)
+
+
+def test_a_version_that_is_gone_is_not_asked_for_again() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    for block in range(4):
+        ask = requests.GetBlock(client.run.id, "all", 0, block)
+        step = client.give("shard-a", Failed(ask, WrongVersion("gone")))
+        assert step == Step(), "each failure would ask for all blocks, and so on"
+    old, new = model_blocks("all", 0, 4), model_blocks("all", 1, 4)
+    client.order(orders.Published(1, "all", 1, (old[0], *new[1:])))
+    assert len(asked(client.invite(1))) == 4, "also the block that did not change"
+
+
+def test_a_block_that_could_not_be_read_is_asked_for_again() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    ask = requests.GetBlock(client.run.id, "all", 0, 2)
+    step = client.give("shard-a", Failed(ask, InternalError("a disk")))
+    assert asked(step) == [("shard-a", 0, 2)]
+    step = client.give("shard-a", Failed(ask, Malformed("block 2 has a wrong length")))
+    (halt,) = halts(step)
+    assert halt.error is Malformed
+    assert "block 2 of all cannot be pulled: block 2 has a wrong length" in halt.reason
+
+
+def test_another_block_than_was_published_halts() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    step = client.got(0, 0, digest=bytes(32))
+    (halt,) = halts(step)
+    assert halt.error is Refused
+    assert "block 0 of all is not the one that was published" in halt.reason
+
+
+def test_an_old_invitation_is_not_followed() -> None:
+    client = Client().joined()
+    client.publish(1)
+    assert client.invite(0) == Step()
+    assert len(asked(client.invite(1))) == 4
+
+
+# --- restarts ---------------------------------------------------------------------
+
+
+def test_sequences_are_never_used_twice() -> None:
+    client = Client().joined()
+    update = client.trained()
+    client.order(orders.Settled(1, update.receipt.id, "dropped", 0, "x"))
+    again = client.restarted().joined()
+    again.publish(0)
+    again.invite(0)
+    (task,) = works(again.pull(0))
+    assert task.aims == (Aim("all", 0, 1),)
+
+
+def test_a_foreign_journal() -> None:
+    with pytest.raises(InternalError, match="a member's journal has no MemberJoined"):
+        Client(journal=(coordinator_records.MemberJoined("c0"),))
+
+
+# --- the end ----------------------------------------------------------------------
+
+
+def test_failures_that_do_not_matter() -> None:
+    client = Client().joined()
+    for request in (requests.Heartbeat("c0"), requests.Telemetry("c0", "all", 0, ())):
+        assert client.give(COORDINATOR, Failed(request, Unreachable("x"))) == Step()
+
+
+def test_the_end() -> None:
+    client = Client().joined()
+    assert client.order(orders.Finish(1, "all 2 versions are made")).effects == [
+        Halt("all 2 versions are made")
+    ]

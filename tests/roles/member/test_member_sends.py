@@ -1,0 +1,383 @@
+"""What leaves a member: the outbox's bytes, within its own budget, as far as its kit allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from secureps.errors import (
+    Conflict,
+    DamagedStore,
+    Malformed,
+    PlanRefused,
+    Refused,
+    SecurepsError,
+    WrongRun,
+    WrongVersion,
+)
+from secureps.messages import member_records, orders, requests
+from secureps.messages.orders import GroupVersion
+from secureps.messages.submission import SubmissionId
+from secureps.policy.plan import Plan
+from secureps.privacy.accountant import epsilon
+from secureps.roles.machine import COORDINATOR, WORKER, Answered, Call, Failed, Say, Step, Tick
+from secureps.roles.member.settings import MemberSettings, Terms
+from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer
+from secureps.roles.tasks import Prune
+from tests.kits.member_kit import Client, halts, leaves, puts, said, works
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    HOLDERS,
+    KEYED_ROSTER,
+    PRIVACY,
+    ROSTER,
+    SCHEMA,
+    SHARDS,
+    STEPS,
+    make_placement,
+    make_plan,
+    private_plan,
+)
+
+# --- what the data holder is told -------------------------------------------------
+
+
+def told(plan: Plan, terms: Terms | None = None, unsafe: bool = False) -> list[str]:
+    """After a training, on the client's own terminal."""
+    kit = MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms or Terms())
+    client = Client(plan, kit=kit).joined()
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    update = client.sealed(0, 0)
+    receipt = dataclasses.replace(update.receipt, unsafe=unsafe)
+    update = dataclasses.replace(update, receipt=receipt)
+    step = client.give(WORKER, Contributed((update,), (), told="120 records, loss 0.4123"))
+    return [effect.text for effect in step.effects if isinstance(effect, Say)]
+
+
+def test_a_data_holder_has_a_line_a_version() -> None:
+    (line,) = told(make_plan())
+    assert re.fullmatch(r"version 1: 120 records, loss 0.4123, \d+ B to send", line)
+    (line,) = told(private_plan())
+    assert re.fullmatch(
+        r"version 1: .*, \d+ B to send, epsilon \d+\.\d{3} of 1e\+06 \(one record .*\)", line
+    )
+    (line,) = told(private_plan(), Terms(budget=99.0))
+    assert line.endswith(" of 99 (one record added or removed)"), (
+        "its own budget is the smaller one"
+    )
+    (line,) = told(private_plan(), unsafe=True)
+    assert line.endswith(", unsafe seed: no privacy")
+
+
+def test_who_sends_nothing_is_told_nothing() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    step = client.give(WORKER, Contributed((), (), told="120 records"))
+    assert not [effect for effect in step.effects if isinstance(effect, Say)]
+
+
+# --- pushing ----------------------------------------------------------------------
+
+
+def test_blocks_go_to_their_shards_and_then_the_receipt() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    update = client.sealed(0, 0)
+    figure = requests.Figure("training_seconds", 2.0)
+    report = requests.Telemetry("c0", "all", 1, (figure,))
+    step = client.give(WORKER, Contributed((update,), (report,)))
+    assert step.records == [member_records.Sealed(update.receipt, update.headers)]
+    assert puts(step) == [(SHARDS[b % 2], h) for b, h in enumerate(update.headers)]
+    down = requests.Figure("bytes_down", 240.0)
+    wanted = dataclasses.replace(report, figures=(figure, down))
+    assert said(step, requests.Telemetry) == [wanted]
+    client.now = 3.0
+    steps = client.stored(update)
+    assert [said(s, requests.Submit) for s in steps] == [
+        [],
+        [],
+        [],
+        [requests.Submit(update.receipt)],
+    ]
+    submit = requests.Submit(update.receipt)
+    step = client.give(COORDINATOR, Answered(submit, requests.Noted()))
+    (network,) = said(step, requests.Telemetry)
+    assert network.figures == (
+        requests.Figure("network_seconds", 3.0),
+        requests.Figure("bytes_up", float(update.receipt.size)),
+    )
+    assert client.give(COORDINATOR, Answered(submit, requests.Noted())) == Step()
+
+
+def gone(id: SubmissionId) -> Step:
+    """It has no more of what it is asked for."""
+    return Step(effects=[Call(COORDINATOR, requests.Missing("c0", "all", -1, (id,)))])
+
+
+def test_blocks_that_are_gone_from_its_outbox_are_told() -> None:
+    client = Client().joined()
+    update = client.trained()
+    client.stored(update)
+    step = client.order(orders.SendAgain(2, update.receipt.id))
+    lost = requests.PutBlock(puts(step)[2][1])
+    step = client.give("shard-a", Failed(lost, DamagedStore("update/c0/all/0/2 is gone")))
+    assert step.records == [member_records.SubmissionSettled(update.receipt.id, "dropped")]
+    assert said(step, requests.Missing) == said(gone(update.receipt.id), requests.Missing)
+    assert client.order(orders.SendAgain(2, update.receipt.id)) == gone(update.receipt.id)
+
+
+def test_send_again_sends_the_same_headers() -> None:
+    client = Client().joined()
+    update = client.trained()
+    client.stored(update)
+    for sender in (client, client.restarted().joined()):
+        step = sender.order(orders.SendAgain(2, update.receipt.id))
+        assert [h for _, h in puts(step)] == list(update.headers)
+        assert step.records == []
+        last = sender.stored(update)[-1]
+        assert said(last, requests.Submit) == [requests.Submit(update.receipt)]
+    other = SubmissionId("c0", "all", 9)
+    assert client.order(orders.SendAgain(2, other)) == gone(other)
+
+
+@pytest.mark.parametrize("outcome", ["durable", "dropped", "lost"])
+def test_what_is_settled_leaves_the_outbox(outcome: str) -> None:
+    client = Client().joined()
+    update = client.trained()
+    id = update.receipt.id
+    included = client.order(orders.Settled(1, id, "included", 1, "part of version 1"))
+    assert included.records == [member_records.SubmissionSettled(id, "included")]
+    assert works(included) == []
+    assert client.machine.subscription().unsettled == (id,)
+    step = client.order(orders.Settled(1, id, outcome, 1, "why"))
+    assert step.records == [member_records.SubmissionSettled(id, outcome)]
+    assert works(step) == [Prune(tuple(h.key for h in update.headers))]
+    says = [e.text for e in step.effects if isinstance(e, Say)]
+    assert says == ([] if outcome == "durable" else [f"c0/all/0 was {outcome}: why"])
+    assert client.machine.subscription().unsettled == ()
+    assert client.order(orders.Settled(1, id, outcome, 1, "why")) == Step()
+    assert client.order(orders.SendAgain(1, id)) == gone(id)
+    assert client.stored(update) == [Step()] * 4
+    assert client.restarted().machine.subscription().unsettled == ()
+
+
+@pytest.mark.parametrize("error", [WrongVersion("too late"), Malformed("not its digest")])
+def test_what_is_refused_is_dropped_and_the_next_invitation_followed(
+    error: SecurepsError,
+) -> None:
+    for make in (
+        lambda u: requests.Submit(u.receipt),
+        lambda u: requests.PutBlock(u.headers[1]),
+    ):
+        client = Client().joined()
+        update = client.trained()
+        step = client.give(COORDINATOR, Failed(make(update), error))
+        assert step.records == [member_records.SubmissionSettled(update.receipt.id, "dropped")]
+        assert works(step) == [Prune(tuple(h.key for h in update.headers))]
+        assert client.give(COORDINATOR, Failed(make(update), error)) == Step()
+        (task,) = works(client.invite(0))
+        assert task.aims == (Aim("all", 0, 1),), "a new sequence"
+
+
+def test_it_does_not_train_twice_for_a_version_whose_fate_is_open() -> None:
+    client = Client().joined()
+    client.trained()
+    assert client.invite(0) == Step()
+    again = client.restarted().joined()
+    again.publish(0)
+    assert again.invite(0) == Step()
+
+
+# --- the own budget ---------------------------------------------------------------
+
+
+def budgeted(budget: float, journal: tuple[Any, ...] = ()) -> Client:
+    plan = make_plan(privacy=PRIVACY | {"budget": budget}, training={"local_steps": STEPS})
+    return Client(plan, journal).joined()
+
+
+def test_it_stops_at_its_budget_before_it_trains() -> None:
+    client = budgeted(1e-3)
+    client.publish(0)
+    client.invite(0)
+    step = client.pull(0)
+    halt = leaves(client, step)
+    assert halt.error is None
+    assert "the budget is 0.001 (one record added or removed): this client stops" in halt.reason
+    assert (works(step), step.records) == ([], [])
+
+
+def test_what_was_sealed_is_spent_even_after_a_restart() -> None:
+    client = Client(private_plan()).joined()
+    update = client.trained()
+    assert update.receipt.charge is not None
+    client.order(orders.Settled(1, update.receipt.id, "dropped", 0, "given up"))
+    once = client.machine._ledger
+    assert once.charges == (update.receipt.charge,)
+    assert client.restarted().machine._ledger == once
+    (task,) = works(client.invite(0))
+    assert task.aims == (Aim("all", 0, 1),)
+    again = client.sealed(0, 1)
+    client.contributed(again)
+    assert client.machine._ledger == once, "the same version again costs nothing"
+
+
+def test_one_version_fits_the_budget_and_two_do_not() -> None:
+    charge = Client(private_plan()).sealed(0, 0).receipt.charge
+    assert charge is not None
+    client = budgeted(epsilon((charge,), 1e-5) * 1.001)
+    client.trained()
+    client.publish(1)
+    client.invite(1)
+    step = client.pull(1)
+    assert "this client stops" in leaves(client, step).reason
+    assert works(step) == []
+
+
+# --- what the coordinator cannot talk a client out of -----------------------------
+
+
+def keyed(plan: Plan) -> tuple[Client, Step]:
+    """A client whose kit has a holder's cipher key, welcomed to a run of this plan."""
+    client = Client(plan, kit=MemberSettings("c0", KEYED_ROSTER, HOLDERS, SCHEMA))
+    return client, client.welcome(roster=KEYED_ROSTER.digest)
+
+
+def test_a_plan_in_the_clear_is_refused_where_the_kit_has_a_key() -> None:
+    _, step = keyed(make_plan("plain"))
+    (halt,) = halts(step)
+    assert halt.error is WrongRun
+    assert "sends updates in the clear (plain), but this kit was made for encryption" in halt.reason
+    assert step.records == []
+    client, step = keyed(make_plan("bfv"))
+    assert halts(step) == []
+    assert client.machine.pinned.run.roster == KEYED_ROSTER.digest
+
+
+def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
+    client = Client(
+        kit=MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(budget=8.0))
+    ).joined()
+    client.publish(0)
+    client.invite(0)
+    step = client.pull(0)
+    halt = leaves(client, step)
+    assert halt.error is PlanRefused
+    assert "trains without privacy" in halt.reason
+    assert works(step) == []
+
+
+def test_a_budget_of_its_own_holds_under_a_plan_with_a_larger_one() -> None:
+    plan = make_plan(privacy=PRIVACY | {"budget": 1e6}, training={"local_steps": STEPS})
+    client = Client(
+        plan, kit=MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(budget=1e-3))
+    ).joined()
+    client.publish(0)
+    client.invite(0)
+    step = client.pull(0)
+    halt = leaves(client, step)
+    assert "the budget is 0.001 (one record added or removed): this client stops" in halt.reason
+    assert works(step) == []
+
+
+@pytest.mark.parametrize("version", [-1, 0])
+def test_a_sequence_that_a_shard_knows_is_not_tried_again(version: int) -> None:
+    """Before this client lost its state it sent other blocks under it, and no receipt."""
+    client = Client().joined()
+    if version < 0:
+        (offer,) = works(client.invite(-1))
+        assert offer == Offer("all", 0)
+        update = client.sealed(-1, 0)
+        client.contributed(update)
+    else:
+        update = client.trained()
+    known = Conflict("known with other bytes; begin a new sequence")
+    step = client.give("shard-a", Failed(requests.PutBlock(update.headers[1]), known))
+    assert step.records == [member_records.SubmissionSettled(update.receipt.id, "dropped")]
+    prune, again = works(step)
+    assert prune == Prune(tuple(h.key for h in update.headers))
+    if version < 0:
+        assert again == Offer("all", 1)
+    else:
+        assert again.aims == (Aim("all", 0, 1),)
+    late = Failed(requests.PutBlock(update.headers[2]), known)
+    assert client.give("shard-b", late) == Step()
+    client.contributed(client.sealed(version, 1))
+    assert client.give("shard-b", late) == Step(), "once is enough"
+
+
+def test_a_client_that_lost_its_state_is_told_that_its_budget_is_blind() -> None:
+    for client, count, told in (
+        (Client(private_plan()), 0, []),
+        (Client(), 3, []),
+        (
+            Client(private_plan()),
+            3,
+            [
+                "this client took part in this run before, and its state is gone: what it spent "
+                "then counts in its ledger over all runs alone (--ledger)"
+            ],
+        ),
+    ):
+        next = (GroupVersion("all", count),)
+        welcome = requests.Welcome(client.run, make_placement(client.plan), ADDRESSES, next)
+        step = client.give(COORDINATOR, Answered(requests.Join("c0", SCHEMA), welcome))
+        assert [e.text for e in step.effects if isinstance(e, Say)] == told
+
+
+def test_heartbeats_do_not_pile_up_while_the_coordinator_is_away() -> None:
+    client = Client().joined()
+    beat = [Call(COORDINATOR, requests.Heartbeat("c0"))]
+    assert client.give("c0", Tick()).effects == beat
+    assert client.give("c0", Tick()).effects == []
+    answered = Answered(requests.Heartbeat("c0"), requests.Noted())
+    assert client.give(COORDINATOR, answered).effects == []
+    assert client.give("c0", Tick()).effects == beat
+    client.give(COORDINATOR, Failed(requests.Heartbeat("c0"), Refused("no")))
+    assert client.give("c0", Tick()).effects == beat
+
+
+def test_what_came_of_a_version_goes_with_its_next_training() -> None:
+    client = Client().joined()
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    update = dataclasses.replace(client.sealed(0, 0), content=b"one")
+    step = client.contributed(update)
+    assert step.records == [member_records.Sealed(update.receipt, update.headers, b"one")]
+    client.order(orders.Settled(1, update.receipt.id, "dropped", 0, "burnt"))
+    for again in (client, client.restarted().joined()):
+        steps = [again.publish(0), again.invite(0), again.pull(0)]
+        (task,) = [t for step in steps for t in works(step) if isinstance(t, Contribute)]
+        assert task.aims == (Aim("all", 0, 1, (b"one",)),)
+
+
+def test_another_update_of_a_version_is_paid_for_before_it_leaves() -> None:
+    receipt = Client(private_plan()).joined().trained().receipt
+    assert receipt.charge is not None
+    one = epsilon([receipt.charge], PRIVACY["delta"])
+    plan = make_plan(privacy=PRIVACY | {"budget": 1.01 * one}, training={"local_steps": STEPS})
+    client = Client(plan).joined()
+    first = client.trained()
+    assert first.receipt.charge is not None
+    client.order(orders.Settled(1, first.receipt.id, "dropped", 0, "burnt"))
+    client.publish(0)
+    client.invite(0)
+    client.pull(0)
+    second = client.sealed(0, 1)
+    charge = dataclasses.replace(first.receipt.charge, attempt=1)
+    second = dataclasses.replace(second, receipt=dataclasses.replace(second.receipt, charge=charge))
+    step = client.contributed(second)
+    assert "this client stops" in leaves(client, step).reason
+    assert step.records == []
+    assert puts(step) == []
+    assert works(step) == [Prune(tuple(h.key for h in second.headers))]

@@ -1,0 +1,52 @@
+"""What a client keeps of what it sealed, and until when."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from secureps.messages.member_records import Sealed
+from secureps.messages.orders import GroupVersion
+from secureps.messages.submission import SubmissionId
+from secureps.roles.member.outbox import Outbox
+from tests.kits.roles_kit import make_header, make_plan, make_receipt
+
+PLAN = make_plan()
+RUN = bytes(32)
+
+
+def sealed(group: str, sequence: int) -> Sealed:
+    id = SubmissionId("c0", "all", sequence)
+    receipt = make_receipt(PLAN, RUN, id, 3, bytes(32))
+    headers = tuple(make_header(PLAN, RUN, id, block) for block in range(2))
+    own = SubmissionId("c0", group, sequence)
+    return Sealed(dataclasses.replace(receipt, id=own), headers)
+
+
+def test_a_burnt_update_is_kept_until_a_later_version_of_its_group() -> None:
+    """Another group may be far ahead; without the key nothing can be sealed anew."""
+    out, made = Outbox(), sealed("head", 5)
+    out.add(made)
+    out.keyed.add(made.receipt.id)
+    assert out.release(made, 3) == ()
+    assert out.over("body", 9) == ()
+    assert out.over("head", 3) == ()
+    assert set(out.burnt) == {("head", made.receipt.update)}
+    assert out.over("head", 4) == tuple(header.key for header in made.headers)
+    assert (out.burnt, out.keyed) == ({}, set())
+
+
+def test_sequences_never_go_back() -> None:
+    out = Outbox()
+    out.add(sealed("all", 5))
+    out.begin_at((GroupVersion("all", 3), GroupVersion("head", 2)))
+    assert out.next == {"all": 6, "head": 2}
+    out.begin_at((GroupVersion("all", 8),))
+    assert out.next["all"] == 8
+
+
+def test_one_update_more_than_is_on_record_is_too_many() -> None:
+    out = Outbox()
+    out.add(sealed("all", 5))
+    assert out.behind((GroupVersion("all", 6), GroupVersion("head", 0))) == ""
+    assert "ends before update 6 of all" in out.behind((GroupVersion("all", 7),))
+    assert "ends before update 0 of head" in out.behind((GroupVersion("head", 1),))

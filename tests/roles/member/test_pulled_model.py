@@ -1,0 +1,200 @@
+"""What a client has of what is published: asks for, forgets, and how much it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from secureps.errors import Unreachable
+from secureps.messages import orders, requests
+from secureps.messages.encoding import digest
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.records import RunPinned
+from secureps.messages.run import GroupPlacement, Placement
+from secureps.model.layout import GroupLayout
+from secureps.roles.machine import Step
+from secureps.roles.member.pulled_model import PulledModel
+from secureps.roles.member.tasks import Evaluate
+from secureps.roles.pinned_run import Pinned
+from tests.kits.member_kit import Client, works
+from tests.kits.roles_kit import ADDRESSES, SHARDS, make_plan, make_run, model_blocks
+
+looked = 0
+
+
+class Counted(tuple[bytes, ...]):
+    """Blocks' digests that count how often somebody looks at one."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        global looked
+        for block in super().__iter__():
+            looked += 1
+            yield block
+
+    def __getitem__(self, index: Any) -> Any:
+        global looked
+        looked += 1
+        return super().__getitem__(index)
+
+
+PLAN = make_plan("plain")
+
+
+def pinned(blocks: dict[str, int]) -> Pinned:
+    """A run of these groups; only where blocks lie is of interest."""
+    placed = tuple(
+        GroupPlacement(group, tuple(SHARDS[b % 2] for b in range(count)))
+        for group, count in blocks.items()
+    )
+    record = RunPinned(make_run(PLAN), Placement(1, SHARDS, placed), ADDRESSES)
+    found = Pinned.of(record)
+    groups = tuple(GroupLayout(group, (), count, 1) for group, count in blocks.items())
+    return replace(found, layout=replace(found.layout, groups=groups))
+
+
+def block(name: str) -> bytes:
+    return digest("block", name.encode())
+
+
+def publish(library: PulledModel, group: str, version: int, *names: str) -> None:
+    blocks = Counted(block(name) for name in names)
+    library.publish(orders.Published(1, group, version, blocks))
+
+
+class ShardState:
+    """A library of groups, and what it asks for."""
+
+    def __init__(self, **blocks: int) -> None:
+        self.run = pinned(blocks)
+        self.library = PulledModel.of(blocks)
+
+    def asks(self) -> list[tuple[str, str, int, int]]:
+        step = Step()
+        lacks = self.library.lacking(self.run, step)
+        asked = [(e.to, e.message) for e in step.effects]
+        assert lacks or not asked
+        assert all(isinstance(m, requests.GetBlock) for _, m in asked)
+        return [(to, m.group, m.version, m.block) for to, m in asked]
+
+    @property
+    def lacks(self) -> bool:
+        return self.library.lacking(self.run, Step())
+
+    def got(self, group: str, version: int, at: int, name: str) -> bool:
+        ask = requests.GetBlock(b"", group, version, at)
+        return self.library.got(self.run, ask, block(name))
+
+
+A, B = SHARDS
+
+
+def test_what_is_published_is_asked_for_once_and_what_stays_is_kept() -> None:
+    shelf = ShardState(w=3)
+    publish(shelf.library, "w", 0, "a", "b", "c")
+    assert shelf.asks() == [(A, "w", 0, 0), (B, "w", 0, 1), (A, "w", 0, 2)]
+    assert shelf.asks() == []
+    for at, name in enumerate("abc"):
+        assert shelf.lacks
+        assert shelf.got("w", 0, at, name)
+    assert not shelf.lacks
+    publish(shelf.library, "w", 0, "a", "b", "c")
+    assert not shelf.lacks
+    publish(shelf.library, "w", 1, "a", "x", "c")
+    assert shelf.asks() == [(B, "w", 1, 1)]
+    assert shelf.got("w", 1, 1, "x")
+    versions, blocks = shelf.library.take()
+    assert versions == (orders.GroupVersion("w", 1),)
+    assert blocks == tuple(map(block, "axc"))
+    assert shelf.library.take_account() == 16
+    publish(shelf.library, "w", 2, "a", "b", "c")
+    assert shelf.asks() == [(B, "w", 2, 1)], "nobody keeps what was published before"
+
+
+def test_a_version_that_overtakes_asks_anew_for_what_is_on_its_way() -> None:
+    shelf = ShardState(w=2)
+    publish(shelf.library, "w", 0, "a", "b")
+    shelf.asks()
+    publish(shelf.library, "w", 1, "a", "y")
+    assert sorted(shelf.asks()) == [(A, "w", 1, 0), (B, "w", 1, 1)]
+    assert shelf.got("w", 0, 0, "a"), "of an old version: not kept, and no fault"
+    assert shelf.asks() == []
+    assert shelf.lacks
+    publish(shelf.library, "w", 0, "a", "b")
+    assert shelf.asks() == [], "an older version changes nothing"
+    assert not shelf.got("w", 1, 1, "b"), "not the one that was published"
+    assert shelf.got("w", 1, 1, "y")
+    assert shelf.library.not_got(requests.GetBlock(b"", "w", 1, 0), Unreachable("a")) == ""
+    assert shelf.asks() == [(A, "w", 1, 0)]
+    assert shelf.got("w", 1, 0, "a")
+    assert not shelf.lacks
+
+
+def test_the_same_block_in_two_places_is_pulled_once_and_kept_for_both() -> None:
+    shelf = ShardState(w=2, v=1)
+    publish(shelf.library, "w", 0, "zero", "zero")
+    publish(shelf.library, "v", 0, "zero")
+    publish(shelf.library, "w", 1, "p", "q")
+    assert shelf.asks() == [(A, "v", 0, 0), (A, "w", 1, 0), (B, "w", 1, 1)]
+    assert shelf.got("v", 0, 0, "zero")
+    publish(shelf.library, "w", 2, "zero", "q")
+    publish(shelf.library, "v", 1, "q")
+    assert shelf.asks() == [(B, "w", 2, 1)], "zero is here, and q is on its way no more"
+    assert shelf.got("w", 2, 1, "q")
+    assert not shelf.lacks
+
+
+def test_groups_that_are_no_concern_of_its_own_are_not_asked_for() -> None:
+    shelf = ShardState(w=1)
+    publish(shelf.library, "elsewhere", 4, "a")
+    publish(shelf.library, "w", 0, "b")
+    assert shelf.library.published["elsewhere"].version == 4
+    assert shelf.asks() == [(A, "w", 0, 0)]
+
+
+def test_a_client_that_pulls_looks_at_nothing_else_until_the_last_block_is_here() -> None:
+    """Also for an evaluation, which is of a model by all its digests."""
+    metrics = {"metrics": {"accuracy": 1.0}, "every": 1, "rule": {"quorum": 3, "minimum": 2}}
+    plan = make_plan("plain", evaluation=metrics)
+    client = Client(plan).joined()
+    blocks = model_blocks("all", 1, 4)
+    client.order(orders.Published(1, EVALUATION, 0, model_blocks(EVALUATION, 0, 1)))
+    client.order(orders.Published(1, "all", 1, Counted(blocks)))
+    client.order(orders.Invite(1, EVALUATION, 1, 0, 10.0, 1))
+    global looked
+    looked = 0
+    for block in range(3):
+        assert client.got(1, block).effects == []
+    assert looked == 3
+    (task,) = works(client.got(1, 3))
+    assert isinstance(task, Evaluate)
+
+
+@pytest.mark.parametrize("groups", [1, 30])
+def test_what_is_looked_at_grows_with_the_blocks_and_not_with_their_square(groups: int) -> None:
+    def looks(blocks: int) -> int:
+        """At digests, until two versions of a model are here, block by block."""
+        global looked
+        names = [f"g{number}" for number in range(groups)]
+        each = blocks // groups
+        shelf = ShardState(**dict.fromkeys(names, each))
+        looked = 0
+        for version in (0, 1):
+            for group in names:
+                publish(
+                    shelf.library, group, version, *(f"{group}/{version}/{b}" for b in range(each))
+                )
+                shelf.asks()
+            for group in names:
+                for at in range(each):
+                    assert shelf.lacks
+                    assert shelf.got(group, version, at, f"{group}/{version}/{at}")
+            assert not shelf.lacks
+            shelf.library.take()
+        return looked
+
+    few, many = looks(30), looks(300)
+    assert many <= 10 * few
+    assert many <= 12 * 300

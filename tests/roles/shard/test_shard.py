@@ -1,0 +1,294 @@
+"""A shard takes in what is signed and fits, and obeys orders, each of which may come twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from secureps.errors import (
+    Conflict,
+    InternalError,
+    Malformed,
+    NotReady,
+    Oversized,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+    Unsigned,
+    WrongRun,
+    WrongVersion,
+)
+from secureps.messages import coordinator_records, orders, requests, shard_records
+from secureps.messages.submission import FOUNDING, Member, SubmissionId, signing_bytes
+from secureps.roles.machine import (
+    COORDINATOR,
+    Answer,
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Step,
+    Tick,
+    Watch,
+    WatchLost,
+    Work,
+)
+from secureps.roles.shard.shard import UNSETTLED, model_key, sum_key
+from secureps.roles.tasks import Sweep
+from tests.kits.roles_kit import (
+    HOLDER,
+    IDENTITIES,
+    SHARDS,
+    STRANGER,
+    make_cohort,
+    opened_header,
+    sign,
+)
+from tests.kits.shard_kit import (
+    FOUND_ID,
+    ID,
+    PLANS,
+    SUMS,
+    Desk,
+    blocks,
+    refused,
+    shelved,
+    works,
+)
+
+# --- greeting ---------------------------------------------------------------------
+
+
+def test_what_two_checkpoints_may_still_ask_for_is_kept() -> None:
+    desk = Desk().founded()
+    most = UNSETTLED + 2 * desk.plan.section.checkpoint_every
+    ids = tuple(SubmissionId("c1", "all", sequence) for sequence in range(1, most + 3))
+    desk.put_all(ids[:most])
+    own = [id for id in desk.shard.shelves.submissions() if id.client == "c1"]
+    assert own == list(ids[:most])
+    desk.put_all(ids[most:])
+    own = [id for id in desk.shard.shelves.submissions() if id.client == "c1"]
+    assert own == list(ids[2:])
+
+
+def test_it_registers_watches_and_greets_again() -> None:
+    desk = Desk()
+    register = requests.Register("shard-a", "shard-a:1", 1.0, 0)
+    step = desk.shard.resume(0.0)
+    assert step.effects == [Work(Sweep(frozenset())), Call(COORDINATOR, register)]
+    assert desk.give(COORDINATOR, Answered(register, requests.Noted())).effects == [Watch()]
+    assert desk.shard.subscription() == requests.Subscribe("shard-a", ())
+    assert desk.give("shard-a", WatchLost()).effects == [Call(COORDINATOR, register)]
+    assert desk.shard.wake() is None
+    assert desk.give("shard-a", Tick()) == Step()
+    assert desk.order(orders.Finish(1, "done")) == Step()
+    held = requests.Held("shard-a", "all", 0, ())
+    assert desk.give(COORDINATOR, Answered(held, requests.Noted())) == Step()
+
+
+def test_it_asks_what_became_of_the_submissions_that_it_has_blocks_of() -> None:
+    desk = Desk().founded()
+    assert desk.shard.subscription() == requests.Subscribe(SHARDS[0], (FOUND_ID,))
+    desk.put(desk.header())
+    assert desk.shard.subscription().unsettled == (FOUND_ID, ID)
+    desk.order(orders.Discard(1, (FOUND_ID,)))
+    assert desk.restarted().shard.subscription().unsettled == (ID,)
+
+
+def test_it_halts_when_the_coordinator_will_not_have_it() -> None:
+    desk = Desk()
+    failed = Failed(requests.Register("shard-a", "", 1.0, 0), UnknownParty("no such shard"))
+    assert desk.give(COORDINATOR, failed).effects == [Halt("Register: no such shard", UnknownParty)]
+
+
+# --- what may come in -------------------------------------------------------------
+
+
+def test_blocks_of_a_submission_come_in_once() -> None:
+    desk = Desk().founded()
+    header = desk.header()
+    put = requests.PutBlock(header)
+    assert desk.shard.inspect("c0", put)
+    step = desk.give("c0", put)
+    assert step.records == [shard_records.BlockSpooled(header)]
+    assert step.effects == [Answer(requests.Stored(header.digest))]
+    assert not desk.shard.inspect("c0", put)
+    again = desk.give("c0", put)
+    assert (again.records, again.effects) == ([], step.effects)
+    other = desk.header(digest=bytes(32))
+    for action in (desk.shard.inspect, desk.give):
+        with pytest.raises(Conflict, match="begin a new sequence"):
+            action("c0", requests.PutBlock(other))
+    assert desk.shard.inspect("c0", requests.PutBlock(desk.header(block=2)))
+    assert desk.shard.inspect("c0", requests.PutBlock(desk.header(id=SubmissionId("c0", "all", 2))))
+
+
+@pytest.mark.parametrize("cipher", PLANS)
+@pytest.mark.parametrize(
+    ("sender", "changes", "error", "text"),
+    [
+        ("c1", {}, UnknownParty, "c1 sends a block of c0"),
+        ("c0", {"run": bytes(32)}, WrongRun, "made for another run"),
+        ("c0", {"purpose": "opened"}, UnknownParty, "a client sends no 'opened' blocks"),
+        ("c0", {"digest": b"short"}, Malformed, "a 32-byte digest"),
+        ("c0", {"sequence": -1}, Malformed, "a sequence >= 0"),
+        ("c0", {"block": 1}, Malformed, "block 1 of all is not placed on shard-a"),
+        ("c0", {"block": 4}, Malformed, "block 4 of all is not placed"),
+        ("c0", {"block": -1}, Malformed, "block -1 of all is not placed"),
+        ("c0", {"group": "none"}, Malformed, "no group is called 'none'"),
+        ("c0", {"length": 1 << 30}, Oversized, "1073741824 bytes, the plan makes"),
+        ("c0", {"length": 1}, Malformed, "1 bytes, the plan makes"),
+    ],
+)
+def test_headers_that_are_refused(
+    cipher: str, sender: str, changes: dict[str, Any], error: type[SecurepsError], text: str
+) -> None:
+    desk = Desk(cipher).founded()
+    header = sign(dataclasses.replace(desk.header(), **changes), "c0")
+    with pytest.raises(error, match=text) as caught:
+        desk.shard.inspect(sender, requests.PutBlock(header))
+    assert type(caught.value) is error
+
+
+def test_signatures_and_roles_of_blocks() -> None:
+    desk = Desk("bfv").founded()
+    header = desk.header()
+    for signature in (b"", IDENTITIES["c1"].sign(*signing_bytes(header))):
+        forged = dataclasses.replace(header, signature=signature)
+        with pytest.raises(Unsigned):
+            desk.shard.inspect("c0", requests.PutBlock(forged))
+    for name, text in (
+        (STRANGER, "nobody named 'stranger'"),
+        (HOLDER, "a holder sends no 'update' blocks"),
+        ("shard-b", "shard-b is a shard, and sends no PutBlock"),
+    ):
+        put = requests.PutBlock(desk.header(SubmissionId(name, "all", 1)))
+        with pytest.raises(UnknownParty, match=text):
+            desk.shard.inspect(name, put)
+    good = opened_header(desk.plan, desk.run, "all", 0, 0)
+    assert good.length == 8 * 16
+    assert desk.shard.inspect(HOLDER, requests.PutBlock(good))
+    with pytest.raises(Malformed, match="no payload with a GetSum"):
+        desk.shard.inspect(HOLDER, requests.GetSum(desk.run, "all", 0, 0))
+
+
+def test_before_the_run_is_founded() -> None:
+    desk = Desk()
+    put = requests.PutBlock(desk.header())
+    with pytest.raises(NotReady, match="waits for the run") as caught:
+        desk.shard.inspect("c0", put)
+    assert caught.value.retry_after is not None
+    refused(desk, "c0", requests.GetBlock(desk.run, "all", 0, 0), NotReady, "waits for the run")
+    refused(desk, COORDINATOR, desk.found(), NotReady, "not configured yet")
+    with pytest.raises(NotReady):
+        _ = desk.shard.shelves.pinned
+
+
+def test_a_founding_block_that_is_known_is_answered_as_before() -> None:
+    """Its founder sends again what another shard lost; a new one comes too late."""
+    desk = Desk().founded()
+    assert not desk.shard.inspect(
+        "c0", requests.PutBlock(desk.header(FOUND_ID, 0, purpose=FOUNDING))
+    )
+    other = desk.header(SubmissionId("c0", "all", 5), 0, purpose=FOUNDING)
+    with pytest.raises(WrongVersion, match="all has its founding model already"):
+        desk.shard.inspect("c0", requests.PutBlock(other))
+
+
+# --- what goes out ----------------------------------------------------------------
+
+
+def test_published_blocks() -> None:
+    desk = Desk().founded()
+    step = desk.give("c1", requests.GetBlock(desk.run, "all", 0, 2))
+    assert step == Step(
+        effects=[Answer(requests.Payload(blocks(0)[1]), attach=model_key("all", 0, 2))]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"run": bytes(32)}, WrongRun, "made for another run"),
+        ({"group": "none"}, Malformed, "no group is called"),
+        ({"block": 1}, Malformed, "block 1 of all is not placed on shard-a"),
+        ({"version": 3}, NotReady, "version 3 of all is not made yet"),
+        ({"version": 0}, WrongVersion, "version 0 of all is gone; pull the newest"),
+        ({"version": -1}, WrongVersion, "is gone"),
+    ],
+)
+def test_blocks_that_cannot_be_had(
+    changes: dict[str, Any], error: type[SecurepsError], text: str
+) -> None:
+    desk = Desk().founded()
+    desk.version(1, keep=0)
+    desk.version(2, keep=1)
+    ask = dataclasses.replace(requests.GetBlock(desk.run, "all", 2, 0), **changes)
+    refused(desk, "c1", ask, error, text)
+
+
+def test_sums_go_to_holders_alone() -> None:
+    desk = Desk("bfv").founded()
+    ask = requests.GetSum(desk.run, "all", 0, 2)
+    refused(desk, HOLDER, ask, NotReady, "cohort 0 of all is not held here")
+    desk.holding(make_cohort())
+    step = desk.give(HOLDER, ask)
+    assert step.effects == [Answer(requests.Payload(SUMS[1]), attach=sum_key("all", 0, 2))]
+    for sender in ("c0", "shard-b", STRANGER):
+        with pytest.raises(UnknownParty):
+            desk.give(sender, ask)
+    for changes, error in (({"run": bytes(32)}, WrongRun), ({"block": 1}, Malformed)):
+        refused(desk, HOLDER, dataclasses.replace(ask, **changes), error, "run|placed")
+
+
+# --- restarts ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cipher", PLANS)
+def test_a_restart_after_any_record_knows_the_same(cipher: str) -> None:
+    desk = Desk(cipher).founded()
+    desk.version(1, keep=0)
+    desk.version(2, keep=1)
+    copy = Desk(cipher)
+    for record in desk.journal:
+        copy.shard.apply(0.0, record)
+    assert shelved(copy.shard) == shelved(desk.shard)
+    referenced = {h.key for h in desk.shard.shelves.spooled.values()}
+    sweep = copy.shard.resume(0.0).effects[0]
+    assert sweep == Work(Sweep(frozenset(referenced)))
+
+
+def test_works_that_were_lost_in_a_crash_are_done_when_ordered_again() -> None:
+    desk = Desk().founded()
+    cohort = make_cohort()
+    desk.put_all(tuple(m.id for m in cohort.members))
+    first = desk.order(desk.hold(cohort))
+    assert works(desk.restarted().order(desk.hold(cohort))) == works(first) != []
+    desk.holding(cohort)
+    prepare = orders.Prepare(1, cohort, ())
+    first = desk.order(prepare)
+    assert works(desk.restarted().order(prepare)) == works(first) != []
+
+
+def test_a_cohort_that_was_reopened_is_summed_anew_under_its_new_number() -> None:
+    desk = Desk().founded()
+    desk.holding(make_cohort(number=0))
+    assert works(desk.order(desk.hold(make_cohort(number=1)))) != []
+
+
+def test_a_foreign_journal() -> None:
+    desk = Desk()
+    with pytest.raises(InternalError, match="a shard's journal has no MemberJoined"):
+        desk.shard.apply(0.0, coordinator_records.MemberJoined("c0"))
+
+
+def test_weights_are_part_of_a_cohort() -> None:
+    desk = Desk().founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    heavier = dataclasses.replace(
+        cohort, members=tuple(Member(m.id, 2, m.version) for m in cohort.members)
+    )
+    refused(desk, COORDINATOR, desk.hold(heavier), Refused, "another one before")

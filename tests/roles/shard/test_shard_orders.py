@@ -1,0 +1,428 @@
+"""A shard obeys orders, each of which may come twice, and none that does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from secureps.errors import (
+    DamagedStore,
+    Fenced,
+    Malformed,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+    WrongRun,
+)
+from secureps.messages import orders, records, requests, shard_records
+from secureps.messages.orders import GroupVersion, MemberBlocks
+from secureps.messages.submission import FOUNDING, SubmissionId
+from secureps.roles.machine import COORDINATOR, WORKER, Call, Halt, Step, Work, WorkFailed
+from secureps.roles.shard.shard import sum_key
+from secureps.roles.shard.tasks import (
+    Damaged,
+    MakeState,
+    PartWritten,
+    StateReady,
+    StepState,
+    SumCohort,
+    SumsReady,
+    WritePart,
+)
+from secureps.roles.tasks import Prune, Sweep
+from tests.kits.roles_kit import (
+    CLIENTS,
+    HOLDER,
+    STRANGER,
+    block_digest,
+    configure,
+    make_cohort,
+    opened_header,
+)
+from tests.kits.shard_kit import (
+    FOUND_ID,
+    ID,
+    OPENED,
+    OWN,
+    STATE,
+    SUMS,
+    Desk,
+    blocks,
+    calls,
+    refused,
+    works,
+)
+
+# --- orders -----------------------------------------------------------------------
+
+
+def test_the_run_is_pinned_once() -> None:
+    desk = Desk()
+    order = configure(desk.plan)
+    step = desk.order(order)
+    assert step.records == [
+        records.Incarnated(1),
+        records.RunPinned(order.run, order.placement, order.shards),
+    ]
+    assert desk.order(order) == Step()
+    assert desk.shard.shelves.own("all") == OWN
+    other = configure(desk.plan, incarnation=5, nonce=bytes(32))
+    refused(desk, COORDINATOR, other, WrongRun, "and keep the one that it has")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"roster": bytes(32)}, "roster differs"),
+        ({"holders": bytes(32)}, "key holders are not those of this kit"),
+        ({"nonce": b"short"}, "nonce is not 32 bytes"),
+        ({"layout": bytes(32)}, "layout is not that of its plan"),
+    ],
+)
+def test_a_run_of_another_kit_is_not_pinned(changes: dict[str, Any], text: str) -> None:
+    desk = Desk()
+    refused(desk, COORDINATOR, configure(desk.plan, **changes), WrongRun, text)
+    assert desk.journal == []
+
+
+@pytest.mark.parametrize("owners", [(), ("shard-a",), (*("shard-a", "c0") * 2,), ("shard-a",) * 5])
+def test_a_placement_of_other_blocks_is_not_pinned(owners: tuple[str, ...]) -> None:
+    """It was on record for good, and a shard with it ended at every start."""
+    desk = Desk()
+    order = configure(desk.plan)
+    placed = (dataclasses.replace(order.placement.groups[0], owners=owners),)
+    for groups in ((), placed, order.placement.groups * 2):
+        other = dataclasses.replace(order.placement, groups=groups)
+        other_order = dataclasses.replace(order, placement=other)
+        refused(desk, COORDINATOR, other_order, WrongRun, "no placement of this run's blocks")
+    assert desk.journal == []
+
+
+def test_a_group_is_founded_with_all_of_its_own_blocks() -> None:
+    desk = Desk()
+    desk.order(configure(desk.plan))
+    order = desk.found()
+    assert order.receipt is not None
+    receipts = (
+        dataclasses.replace(order.receipt, blocks=()),
+        dataclasses.replace(order.receipt, id=SubmissionId("c0", "b", 0)),
+    )
+    for receipt in receipts:
+        other = dataclasses.replace(order, receipt=receipt)
+        refused(desk, COORDINATOR, other, Malformed, "all has 4 blocks, and is founded whole")
+
+
+def test_a_lower_incarnation_is_fenced() -> None:
+    desk = Desk().founded()
+    step = desk.order(orders.Commit(3, "all", 0, 0))
+    assert step.records == [records.Incarnated(3)]
+    refused(desk, COORDINATOR, orders.Commit(2, "all", 0, 0), Fenced, "incarnation 2, 3 rules")
+    reached = (orders.GroupVersion("all", 0),)
+    assert desk.restarted().shard.resume(0.0).effects[-1] == Call(
+        COORDINATOR,
+        requests.Register("shard-a", "shard-a:1", 1.0, 3, desk.shard.shelves.run, reached),
+    )
+
+
+def test_only_the_coordinator_gives_orders() -> None:
+    desk = Desk().founded()
+    for sender in ("c0", "shard-b", HOLDER, STRANGER):
+        text = "nobody named" if sender == STRANGER else "sends no Hold to shard-a"
+        refused(desk, sender, desk.hold(make_cohort()), UnknownParty, text)
+        done = PartWritten(0, "file", 7, STATE)
+        refused(desk, sender, done, Malformed, "no answer to a PartWritten")
+    order = orders.SendAgain(9, ID)
+    refused(desk, COORDINATOR, order, UnknownParty, "sends no SendAgain")
+
+
+def test_version_0_from_a_founder() -> None:
+    desk = Desk()
+    desk.order(configure(desk.plan))
+    step = desk.order(desk.found())
+    assert calls(step) == [requests.Missing("shard-a", "all", -1, (FOUND_ID,))]
+    assert works(step) == []
+    desk.put_all((FOUND_ID,), purpose=FOUNDING)
+    step = desk.order(desk.found())
+    keys = tuple(desk.header(FOUND_ID, b, purpose=FOUNDING).key for b in OWN)
+    assert works(step) == [MakeState("all", keys)]
+    assert desk.order(desk.found()) == Step()
+    step = desk.ready(0, -1)
+    assert step.records == [shard_records.StatePrepared("all", 0, -1, blocks(0), STATE)]
+    prepared = requests.Prepared("shard-a", "all", 0, blocks(0), STATE)
+    assert calls(step) == [prepared]
+    assert desk.order(desk.found()).effects == [Call(COORDINATOR, prepared)]
+
+
+def test_version_0_from_the_file() -> None:
+    desk = Desk()
+    desk.order(configure(desk.plan))
+    order = orders.Found(1, "all", None)
+    assert works(desk.order(order)) == [MakeState("all", None)]
+    assert desk.order(order) == Step()
+
+
+def test_hold_sums_or_says_what_is_missing() -> None:
+    desk = Desk().founded()
+    cohort = make_cohort()
+    ids = tuple(m.id for m in cohort.members)
+    desk.put_all(ids[:1])
+    desk.put(desk.header(ids[1], 0))
+    step = desk.order(desk.hold(cohort))
+    assert calls(step) == [requests.Missing("shard-a", "all", 0, ids[1:])]
+    assert (works(step), step.records) == ([], [])
+    desk.put(desk.header(ids[1], 2))
+    desk.put_all(ids[2:])
+    step = desk.order(desk.hold(cohort))
+    keys = tuple(tuple(desk.header(id, b).key for b in OWN) for id in ids)
+    assert works(step) == [SumCohort(cohort, keys)]
+    assert desk.order(desk.hold(cohort)) == Step()
+    report = requests.Telemetry("shard-a", "all", 1, ())
+    step = desk.give(WORKER, SumsReady(cohort, SUMS, report))
+    held = requests.Held("shard-a", "all", 0, SUMS)
+    assert step.records == [shard_records.SumsMade(cohort, SUMS)]
+    assert calls(step) == [held, report]
+    assert desk.order(desk.hold(cohort)).effects == [Call(COORDINATOR, held)]
+
+
+def test_other_bytes_than_the_receipts_are_missing() -> None:
+    desk = Desk().founded()
+    desk.put_all(tuple(m.id for m in make_cohort().members))
+    order = desk.hold(make_cohort())
+    changed = dataclasses.replace(order.members[1], blocks=(bytes(32),) * 2)
+    order = dataclasses.replace(order, members=(order.members[0], changed, order.members[2]))
+    step = desk.order(order)
+    assert calls(step) == [requests.Missing("shard-a", "all", 0, (changed.id,))]
+
+
+def test_another_cohort_under_the_same_number() -> None:
+    desk = Desk().founded()
+    desk.holding(make_cohort())
+    other = desk.hold(make_cohort(CLIENTS[:2]))
+    refused(desk, COORDINATOR, other, Refused, "cohort 0 of all was another one before")
+    prepare = orders.Prepare(4, make_cohort(CLIENTS[:2]), ())
+    refused(desk, COORDINATOR, prepare, Refused, "cohort 0 of all is not held here")
+
+
+def test_orders_that_do_not_fit_leave_no_trace() -> None:
+    desk = Desk().founded()
+    cohort = make_cohort(group="none")
+    for order in (
+        orders.Hold(7, cohort, ()),
+        orders.Prepare(7, cohort, ()),
+        orders.Commit(7, "none", 0, 0),
+        orders.Found(7, "none", None),
+    ):
+        refused(desk, COORDINATOR, order, Malformed, "no group is called 'none'")
+    short = orders.Hold(7, make_cohort(), (MemberBlocks(ID, (bytes(32),)),))
+    refused(desk, COORDINATOR, short, Malformed, "1 digests, shard-a holds 2 blocks")
+    prepare = orders.Prepare(7, make_cohort(), ())
+    refused(desk, COORDINATOR, prepare, Refused, "not held here")
+
+
+def test_prepare_under_plain_opens_by_itself() -> None:
+    desk = Desk("plain").founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    order = orders.Prepare(1, cohort, ())
+    assert works(desk.order(order)) == [StepState(cohort, None)]
+    assert desk.order(order) == Step()
+    prepared = requests.Prepared("shard-a", "all", 1, blocks(1), STATE)
+    assert calls(desk.ready(1, 0)) == [prepared]
+    assert desk.order(order).effects == [Call(COORDINATOR, prepared)]
+
+
+def test_prepare_under_bfv_waits_for_the_opened_sums() -> None:
+    desk = Desk("bfv").founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    order = orders.Prepare(1, cohort, OPENED)
+    lost = requests.Missing("shard-a", "all", 0, ())
+    assert calls(desk.order(order)) == [lost]
+    headers = [opened_header(desk.plan, desk.run, "all", 0, b) for b in OWN]
+    desk.put(headers[0])
+    assert calls(desk.order(order)) == [lost]
+    desk.put(headers[1])
+    wrong = dataclasses.replace(order, opened=(OPENED[0], bytes(32)))
+    assert calls(desk.order(wrong)) == [lost]
+    assert works(desk.order(order)) == [StepState(cohort, tuple(h.key for h in headers))]
+
+
+# --- damage -----------------------------------------------------------------------
+
+
+def test_damaged_founding_blocks_are_forgotten_and_missing() -> None:
+    desk = Desk()
+    desk.order(configure(desk.plan))
+    desk.put_all((FOUND_ID,), purpose=FOUNDING)
+    (task,) = works(desk.order(desk.found()))
+    step = desk.give(WORKER, Damaged(task, frozenset(task.keys[:1])))
+    assert step.records == [shard_records.Discarded((FOUND_ID,))]
+    assert works(step) == [Prune(task.keys)]
+    assert calls(step) == [requests.Missing("shard-a", "all", -1, (FOUND_ID,))]
+    desk.put_all((FOUND_ID,), purpose=FOUNDING)
+    assert works(desk.order(desk.found())) == [task]
+
+
+def test_damaged_updates_are_forgotten_and_missing() -> None:
+    desk = Desk("bfv").founded()
+    cohort = make_cohort()
+    ids = tuple(m.id for m in cohort.members)
+    desk.put_all(ids)
+    (task,) = works(desk.order(desk.hold(cohort)))
+    broken = frozenset({task.keys[2][1], task.keys[0][0], task.keys[0][1]})
+    step = desk.give(WORKER, Damaged(task, broken))
+    assert step.records == [shard_records.Discarded((ids[0], ids[2]))]
+    assert calls(step) == [requests.Missing("shard-a", "all", 0, (ids[0], ids[2]))]
+    assert desk.restarted().shard.shelves.lacking(cohort) == (ids[0], ids[2])
+    desk.put_all((ids[0], ids[2]))
+    assert works(desk.order(desk.hold(cohort))) == [task]
+
+
+def test_damaged_opened_sums_are_forgotten_and_missing() -> None:
+    desk = Desk("bfv").founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    headers = [opened_header(desk.plan, desk.run, "all", 0, b) for b in OWN]
+    for header in headers:
+        desk.put(header)
+    order = orders.Prepare(1, cohort, OPENED)
+    (task,) = works(desk.order(order))
+    step = desk.give(WORKER, Damaged(task, frozenset({headers[1].key})))
+    assert step.records == [shard_records.OpenedForgotten("all", 0, OWN[1:])]
+    missing = requests.Missing("shard-a", "all", 0, ())
+    assert calls(step) == [missing]
+    for shard in (desk, desk.restarted()):
+        assert calls(shard.order(order)) == [missing]
+        assert not shard.shard.inspect(HOLDER, requests.PutBlock(headers[0]))
+        shard.put(headers[1])
+        assert works(shard.order(order)) == [task]
+
+
+def test_members_whose_blocks_are_lost_with_their_sum_are_missing_until_they_come() -> None:
+    desk = Desk("bfv").founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    header = opened_header(desk.plan, desk.run, "all", 0, OWN[0])
+    desk.put(header)
+    ids = (cohort.members[0].id, cohort.members[2].id)
+    keys = frozenset({header.key, *(desk.header(id, OWN[0]).key for id in ids)})
+    step = desk.give(WORKER, Damaged(StepState(cohort, (header.key,)), keys))
+    assert [type(record) for record in step.records] == [
+        shard_records.Discarded,
+        shard_records.OpenedForgotten,
+    ]
+    order = orders.Prepare(1, cohort, OPENED)
+    assert calls(step) == [requests.Missing("shard-a", "all", 0, ids)]
+    desk.put_all(ids[:1])
+    assert calls(desk.order(order)) == [requests.Missing("shard-a", "all", 0, ids[1:])]
+    desk.put_all(ids[1:])
+    assert calls(desk.order(order)) == [requests.Missing("shard-a", "all", 0, ())]
+
+
+@pytest.mark.parametrize("error", [Refused("the sum is lost"), Malformed("bad weights")])
+def test_a_sum_that_cannot_be_used_is_spoilt(error: SecurepsError) -> None:
+    desk = Desk().founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    (task,) = works(desk.order(orders.Prepare(1, cohort, ())))
+    step = desk.give(WORKER, WorkFailed(task, error))
+    assert calls(step) == [requests.Spoilt("shard-a", "all", 0, str(error))]
+    lost = DamagedStore("version 0 of all is lost")
+    assert desk.give(WORKER, WorkFailed(task, lost)).effects == [Halt(str(lost), DamagedStore)]
+    part = WritePart(0, (GroupVersion("all", 0),))
+    assert desk.give(WORKER, WorkFailed(part, error)).effects == [Halt(str(error), type(error))]
+
+
+def test_the_work_of_version_0_is_to_be_done_again_while_its_blocks_are_here() -> None:
+    desk = Desk()
+    desk.order(configure(desk.plan))
+    desk.put_all((FOUND_ID,), purpose=FOUNDING)
+    (task,) = works(desk.order(desk.found()))
+    found = tuple(desk.header(FOUND_ID, b, purpose=FOUNDING).digest for b in OWN)
+    desk.give(WORKER, StateReady("all", 0, -1, found, STATE, None))
+    assert desk.shard.shelves.work_of("all", 0) == task
+    desk.order(orders.Discard(1, (FOUND_ID,)))
+    assert desk.shard.shelves.work_of("all", 0) is None
+
+
+def test_a_version_is_not_made_again_from_a_part_of_its_opened_sums() -> None:
+    desk = Desk("bfv").founded()
+    desk.version(1, keep=0)
+    assert desk.shard.shelves.work_of("all", 1) is not None
+    desk.shard.apply(0.0, shard_records.OpenedForgotten("all", 0, OWN[:1]))
+    assert desk.shard.shelves.work_of("all", 1) is None
+
+
+# --- the rest ---------------------------------------------------------------------
+
+
+def test_telemetry_of_a_step_is_passed_on() -> None:
+    desk = Desk().founded()
+    desk.holding(make_cohort())
+    report = requests.Telemetry("shard-a", "all", 1, ())
+    step = desk.give(WORKER, StateReady("all", 1, 0, blocks(1), STATE, report))
+    assert calls(step)[1:] == [report]
+
+
+def test_commit_forgets_what_is_older_than_keep() -> None:
+    desk = Desk("bfv").founded()
+    desk.version(1, keep=0)
+    assert len(desk.shard.shelves.spooled) == 2 + 6 + 2
+    assert tuple(desk.shard.shelves.shelf("all").sums) == (0,)
+    cohort = make_cohort(number=1, version=2)
+    desk.holding(cohort)
+    for block in OWN:
+        desk.put(opened_header(desk.plan, desk.run, "all", 1, block))
+    opened = tuple(block_digest(HOLDER, "all", 1, b) for b in OWN)
+    desk.order(orders.Prepare(1, cohort, opened))
+    desk.ready(2, 1)
+    step = desk.order(orders.Commit(1, "all", 2, 1))
+    assert step.records == [shard_records.StateCommitted("all", 2, 1)]
+    (prune,) = works(step)
+    gone = {desk.header(m.id, b).key for m in make_cohort().members for b in OWN}
+    gone |= {opened_header(desk.plan, desk.run, "all", 0, b).key for b in OWN}
+    gone |= {sum_key("all", 0, block) for block in OWN}
+    assert prune == Prune(prune.keys, "all", 2, 1)
+    assert set(prune.keys) == gone
+    assert tuple(desk.shard.shelves.shelf("all").sums) == (1,)
+    assert desk.shard.shelves.shelf("all").states.get(0) is None
+    assert desk.order(orders.Commit(1, "all", 2, 1)) == Step()
+    assert desk.order(orders.Commit(1, "all", 1, 0)) == Step()
+    assert desk.order(orders.Commit(1, "all", 3, 2)) == Step()
+
+
+def test_how_a_version_was_made() -> None:
+    desk = Desk("bfv").founded()
+    desk.version(1, keep=0)
+    keys = tuple(opened_header(desk.plan, desk.run, "all", 0, b).key for b in OWN)
+    assert desk.shard.shelves.work_of("all", 1) == StepState(make_cohort(), keys)
+    assert desk.shard.shelves.work_of("all", 0) is None
+    assert desk.shard.shelves.work_of("all", 2) is None
+
+
+def test_discard() -> None:
+    desk = Desk().founded()
+    desk.put_all((ID,))
+    step = desk.order(orders.Discard(1, (ID, SubmissionId("c1", "all", 9))))
+    (record,) = step.records
+    assert isinstance(record, shard_records.Discarded)
+    assert works(step) == [Prune(tuple(desk.header(ID, b).key for b in OWN))]
+    assert desk.order(orders.Discard(1, (ID,))) == Step()
+    kept = desk.restarted().shard.resume(0.0).effects[0]
+    assert kept == Work(
+        Sweep(frozenset(desk.header(FOUND_ID, b, purpose=FOUNDING).key for b in OWN))
+    )
+
+
+def test_checkpoints() -> None:
+    desk = Desk().founded()
+    versions = (GroupVersion("all", 0),)
+    order = orders.WriteCheckpoint(1, 0, versions)
+    assert works(desk.order(order)) == [WritePart(0, versions)]
+    assert desk.order(order) == Step()
+    part = requests.Checkpointed("shard-a", 0, "file", 7, STATE)
+    written = PartWritten(0, "file", 7, STATE)
+    assert desk.give(WORKER, written).effects == [Call(COORDINATOR, part)]
+    assert works(desk.order(order)) == [WritePart(0, versions)]

@@ -1,0 +1,205 @@
+"""Every message, order and answer, to every role that can hear it, at every step of a run.
+
+With a value far from where it was in each of its fields, a machine refuses with one of our errors
+or takes it: then all that it journals is read again as it is, all that it sends arrives, whatever
+it hears next leads to nothing else, and it starts again from its journal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import pytest
+
+from secureps.crypto.identity import Identity, Role
+from secureps.errors import SecurepsError
+from secureps.messages import orders, requests
+from secureps.policy.plan import Plan
+from secureps.roles import permissions
+from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.holder.bfv import KeyHolder
+from secureps.roles.holder.committee import CommitteeHolder
+from secureps.roles.machine import COORDINATOR, Answered, Tick, WatchLost
+from secureps.roles.member.member import Member
+from secureps.roles.permissions import MESSAGES
+from secureps.roles.shard.shard import Shard
+from secureps.wire import protobuf
+from tests.kits.evaluations import evaluated_plan, examined
+from tests.kits.extremes import (
+    Moment,
+    Watch,
+    demand_kept,
+    example,
+    pool,
+    sendable,
+    signed_anew,
+)
+from tests.kits.federations import small_plan
+
+ORDERS = frozenset(kind for kind in MESSAGES if kind.__module__ == orders.__name__)
+ANSWERS = frozenset(protobuf.KINDS[name] for name in protobuf._BODY) - MESSAGES
+HEARD: dict[type, frozenset[type]] = {
+    Coordinator: frozenset().union(*permissions.TO_COORDINATOR.values()),
+    Shard: frozenset().union(*permissions.TO_SHARD.values()) | ORDERS,
+    KeyHolder: ORDERS,
+    CommitteeHolder: ORDERS,
+    Member: ORDERS,
+}
+"""Who may hear what: a machine's stream brings any order, whoever it is for."""
+PARTS = frozenset(
+    {orders.GroupVersion, orders.MemberBlocks, orders.ShardSums, requests.Figure}
+    | {requests.MemberStatus, requests.GroupStatus, requests.Holding, requests.ServerStatus}
+    | {requests.EvaluationStatus}
+)
+"""Records that are parts of messages."""
+LATER = 4
+"""Messages of the run that a machine hears after what it took."""
+
+
+class Played:
+    """A run of two versions that are evaluated, and what all its machines heard."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            watch = Watch(patch)
+            simulation = examined(plan, folder)
+            simulation.run()
+        self.moments = watch.moments
+        self.identities: dict[str, Identity] = dict(simulation._kit.identities)
+        self.roster = simulation._kit.public.roster
+        self.known = pool(watch.lives)
+        self.tried: Counter[tuple[type, type]] = Counter()
+        self.taken: Counter[tuple[type, type]] = Counter()
+
+    def senders(self, machine: type, kind: type) -> list[str]:
+        """One of each role that may say this; orders come from the coordinator."""
+        if machine not in (Coordinator, Shard):
+            return [COORDINATOR]
+        table = permissions.TO_COORDINATOR if machine is Coordinator else permissions.TO_SHARD
+        named: dict[Role, str] = {each.role: each.name for each in self.roster.certificates}
+        return [name for role, name in named.items() if kind in table[role]] or [COORDINATOR]
+
+    def of(self, kind: type) -> list[Moment]:
+        return [moment for (machine, _, _), moment in self.moments.items() if machine is kind]
+
+
+@cache
+def played(plan: str) -> Played:
+    with TemporaryDirectory() as folder:
+        return Played(PLANS[plan](), Path(folder))
+
+
+def tries(run: Played, moment: Moment, sender: str, events: Iterator[Any]) -> None:
+    machine, kind = moment.machine(), moment.life.kind
+    for event in events:
+        run.tried[kind, type(event)] += 1
+        try:
+            step = machine.handle(moment.now, sender, event)
+        except SecurepsError:
+            continue  # and nothing has changed
+        run.taken[kind, type(event)] += 1
+        demand_kept(step)
+        goes_on(moment, machine, sender, event, list(step.records))
+        machine = moment.machine()
+
+
+def goes_on(moment: Moment, machine: Any, sender: str, said: Any, since: list[Any]) -> None:
+    """What it hears next, and once more what it took; then all of that after a restart."""
+    events = [*moment.later(LATER), (moment.now, sender, said), (moment.now + 100.0, "", Tick())]
+    for now, who, event in events:
+        with suppress(SecurepsError):
+            step = machine.handle(now, who, event)
+            demand_kept(step)
+            since += step.records
+    if not since:
+        return
+    again = moment.restarted(since)
+    demand_kept(again.resume(moment.now))
+    for now, who, event in (*events, (moment.now, "", WatchLost())):
+        if isinstance(event, WatchLost) and moment.life.kind is Coordinator:
+            continue
+        with suppress(SecurepsError):
+            demand_kept(again.handle(now, who, event))
+
+
+def ways(run: Played, event: Any) -> Iterator[Any]:
+    """A message's extremes; signed anew by whoever it names where that is a difference."""
+    for other in sendable(event):
+        yield other
+        if (signed := signed_anew(other, run.identities)) != other:
+            yield signed
+
+
+LARGEST = {"name": "priority", "buffer": 4, "minimum": 3, "power": 0.0, "score": "magnitude"}
+
+
+GROUP = {"clip": 3.0, "range": 1.0, "most_examples": 32}
+
+
+def streaming() -> Plan:
+    return small_plan("rlwe", versions=2, group=[GROUP | {"rule": LARGEST}])
+
+
+def designated() -> Plan:
+    group = GROUP | {"rule": {"quorum": 5, "deadline": 10.0}}
+    evaluation = {"evaluator": "client-05"}
+    return evaluated_plan(versions=2, every=1, evaluation=evaluation, group=[group])
+
+
+PLANS: dict[str, Callable[[], Plan]] = {
+    "plain": designated,
+    "bfv": partial(evaluated_plan, "bfv", versions=2, every=1),
+    "rlwe": partial(evaluated_plan, "rlwe", versions=2, every=1),
+    "streaming": streaming,
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_was_said_in_a_run(plan: str) -> None:
+    run = played(plan)
+    for (_, said, _), moment in run.moments.items():
+        if said in MESSAGES:
+            tries(run, moment, moment.sender, ways(run, moment.event))
+    assert run.taken.total() > 300, "messages that are all refused show nothing"
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_was_answered_in_a_run(plan: str) -> None:
+    run = played(plan)
+    for (_, said, _), moment in run.moments.items():
+        if said is Answered:
+            request = moment.event.request
+            events = (Answered(request, other) for other in sendable(moment.event.reply))
+            tries(run, moment, moment.sender, events)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_nobody_said_in_a_run(plan: str) -> None:
+    run = played(plan)
+    for machine, heard in HEARD.items():
+        said = {kind for of, kind, _ in run.moments if of is machine}
+        for moment in run.of(machine)[-1:]:
+            for kind in sorted(heard - said, key=lambda kind: kind.__name__):
+                for who in run.senders(machine, kind):
+                    message = example(kind, run.known, who)
+                    tries(run, moment, who, ways(run, message))
+
+
+def test_nothing_is_left_out() -> None:
+    """A new message is tried by whoever may hear it, and a new answer by who asks."""
+    assert {kind.__name__ for kind in MESSAGES | ANSWERS} == set(protobuf._BODY)
+    kinds = frozenset(_dataclasses(orders)) | frozenset(_dataclasses(requests))
+    assert kinds - MESSAGES - ANSWERS == PARTS
+
+
+def _dataclasses(module: Any) -> Iterator[type]:
+    for value in vars(module).values():
+        if dataclasses.is_dataclass(value) and value.__module__ == module.__name__:
+            yield cast(type, value)

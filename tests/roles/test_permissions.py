@@ -1,0 +1,136 @@
+"""Who says what to whom is one table, and both servers ask it before anything else."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from secureps.crypto.identity import ROLES, certify, sign_roster
+from secureps.errors import SecurepsError, UnknownParty
+from secureps.messages import orders, requests
+from secureps.messages.evaluation import Evaluated
+from secureps.messages.requests import PutBlock
+from secureps.messages.run import ShardAddress
+from secureps.roles import permissions
+from secureps.roles.machine import COORDINATOR
+from secureps.roles.shard.shard import Shard
+from secureps.wire import protobuf
+from tests.kits.roles_kit import (
+    CA,
+    HOLDER,
+    HOLDERS,
+    IDENTITIES,
+    ROSTER,
+    STRANGER,
+    World,
+    make_plan,
+)
+from tests.kits.roles_kit import refused as refused_by_coordinator
+from tests.kits.shard_kit import Desk
+from tests.kits.shard_kit import refused as refused_by_shard
+from tests.kits.unset import unset
+
+WATCHED = sign_roster(
+    CA,
+    [*ROSTER.certificates, certify(CA, STRANGER, "observer", IDENTITIES[STRANGER].public.key)],
+)
+SENDERS = {
+    "client": "c0",
+    "shard": "shard-b",
+    "holder": HOLDER,
+    "observer": STRANGER,
+    "coordinator": COORDINATOR,
+}
+ANSWERS = {"Noted", "Welcome", "Status", "Stored", "Payload", "Refusal"}
+KINDS = sorted(permissions.SAID, key=lambda kind: kind.__name__)
+
+
+def test_the_table_knows_every_message_and_every_role() -> None:
+    assert {kind.__name__ for kind in permissions.MESSAGES} | ANSWERS == set(protobuf._BODY)
+    assert {kind.__name__ for kind in permissions.SAID} == set(protobuf._BODY)
+    for table in (permissions.TO_COORDINATOR, permissions.TO_SHARD):
+        assert set(table) == set(ROLES) == set(SENDERS)
+
+
+def test_what_each_role_may_say() -> None:
+    """Once more, by what it is for: a change of the table is a change of both."""
+
+    def who(table: permissions.Allowed, kind: type) -> set[str]:
+        return {role for role in ROLES if kind in table[role]}
+
+    everybody = set(ROLES)
+    for kind in KINDS:
+        heard = who(permissions.TO_COORDINATOR, kind)
+        match kind:
+            case requests.AskRun | requests.AskStatus:
+                assert heard == everybody
+            case requests.Subscribe | requests.Telemetry:
+                assert heard == {"client", "shard", "holder"}
+            case requests.Register | requests.Trouble:
+                assert heard == {"shard", "holder"}
+            case requests.Missing:
+                assert heard == {"client", "shard"}
+            case requests.Join | requests.Heartbeat | requests.Submit | requests.Retire:
+                assert heard == {"client"}
+            case requests.Decline | requests.Withdraw:
+                assert heard == {"client"}
+            case requests.Held | requests.Spoilt | requests.Prepared | requests.Checkpointed:
+                assert heard == {"shard"}
+            case requests.Opened | requests.Examined | requests.KeyShare | requests.OpenRefused:
+                assert heard == {"holder"}
+            case _:
+                assert heard == ({"client"} if kind is Evaluated else set()), kind
+    for kind in KINDS:
+        heard = who(permissions.TO_SHARD, kind)
+        match kind:
+            case requests.GetBlock:
+                assert heard == everybody
+            case requests.PutBlock | requests.AskBlock:
+                assert heard == {"client", "holder"}
+            case requests.GetSum:
+                assert heard == {"holder"}
+            case _:
+                assert heard <= {"coordinator"}, kind
+                assert (not heard) or kind.__module__ == orders.__name__
+
+
+def others(table: permissions.Allowed) -> list[tuple[str, Any]]:
+    pairs = itertools.product(ROLES, KINDS)
+    return [(SENDERS[role], unset(kind)) for role, kind in pairs if kind not in table[role]]
+
+
+def test_the_coordinator_hears_nothing_else() -> None:
+    world = World(make_plan(), roster=WATCHED)
+    world.servers()
+    for sender, message in others(permissions.TO_COORDINATOR):
+        text = f"{sender} is an? .*, and sends no {type(message).__name__} to the coordinator"
+        refused_by_coordinator(world, sender, message, UnknownParty, text)
+
+
+def test_a_shard_hears_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk("bfv").founded()
+    monkeypatch.setattr(desk.shard, "_roster", WATCHED)
+    for sender, message in others(permissions.TO_SHARD):
+        text = f"{sender} is an? .*, and sends no {type(message).__name__} to shard-a"
+        refused_by_shard(desk, sender, message, UnknownParty, text)
+        if isinstance(message, PutBlock):
+            with pytest.raises(UnknownParty, match=text):
+                desk.shard.inspect(sender, message)
+
+
+def test_who_is_not_on_the_roster_may_not_even_look() -> None:
+    world, shard = World(make_plan()), Shard(ShardAddress("shard-a", "a:1", 1.0), ROSTER, HOLDERS)
+    for message in map(unset, KINDS):
+        with pytest.raises(UnknownParty, match="nobody named 'stranger'"):
+            world.give(STRANGER, message)
+        with pytest.raises(UnknownParty, match="nobody named 'stranger'"):
+            shard.handle(0.0, STRANGER, message)
+
+
+@pytest.mark.parametrize("sender", ["c0", "shard-b", HOLDER])
+def test_a_finish_told_to_a_shard_is_refused(sender: str) -> None:
+    """It has no answer: twelve of them were never answered, and kept twelve threads."""
+    with pytest.raises(SecurepsError, match="sends no Finish"):
+        Desk().shard.handle(0.0, sender, orders.Finish(1, "over"))

@@ -1,0 +1,190 @@
+"""A receipt comes in when it is signed, of this run, of the right size and charged as planned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from secureps.errors import (
+    Conflict,
+    Malformed,
+    Oversized,
+    SecurepsError,
+    Unsigned,
+    WrongRun,
+    WrongVersion,
+)
+from secureps.messages import requests
+from secureps.messages.charge import Charge, Release
+from secureps.messages.submission import FOUNDING, Receipt, SubmissionId, signing_bytes
+from secureps.roles.validation import check_receipt
+from tests.kits.committee_kit import Bench
+from tests.kits.roles_kit import (
+    IDENTITIES,
+    STEPS,
+    World,
+    answers,
+    collecting,
+    private_plan,
+    refused,
+    sign,
+)
+
+# --- bad requests -----------------------------------------------------------------
+
+CHARGE = Charge("c0", "all", 0, 1.0, 0.1, STEPS)
+
+
+def _unsigned(receipt: Receipt) -> Receipt:
+    return dataclasses.replace(receipt, signature=b"")
+
+
+def _forged(receipt: Receipt) -> Receipt:
+    signature = IDENTITIES["c1"].sign(*signing_bytes(receipt))
+    return dataclasses.replace(receipt, signature=signature)
+
+
+def _altered(receipt: Receipt) -> Receipt:
+    return dataclasses.replace(receipt, size=receipt.size + 1)
+
+
+def _whitewashed(receipt: Receipt) -> Receipt:
+    """What an unsafe seed made, by somebody who took the mark off."""
+    marked = sign(dataclasses.replace(receipt, unsafe=True), "c0")
+    return dataclasses.replace(receipt, signature=marked.signature)
+
+
+def _rearranged(receipt: Receipt) -> Receipt:
+    """Other digests under the same signature, which is over their root."""
+    changed = dataclasses.replace(receipt, blocks=receipt.blocks[::-1])
+    assert signing_bytes(changed) == signing_bytes(receipt)
+    return changed
+
+
+def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
+    def change(receipt: Receipt) -> Receipt:
+        made: Receipt = sign(dataclasses.replace(receipt, **changes), "c0")
+        return made
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (_unsigned, Unsigned, "signature"),
+        (_forged, Unsigned, "signature"),
+        (_altered, Unsigned, "signature"),
+        (_whitewashed, Unsigned, "signature"),
+        (_other(run=bytes(32)), WrongRun, "made for another run"),
+        (_other(id=SubmissionId("c0", "none", 1)), Malformed, "no group is called 'none'"),
+        (_other(id=SubmissionId("c0", "all", -1)), Malformed, "a sequence is at least 0"),
+        (_other(purpose="opened"), Malformed, "no receipt is for 'opened'"),
+        (_other(blocks=(bytes(32),) * 3), Malformed, "the group has 4 blocks"),
+        (_other(blocks=(bytes(32),) * 5), Malformed, "the group has 4 blocks"),
+        (_other(blocks=(bytes(31),) * 4), Malformed, "each one digest"),
+        (_other(root=bytes(32)), Malformed, "its root is not that of its blocks' digests"),
+        (_rearranged, Malformed, "its root is not that of its blocks' digests"),
+        (_other(step=1), Malformed, "update 1 of one version, by the plan's rule the last is 0"),
+        (_other(step=-1), Malformed, "update -1 of one version"),
+        (_other(size=1), Malformed, "1 bytes, the plan makes"),
+        (_other(envelopes=(b"x",)), Malformed, "no envelopes"),
+        (_other(commitments=(b"x",)), Malformed, "no envelopes"),
+        (_other(charge=CHARGE), Malformed, "a charge where nothing is private"),
+        (_other(version=1), WrongVersion, "trained on version 1, the open base is 0"),
+        (_other(base=bytes(32)), WrongVersion, "the open base is 0"),
+        (_other(purpose="founding", size=240, update=b""), WrongVersion, "is not asked from c0"),
+        (_other(update=b""), Malformed, r"the groups beside it take \(16, 0\)"),
+        (_other(update=bytes(17)), Malformed, r"the groups beside it take \(16, 0\)"),
+        (_other(beside=bytes(32)), Malformed, r"the groups beside it take \(16, 0\)"),
+        (_other(purpose="founding", size=240), Malformed, r"beside it take \(0, 0\)"),
+        (_other(most_examples=64), Malformed, "it counts up to 64 examples, and members of all"),
+    ],
+)
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+def test_bad_receipts(
+    cipher: str, change: Callable[[Receipt], Receipt], error: type[SecurepsError], text: str
+) -> None:
+    world = collecting(cipher)
+    bad = change(world.receipt("c0", 1, 0))
+    refused(world, "c0", requests.Submit(bad), error, text)
+    world.pump()
+    assert world.federation.finished
+
+
+@pytest.mark.parametrize(
+    ("charge", "text"),
+    [
+        (None, "missing or for another submission"),
+        (dataclasses.replace(CHARGE, party="c1"), "missing or for another submission"),
+        (dataclasses.replace(CHARGE, group="x"), "missing or for another submission"),
+        (dataclasses.replace(CHARGE, version=1), "missing or for another submission"),
+        (dataclasses.replace(CHARGE, noise_multiplier=2.0), "differs from the plan"),
+        (dataclasses.replace(CHARGE, sample_rate=0.2), "differs from the plan"),
+        (dataclasses.replace(CHARGE, steps=STEPS - 1), "differs from the plan"),
+        (dataclasses.replace(CHARGE, steps=0), "differs from the plan"),
+    ],
+)
+def test_a_charge_must_be_the_plans(charge: Charge | None, text: str) -> None:
+    world = World(private_plan())
+    world.found()
+    bad = _other(charge=charge)(world.receipt("c0", 1, 0))
+    refused(world, "c0", requests.Submit(bad), Malformed, text)
+    world.pump()
+    assert world.federation.finished
+
+
+def test_a_charge_is_of_one_unit() -> None:
+    """Of two, one would be on no ledger."""
+    world = World(private_plan())
+    world.found()
+    release = Release("c0", "all", 0, 1.0, 1.0, 50.0, 1, 0.0)
+    bad = _other(release=release)(world.receipt("c0", 1, 0))
+    assert bad.charge is not None
+    refused(world, "c0", requests.Submit(bad), Malformed, "differs from the plan")
+
+
+def test_a_known_id_with_another_receipt() -> None:
+    world = collecting()
+    world.pump(1)
+    receipt = world.receipt("c0", 1, 0)
+    other = _other(blocks=(bytes(32),) * 4)(receipt)
+    refused(world, "c0", requests.Submit(other), Conflict, "begin a new sequence")
+    second = world.receipt("c0", 2, 0)
+    refused(world, "c0", requests.Submit(second), Conflict, "has contributed to version 1 already")
+    step = world.give("c0", requests.Submit(receipt))
+    assert (step.records, answers(step)) == ([], [requests.Noted()])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"envelopes": ()}, Malformed, "4 key holders want as many envelopes and 6 commitments"),
+        ({"commitments": (bytes(32),) * 5}, Malformed, "6 commitments, not 4 and 5"),
+        ({"commitments": (bytes(31),) * 6}, Malformed, "a commitment has 32 bytes"),
+        ({"envelopes": (bytes(143),) * 4}, Malformed, "an envelope has 144 bytes, not 143"),
+        ({"envelopes": (bytes(145),) * 4}, Oversized, "an envelope has 144 bytes, not 145"),
+        ({"correction": None}, Malformed, "the correction of its key is missing"),
+        ({"correction": b""}, Malformed, "values has"),
+        ({"correction": bytes(1 << 15)}, Oversized, "values has"),
+        ({"correction": b"\xff" * (1 << 13)}, Malformed, "not below 2"),
+        (
+            {"purpose": FOUNDING, "size": 240, "update": b""},
+            Malformed,
+            "no key to share, and no envelopes",
+        ),
+    ],
+)
+def test_what_is_said_of_a_shared_key_has_its_counts_sizes_and_ranges(
+    changes: dict[str, Any], error: type[SecurepsError], text: str
+) -> None:
+    bench = Bench()
+    layout = bench.pinned.layout.group("all")
+    receipt = bench.send("c0").receipt
+    check_receipt(bench.plan, layout, receipt)
+    with pytest.raises(error, match=text) as caught:
+        check_receipt(bench.plan, layout, dataclasses.replace(receipt, **changes))
+    assert type(caught.value) is error

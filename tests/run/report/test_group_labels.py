@@ -1,0 +1,85 @@
+"""Row-blocks of one table are one row that says how far they are and what holds them up."""
+
+from __future__ import annotations
+
+from secureps.messages.requests import GroupStatus
+from secureps.run.report.group_labels import Row, folded, line, rows, table
+
+
+def block(number: int, version: int, step: str = "collecting", why: str = "waits") -> GroupStatus:
+    late = (f"client-{number}",)
+    return GroupStatus(f"table.{number}", version, step, why, late)
+
+
+def test_groups_stay_as_they_are() -> None:
+    tower = GroupStatus("tower", 3, "holding", "all have arrived", ("eve", "ada"), 0.25)
+    assert rows([tower]) == (Row("tower", "3", "holding", "all have arrived", "ada, eve", "0.25"),)
+    assert rows([]) == ()
+
+
+def test_row_blocks_are_one_row_with_the_slowests_reason() -> None:
+    blocks = [block(k, 5 + k % 3, why=f"{k} of 8 updates are here") for k in range(40)]
+    blocks[17] = block(17, 2, "opening", "waits for key holders")
+    tower = GroupStatus("tower", 9, "waiting", "waits for members", ())
+    found = rows([*blocks, tower])
+    assert [row.name for row in found] == ["table.0-39", "tower"]
+    assert found[0].version == "2 to 7"
+    assert found[0].step == "39 collecting, 1 opening"
+    assert found[0].reason == "table.17: waits for key holders"
+    assert found[0].late == "client-0, client-1, client-10, client-11 and 36 more"
+
+
+def test_what_all_wait_for_is_said_once() -> None:
+    (row,) = rows([block(k, 4, why="waits for members: 3 are live") for k in range(3)])
+    assert (row.name, row.version, row.step) == ("table.0-2", "4", "collecting")
+    assert row.reason == "waits for members: 3 are live"
+
+
+def test_whoever_is_done_holds_nobody_up() -> None:
+    (row,) = rows([block(0, 4, "done", "is over"), block(1, 6, why="1 of 5 updates are here")])
+    assert row.reason == "table.1: 1 of 5 updates are here"
+
+
+def test_names_that_only_look_alike_are_rows_of_their_own() -> None:
+    names = ["layer.0", "layer.2", "other.3", "other.x", "body"]
+    found = rows(GroupStatus(name, 1, "waiting", "waits", ()) for name in names)
+    assert [row.name for row in found] == names
+
+
+def test_an_only_group_is_not_named() -> None:
+    only = GroupStatus("all", 3, "collecting", "4 of 6 have arrived; waits for eve", ("eve",))
+    assert line([only]) == "collecting: 4 of 6 have arrived; waits for eve"
+    heads, cells = table([only])
+    assert heads == ("version", "step", "why", "waits for")
+    assert cells == [("3", "collecting", "4 of 6 have arrived; waits for eve", "eve")]
+    assert (folded({"all": 3}), folded({"all": 3}, {"all": 15})) == ("3", "3 of 15")
+
+
+def test_several_are_named_and_stand_side_by_side() -> None:
+    blocks = [block(0, 5, "holding", "all are here"), block(1, 3, why="2 of 5 are here")]
+    tower = GroupStatus("tower", 2, "waiting", "waits for members", (), 0.5)
+    assert line([*blocks, tower]) == (
+        "table.0-1 1 holding, 1 collecting: table.1: 2 of 5 are here / tower waiting: waits for "
+        "members"
+    )
+    heads, cells = table([*blocks, tower])
+    assert (heads[0], heads[-1]) == ("group", "clip")
+    assert [(row[0], row[1], row[-1]) for row in cells] == [
+        ("table.0-1", "3 to 5", "-"),
+        ("tower", "2", "0.5"),
+    ]
+
+
+def test_unlike_numbers_of_versions_are_told_for_each() -> None:
+    versions = {"table.0": 8, "table.1": 8, "tower": 6}
+    wanted = {"table.0": 8, "table.1": 8, "tower": 6}
+    assert folded(versions, wanted) == "table.0-1 8 of 8 / tower 6 of 6"
+    assert folded(versions | {"table.1": -1}) == "table.0-1 none to 8 / tower 6"
+
+
+def test_what_is_not_founded_says_once_what_it_waits_for() -> None:
+    why = "not founded: waits for shard-1 and a first client"
+    blocks = [block(k, -1, "founding", why) for k in range(3)]
+    tower = GroupStatus("tower", -1, "founding", why, ())
+    assert line([*blocks, tower]) == why
+    assert [row[1] for row in table([*blocks, tower])[1]] == ["none", "none"]

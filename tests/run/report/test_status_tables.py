@@ -1,0 +1,334 @@
+"""A status as an operator and as a program see it, once and again."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from secureps.messages.evaluation import EvaluationSkipped, Metric, VersionEvaluated
+from secureps.messages.requests import (
+    AskStatus,
+    EvaluationStatus,
+    GroupStatus,
+    Holding,
+    Join,
+    MemberStatus,
+    Register,
+    ServerStatus,
+    Status,
+)
+from secureps.messages.run import ShardAddress
+from secureps.roles.coordinator import status as report
+from secureps.roles.coordinator.group import Phase
+from secureps.run.report.status_tables import evaluations, record, show, show_fitting, show_json
+from secureps.run.simulate.simulation import Simulation
+from secureps.service.snapshot import Snapshot
+from tests.kits.federations import small_federation, small_plan
+from tests.kits.roles_kit import CLIENTS, SCHEMA, World, make_plan
+
+STATUS = Status(
+    run=b"\x01" * 32,
+    incarnation=2,
+    finished="",
+    groups=(GroupStatus("all", 3, "collecting", "waits for 1 of 6", ("client-05",)),),
+    members=(MemberStatus("client-00", True, "waits", 3, 3, math.inf, True),),
+    shards=(ShardAddress("shard-0", "here:1", 1.0), ShardAddress("shard-1", "here:2", 0.5)),
+    telemetry=(),
+    holdings=(Holding("shard-0", 3, 768),),
+)
+
+
+def console() -> tuple[Console, io.StringIO]:
+    told = io.StringIO()
+    return Console(file=told, width=200), told
+
+
+def test_tables_say_who_holds_what_and_what_a_group_waits_for() -> None:
+    screen, told = console()
+    show(STATUS, screen)
+    assert "waits for 1 of 6" in told.getvalue()
+    lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
+    assert ["shard-0", "here:1", "1", "3", "768", "B"] in lines
+    assert ["shard-1", "here:2", "0.5", "-", "-"] in lines
+
+
+def test_an_adaptive_clip_is_a_column_of_the_groups() -> None:
+    screen, told = console()
+    show(STATUS, screen)
+    assert "clip" not in told.getvalue()
+    groups = (
+        GroupStatus("all", 3, "collecting", "waits", (), 0.123456),
+        GroupStatus("still", 3, "collecting", "waits", ()),
+    )
+    show(dataclasses.replace(STATUS, groups=groups), screen)
+    lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
+    assert ["all", "3", "collecting", "waits", "0.1235"] in lines
+    assert ["still", "3", "collecting", "waits", "-"] in lines
+
+
+def test_without_privacy_there_is_no_epsilon() -> None:
+    members = (MemberStatus("client-00", True, "waits", 3, 0, math.inf, False),)
+    screen, told = console()
+    show(dataclasses.replace(STATUS, members=members), screen)
+    assert "no privacy" in told.getvalue()
+    assert "inf" not in told.getvalue()
+
+
+def test_json_says_the_same_in_one_line() -> None:
+    screen, told = console()
+    show_json(STATUS, screen)
+    (line,) = told.getvalue().splitlines()
+    told_record = json.loads(line)
+    assert told_record["groups"][0]["late"] == ["client-05"]
+    assert told_record["members"][0]["epsilon"] is None
+    assert told_record["members"][0]["unsafe"]
+    held = [(shard["name"], shard["blocks"], shard["bytes"]) for shard in told_record["shards"]]
+    assert held == [("shard-0", 3, 768), ("shard-1", 0, 0)]
+
+
+def test_a_watch_shows_what_the_terminal_has_room_for_and_who_is_gone_first() -> None:
+    members = tuple(
+        MemberStatus(f"client-{i:02d}", i != 77, "gone" if i == 77 else "waits", 3, 3, 1.0, False)
+        for i in range(90)
+    )
+    told = io.StringIO()
+    screen = Console(file=told, width=100, height=30, force_terminal=True)
+    show_fitting(dataclasses.replace(STATUS, members=members), screen)
+    shown = told.getvalue()
+    assert len(shown.splitlines()) == 28
+    assert "waits for 1 of 6" in shown
+    assert "client-77" in shown
+    assert "client-89" not in shown
+    assert "shard-1" in shown, "the servers are below the clients"
+    rows = sum(line.startswith("\u2502 client-") for line in shown.splitlines())
+    assert f"{90 - rows} more" in shown
+    assert f"{90 - rows} waits" in shown
+
+
+def test_where_all_fits_all_is_shown() -> None:
+    told, plain = io.StringIO(), io.StringIO()
+    show_fitting(STATUS, Console(file=told, width=100, height=60))
+    show(STATUS, Console(file=plain, width=100))
+    lines = [text.getvalue().split("\n") for text in (told, plain)]
+    assert [line.rstrip() for line in lines[0]] == [line.rstrip() for line in lines[1]]
+
+
+def asked(simulation: Simulation) -> Status:
+    step = simulation.coordinator.handle(simulation.loop.now(), "client-00", AskStatus())
+    (status,) = [e.message for e in step.effects if isinstance(getattr(e, "message", None), Status)]
+    assert isinstance(status, Status)
+    return status
+
+
+def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("bfv"), tmp_path)
+    simulation.run(lambda: simulation.versions()["all"] >= 1)
+    states = {s.name: (s.role, s.registered, s.live) for s in asked(simulation).servers}
+    assert states == {
+        "holder-0": ("holder", True, True),
+        "shard-0": ("shard", True, True),
+        "shard-1": ("shard", True, True),
+    }
+    assert "away" not in asked(simulation).groups[0].reason
+    simulation.kill("shard-1")
+    simulation.run(lambda: not all(s.live for s in asked(simulation).servers))
+    status = asked(simulation)
+    assert [s.name for s in status.servers if not s.live] == ["shard-1"]
+    assert status.groups[0].reason.endswith("; shard-1 is away")
+    away = Snapshot.of(simulation.coordinator, simulation.loop.now(), None).away
+    assert away == {"shard": 1, "holder": 0}
+    assert record(status)["servers"][2] == {
+        "name": "shard-1",
+        "role": "shard",
+        "registered": True,
+        "live": False,
+        "accuses": 0,
+        "trouble": "",
+        "state": "away",
+    }
+    screen, told = console()
+    show(status, screen)
+    lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
+    assert ["shard-1", "shard", "away"] in lines
+    assert ["holder-0", "key", "holder", "live"] in lines
+
+
+def test_members_that_a_round_waits_for_are_named() -> None:
+    world = World(make_plan())
+    world.servers()
+    for client in CLIENTS:
+        world.give(client, Join(client, SCHEMA))
+    world.group().phase, world.group().reason = Phase.WAITING, "waits"
+    turn = world.coordinator._turn(10_000.0)
+    assert report.status(turn, ()).groups[0].reason == "waits; c0, c1, c2 are away"
+    turn.live = frozenset({"c0", "c2"})
+    assert report.status(turn, ()).groups[0].reason == "waits; c1 is away"
+    turn.live = frozenset()
+    gone = tuple(ServerStatus(f"shard-{i}", "shard", True, False) for i in range(2))
+    told = report.status(turn, (), gone).groups[0].reason
+    assert told == "waits; shard-0, shard-1, c0 and 2 more are away"
+    world.group().phase = Phase.COLLECTING
+    assert report.status(turn, ()).groups[0].reason == "waits"
+
+
+def test_before_there_is_a_run_it_says_who_is_missing() -> None:
+    world = World(make_plan("bfv"))
+    world.give("shard-a", Register("shard-a", "a:1", 1.0, 0))
+    awaited = [s.name for s in world.coordinator.servers if not s.registered]
+    assert "shard-a" not in awaited
+    status = report.status(world.coordinator._turn(0.0), (), world.coordinator.servers)
+    screen, told = console()
+    show(status, screen)
+    shown = " ".join(told.getvalue().split())
+    missing = ", ".join(awaited)
+    expected = f"not founded: waits for {missing} and a first client (registered: shard-a)"
+    assert shown.startswith(expected)
+    assert "-1" not in shown
+    assert "why" not in shown, "nothing else is known of groups"
+
+
+def test_it_says_what_the_first_version_waits_for() -> None:
+    world = World(make_plan("bfv"))
+    names = [server.name for server in world.coordinator.servers]
+
+    def told() -> str:
+        turn, servers = world.coordinator._turn(0.0), world.coordinator.servers
+        return report.status(turn, (), servers).groups[0].reason
+
+    for name in names:
+        assert name in told()
+        world.give(name, Register(name, "a:1", 1.0, 0))
+    assert told() == "not founded: waits for a first client"
+    world.give(CLIENTS[0], Join(CLIENTS[0], SCHEMA))
+    assert told().startswith(f"not founded: waits for the first model of {CLIENTS[0]}")
+
+
+def test_the_coordinator_counts_blocks_and_bytes_by_placement(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan(), tmp_path)
+    simulation.run(lambda: simulation.versions()["all"] >= 1)
+    status = asked(simulation)
+    held = {h.shard: h for h in status.holdings}
+    assert set(held) == {"shard-0", "shard-1"}
+    # 30 x 7 weights and 7 biases, in blocks of 64
+    assert sum(h.blocks for h in held.values()) == 4
+    assert sum(h.bytes for h in held.values()) == 4 * (30 * 7 + 7)
+    federation = simulation.coordinator.federation
+    for shard, blocks in federation.owners("all").items():
+        assert held[shard].blocks == len(blocks)
+
+
+def test_a_metric_has_no_more_digits_than_its_noise_leaves() -> None:
+    result = VersionEvaluated(2, (Metric("accuracy", 3.3412), Metric("loss", -24.31)))
+    own = EvaluationStatus("waiting", "", (), (result,), 0, ())
+    screen, told = console()
+    screen.print(*evaluations(own))
+    assert "3.3412" in told.getvalue()
+    noisy = dataclasses.replace(own, noise=(Metric("accuracy", 0.034), Metric("loss", 19.0)))
+    screen, told = console()
+    screen.print(*evaluations(noisy))
+    assert "3.341 +- 0.034" in told.getvalue()
+    assert "-24 +- 19" in told.getvalue()
+
+
+def skips(*reasons: str) -> EvaluationStatus:
+    """Of versions 2, 4, ..."""
+    found = tuple(EvaluationSkipped(2 * i + 2, reason) for i, reason in enumerate(reasons))
+    return EvaluationStatus("done", "all versions are made", (), (), 0, found)
+
+
+def test_evaluations_that_were_all_skipped_are_told_with_the_reasons() -> None:
+    own = skips("client-06 is not there", "client-06 is not there", "given up: too few")
+    screen, told = console()
+    show(dataclasses.replace(STATUS, evaluation=own), screen)
+    lines = told.getvalue().splitlines()
+    assert "the federation's own evaluation, 0 versions" in lines
+    assert "skipped: version 2, 4: client-06 is not there" in lines
+    assert "skipped: version 6: given up: too few" in lines
+    told_record = record(dataclasses.replace(STATUS, evaluation=own))
+    assert told_record["evaluation"]["skipped"][2] == {"version": 6, "reason": "given up: too few"}
+
+
+def test_reasons_of_skipped_evaluations_take_little_room() -> None:
+    screen, told = console()
+    for part in evaluations(skips(*["away"] * 40, *(f"reason {i}" for i in range(10)))):
+        screen.print(part)
+    lines = told.getvalue().splitlines()
+    assert lines[1:3] == ["skipped: 44 versions before these", "skipped: version 90: reason 4"]
+    assert len(lines) == 8
+    screen, told = console()
+    for part in evaluations(skips(*["away"] * 40)):
+        screen.print(part)
+    assert "skipped: version 2, 4, 6, 8, 10, 12 and 34 more: away" in told.getvalue()
+
+
+def test_a_status_tells_the_newest_reasons_and_not_the_whole_of_a_long_one() -> None:
+    world = World(make_plan(evaluation={"every": 1, "metrics": {"loss": 4.0}}))
+    world.servers()
+    for version in range(1, 60):
+        world.coordinator.apply(0.0, EvaluationSkipped(version, f"{version} " + "x" * 1000))
+    own = report.status(world.coordinator._turn(0.0), ()).evaluation
+    assert own is not None
+    assert [each.version for each in own.skipped] == list(range(1, 60))
+    told = [each for each in own.skipped if each.reason]
+    assert [each.version for each in told] == list(range(40, 60))
+    assert max(len(each.reason) for each in told) == 200
+
+
+# --- what an epsilon is of ------------------------------------------------------------
+
+RECORD = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "sample_rate": 0.5,
+    "delta": 1e-5,
+    "budget": 9.0,
+}
+CLIENT_UNIT = {
+    "unit": "client",
+    "placement": "local",
+    "noise_multiplier": 1.0,
+    "delta": 1e-5,
+    "budget": 9.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("privacy", "says"),
+    [
+        ({**RECORD, "records": 9}, "one record added or removed"),
+        ({**RECORD, "adjacency": "zero-out"}, "one record replaced by nothing"),
+        (
+            CLIENT_UNIT,
+            "one client's updates replaced by zeros",
+        ),
+        (None, ""),
+    ],
+)
+def test_a_status_says_what_its_epsilons_are_of(privacy: dict[str, Any] | None, says: str) -> None:
+    own: dict[str, Any] = (
+        {} if privacy is None else {"privacy": privacy, "training": {"local_steps": 1}}
+    )
+    if privacy is not None and privacy.get("unit") == "client":
+        rule = {"quorum": 2, "minimum": 2, "deadline": 10.0, "extensions": 0}
+        own["group"] = [{"clip": 1.0, "bits": 16, "weighting": "uniform", "rule": rule}]
+    world = World(make_plan(**own))
+    world.servers()
+    for client in CLIENTS:
+        world.give(client, Join(client, SCHEMA))
+    status = report.status(world.coordinator._turn(0.0), ())
+    assert (status.adjacency, status.delta) == (says, 1e-5 if says else 0.0)
+    assert record(status)["adjacency"] == says
+    assert record(status)["delta"] == (1e-5 if says else None)
+    for printed in (show, show_fitting):
+        told = io.StringIO()
+        printed(status, Console(file=told, width=200, height=60))
+        heading = f"clients; epsilon (delta 1e-05) is of {says}"
+        assert (heading in told.getvalue()) is bool(says)
+        assert ("epsilon (delta" in told.getvalue()) is bool(says)

@@ -1,0 +1,269 @@
+"""What an operator reads while a run goes, and at its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+from contextlib import suppress
+
+import pytest
+from rich.console import Console
+
+from secureps.errors import ConfigError
+from secureps.messages.evaluation import EvaluationSkipped
+from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
+from secureps.run.report import status_tables
+from secureps.run.report.summary import Summary, tables
+from secureps.run.report.terminal import QUIET, Progress, View, plain
+from secureps.run.script.baselines import Baselines
+from secureps.run.script.scoring import Score
+from secureps.units import size
+
+GROUP = GroupStatus("all", 7, "collecting", "4 of 6 have arrived; waits for eve", ("eve",))
+VIEW = View(
+    elapsed=62.0,
+    wanted={"all": 15},
+    groups=(GROUP,),
+    score=Score("accuracy", 0.8613, 0.4, 359),
+    scored="7",
+    epsilon=5.312,
+    budget=8.0,
+    delta=1e-5,
+    adjacency="one record added or removed",
+    bytes_up=1.25e6,
+    bytes_down=400.0,
+    live=5,
+    clients=6,
+)
+MEMBERS = (
+    MemberStatus("ada", True, "waits", 3, 3, 1.5, False),
+    MemberStatus("eve", False, "gone", 2, 2, 1.25, False),
+)
+SUMMARY = Summary(
+    name="trial",
+    finished="all 3 versions are made",
+    wall_seconds=12.34,
+    versions={"all": 3},
+    score=Score("accuracy", 0.9, 0.3, 10),
+    baselines=Baselines(
+        {"ada": Score("accuracy", 0.4, 2.0, 10), "eve": Score("accuracy", 0.6, 3.0, 10)},
+        Score("accuracy", 0.97, 0.1, 10),
+        ("something was left out",),
+    ),
+    delta=1e-5,
+    adjacency="one record added or removed",
+    budget=8.0,
+    members=MEMBERS,
+    bytes_up=5000.0,
+    bytes_down=1000.0,
+    ratio_up=5.0,
+    ratio_down=1.0,
+    seconds={"training": 2.5},
+    updates={"ada": 3, "eve": 2},
+    counted=5,
+    unsafe=False,
+)
+
+
+def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
+    told = io.StringIO()
+    return Console(file=told, width=120, force_terminal=terminal, color_system=None), told
+
+
+def lines(summary: Summary) -> list[str]:
+    shown, told = console()
+    for part in tables(summary):
+        shown.print(part)
+    return told.getvalue().splitlines()
+
+
+def test_one_line_says_how_it_stands() -> None:
+    line = plain(VIEW)
+    for part in (
+        "time 1:02",
+        "version 7 of 15",
+        "held-out accuracy 0.861; epsilon",
+        "epsilon 5.31 of 8 (delta 1e-05, one record added or removed)",
+        "1.2 MB up, 400 B down",
+        "5 of 6",
+        "are there; collecting: 4 of 6 have arrived; waits for eve",
+    ):
+        assert part in line
+
+
+def test_the_score_of_an_older_version_says_so() -> None:
+    assert "held-out accuracy 0.861 (version 6)" in plain(dataclasses.replace(VIEW, scored="6"))
+
+
+def test_without_privacy_no_epsilon_and_without_a_judge_no_score() -> None:
+    line = plain(dataclasses.replace(VIEW, budget=None, score=None))
+    assert "epsilon" not in line
+    assert "held-out" not in line
+
+
+def test_before_the_founding_model_there_is_no_version() -> None:
+    why = "not founded: waits for a first client"
+    founding = GroupStatus("all", -1, "founding", why, ())
+    line = plain(dataclasses.replace(VIEW, groups=(founding,)))
+    assert line == f"time 1:02; clients 5 of 6 are there; {why}"
+    body = GroupStatus("body", 0, "waiting", "waits", ())
+    wanted = {"all": 15, "body": 8}
+    line = plain(dataclasses.replace(VIEW, groups=(body, founding), wanted=wanted))
+    assert "version body 0 of 8 / all none of 15" in line
+    assert line.endswith(f"; body waiting: waits / all founding: {why}")
+
+
+def test_plain_lines_come_with_versions_and_in_long_silence() -> None:
+    shown, told = console()
+    with Progress(shown, "trial", unsafe=False) as progress:
+        for elapsed in (1.0, 2.0, QUIET, 2 + QUIET, 3 + QUIET):
+            progress.show(dataclasses.replace(VIEW, elapsed=elapsed))
+        newer = dataclasses.replace(GROUP, version=8)
+        progress.show(dataclasses.replace(VIEW, elapsed=4 + QUIET, groups=(newer,)))
+    versions = [line.split("version ")[1][0] for line in told.getvalue().splitlines()]
+    assert versions == ["7", "7", "8"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_an_unsafe_seed_is_in_every_view(terminal: bool) -> None:
+    shown, told = console(terminal)
+    with Progress(shown, "trial", unsafe=True) as progress:
+        progress.show(VIEW)
+    assert told.getvalue().count("unsafe seed: no privacy") >= 2
+
+
+def test_a_terminal_gets_a_panel_with_who_is_late() -> None:
+    shown, told = console(terminal=True)
+    with Progress(shown, "trial", unsafe=False) as progress:
+        progress.show(VIEW)
+        progress.doing("trains ada alone")
+    text = told.getvalue()
+    for part in ("trial", "collecting", "eve", "5.31 of 8", "trains ada alone"):
+        assert part in text
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_at_the_end_the_view_stays_only_if_there_was_an_error(failed: bool) -> None:
+    """A frame that is replaced is wiped line by line before the next one."""
+    shown, told = console(terminal=True)
+    with suppress(ConfigError), Progress(shown, "trial", unsafe=False) as progress:
+        progress.doing("trains ada alone")
+        if failed:
+            raise ConfigError("no data")
+    last = told.getvalue().rpartition("\x1b[2K")[2]
+    assert ("trains ada alone" in last) == failed
+
+
+def test_markup_in_a_message_is_text() -> None:
+    shown, told = console()
+    Progress(shown, "trial", unsafe=False).say("see [red]x[/red]")
+    assert told.getvalue() == "see [red]x[/red]\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2e6, "2.0 MB"), (3e9, "3.0 GB")],
+)
+def test_sizes(count: float, text: str) -> None:
+    assert size(count) == text
+
+
+def test_an_infinite_epsilon_is_no_number() -> None:
+    line = plain(dataclasses.replace(VIEW, epsilon=math.inf))
+    assert "epsilon infinite of 8 (delta 1e-05, one record added or removed)" in line
+
+
+def cells(shown: list[str], first: str) -> list[str]:
+    (row,) = (line for line in shown if first in line)
+    return [cell.strip() for cell in row.strip("│").split("│")]
+
+
+def test_the_tables_at_the_end() -> None:
+    shown = lines(SUMMARY)
+    assert cells(shown, "federation")[1:] == ["0.9000", "0.3000"]
+    assert cells(shown, "the best")[1:] == ["0.6000", "3.0000"]
+    assert cells(shown, "on average")[1:] == ["0.5000", "2.5000"]
+    assert cells(shown, "no privacy")[1:] == ["0.9700", "0.1000"]
+    assert cells(shown, "ada") == ["ada", "0.4000", "3", "1.500", "8"]
+    assert cells(shown, "eve") == ["eve", "0.6000", "2", "1.250", "8"]
+    assert cells(shown, "bytes up")[1:] == ["5.0 kB", "1.0 kB", "5.00 x"]
+    assert cells(shown, "training")[1:3] == ["2.50 s", "0.500 s"]
+    assert "note: something was left out" in shown
+
+
+def test_holders_alone_without_the_plans_noise_say_so_in_their_lines() -> None:
+    quiet = dataclasses.replace(SUMMARY.baselines, noiseless=True)
+    told = "\n".join(lines(dataclasses.replace(SUMMARY, baselines=quiet)))
+    assert "one holder alone, without noise, the best " in told
+    assert "one holder alone, without noise, on average " in told
+    assert "without noise" not in "\n".join(lines(SUMMARY))
+
+
+def test_what_was_not_measured_is_not_shown() -> None:
+    bare = dataclasses.replace(
+        SUMMARY,
+        score=None,
+        baselines=Baselines({}, None, ()),
+        delta=None,
+        adjacency="",
+        budget=None,
+        ratio_up=None,
+        ratio_down=None,
+        updates={},
+        counted=0,
+    )
+    shown = lines(bare)
+    assert cells(shown, "federation")[1:] == ["-", "-"]
+    assert not any("epsilon" in line or "alone," in line or "no privacy" in line for line in shown)
+    assert cells(shown, "bytes up")[3] == "-"
+
+
+def test_a_summary_says_what_its_epsilons_are_of() -> None:
+    title = "data holders; epsilon (delta 1e-05) is of one record added or removed"
+    assert title in lines(SUMMARY)
+    assert SUMMARY.record()["adjacency"] == "one record added or removed"
+
+
+def test_an_unsafe_summary_says_so_first_and_last_and_in_json() -> None:
+    unsafe = dataclasses.replace(SUMMARY, unsafe=True)
+    shown = lines(unsafe)
+    assert shown[0] == shown[-1] == "unsafe seed: no privacy"
+    assert unsafe.record()["privacy"] == "unsafe seed: no privacy"
+    assert "privacy" not in SUMMARY.record()
+    assert json.loads(json.dumps(SUMMARY.record()))["members"][0]["name"] == "ada"
+
+
+def test_a_client_of_an_unsafe_seed_has_no_epsilon_anywhere() -> None:
+    marked = dataclasses.replace(MEMBERS[0], epsilon=math.inf, unsafe=True)
+    summary = dataclasses.replace(SUMMARY, members=(marked, MEMBERS[1]))
+    shown = lines(summary)
+    assert cells(shown, "ada") == ["ada", "0.4000", "3", "unsafe seed: no privacy", "8"]
+    assert cells(shown, "eve") == ["eve", "0.6000", "2", "1.250", "8"]
+    record = json.loads(json.dumps(summary.record(), allow_nan=False))
+    told = [(m["name"], m["epsilon"], m["unsafe"]) for m in record["members"]]
+    assert told == [("ada", None, True), ("eve", 1.25, False)]
+    shown_to, told_in = console()
+    for part in status_tables.tables(Status(b"\x01" * 32, 1, "", (), summary.members, (), ())):
+        shown_to.print(part)
+    standings = told_in.getvalue().splitlines()
+    assert cells(standings, "ada")[-1] == "unsafe seed: no privacy"
+    assert cells(standings, "eve")[-1] == "1.250"
+
+
+def test_a_status_as_tables() -> None:
+    shown, told = console()
+    status = Status(b"\x01" * 32, 2, "", (GROUP,), MEMBERS, (), ())
+    for part in status_tables.tables(status):
+        shown.print(part)
+    text = told.getvalue()
+    for word in ("0101010101010101: started 2 times", "collecting", "ada", "1.250"):
+        assert word in text
+
+
+def test_a_summary_tells_that_every_evaluation_was_skipped() -> None:
+    skipped = tuple(EvaluationSkipped(version, "client-06 is not there") for version in (2, 3))
+    own = EvaluationStatus("done", "", (), (), 0, skipped)
+    shown = " ".join(lines(dataclasses.replace(SUMMARY, evaluation=own)))
+    assert "own evaluation, 0 versions skipped: version 2, 3: client-06 is not there" in shown

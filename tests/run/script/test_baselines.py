@@ -1,0 +1,248 @@
+"""Holders alone: as many trainings, the same settings and privacy, and nobody else's data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secureps.client.script import Script
+from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult, RecordPrivacy
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.policy.plan import Plan
+from secureps.run.script.baselines import Race, run_baselines, train_alone
+from secureps.run.script.scoring import OF_THEIR_OWN, Judge, Look, Score
+
+PLAN = Plan(
+    parse(
+        PlanSection,
+        {
+            "name": "p",
+            "versions": 9,
+            "group": [{"rule": {"quorum": 5}}],
+            "training": {"lr": 0.5, "local_steps": 2},
+            "privacy": {
+                "noise_multiplier": 1.0,
+                "max_grad_norm": 2.0,
+                "records": 10,
+                "sample_rate": 0.5,
+                "delta": 1e-5,
+                "budget": 3.0,
+            },
+        },
+        "test",
+    )
+)
+START: dict[str, Array] = {"own": np.zeros(1, np.float32), "w": np.zeros(2, np.float32)}
+PERSONAL = Plan(PLAN.section.model_copy(update={"local": ("own",)}))
+SCRIPT = """
+import numpy as np
+from secureps.client.trainer import EvaluateResult, FitResult
+
+class Holder:
+    def __init__(self, step): self.step = step
+    def parameters(self, seed):
+        return {"own": np.zeros(1, np.float32), "w": np.zeros(2, np.float32)}
+    def fit(self, parameters, config):
+        return FitResult({name: each + self.step for name, each in parameters.items()}, 1, {}, 2)
+    def evaluate(self, parameters):
+        return EvaluateResult(1.0, 4, {"accuracy": float(parameters["w"][0])})
+
+def make(settings): return Holder(float(settings["step"]))
+"""
+MORE = """
+def make_evaluator(settings): return Holder(0)
+def central(settings): return EvaluateResult(0.5, 4, {"accuracy": float(settings["best"])})
+"""
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.configs: list[FitConfig] = []
+
+    def parameters(self, seed: int) -> dict[str, Array]:
+        return dict(START)
+
+    def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+        self.configs.append(config)
+        parameters["w"] += 1
+        return FitResult(parameters, 1, {}, 2)
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        return EvaluateResult(0.0, 1, {})
+
+
+def race(
+    tmp_path: Path,
+    code: str,
+    versions: int = 3,
+    start: bool = True,
+    plan: Plan = PLAN,
+    **own: Array,
+) -> tuple[Race, Judge]:
+    """`own` are the clients' local tensors, by client."""
+    path = tmp_path / "script.py"
+    path.write_text(code)
+    holders = {"a": {"step": "0.1"}, "b": {"step": "0.2"}}
+    script = Script(path)
+    pooled = {"best": "0.9"}
+    first = {n: each for n, each in START.items() if n not in plan.section.local} if start else {}
+    made = Race(plan, script, versions, holders, pooled, first, UnsafeSeed(1))
+
+    def newest(name: str) -> dict[str, Array] | None:
+        return {"own": own[name]} if name in own else None
+
+    look = Look.at(script.make(holders["a"]))
+    return made, Judge(plan, script, holders, pooled, look, newest)
+
+
+def test_alone_trains_once_per_version_from_the_same_start() -> None:
+    trainer = Recorder()
+    model = train_alone(trainer, "a", START, 4, PLAN, UnsafeSeed(3))
+    assert model["w"].tolist() == [4, 4]
+    assert START["w"].tolist() == [0, 0]
+    assert [dict(config.versions) for config in trainer.configs] == [{"all": v} for v in range(4)]
+    assert len({config.seed for config in trainer.configs}) == 4
+    for config in trainer.configs:
+        assert config.settings == PLAN.section.training
+        assert config.privacy == RecordPrivacy(1.0, 2.0, 0.5, 1e-5, 10)
+
+
+def test_everybody_is_judged_alike(tmp_path: Path) -> None:
+    made, judge = race(tmp_path, SCRIPT + MORE)
+    said: list[str] = []
+    done = run_baselines(made, judge, said.append)
+    assert {name: score.value for name, score in done.alone.items()} == pytest.approx(
+        {"a": 0.3, "b": 0.6}
+    )
+    assert done.central == Score("accuracy", 0.9, 0.5, 4)
+    assert done.notes == ()
+    trained = ("a alone", "b alone", "centrally, without privacy")
+    assert said == [f"for comparison, trains {who}" for who in trained]
+
+
+def test_what_a_script_does_not_offer_is_left_out_with_a_note(tmp_path: Path) -> None:
+    made, judge = race(tmp_path, SCRIPT)
+    done = run_baselines(made, judge, lambda text: None)
+    assert (done.alone, done.central) == ({}, None)
+    assert ["make_evaluator" in note or "central" in note for note in done.notes] == [True, True]
+    assert judge.score(START) is None
+
+
+def test_without_version_0_nobody_trains_alone(tmp_path: Path) -> None:
+    made, judge = race(tmp_path, SCRIPT + MORE, start=False)
+    done = run_baselines(made, judge, lambda text: None)
+    assert done.alone == {}
+    assert "version 0" in done.notes[0]
+    assert done.central is not None
+
+
+OWN = SCRIPT.replace('["w"][0]', '["w"][0] + parameters["own"][0]')
+
+
+def test_holders_with_local_tensors_judge_their_own_models(tmp_path: Path) -> None:
+    """Nobody else has such a model: a mean of the holders' scores, alone as together."""
+    made, judge = race(tmp_path, OWN + MORE, plan=PERSONAL, a=np.full(1, 0.5, np.float32))
+    assert judge.notes == (OF_THEIR_OWN,)
+    score = judge.score({"w": np.full(2, 0.25, np.float32)})
+    assert score == Score("accuracy", (0.75 + 0.25) / 2, 1.0, 8)
+    done = run_baselines(made, judge, lambda text: None)
+    alone = {name: score.value for name, score in done.alone.items()}
+    assert alone == pytest.approx({"a": 0.6, "b": 1.2})
+    assert done.central is not None
+    assert done.notes == (OF_THEIR_OWN,)
+
+
+def test_local_tensors_that_nothing_trains_are_filled_in(tmp_path: Path) -> None:
+    """Counters, frozen parameters: the script's evaluator judges, as if they were not local."""
+    kinds = "    def kinds(self): return {'own': 'constant'}\n\ndef make("
+    made, judge = race(tmp_path, OWN.replace("\ndef make(", kinds) + MORE, plan=PERSONAL)
+    assert judge.notes == ()
+    assert judge.score({"w": np.full(2, 0.25, np.float32)}) == Score("accuracy", 0.25, 1.0, 4)
+    assert set(run_baselines(made, judge, lambda text: None).alone) == {"a", "b"}
+
+
+FAILING = """
+def make_evaluator(settings): raise KeyError("no held-out records")
+def central(settings): return 1 / 0
+"""
+
+
+def test_what_a_script_fails_at_is_noted_once_and_ends_nothing(tmp_path: Path) -> None:
+    made, judge = race(tmp_path, SCRIPT + FAILING)
+    (note,) = judge.notes
+    assert "no held-out score: make_evaluator(settings) raised KeyError" in note
+    assert "in make_evaluator)" in note
+    assert judge.score(START) is None
+    done = run_baselines(made, judge, lambda text: None)
+    assert done.alone == {}
+    assert done.notes[0] == note
+    assert "central training: left out: central(settings) raised ZeroDivisionError" in done.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("raise RuntimeError('no GPU')", "evaluate raised RuntimeError: no GPU (script.py:"),
+        ("return EvaluateResult(float('nan'), 4, {})", "what evaluate returned: loss is nan"),
+        ("return EvaluateResult(1.0, 4, {'f1': float('nan')})", "f1 is nan"),
+        ("return 0.5", "it is a float, and must be an EvaluateResult"),
+        ("raise SystemExit(2)", "evaluate raised SystemExit: 2"),
+    ],
+)
+def test_an_evaluation_that_fails_is_noted_once(tmp_path: Path, line: str, said: str) -> None:
+    kept = SCRIPT.index("        return EvaluateResult(1.0")
+    code = SCRIPT[:kept] + f"        {line}\n" + SCRIPT[SCRIPT.index("\ndef make(") :]
+    made, judge = race(tmp_path, code + MORE)
+    assert judge.note == ""
+    assert judge.score(START) is None
+    first = judge.failed
+    assert said in first
+    assert judge.score(START) is None
+    assert judge.failed == first
+    done = run_baselines(made, judge, lambda text: None)
+    assert (done.alone, done.central) == ({}, Score("accuracy", 0.9, 0.5, 4))
+    assert done.notes[0] == first
+
+
+def test_the_score_is_accuracy_or_what_there_is() -> None:
+    assert Score.of(EvaluateResult(1.0, 2, {"a": 5.0, "accuracy": 0.5})).measure == "accuracy"
+    assert Score.of(EvaluateResult(1.0, 2, {"b": 3.0, "a": 5.0})) == Score("a", 5.0, 1.0, 2)
+    assert Score.of(EvaluateResult(1.5, 2, {})) == Score("loss", 1.5, 1.5, 2)
+
+
+CLIENT_LEVEL = {
+    "unit": "client",
+    "placement": "local",
+    "noise_multiplier": 1.0,
+    "delta": 1e-5,
+    "budget": 99.0,
+}
+
+
+def test_nothing_trains_centrally_where_the_script_cannot(tmp_path: Path) -> None:
+    made, judge = race(tmp_path, SCRIPT + MORE.splitlines()[1])
+    said: list[str] = []
+    done = run_baselines(made, judge, said.append)
+    assert said == ["for comparison, trains a alone", "for comparison, trains b alone"]
+    assert done.notes == ("central training: left out, the script has no central(settings)",)
+
+
+def test_holders_alone_have_no_noise_under_client_level_privacy_and_their_lines_say_so(
+    tmp_path: Path,
+) -> None:
+    group = [{"rule": {"quorum": 5}, "weighting": "uniform"}]
+    body = {"name": "p", "versions": 9, "group": group, "privacy": CLIENT_LEVEL}
+    made, judge = race(tmp_path, SCRIPT + MORE, plan=Plan(parse(PlanSection, body, "test")))
+    said: list[str] = []
+    done = run_baselines(made, judge, said.append)
+    assert said[0] == "for comparison, trains a alone, without noise"
+    assert done.noiseless
+
+
+def test_under_record_level_privacy_holders_alone_have_its_noise(tmp_path: Path) -> None:
+    made, judge = race(tmp_path, SCRIPT + MORE)
+    assert not run_baselines(made, judge, lambda text: None).noiseless

@@ -1,0 +1,178 @@
+"""A script in a process of its own: whatever it does there is one line that names its function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from secureps.errors import ConfigError, PlanRefused, ScriptFailed
+from secureps.run.script.process import Assignment, ScriptProcess, script_process
+from secureps.run.script.scoring import Score
+from tests.kits.federations import Tensors, small_plan
+from tests.kits.nursery import supervise_children
+
+SCRIPT = """
+import os
+import numpy as np
+from secureps.client.trainer import EvaluateResult, FitResult
+
+class Holder:
+    def __init__(self, settings): self.step = settings["step"]
+    def parameters(self, seed):
+        return {"w": np.full(2, 0.5, np.float32), "n": np.zeros((), np.int64)}
+    def fit(self, parameters, config):
+        return FitResult({**parameters, "w": parameters["w"] + np.float32(self.step)}, 1, {}, 1)
+    def evaluate(self, parameters):
+        return EvaluateResult(1.0, 4, {"accuracy": float(parameters["w"][0])})
+
+def make(settings):
+    return Holder(settings)
+
+def make_evaluator(settings):
+    return Holder({"step": 0.0})
+
+def central(settings):
+    return EvaluateResult(0.5, 4, {"accuracy": 0.9})
+"""
+MODEL: Tensors = {"w": np.full(2, 0.25, np.float32), "n": np.array(3)}
+
+
+@pytest.fixture(autouse=True)
+def _quickly_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    supervise_children(monkeypatch, "secureps.run.script.baselines")
+
+
+@contextmanager
+def hosted(tmp_path: Path, code: str, **plan: object) -> Iterator[ScriptProcess]:
+    script = tmp_path / "holder.py"
+    script.write_text(code)
+    made = small_plan(**{"local": [], "versions": 2, **plan})  # type: ignore[arg-type]
+    holders = {"a": {"step": 0.125}, "b": {"step": 0.25}}
+    assignment = Assignment(script, made, holders, {"best": 1}, {}, 3, {})
+    with script_process(assignment, tmp_path / "logs") as process:
+        yield process
+
+
+def breaking(function: str, how: str) -> str:
+    """The script, of which one function ends in another way."""
+    if function == "its import":
+        return SCRIPT + how + "\n"
+    name = function.partition("(")[0]
+    head, found, rest = SCRIPT.partition(f"def {name}(")
+    first, line, rest = rest.partition("\n")
+    indent = "        " if "self" in first else "    "
+    return f"{head}{found}{first}{line}{indent}{how}\n{rest}"
+
+
+def test_it_is_asked_for_all_that_up_and_check_want(tmp_path: Path) -> None:
+    with hosted(tmp_path, SCRIPT) as script:
+        schema, kinds = script.look()
+        specs = [(spec.name, spec.shape, spec.dtype) for spec in schema.tensors]
+        assert specs == [("n", (), "int64"), ("w", (2,), "float32")]
+        assert kinds == {}
+        script.prepare()
+        assert (script.note, script.failed) == ("", "")
+        assert script.score(MODEL) == Score("accuracy", 0.25, 1.0, 4)
+        said: list[str] = []
+        done = script.baselines(2, MODEL, said.append)
+        assert done.alone == {
+            "a": Score("accuracy", 0.5, 1.0, 4),
+            "b": Score("accuracy", 0.75, 1.0, 4),
+        }
+        assert done.central == Score("accuracy", 0.9, 0.5, 4)
+        assert done.notes == ()
+        assert [each.rpartition(" trains ")[2] for each in said[:2]] == ["a alone", "b alone"]
+
+
+ENDS = [
+    ("os.abort()", r"signal SIGABRT \(holder\.py:\d+"),
+    ("os._exit(3)", "exit status 3"),
+    ("os._exit(0)", "exit status 0"),
+]
+
+
+@pytest.mark.parametrize("function", ["its import", "make(settings)", "parameters"])
+@pytest.mark.parametrize(("how", "told"), ENDS[:2])
+def test_what_ends_the_process_is_told_by_its_function(
+    tmp_path: Path, function: str, how: str, told: str
+) -> None:
+    with hosted(tmp_path, breaking(function, how)) as script:
+        said = rf"^holder\.py: {function.replace('(', chr(92) + '(').replace(')', chr(92) + ')')} "
+        with pytest.raises(ScriptFailed, match=f"{said}ended the process it ran in, with {told}"):
+            script.look()
+    assert not left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "told"),
+    [
+        ("its import", ConfigError, r"does not import: SystemExit: 4 \(holder\.py:\d+\)"),
+        ("make(settings)", ScriptFailed, r"make\(settings\) raised SystemExit: 4 \(holder\.py:\d+"),
+        ("parameters", ScriptFailed, r"parameters raised SystemExit: 4 .* in parameters\)"),
+    ],
+)
+def test_an_exit_is_told_like_an_error(
+    tmp_path: Path, function: str, kind: type[Exception], told: str
+) -> None:
+    with (
+        hosted(tmp_path, breaking(function, "raise SystemExit(4)")) as script,
+        pytest.raises(kind, match=told),
+    ):
+        script.look()
+
+
+def test_a_model_that_the_plan_cannot_train_is_refused(tmp_path: Path) -> None:
+    refuse = "    def refuse_settings(self, *given): raise PlanRefused('no such layer')\n"
+    code = "from secureps.errors import PlanRefused\n" + SCRIPT.replace(
+        "    def parameters", f"{refuse}    def parameters"
+    )
+    with hosted(tmp_path, code) as script, pytest.raises(PlanRefused, match="no such layer"):
+        script.look()
+
+
+@pytest.mark.parametrize(("how", "told"), ENDS)
+def test_an_evaluation_that_ends_its_process_ends_no_run(
+    tmp_path: Path, how: str, told: str
+) -> None:
+    with hosted(tmp_path, breaking("evaluate", how)) as script:
+        script.look()
+        script.prepare()
+        assert script.score(MODEL) is None
+        assert "evaluate ended the process" in script.failed
+        assert told.partition(r" \(")[0] in script.failed
+        first = script.failed
+        assert script.note.startswith("no held-out score: holder.py: evaluate")
+        assert script.score(MODEL) is None
+        assert script.failed == first
+        done = script.baselines(2, MODEL, lambda text: None)
+        assert (done.alone, done.central) == ({}, None)
+        assert "nothing is compared: holder.py: evaluate ended" in done.notes[0]
+
+
+def test_an_evaluator_that_cannot_be_made_ends_no_run(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        script = stack.enter_context(hosted(tmp_path, breaking("make_evaluator(", "os.abort()")))
+        script.look()
+        script.prepare()
+        assert "make_evaluator(settings) ended the process it ran in" in script.note
+        assert script.score(MODEL) is None
+
+
+def test_a_run_client_that_nothing_guards_joins_nothing(tmp_path: Path) -> None:
+    tail = "\nfrom secureps.client.runner import run_client\nrun_client(make)\n"
+    with hosted(tmp_path, SCRIPT + tail) as script:
+        assert [spec.name for spec in script.look()[0].tensors] == ["n", "w"]
+
+
+def left(tmp_path: Path) -> list[psutil.Process]:
+    """Processes that still have this test's folder in their command lines."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(tmp_path) in part for part in process.info["cmdline"] or []):
+            found.append(process)
+    return found

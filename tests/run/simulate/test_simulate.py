@@ -1,0 +1,244 @@
+"""`secureps simulate`: a scenario is a function of its file, drop-outs and all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from secureps.errors import ConfigError
+from secureps.run.report.trackers import Extras
+from secureps.run.simulate.simulate import load_scenario, simulate
+from secureps.store.checkpoint import read_state
+from tests.kits import extras_kit
+
+SCRIPT = Path(__file__).parent.parent.parent.parent / "clients" / "digits_torch.py"
+PLAN = """
+name = "few"
+versions = 4
+block_size = 4096
+checkpoint_every = 2
+lease = 20.0
+[cipher]
+name = "bfv"
+capacity = 16
+[[group]]
+clip = 4.0
+range = 0.5
+most_examples = 512
+rule = { quorum = 6, minimum = 5, start = 7, most = 10, deadline = 30.0 }
+[training]
+lr = 0.1
+local_epochs = 1
+"""
+SCENARIO = """
+name = "few"
+plan = "plan.toml"
+script = "{script}"
+clients = 10
+seed = {seed}
+downtime = 15.0
+[settings]
+minimum = 20
+[delays]
+train = {{ kind = "lognormal", median = 8.0, sigma = 0.5 }}
+network = {{ kind = "uniform", low = 0.01, high = 0.2 }}
+dropout = 0.2
+"""
+
+
+def scenario(folder: Path, seed: int = 1) -> Path:
+    (folder / "plan.toml").write_text(PLAN)
+    path = folder / f"scenario-{seed}.toml"
+    path.write_text(SCENARIO.format(script=SCRIPT, seed=seed))
+    return path
+
+
+def test_the_same_file_gives_the_same_report_bit_for_bit(tmp_path: Path) -> None:
+    path, said = scenario(tmp_path), list[str]()
+    first = simulate(path, tmp_path / "first", said.append)
+    second = simulate(path, tmp_path / "second", said.append)
+    assert "unsafe seed: no privacy" in said[0]
+    ends = ("unsafe seed: no privacy", f"report: {second}", f"curves: {second / 'curves.png'}")
+    assert tuple(said[-3:]) == ends
+    metrics = (first / "metrics.jsonl").read_bytes()
+    assert metrics == (second / "metrics.jsonl").read_bytes()
+    lines = [json.loads(line) for line in metrics.splitlines()]
+    assert [(line["group"], line["version"]) for line in lines] == [("all", v) for v in range(5)]
+    assert {line["privacy"] for line in lines} == {"unsafe seed: no privacy"}
+    assert [line["elapsed"] for line in lines] == sorted(line["elapsed"] for line in lines)
+    assert any(line["gone"] > 0 or line["clients"] < 10 for line in lines[1:]), "nobody dropped out"
+    assert all(5 <= line["clients"] <= 10 for line in lines[1:])
+    for line in lines[1:]:
+        check_waits(line)
+    assert any(line["missed_seconds"] for line in lines[1:])
+    assert "longest_wait" not in lines[0]
+    assert lines[-1]["accuracy"] > lines[0]["accuracy"] + 0.2
+    summary = (first / "summary.json").read_bytes()
+    assert summary == (second / "summary.json").read_bytes()
+    check_summary(json.loads(summary), lines)
+    model, again = (load_file(run / "model.safetensors") for run in (first, second))
+    assert all(model[name].tobytes() == again[name].tobytes() for name in model)
+    assert read_state(first / "model.safetensors", None)[1] == {
+        "privacy": "unsafe seed: no privacy"
+    }
+    for picture in ("curves.png", "waiting.png"):
+        png = (first / picture).read_bytes()
+        assert png.startswith(b"\x89PNG")
+        assert b"unsafe seed: no privacy" in png
+    assert sorted(p.name for p in (first / "checkpoints").iterdir())[-1] == "000002"
+
+    other = simulate(scenario(tmp_path, seed=2), tmp_path / "other", said.append)
+    assert (other / "metrics.jsonl").read_bytes() != metrics
+
+
+def test_what_secret_noise_would_have_spent_is_told(tmp_path: Path) -> None:
+    path, said = scenario(tmp_path), list[str]()
+    private = PLAN.replace("range = 0.5", 'weighting = "uniform"').replace(
+        "versions = 4", "versions = 1"
+    )
+    unit = 'unit = "client"\nplacement = "local"\nnoise_multiplier = 4.0\n'
+    (tmp_path / "plan.toml").write_text(f"{private}[privacy]\n{unit}delta = 1e-5\nbudget = 50.0\n")
+    out = simulate(path, tmp_path / "out", said.append)
+    summary = json.loads((out / "summary.json").read_text())
+    spent, of = summary["epsilon"], "one client's updates replaced by zeros"
+    assert 0 < spent < 50
+    assert summary["adjacency"] == of
+    assert said[-4].startswith(f"epsilon {spent:.3f} of 50 (delta 1e-05, {of})")
+
+
+def test_clients_come_late_and_leave_for_good(tmp_path: Path) -> None:
+    path = scenario(tmp_path)
+    stays = "[[stay]]\nfirst = 8\ncount = 2\ncomes = 35.0\n[[stay]]\nfirst = 0\nleaves = 40.0\n"
+    text = path.read_text().replace("dropout = 0.2", "dropout = 0.0")
+    path.write_text(text.replace("[settings]", f"{stays}[settings]"))
+    folder = simulate(path, tmp_path / "out", lambda text: None)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    early, late = {"client-08", "client-09"}, "client-00"
+    came = [(line["elapsed"], set(line["waited_seconds"])) for line in lines[1:]]
+    assert all(not names & early for at, names in came if at < 35.0)
+    assert late in came[0][1]
+    assert early <= came[-1][1], "who came late takes part"
+    assert late not in came[-1][1], "who left takes no part, and nobody waits for it"
+    assert [line["gone"] for line in lines if line["elapsed"] < 35.0][-1] == 2
+    assert lines[-1]["gone"] == 1
+
+
+def test_parts_of_the_work_give_the_same_model_encrypted_or_not(tmp_path: Path) -> None:
+    path, models = scenario(tmp_path), dict[str, bytes]()
+    parts = "[work]\ntarget_seconds = 5.0\n"
+    plans = {"all of it": ("plain", ""), "plain": ("plain", parts), "rlwe": ("rlwe", parts)}
+    for name, (cipher, section) in plans.items():
+        text = PLAN.replace("bfv", cipher).replace("versions = 4", "versions = 3") + section
+        (tmp_path / "plan.toml").write_text(text)
+        out = simulate(path, tmp_path / name, lambda said: None)
+        models[name] = b"".join(
+            each.tobytes() for each in load_file(out / "model.safetensors").values()
+        )
+    assert models["plain"] == models["rlwe"]
+    assert models["all of it"] != models["plain"]
+
+
+def check_waits(line: dict[str, Any]) -> None:
+    """Of one version: whoever is part of it came, nobody later than the round's deadlines."""
+    came, missed = line["waited_seconds"], line["missed_seconds"]
+    assert len(came) == line["clients"]
+    assert not came.keys() & missed.keys()
+    assert all(0 < seconds <= 30.0 for seconds in came.values())
+    assert set(missed.values()) <= {30.0}, "a cohort closed at another time than the deadline"
+    every = came | missed
+    assert line["longest_wait_seconds"] == max(every.values()) == every[line["longest_wait"]]
+
+
+def check_summary(summary: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+    assert summary["privacy"] == "unsafe seed: no privacy"
+    assert summary["finished"] == "all 4 versions are made"
+    assert summary["versions"] == {"all": 4}
+    assert summary["score"]["value"] == lines[-1]["accuracy"]
+    assert sum(summary["updates"].values()) == sum(line["clients"] for line in lines[1:])
+    for name in ("bytes_up", "bytes_down"):
+        assert summary[name] == sum(line[name] for line in lines[1:]) > 0
+    assert not any("training_seconds" in line for line in lines), "no two runs would be the same"
+
+
+def test_the_extras_have_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extras_kit.install(monkeypatch)
+    extras = Extras(tmp_path / "tb", str(tmp_path / "ml"))
+    folder = simulate(scenario(tmp_path), tmp_path / "out", lambda text: None, extras)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (file,) = extras_kit.EventFileWriter.files.values()
+    values = {(v.tag, e.step): v.simple_value for e in file.events for v in e.summary.value}
+    ((_, runs),) = extras_kit.MlflowClient.stores.values()
+    (run,) = runs.values()
+    assert values == {(metric.key, metric.step): metric.value for metric in run.metrics}
+    for line in lines:
+        for name in ("accuracy", "clients", "bytes_up", "longest_wait_seconds"):
+            assert values.get((name, line["version"])) == line.get(name)
+    assert values["summary/score.value", 4] == lines[-1]["accuracy"]
+    assert (run.status, run.experiment, run.name) == (
+        "FINISHED",
+        "few",
+        "out (unsafe seed: no privacy)",
+    )
+    assert run.params["plan.group.all.rule.quorum"] == "6"
+    assert run.params["scenario.downtime"] == "15.0"
+    assert file.closed
+
+
+def test_an_extra_that_is_not_installed_is_refused_before_the_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extras_kit.remove(monkeypatch, "tensorboard")
+    with pytest.raises(ConfigError, match=r"pip install 'secureps\[tensorboard\]'"):
+        simulate(scenario(tmp_path), tmp_path / "out", extras=Extras(tmp_path / "tb"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "held"),
+    [
+        ("metrics.jsonl", "holds a report of `secureps simulate` already"),
+        ("origin.json", "holds a run of `secureps up`"),
+        ("study.json", "holds a study"),
+    ],
+)
+def test_a_report_mixes_with_nothing(file: str, held: str, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / file).write_text("{}\n")
+    with pytest.raises(ConfigError, match=f"{held}.*name a folder of its own by --out"):
+        simulate(scenario(tmp_path), tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [file]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("clients = 10", "clients = 6", "6 play, the plan's rounds wait for 7"),
+        ("lognormal", "gaussian", "unknown kind 'gaussian'"),
+        ("downtime = 15.0", "downtime = -1.0", "downtime"),
+        ("plan.toml", "no.toml", "no such file"),
+        (str(SCRIPT), "no.py", "no such script"),
+        ('name = "few"', 'name = "few"\nnonsense = 1', "nonsense"),
+        (
+            "[settings]",
+            "[[stay]]\nfirst = 9\ncount = 2\n[settings]",
+            "clients 0 to 9 and no others",
+        ),
+        (
+            "[settings]",
+            "[[stay]]\nfirst = 1\ncomes = 5.0\nleaves = 5.0\n[settings]",
+            "it leaves before",
+        ),
+        ("[settings]", "[[stay]]\nfirst = 1\n[[stay]]\nfirst = 1\n[settings]", "has another stay"),
+    ],
+)
+def test_a_scenario_that_cannot_be_played_is_refused(
+    old: str, new: str, reason: str, tmp_path: Path
+) -> None:
+    path = scenario(tmp_path)
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ConfigError, match=reason):
+        load_scenario(path)

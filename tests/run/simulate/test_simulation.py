@@ -1,0 +1,393 @@
+"""The whole protocol in one process: exact under every cipher, every fault and every kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from secureps.client.worker import ClientWorker
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.crypto.bfv_seal import generate
+from secureps.crypto.ring import RINGS, choose
+from secureps.crypto.suite import cipher
+from secureps.errors import InternalError
+from secureps.messages.encoding import digest
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.serve import initial_schema
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.store.checkpoint import latest_good
+from secureps.store.spool import DiskSpool
+from secureps.wire.transport import Fault, Faults
+from tests.kits.faults_kit import to_orders, to_requests
+from tests.kits.federations import (
+    Tensors,
+    Walker,
+    finished,
+    killed_at,
+    same,
+    small_federation,
+    small_plan,
+    unharmed,
+)
+
+PARTIES = ("coordinator", "shard-0", "shard-1", "holder-0", "client-00", "client-03")
+
+
+def play(plan: Plan, folder: Path, conditions: Conditions | None = None) -> Tensors:
+    simulation = small_federation(plan, folder, conditions)
+    simulation.run()
+    return simulation.model()
+
+
+def test_what_never_happens_is_not_waited_for_after_the_end(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("plain"), tmp_path)
+    simulation.run()
+    end = "the simulation stands still: after the end of the run, all 4 versions are made"
+    with pytest.raises(InternalError, match=end):
+        simulation.run(lambda: False)
+
+
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe-alone", "rlwe"])
+def test_every_cipher_gives_the_same_model_bit_for_bit(cipher: str, tmp_path: Path) -> None:
+    model = play(small_plan(cipher), tmp_path)
+    assert same(model, unharmed("plain")[0])
+    assert "body.count" not in model
+
+
+def test_the_conservative_ring_gives_the_same_model(tmp_path: Path) -> None:
+    section = small_plan("rlwe").section.model_dump()
+    section["cipher"] |= {"security": "conservative"}
+    plan = Plan(parse(PlanSection, section, "test"))
+    assert choose(plan.cipher_parameters).ring == RINGS[2]
+    assert same(play(plan, tmp_path), unharmed("plain")[0])
+
+
+def test_the_large_ring_gives_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of this size take the small one."""
+    plan = small_plan("rlwe")
+    assert choose(plan.cipher_parameters).ring == RINGS[0]
+    choose.cache_clear()
+    monkeypatch.setattr("secureps.crypto.ring.RINGS", RINGS[1:2])
+    try:
+        assert choose(plan.cipher_parameters).ring == RINGS[1]
+        assert same(play(plan, tmp_path), unharmed("plain")[0])
+    finally:
+        choose.cache_clear()
+
+
+def test_another_seed_gives_another_model(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan(), tmp_path, seed=4)
+    simulation.run()
+    assert not same(simulation.model(), unharmed("plain")[0])
+
+
+def test_every_client_contributes_once_to_every_version(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan(), tmp_path)
+    simulation.run()
+    fates = simulation.coordinator.federation.fates
+    updates = [(id.client, fate.version) for id, fate in fates.items() if fate.version > 0]
+    assert len(updates) == len(set(updates)) == 6 * 4
+    assert {fate.outcome for fate in fates.values()} == {"durable"}
+
+
+def test_the_model_is_what_the_formulas_say(tmp_path: Path) -> None:
+    """One version of plain SGD against the weighted mean computed here in float64."""
+    from secureps.client.trainer import FitConfig
+    from secureps.crypto.sampling import UnsafeSeed
+
+    rule = {"quorum": 6, "deadline": 10.0}
+    group = {"clip": 100.0, "range": 1.0, "bits": 24, "most_examples": 32, "rule": rule}
+    plan = small_plan(versions=1, group=[group])
+    simulation = small_federation(plan, tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 0})
+    whole = digest("secureps-base", *simulation.coordinator.federation.groups["all"].blocks)
+    simulation.run()
+    model = simulation.model()
+    seed = UnsafeSeed(3)
+    base = Walker(0).parameters(seed.derive("initial").integer(63))
+    total, mean = 0, np.zeros((30, 7))
+    for number in range(6):
+        labels = ("fit", f"client-{number:02d}", "all", 0, whole)
+        config = FitConfig({"all": 0}, seed.derive(*labels).integer(63), {})
+        result = Walker(number).fit(dict(sorted(base.items())), config)
+        moved = result.parameters["body.weight"].astype(np.float64)
+        mean += result.examples * (moved - base["body.weight"])
+        total += result.examples
+    expected = base["body.weight"] + mean / total
+    # 24 bits of grid over [-1, 1], six roundings of a step each, weights of 2^-24.
+    assert np.abs(model["body.weight"].astype(np.float64) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "yogi"])
+def test_server_optimizers_run_under_encryption(name: str, tmp_path: Path) -> None:
+    rule = {"quorum": 6, "deadline": 10.0}
+    schedule = {"name": "cosine", "total_steps": 4}
+    optimizer = {"name": name, "learning_rate": 0.1, "schedule": schedule}
+    group = {"clip": 3.0, "most_examples": 32, "rule": rule, "optimizer": optimizer}
+    plain = play(small_plan(group=[group]), tmp_path / "plain")
+    for sealed in ("bfv", "rlwe"):
+        assert same(play(small_plan(sealed, group=[group]), tmp_path / sealed), plain)
+
+
+def test_two_groups_live_beside_each_other(tmp_path: Path) -> None:
+    rule = {"quorum": 6, "deadline": 10.0}
+    groups = [
+        {"name": "body", "pattern": "body.*", "clip": 3.0, "most_examples": 32, "rule": rule},
+        {"name": "head", "bits": 12, "clip": 1.0, "most_examples": 32, "rule": rule},
+    ]
+    plain = play(small_plan(group=groups), tmp_path / "plain")
+    for sealed in ("bfv", "rlwe"):
+        assert same(play(small_plan(sealed, group=groups), tmp_path / sealed), plain)
+    assert set(plain) == {"body.weight", "head.bias"}
+
+
+def test_averaged_integers_and_local_tensors(tmp_path: Path) -> None:
+    rule = {"quorum": 6, "deadline": 10.0}
+    group = {"clip": 40.0, "bits": 20, "most_examples": 32, "rule": rule, "weighting": "uniform"}
+    model = play(small_plan(local=[], versions=2, group=[group]), tmp_path)
+    # Each version adds the mean of 0..5 = 2.5; the published integer is rounded half to even.
+    assert model["body.count"].dtype == np.int64
+    assert int(model["body.count"]) in (4, 5)
+
+
+def test_a_run_starts_from_a_file(tmp_path: Path) -> None:
+    start: Tensors = {
+        "body.weight": np.full((30, 7), 0.5, np.float32),
+        "body.count": np.zeros((), np.int64),
+        "head.bias": np.ones(7, np.float32),
+    }
+    save_file(start, tmp_path / "start.safetensors")
+    (tmp_path / "plan.toml").write_text(
+        'name = "file"\nversions = 1\nblock_size = 64\ninitial = "start.safetensors"\n'
+        'local = ["*.count"]\n[cipher]\nname = "plain"\ncapacity = 8\n'
+        "[[group]]\nmost_examples = 32\nrule = { quorum = 6 }\n"
+    )
+    plan = load_plan(tmp_path / "plan.toml")
+    from secureps.crypto.sampling import UnsafeSeed
+
+    trainers = {f"client-{i:02d}": Walker(i) for i in range(6)}
+    cast = Cast(trainers, UnsafeSeed(3))
+    simulation = Simulation(plan, cast, tmp_path / "run", initial=initial_schema(plan))
+    simulation.run(lambda: simulation.versions() == {"all": 0})
+    assert same(simulation.model(), {k: start[k] for k in ("body.weight", "head.bias")})
+    simulation.run()
+    assert simulation.versions() == {"all": 1}
+
+
+# --- faults -----------------------------------------------------------------------
+
+REQUESTS = [
+    ("client-00", "coordinator", "Join"),
+    ("client-00", "coordinator", "Submit"),
+    ("client-01", "shard-0", "PutBlock"),
+    ("client-01", "shard-1", "GetBlock"),
+    ("shard-0", "coordinator", "Register"),
+    ("shard-0", "coordinator", "Held"),
+    ("shard-1", "coordinator", "Prepared"),
+    ("shard-1", "coordinator", "Checkpointed"),
+    ("holder-0", "shard-0", "GetSum"),
+    ("holder-0", "shard-1", "PutBlock"),
+    ("holder-0", "coordinator", "Opened"),
+    ("holder-0", "coordinator", "Register"),
+    ("client-02", "coordinator", "Subscribe"),
+    ("shard-0", "coordinator", "Subscribe"),
+]
+ORDERS = [
+    ("coordinator", "client-00", "Invite"),
+    ("coordinator", "client-00", "Published"),
+    ("coordinator", "client-00", "Settled"),
+    ("coordinator", "shard-0", "Configure"),
+    ("coordinator", "shard-0", "Hold"),
+    ("coordinator", "shard-1", "Prepare"),
+    ("coordinator", "shard-1", "Commit"),
+    ("coordinator", "shard-0", "WriteCheckpoint"),
+    ("coordinator", "shard-0", "Discard"),
+    ("coordinator", "holder-0", "Open"),
+    ("coordinator", "client-00", "Finish"),
+]
+
+
+COMMITTEE = [
+    ("holder-0", "coordinator", "Examined"),
+    ("holder-1", "coordinator", "KeyShare"),
+    ("holder-2", "coordinator", "Register"),
+]
+COMMITTEE_ORDERS = [
+    ("coordinator", "holder-0", "Examine"),
+    ("coordinator", "holder-1", "Open"),
+    ("coordinator", "shard-0", "Prepare"),
+]
+
+
+def survive(message: tuple[str, str, str], fault: Fault, folder: Path, cipher: str = "bfv") -> None:
+    """The same model as if nothing had happened to the first two of these messages."""
+    table, versions = {(*message, count): fault for count in (1, 2)}, 3
+    plan = small_plan(cipher, versions=versions)
+    simulation = small_federation(plan, folder, Conditions(faults=Faults(table)))
+    simulation.run()
+    assert simulation.network.seen(*message) >= 1, "the fault never happened"
+    assert same(simulation.model(), unharmed("plain", versions)[0])
+
+
+@to_requests
+@pytest.mark.parametrize("request_", REQUESTS, ids="-".join)
+def test_lost_repeated_and_late_requests_change_nothing(
+    request_: tuple[str, str, str], fault: Fault, tmp_path: Path
+) -> None:
+    survive(request_, fault, tmp_path)
+
+
+@to_orders
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_lost_repeated_and_late_orders_change_nothing(
+    order: tuple[str, str, str], fault: Fault, tmp_path: Path
+) -> None:
+    survive(order, fault, tmp_path)
+
+
+@to_requests
+@pytest.mark.parametrize("request_", COMMITTEE, ids="-".join)
+def test_lost_answers_of_a_committee_change_nothing(
+    request_: tuple[str, str, str], fault: Fault, tmp_path: Path
+) -> None:
+    survive(request_, fault, tmp_path, "rlwe")
+
+
+@to_orders
+@pytest.mark.parametrize("order", COMMITTEE_ORDERS, ids="-".join)
+def test_lost_orders_to_a_committee_change_nothing(
+    order: tuple[str, str, str], fault: Fault, tmp_path: Path
+) -> None:
+    survive(order, fault, tmp_path, "rlwe")
+
+
+def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A malicious client seals one submission under a key that no holder has."""
+    plan = small_plan("bfv")
+    simulation = small_federation(plan, tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    hands = simulation.parties["client-05"].hands
+    assert isinstance(hands, ClientWorker)
+    right = hands._sealer._sealer
+    wrong = [cipher(plan.cipher_parameters).noise_sealer(generate()[1].to_bytes())]
+    monkeypatch.setattr(
+        hands._sealer,
+        "_sealer",
+        lambda pinned, group: wrong.pop() if wrong else right(pinned, group),
+    )
+    simulation.run()
+    fates = simulation.coordinator.federation.fates.values()
+    burnt = [fate for fate in fates if fate.outcome == "dropped"]
+    assert len(burnt) == 6
+    assert all("holder-0 refused" in fate.reason for fate in burnt)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+# --- kills ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+@pytest.mark.parametrize("party", PARTIES)
+def test_killed_at_any_event_ends_in_the_same_model(
+    party: str, cipher: str, tmp_path: Path
+) -> None:
+    if party.startswith("holder") and cipher == "plain":
+        return
+    versions = 3  # it takes so many for a checkpoint to be left behind
+    expected, events = unharmed(cipher, versions)
+    kills = {"plain": 15, "bfv": 4, "rlwe": 3}[cipher]
+    for moment in range(1, events, events // kills):
+        plan = small_plan(cipher, versions=versions)
+        simulation = small_federation(plan, tmp_path / str(moment))
+        killed_at(simulation, party, moment)
+        assert same(simulation.model(), expected), f"killed {party} at event {moment}"
+
+
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
+def test_everybody_killed_at_once(cipher: str, tmp_path: Path) -> None:
+    conditions = Conditions(spool=lambda name: DiskSpool(tmp_path / "spool" / name))
+    simulation = small_federation(small_plan(cipher), tmp_path, conditions)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    for party in list(simulation.parties):
+        simulation.kill(party)
+    for party in list(simulation.parties):
+        simulation.start(party)
+    simulation.run()
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
+@pytest.mark.parametrize("damage", ["newest", "all"])
+def test_a_shard_whose_state_files_are_damaged_makes_them_again(
+    damage: str, cipher: str, tmp_path: Path
+) -> None:
+    simulation = small_federation(small_plan(cipher, checkpoint_every=4), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 3})
+    simulation.kill("shard-0")
+    files = sorted((tmp_path / "shard-0" / "states").glob("*.safetensors"))
+    assert len(files) >= 2
+    for path in files[1:] if damage == "all" else files[-1:]:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data[: len(data) // 2] if damage == "all" else data)
+    simulation.start("shard-0")
+    simulation.run()
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+# --- checkpoints ------------------------------------------------------------------
+
+
+def test_checkpoints_hold_the_model_and_the_last_good_one_is_taken(tmp_path: Path) -> None:
+    simulation = small_federation(small_plan("bfv"), tmp_path)
+    simulation.run()
+    path, manifest, complaints = latest_good(simulation.checkpoints)
+    assert (path.name, complaints) == ("000004", ())
+    assert manifest.unsafe == tuple(sorted(f"client-{i:02d}" for i in range(6)))
+    assert [(at.group, at.version) for at in manifest.versions] == [("all", 4)]
+    parts = [load_file(path / part.file) for part in manifest.files]
+    layout = simulation.plan.layout(manifest.run.schema).group("all")
+    blocks = {name: array for part in parts for name, array in part.items()}
+    flat = np.concatenate([blocks[f"all/{b:04d}"] for b in range(layout.blocks)])
+    assert same(layout.unflatten(flat), simulation.model())
+    (path / "shard-1.safetensors").write_bytes(b"torn")
+    before, manifest, complaints = latest_good(simulation.checkpoints)
+    assert before.name == "000003"
+    assert "000004/shard-1.safetensors" in complaints[0]
+
+
+def test_a_secret_seed_is_not_marked(tmp_path: Path) -> None:
+    from secureps.crypto.sampling import SecretSeed
+
+    trainers = {f"client-{i:02d}": Walker(i) for i in range(6)}
+    cast = Cast(trainers, SecretSeed.from_os())
+    simulation = Simulation(small_plan(versions=1), cast, tmp_path)
+    simulation.run()
+    assert simulation.versions() == {"all": 1}
+    assert simulation.coordinator.federation.unsafe == set()
+    assert latest_good(simulation.checkpoints)[1].unsafe == ()
+
+
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
+def test_stores_do_not_grow_with_versions(cipher: str, tmp_path: Path) -> None:
+    """Spools and outboxes forget what is durable."""
+    conditions = Conditions(spool=lambda name: DiskSpool(tmp_path / "spool" / name))
+    simulation = small_federation(small_plan(cipher, versions=8), tmp_path, conditions)
+    counts: list[int] = []
+
+    def count() -> bool:
+        if simulation.versions()["all"] > len(counts):
+            held = [len(DiskSpool(tmp_path / "spool" / n).keys()) for n in simulation.parties]
+            counts.append(sum(held))
+        return finished(simulation)
+
+    simulation.run(count)
+    assert max(counts[5:]) <= max(counts[1:5])

@@ -1,0 +1,375 @@
+"""`secureps study`: rules judged by virtual time, over several seeds; what is played is kept."""
+
+from __future__ import annotations
+
+import io
+import json
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from secureps.errors import ConfigError, PlanRefused, RuleFailed
+from secureps.run.simulate.simulate import load_scenario, simulate
+from secureps.run.study.results import StudyResults, markdown
+from secureps.run.study.study import _candidates, _claim, _read, _tell_founding, study
+from secureps.run.study.trial import (
+    Candidate,
+    Comparison,
+    Likeness,
+    Outcome,
+    Point,
+    Trial,
+    _founded,
+    altered,
+    crossed,
+    play,
+    section_of,
+)
+from tests.kits.flower_apps import SERVER, project
+
+SCRIPT = Path(__file__).parent.parent.parent.parent / "clients" / "breast_cancer.py"
+PLAN = """
+name = "few"
+versions = 5
+block_size = 4096
+[cipher]
+name = "rlwe"
+capacity = 32
+[[group]]
+clip = 4.0
+most_examples = 512
+rule = { quorum = 4, minimum = 4 }
+[training]
+lr = 0.01
+local_epochs = 1
+"""
+SCENARIO = f"""
+name = "few"
+plan = "plan.toml"
+script = "{SCRIPT}"
+clients = 6
+downtime = 10.0
+[settings]
+partitions = 6
+[delays]
+device = {{ kind = "lognormal", median = 1.0, sigma = 0.5 }}
+train = {{ kind = "lognormal", median = 8.0, sigma = 0.3 }}
+network = 0.1
+dropout = 0.1
+[study]
+target = 0.6
+hold = 2
+every = 5.0
+seconds = 200.0
+seeds = [1, 2]
+sealed = 1
+baseline = "rounds"
+[[study.variant]]
+name = "rounds"
+rules = [
+    {{ quorum = 4, minimum = 4, deadline = 10.0 }},
+    {{ quorum = 4, minimum = 4, deadline = 30.0 }},
+]
+[[study.variant]]
+name = "alone"
+rates = [0.5]
+rules = [{{ name = "async" }}]
+"""
+
+
+def scenario(folder: Path, old: str = "", new: str = "") -> Path:
+    (folder / "plan.toml").write_text(PLAN)
+    assert old in SCENARIO
+    path = folder / "scenario.toml"
+    path.write_text(SCENARIO.replace(old, new, 1) if old else SCENARIO)
+    return path
+
+
+def screen() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def said(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def points(*scores: float) -> tuple[Point, ...]:
+    return tuple(Point(5.0 * (i + 1), score, i) for i, score in enumerate(scores))
+
+
+def test_a_study_is_played_broken_off_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = scenario(tmp_path), tmp_path / "out"
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("secureps.run.study.study.wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            study(path, out, 2, console := screen())
+    assert said(console)[-1] == "stopped; the same command goes on with it"
+    kept = {file.stem for file in (out / "trials").iterdir()}
+    assert kept == {"rounds-1-seed-0", "alone-1-0.5-seed-1"}, "what was being played is kept"
+    assert not (out / "report.json").exists()
+
+    first = screen()
+    assert study(path, out, 2, first) == out
+    lines = [line for line in said(first) if line.startswith("[")]
+    assert len(lines) == 7, "2 tuned, 2 + 2 judged, 1 compared: all counted; one has no choice"
+    assert sorted(line.endswith("(known)") for line in lines) == [False] * 5 + [True] * 2
+    assert any("1 versions under encryption: the same bits at the same times" in x for x in lines)
+    report = json.loads((out / "report.json").read_text())
+    rounds, alone = report["rows"]
+    assert (rounds["variant"], rounds["times"], rounds["sealed"]) == ("rounds", 1.0, True)
+    assert (alone["settings"], alone["sealed"]) == ("rate 0.5", None)
+    assert len(rounds["seconds"]) == len(alone["seconds"]) == 2, "a target that all reach"
+    assert alone["times"] == rounds["median"] / alone["median"]
+    tried = {(each["variant"], each["rule"]): each["reached"] for each in report["tuned"]}
+    assert tried.keys() == {("rounds", 0), ("rounds", 1)}
+    assert rounds["settings"] in ("deadline 10.0", "deadline 30.0")
+    assert (out / "study.png").read_bytes().startswith(b"\x89PNG")
+    table = (out / "table.md").read_text()
+    assert table.count("\n") == 4
+    assert "| rounds | deadline" in table
+
+    again = screen()
+    (out / "report.json").unlink()
+    study(path, out, 2, again)
+    assert all("(known)" in line for line in said(again) if line.startswith("["))
+    assert json.loads((out / "report.json").read_text()) == report
+    with pytest.raises(ConfigError, match="holds another study"):
+        study(scenario(tmp_path, "target = 0.6", "target = 0.7"), out, 2, screen())
+    with pytest.raises(ConfigError, match="holds a study"):
+        simulate(path, out)
+
+
+@pytest.mark.parametrize("text", ["", '{"model": tr', "[1]", '{"points": [{"x": 1}]}', "\xff"])
+def test_a_damaged_file_of_a_study_is_named(text: str, tmp_path: Path) -> None:
+    path, folder = tmp_path / "trials" / "one.json", tmp_path / "out"
+    job = Trial(Candidate("rounds", None, None, None), 1, 200.0)
+    assert _read(path, job) is None
+    path.parent.mkdir()
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(
+        ConfigError, match=r"one\.json: cannot be read: .*; remove it, and that tri"
+    ):
+        _read(path, job)
+    folder.mkdir()
+    (folder / "study.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"cannot be read|holds another study"):
+        _claim(folder, load_scenario(scenario(tmp_path)))
+
+
+def test_a_study_goes_into_no_report(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
+        study(scenario(tmp_path), tmp_path / "out", 2, screen())
+
+
+def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path) -> None:
+    path = scenario(tmp_path, "target = 0.6", "target = 0.9")
+    one, same, other = (play(path, Trial(Candidate("rounds", 1), s, 200.0)) for s in (1, 1, 2))
+    assert isinstance(one, Outcome)
+    assert isinstance(same, Outcome)
+    assert isinstance(other, Outcome)
+    assert one.points == same.points
+    assert one.reached is not None
+    assert [p.score >= 0.9 for p in one.points[-2:]] == [True, True]
+    assert one.points[-2].seconds == one.reached, "the first of two in a row, and then no more"
+    late = play(path, Trial(Candidate("rounds", 1), 1, one.reached - 5.0))
+    assert isinstance(late, Outcome)
+    assert late.reached is None, "given up"
+    assert late.points == one.points[: len(late.points)]
+
+
+def test_the_time_is_of_the_first_of_enough_in_a_row() -> None:
+    scores = points(0.5, 0.9, 0.8, 0.9, 0.95)
+    assert crossed(scores, 0.9, 1) == 10.0
+    assert crossed(scores, 0.9, 2) == 20.0
+    assert crossed(scores, 0.9, 3) is None
+    assert crossed((), 0.9, 1) is None
+
+
+def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> None:
+    own = section_of(load_scenario(scenario(tmp_path, "seeds = [1, 2]", "seeds = [1, 2, 3]")))
+    findings = StudyResults(own)
+    rounds, alone = Candidate("rounds", 0), Candidate("alone", 0, rate=0.5)
+    for seed, sooner, later in ((1, 10.0, None), (2, 5.0, 40.0), (3, 20.0, 60.0)):
+        findings.take(Trial(alone, seed, 200.0), Outcome(sooner, points(0.1, 0.7), 1.0))
+        findings.take(Trial(rounds, seed, 200.0), Outcome(later, points(0.1, 0.7), 1.0))
+    text = findings.take(Comparison(rounds, 0), Likeness(False, True, 1, 1.0))
+    assert text == "1 versions under encryption: another model"
+    base, sooner_row = findings.rows()
+    assert (base.seconds, base.median, base.times) == ((40.0, 60.0), 60.0, 1.0)
+    even = StudyResults(own.model_copy(update={"seeds": (2, 3)}))
+    for seed, reached in ((2, 65.0), (3, 90.0)):
+        for candidate in (rounds, alone):
+            even.take(Trial(candidate, seed, 200.0), Outcome(reached, points(0.1, 0.7), 1.0))
+    assert even.rows()[0].median == 77.5
+    assert (sooner_row.median, sooner_row.times) == (10.0, 6.0)
+    table = markdown(own, findings.rows()).splitlines()
+    assert "| 60 | 40 - 60 | 2 of 3 | 1.00 |" in table[2]
+    assert table[2].endswith("| NOT THE SAME |")
+    assert table[3].endswith("| not compared |")
+    assert findings.cpu == 7.0
+
+    findings.take(Trial(rounds, 2, 200.0), Outcome(None, points(0.1), 1.0))
+    base, sooner_row = findings.rows()
+    assert (base.median, base.times, sooner_row.times) == (None, None, None)
+    assert "| not in 200 |" in markdown(own, findings.rows())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('baseline = "rounds"', 'baseline = "sync"', "no variant 'sync'"),
+        ('name = "alone"', 'name = "rounds"', "two have the same name"),
+        ("seeds = [1, 2]", "seeds = [0, 1]", "seed 0 would be tuned on and judged on"),
+        ("seeds = [1, 2]", "seeds = []", "study.seeds"),
+        ("seeds = [1, 2]", "seeds = [1, 2, 1]", "study.seeds: 1 is there twice"),
+        ("seconds = 200.0", "seconds = inf", "study.seconds: must be a finite number"),
+        ("rates = [0.5]", "rates = [0]", "study.variant 2.rates"),
+        ('name = "async"', 'name = "asynch"', r"no such rule, .asynch.; did you mean async\?"),
+        ("deadline = 30.0", "start = 7", "6 clients play, the rule waits for 7"),
+        ("quorum = 4, minimum = 4, d", "quorum = 4, minimum = 5, d", "variant rounds-1: "),
+        ("clients = 6", "clients = 6\n[delays.dropping]", "delays"),
+        ("network = 0.1", "bandwidth = 1e4", "study.sealed: where bytes take time"),
+        ('name = "alone"', 'name = "alone"\ndeadlines = [0]', "study.variant 2.deadlines"),
+        ('name = "alone"', 'name = "alone"\nplan = "none.toml"', "none.toml: no such file"),
+    ],
+)
+def test_a_study_that_is_not_right_is_refused(
+    old: str, new: str, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ConfigError, PlanRefused), match=reason):
+        study(scenario(tmp_path, old, new), tmp_path / "out", 2, screen())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_scenario_without_a_study_compares_nothing(tmp_path: Path) -> None:
+    path = scenario(tmp_path)
+    path.write_text(path.read_text().split("[study]")[0])
+    with pytest.raises(ConfigError, match=r"no section \[study\]"):
+        study(path, tmp_path / "out", 2, screen())
+
+
+RULE = """
+from secureps.policy.rules.rule import Admit
+class Raises:
+    def __init__(self, minimum): pass
+    def enter(self, state): return 0
+    def admit(self, now, member, state): return Admit("come")
+    def decide(self, now, arrivals, state): raise KeyError("oops")
+"""
+
+
+def test_a_rule_that_fails_is_no_trial_and_no_report_of_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raising.py").write_text(RULE)
+    monkeypatch.syspath_prepend(tmp_path)  # of the workers, too
+    path = scenario(tmp_path, '{ name = "async" }', '{ name = "raising:Raises", minimum = 4 }')
+    raised = r"decide raised KeyError: 'oops' \(raising.py:7 in decide\)$"
+    failed = f"the rule failed: raising:Raises: {raised}"
+    out, text = tmp_path / "out", path.read_text()
+    path.write_text(text[: text.index("[[study.variant]]")].replace('"rounds"', '"alone"'))
+    path.write_text(path.read_text() + text[text.rindex("[[study.variant]]") :])
+    with pytest.raises(RuleFailed, match=f"^variant alone: {failed}"):
+        study(path, out, 1, screen())
+    assert not list((out / "trials").iterdir())
+    with pytest.raises(RuleFailed, match=f"^{failed}"):
+        play(path, Comparison(Candidate("alone", 0), 1))
+    plan = (tmp_path / "plan.toml").read_text()
+    rule = "{ quorum = 4, minimum = 4 }"
+    assert rule in plan
+    (tmp_path / "plan.toml").write_text(plan.replace(rule, '{ name = "raising:Raises" }'))
+    with pytest.raises(RuleFailed, match=f"^{failed}"):
+        simulate(path, tmp_path / "report", lambda line: None)
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert (summary["failure"], summary["versions"]) == ("RuleFailed", {"all": 0})
+
+
+def test_a_measure_that_the_script_does_not_have_is_named(tmp_path: Path) -> None:
+    path = scenario(tmp_path, "target = 0.6", 'target = 0.6\nmeasure = "auc"')
+    with pytest.raises(ConfigError, match="no 'auc'; the script has accuracy"):
+        play(path, Trial(Candidate("alone", 0), 1, 50.0))
+
+
+PLANS = """
+sealed = 0
+baseline = "rounds"
+[[study.variant]]
+name = "rounds"
+deadlines = [20.0, 30.0]
+[[study.variant]]
+name = "large"
+plan = "large.toml"
+"""
+
+
+def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
+    """Under the plan's own cipher, whose bytes they are."""
+    path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
+    text = path.read_text().replace("seconds = 200.0", "seconds = 60.0")
+    path.write_text(text[: text.index("sealed = 1")] + PLANS)
+    (tmp_path / "large.toml").write_text(PLAN.replace("capacity = 32", "capacity = 64"))
+    loaded = load_scenario(path)
+    (first, second), (large,) = (list(_candidates(v)) for v in section_of(loaded).variant)
+    assert [each.name for each in (first, second, large)] == [
+        "rounds-within-20",
+        "rounds-within-30",
+        "large",
+    ]
+    plans = [altered(loaded, each, 1).section for each in (first, second, large)]
+    assert [plan.group[0].rule.deadline for plan in plans] == [20.0, 30.0, 60.0]
+    assert [plan.cipher.capacity for plan in plans] == [32, 32, 64]
+    assert {plan.cipher.name for plan in plans} == {"rlwe"}
+    study(path, tmp_path / "out", 2, console := screen())
+    lines = [line for line in said(console) if line.startswith("[")]
+    assert len(lines) == 6, "2 tuned, 2 + 2 judged"
+    rows = json.loads((tmp_path / "out" / "report.json").read_text())["rows"]
+    assert [row["sealed"] for row in rows] == [None, None]
+    outcome = json.loads((tmp_path / "out" / "trials" / "large-seed-1.json").read_text())
+    assert 0 < outcome["reached"] < 60.0
+
+
+def test_a_worker_that_is_killed_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*args: object, **kwargs: object) -> None:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr("secureps.run.study.study.wait", killed)
+    with pytest.raises(
+        ConfigError, match="was killed, or had no memory left: what has ended is kept"
+    ):
+        study(scenario(tmp_path), tmp_path / "out", 2, screen())
+
+
+def test_a_server_app_founds_every_trial_as_it_founds_a_run(tmp_path: Path) -> None:
+    own = "FedAdam(eta=0.5, min_available_nodes=4)"
+    server = SERVER.replace("FedAvg(fraction_evaluate=0.5, min_available_nodes=20)", own)
+    server = server.replace("import FedAvg", "import FedAdam")
+    app = project(tmp_path, "studied", server=server)
+    path = scenario(tmp_path, f'script = "{SCRIPT}"', f'script = "{app}"')
+    text = path.read_text().replace("target = 0.6", 'measure = "eval_loss"\ntarget = 1.5')
+    path.write_text(text.replace("[settings]\npartitions = 6\n", ""))
+    outcome = play(path, Trial(Candidate("rounds", 0), 1, 200.0))
+    assert isinstance(outcome, Outcome)
+    assert outcome.reached == 0.0
+    played, one = load_scenario(path), Candidate("rounds", 0, None, 0.25)
+    folder = tmp_path / "founded"
+    folder.mkdir()
+    plan = altered(_founded(played, Trial(one, 1, 200.0), str(folder)), one, 3)
+    optimizer = plan.section.group[0].optimizer
+    assert (optimizer.name, optimizer.learning_rate, plan.section.versions) == ("fedadam", 0.25, 3)
+    assert plan.initial_digest
+    console = screen()
+    _tell_founding(played, section_of(played), console)
+    assert any("the ServerApp's server optimizer (fedadam)" in line for line in said(console))

@@ -1,0 +1,298 @@
+"""`secureps check`: a page for people, JSON for programs, one line for what is unsound."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from safetensors.numpy import save_file
+
+from secureps.errors import ConfigError, PlanRefused
+from secureps.policy.plan import load_plan
+from secureps.run.check import check, record, tables
+from secureps.run.simulate.simulate import load_scenario
+from secureps.units import size
+from tests.kits.nursery import supervise_children
+
+ROOT = Path(__file__).parent.parent.parent
+SCENARIOS = sorted((ROOT / "simulations").glob("*.toml"))
+PLAN = """
+name = "small"
+versions = 3
+[cipher]
+name = "bfv"
+capacity = 8
+[[group]]
+rule = { quorum = 6 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def forked_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script's process begins where torch is imported: most of what a check takes here."""
+    supervise_children(
+        monkeypatch,
+        *("secureps.run.script.baselines", "secureps.client.torch", "sklearn.datasets"),
+        *("opacus.validators", "secureps.client.flower.script"),
+    )
+
+
+def write(folder: Path, text: str = PLAN) -> Path:
+    path = folder / "plan.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_place_of_an_indicator_counts_as_a_value(tmp_path: Path) -> None:
+    private = """
+weighting = "uniform"
+adaptive = {}
+[privacy]
+unit = "client"
+placement = "local"
+noise_multiplier = 1.0
+delta = 1e-5
+budget = 100.0
+"""
+    explained = check(write(tmp_path, PLAN + private), 1000)
+    assert explained.groups[0].values == 1001
+    assert any("the clip begins at 1 " in remark for remark in explained.remarks)
+
+
+def test_the_models_size_comes_from_the_option_the_file_or_the_script(tmp_path: Path) -> None:
+    assert check(write(tmp_path), 1000).groups[0].values == 1000
+    save_file({"a": np.zeros((3, 4), np.float32)}, tmp_path / "start.safetensors")
+    path = write(tmp_path, 'initial = "start.safetensors"\n' + PLAN)
+    assert check(path).groups[0].values == 12
+    assert check(ROOT / "policies" / "digits_plain.toml").groups[0].values == 9610
+
+
+def test_what_it_cannot_know_it_asks_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give the model's size by --values"):
+        check(write(tmp_path))
+    two = PLAN.replace("[[group]]\n", '[[group]]\nname = "a"\npattern = "a*"\n')
+    two += '[[group]]\nname = "b"\nrule = { quorum = 6 }\n'
+    with pytest.raises(ConfigError, match="has 2 groups"):
+        check(write(tmp_path, two), 10)
+
+
+def test_a_flower_app_is_measured_and_has_no_record_privacy(tmp_path: Path) -> None:
+    flower = ROOT / "policies" / "digits_numpy.toml"
+    assert check(flower).groups[0].values == 650
+    text = (ROOT / "policies" / "digits.toml").read_text().replace("alpha = 0.5", "")
+    script = str(ROOT / "clients" / "digits_numpy.py")
+    path = write(tmp_path, text.replace("../clients/digits_torch.py", script))
+    with pytest.raises(PlanRefused, match="a promise about every training step"):
+        check(path)
+
+
+def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
+    explanation = check(ROOT / "policies" / "digits.toml")
+    console = Console(width=400, record=True, file=io.StringIO())
+    for part in tables(explanation):
+        console.print(part)
+    page = console.export_text()
+    assert "digits: sound. 15 versions under rlwe, 2 shards." in page
+    assert explanation.price is not None
+    for said in ("key holder", "7.875", "1.06 x", "enough for 15 versions", *explanation.collusion):
+        assert said in page
+    for said in (explanation.price.against, explanation.opened, "6 clients connected"):
+        assert said in page
+    read = json.loads(json.dumps(record(explanation)))
+    assert read["price"]["epsilon_run"] == explanation.price.epsilon_run
+    assert read["price"]["deviation"] == explanation.price.deviation
+    assert read["shard"]["memory"] == explanation.shard.memory
+    assert read["collusion"] == list(explanation.collusion)
+    assert read["opened"] == explanation.opened
+
+
+def test_the_page_of_a_committee(tmp_path: Path) -> None:
+    explanation = check(write(tmp_path, PLAN.replace("bfv", "rlwe")), 100_000)
+    console = Console(width=400, record=True, file=io.StringIO())
+    for part in tables(explanation):
+        console.print(part)
+    page = console.export_text()
+    cost = explanation.committee
+    assert cost is not None
+    for said in (
+        "3 of 4",
+        "a malicious aggregator with 1 corrupt key holder",
+        f"N = {cost.degree}, q of {cost.modulus_bits} bits",
+        "128 bits, classical",
+        "table 5.2",
+        f"bits up to {cost.bits}, or capacity {cost.capacity}",
+        "key holder, each of 4",
+        *explanation.collusion,
+    ):
+        assert said in page, said
+    read = json.loads(json.dumps(record(explanation)))
+    assert read["committee"]["down"] == cost.down
+    bfv = check(write(tmp_path), 100_000)
+    assert json.loads(json.dumps(record(bfv)))["committee"] is None
+    assert explanation.shard.program > bfv.shard.program
+
+
+def test_every_preset_is_explained() -> None:
+    """A plan with a script by itself, one without by the scenario that plays it."""
+    played = {load_scenario(path).plan.section.name: path for path in SCENARIOS}
+    for path in sorted((ROOT / "policies").glob("*.toml")):
+        plan = load_plan(path)
+        assert plan.section.federation is not None or plan.section.name in played, path
+        if len(plan.groups) == 1:
+            explanation = check(path, 1000)
+        else:
+            explanation = check(path if plan.section.federation else played[plan.section.name])
+        for part in tables(explanation):
+            Console(width=100, file=io.StringIO()).print(part)
+    fifty = check(ROOT / "simulations" / "digits.toml")
+    assert (fifty.name, fifty.groups[0].values, fifty.shard.clients) == ("digits-50", 9610, 50)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "secureps", "check"]
+    done = subprocess.run(
+        [*command, str(write(tmp_path)), "--values", "1000", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["groups"][0]["values"] == 1000
+    unsound = write(tmp_path, PLAN.replace("quorum = 6", "quorum = 3"))
+    refused = subprocess.run([*command, str(unsound)], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(
+        f"error: {unsound}: the quorum 3 is below the minimum cohort 5"
+    )
+    assert refused.stderr.count("\n") == 1
+    with pytest.raises(PlanRefused):
+        check(unsound)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("lr = 4.0", "learning_rate = 4.0", "unknown training setting 'learning_rate'"),
+        ("lr = 4.0", 'lr = "fast"', "training setting 'lr' must be of type float, got 'fast'"),
+        ("start = 6", "start = 9", r"6 take part, but a version waits for 9$"),
+    ],
+)
+def test_what_would_fail_at_the_clients_fails_here(
+    old: str, new: str, reason: str, tmp_path: Path
+) -> None:
+    text = (ROOT / "policies" / "digits.toml").read_text()
+    assert old in text
+    path = tmp_path / "digits.toml"
+    path.write_text(text.replace(old, new).replace("../clients", str(ROOT / "clients")))
+    with pytest.raises(ConfigError, match=reason):
+        check(path)
+    if "start" not in old:  # who knows only the plan is told what cannot be said
+        explained = check(path, 10_000)
+        assert explained.price is not None
+        assert not explained.price.noise
+        assert any("training.lr is no number above 0" in text for text in explained.remarks)
+        assert "nan" not in "".join(map(str, explained.remarks))
+
+
+BATCH_NORM = """
+import numpy as np
+from torch import nn
+from secureps.client.torch import TorchTrainer
+
+def model():
+    first = nn.Linear(6, 60)
+    first.requires_grad_(False)
+    return nn.Sequential(first, nn.BatchNorm1d(60), nn.Linear(60, 2))
+
+def make(settings):
+    x = np.zeros((4, 6), np.float32)
+    y = np.zeros(4, np.int64)
+    return TorchTrainer(model, (x, y), (x, y), device="cpu")
+"""
+BUDGET = "noise_multiplier = 3.0\ndelta = 1e-5\nbudget = 1000.0\n"
+RECORDS = f"[privacy]\n{BUDGET}max_grad_norm = 1.0\nsample_rate = 0.5\nrecords = 200\n"
+CLIENTS = f'[privacy]\n{BUDGET}unit = "client"\nplacement = "local"\n'
+
+
+@pytest.mark.parametrize(
+    ("privacy", "reason"),
+    [
+        (RECORDS, r"layer '1' \(BatchNorm1d\) cannot be trained under DP-SGD.*GroupNorm"),
+        (
+            CLIENTS,
+            r"'1\.running_mean' and 1 more: .* local = \[\"\*running_mean\", \"\*running_var\"\]",
+        ),
+        ("", ""),
+    ],
+)
+def test_batch_norm_under_privacy_is_refused_before_anything_trains(
+    tmp_path: Path, privacy: str, reason: str
+) -> None:
+    (tmp_path / "script.py").write_text(BATCH_NORM)
+    rule = "rule = { quorum = 6 }\n"
+    uniform = 'weighting = "uniform"\n' if privacy == CLIENTS else ""
+    federation = '[federation]\nscript = "script.py"\nclients = 6\n'
+    training = "[training]\nlr = 0.1\nlocal_steps = 2\n"
+    text = PLAN.replace(rule, f"{uniform}{rule}{privacy}{training}{federation}")
+    path = write(tmp_path, text)
+    if reason:
+        with pytest.raises(PlanRefused, match=reason):
+            check(path)
+        return
+    (told,) = [each for each in check(path).remarks if "train together" in each]
+    assert "only 362 of the model's 783 values train together" in told
+    assert "'0.bias' for one" in told
+
+
+NOISY = """
+[evaluation]
+every = 1
+metrics = { accuracy = 1.0, loss = 10.0 }
+[privacy]
+unit = "client"
+placement = "local"
+noise_multiplier = 3.0
+delta = 1e-5
+budget = 1000.0
+"""
+
+
+def page(path: Path, values: int) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    for part in tables(check(path, values)):
+        console.print(part)
+    return console.export_text()
+
+
+def test_noise_on_a_metric_is_said_in_its_own_unit(tmp_path: Path) -> None:
+    text = page(write(tmp_path, PLAN + 'weighting = "uniform"\n' + NOISY), 1000)
+    (accuracy,) = [line for line in text.splitlines() if "noise on metric accuracy" in line]
+    (loss,) = [line for line in text.splitlines() if "noise on metric loss" in line]
+    assert "+- 1.9 (standard deviation" in accuracy
+    assert "+- 19 (standard deviation" in loss
+    assert "coordinate of evaluation" not in text
+
+
+def test_a_narrow_page_keeps_every_digit() -> None:
+    explanation = check(ROOT / "policies" / "digits.toml")
+    console = Console(width=80, record=True, file=io.StringIO())
+    for part in tables(explanation):
+        console.print(part)
+    lines = [line.split() for line in console.export_text().replace("\u2502", " ").splitlines()]
+    group, shard = explanation.groups[0], explanation.shard
+    assert any(line[:2] == ["values", f"{group.values:,}"] for line in lines)
+    assert ["to", "fp32", f"{group.ratio:.2f}", "x"] in [line[:4] for line in lines]
+    assert ["memory", *size(shard.memory).split()] in lines
+    assert ["disk", *size(shard.disk).split()] in lines
+
+
+def test_a_folder_and_a_text_are_no_plans() -> None:
+    with pytest.raises(ConfigError, match="policies: Is a directory; name a file in it"):
+        check(ROOT / "policies")
+    with pytest.raises(ConfigError, match=r"README\.md: no TOML file: "):
+        check(ROOT / "README.md")

@@ -1,0 +1,202 @@
+"""The command line: quick, helpful, and one line for every error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from secureps import __version__
+from secureps.errors import Unreachable
+from secureps.run import cli
+from secureps.run.report.trackers import Extras
+from secureps.run.up.up import Order
+from tests.kits.command import run
+
+COMMANDS = (
+    *("new", "check", "up"),
+    *("runs", "status", "log", "stop", "resume", "export"),
+    *("simulate", "study"),
+    *("keys", "serve", "join", "flower", "warm", "backup", "restore", "budget"),
+)
+"""In the order in which one needs them, a panel of `--help` a line."""
+HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numba", "numpy", "pydantic")
+
+
+def test_help_names_every_command_in_order(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--help") == 0
+    shown = capsys.readouterr().out
+    found = [shown.index(f"│ {command} ") for command in COMMANDS]
+    assert found == sorted(found)
+    assert shown.count("╭─") == 5, "options, and four panels of commands"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, command, "--help") == 0
+    shown = capsys.readouterr().out
+    assert f"secureps {command}" in shown
+    assert "None" not in shown, "of an option without an environment variable"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = f"import secureps.run.cli, sys; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"secureps {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("up", "nowhere.toml"),
+        ("resume", "nowhere"),
+        ("runs", "nowhere"),
+        ("simulate", "nowhere.toml"),
+        ("join", "nowhere.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "me"),
+        ("serve", "shard", "--config", "nowhere.toml"),
+        ("export", "nowhere", "--out", "model.safetensors"),
+        ("log", "nowhere"),
+        ("stop", "nowhere"),
+        ("keys", "show", "nowhere"),
+        ("status", "--server", "127.0.0.1:1", "--kit", "nowhere", "--name", "me"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_is_not_there_is_one_line(
+    arguments: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, *arguments) == (78 if arguments[0] in ("join", "serve") else 1)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert told.err.startswith("error: ")
+    assert "nowhere" in told.err
+    assert told.err.endswith("(the operator's fault)\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (("--set", "lr"), "error: --set lr: expected KEY=VALUE"),
+        (("--budget", "inf"), "error: a budget is a finite epsilon above 0, got inf"),
+        (("--budget", "-1"), "error: a budget is a finite epsilon above 0, got -1"),
+    ],
+)
+def test_who_joins_hears_in_one_line_what_is_wrong(
+    more: tuple[str, ...],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    who = ("--server", "127.0.0.1:1", "--kit", "kit", "--name", "me")
+    assert run(monkeypatch, "join", "script.py", *who, *more) == 78
+    assert capsys.readouterr().err == f"{reason} (the operator's fault)\n"
+
+
+def test_an_error_of_many_lines_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise Unreachable("no\n  connection")
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert run(monkeypatch) == 1
+    assert capsys.readouterr().err == "error: no connection (the other side's fault)\n"
+
+
+def test_ctrl_c_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(role: str, config: Path, log_format: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("secureps.run.serve.serve", interrupt)
+    assert run(monkeypatch, "serve", "shard", "--config", "x.toml") == 130
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "")
+
+
+@pytest.mark.parametrize("command", ["up", "simulate"])
+@pytest.mark.parametrize(("wanted", "threads"), [(None, "1"), ("3", "3")])
+def test_one_thread_unless_told_otherwise(
+    command: str, wanted: str | None, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known before the script, and torch with it, is loaded."""
+    monkeypatch.setenv("OMP_NUM_THREADS", wanted or "")
+    if wanted is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    seen: list[str | None] = []
+
+    def play(*_: object, **__: object) -> None:
+        seen.append(os.environ.get("OMP_NUM_THREADS"))
+
+    monkeypatch.setattr(f"secureps.run.{command}.{command}.{command}", play)
+    assert run(monkeypatch, command, "x.toml") == 0
+    assert seen == [threads]
+
+
+@pytest.mark.parametrize("wanted", [None, "false"])
+def test_extras_are_handed_on_and_mlflow_keeps_to_itself(
+    wanted: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow reports its use to its makers, unless the environment says otherwise."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", wanted or "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    if wanted is None:
+        monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY")
+    seen: list[object] = []
+
+    def play_up(order: Order, console: object) -> None:
+        seen.append((order.extras, os.environ["MLFLOW_DISABLE_TELEMETRY"]))
+
+    def play_simulate(scenario: Path, out: Path | None, extras: Extras) -> None:
+        seen.append((extras, os.environ["MLFLOW_DISABLE_TELEMETRY"]))
+
+    monkeypatch.setattr("secureps.run.up.up.up", play_up)
+    monkeypatch.setattr("secureps.run.simulate.simulate.simulate", play_simulate)
+    for command in ("up", "simulate"):
+        assert run(monkeypatch, command, "x.toml", "--tensorboard", "tb", "--mlflow", "ml") == 0
+        assert run(monkeypatch, command, "x.toml") == 0
+    told = wanted or "true"
+    assert seen == [(Extras(Path("tb"), "ml"), told), (Extras(), told)] * 2
+
+
+def test_usage_errors_end_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "serve", "king", "--config", "x.toml") == 2
+    assert run(monkeypatch, "up", "plan.toml", "--unsafe-seed", "-1") == 2
+    assert run(monkeypatch, "dance") == 2
+    assert run(monkeypatch, "study", "x.toml", "--workers", "0") == 2
+    told = capsys.readouterr().err
+    assert "king" in told
+    assert "env var" not in told
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(None, "NONE"), ("DEBUG", "DEBUG")])
+def test_grpc_writes_no_lines_of_its_own_unless_it_is_asked_to(
+    wanted: str | None, found: str
+) -> None:
+    """Of a process of its own: what counts is what is set before grpc is imported."""
+    code = "from secureps.run import clicli.root(); print(os.environ['GRPC_VERBOSITY'])"
+    own = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
+    own |= {} if wanted is None else {"GRPC_VERBOSITY": wanted}
+    done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True)
+    assert done.stdout.strip() == found, done.stderr

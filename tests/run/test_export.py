@@ -1,0 +1,196 @@
+"""A model out of a checkpoint's blocks: exact, and never out of a damaged one."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.errors import ConfigError, DamagedStore, OperatorError
+from secureps.messages.format import FORMAT
+from secureps.messages.orders import GroupVersion
+from secureps.messages.run import GroupPlacement, Placement, RunInfo
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.policy.plan import Plan
+from secureps.run import cli
+from secureps.run.export import export, newest_model, read_model
+from secureps.store import checkpoint
+from secureps.store.checkpoint import (
+    Manifest,
+    ShardFile,
+    checkpoint_path,
+    read_state,
+    tensor_name,
+    write_manifest,
+    write_state,
+)
+
+PLAN = Plan(
+    parse(
+        PlanSection,
+        {
+            "name": "two-groups",
+            "versions": 9,
+            "block_size": 16,
+            "local": ["head.*"],
+            "group": [
+                {"name": "first", "pattern": "embedding.*", "rule": {"quorum": 5}},
+                {"name": "rest", "pattern": "*", "rule": {"quorum": 5}},
+            ],
+        },
+        "test",
+    )
+)
+SCHEMA = Schema(
+    (
+        TensorSpec("body.weight", (5, 4), "float32"),
+        TensorSpec("embedding.weight", (7, 3), "float32"),
+        TensorSpec("head.weight", (2,), "float32"),
+        TensorSpec("body.steps", (), "int64"),
+    )
+)
+SHARDS = ("shard-0", "shard-1")
+
+
+def model(seed: int) -> dict[str, NDArray[np.generic]]:
+    rng = np.random.default_rng(seed)
+    return {
+        "body.weight": rng.normal(size=(5, 4)).astype(np.float32),
+        "embedding.weight": rng.normal(size=(7, 3)).astype(np.float32),
+        "body.steps": np.array(seed, np.int64),
+    }
+
+
+def write(
+    root: Path, number: int, lay: bytes | None = None, unsafe: tuple[str, ...] = ()
+) -> dict[str, NDArray[np.generic]]:
+    """A checkpoint of `model(number)`, its blocks dealt to two shards in turn."""
+    layout, tensors = PLAN.layout(SCHEMA), model(number)
+    run = RunInfo(PLAN.text, SCHEMA, lay or layout.digest, b"h" * 32, b"r" * 32, b"n" * 32)
+    blocks: dict[str, dict[str, NDArray[np.generic]]] = {shard: {} for shard in SHARDS}
+    owners = {}
+    for group in layout.groups:
+        flat = group.flatten(tensors)
+        owners[group.name] = tuple(SHARDS[b % 2] for b in range(group.blocks))
+        for b, owner in enumerate(owners[group.name]):
+            blocks[owner][tensor_name(group.name, b)] = flat[slice(*group.span(b))]
+            blocks[owner][tensor_name(group.name, b, "m")] = np.zeros(3, np.float32)
+    files = []
+    for shard in SHARDS:
+        path = checkpoint_path(root, number) / f"{shard}.safetensors"
+        digest = write_state(path, blocks[shard], {})
+        files.append(ShardFile(shard, path.name, digest, path.stat().st_size))
+    versions = (GroupVersion("first", number), GroupVersion("rest", number + 1))
+    placed = tuple(GroupPlacement(name, of) for name, of in owners.items())
+    write_manifest(
+        checkpoint_path(root, number),
+        Manifest(
+            FORMAT,
+            number,
+            run.id.hex(),
+            run,
+            versions,
+            tuple(files),
+            Placement(1, SHARDS, placed),
+            (),
+            (),
+            unsafe,
+        ),
+    )
+    return tensors
+
+
+def test_the_newest_model_by_tensor_name(tmp_path: Path) -> None:
+    write(tmp_path / "checkpoints", 3)
+    tensors = write(tmp_path / "checkpoints", 7)
+    made = export(tmp_path, tmp_path / "model.safetensors")
+    assert (made.number, made.versions) == (7, {"first": 7, "rest": 8})
+    assert made.version == "first 7 / rest 8"
+    assert made.complaints == ()
+    assert [spec.name for spec in made.layout.local] == ["head.weight"]
+    assert list(made.tensors) == ["body.weight", "embedding.weight", "body.steps"]
+    loaded = load_file(tmp_path / "model.safetensors")
+    assert set(loaded) == set(tensors)
+    for name, array in tensors.items():
+        assert loaded[name].dtype == array.dtype
+        assert loaded[name].shape == array.shape
+        assert loaded[name].tobytes() == array.tobytes()
+
+
+def metadata(path: Path) -> dict[str, str]:
+    return read_state(path, None)[1]
+
+
+def test_a_model_of_an_unsafe_seed_says_so_on_the_terminal_and_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "model.safetensors"
+    monkeypatch.setattr(sys, "argv", ["secureps", "export", str(tmp_path), "--out", str(out)])
+    for number, unsafe in ((3, ()), (7, ("ada", "eve"))):
+        write(tmp_path / "checkpoints", number, unsafe=unsafe)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 0
+        warned = "unsafe seed: no privacy, in what came from ada, eve" in capsys.readouterr().err
+        assert warned == bool(unsafe)
+        assert metadata(out)["checkpoint"] == str(number)
+        assert metadata(out).get("privacy") == ("unsafe seed: no privacy" if unsafe else None)
+
+
+def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:
+    tensors = write(tmp_path, 3)
+    write(tmp_path, 7)
+    torn = checkpoint_path(tmp_path, 7) / "shard-1.safetensors"
+    data = bytearray(torn.read_bytes())
+    data[-1] ^= 1
+    torn.write_bytes(data)
+    made = newest_model(tmp_path)
+    assert made.number == 3
+    assert len(made.complaints) == 1
+    assert str(torn) in made.complaints[0]
+    assert np.array_equal(made.tensors["body.weight"], tensors["body.weight"])
+    with pytest.raises(DamagedStore, match=r"shard-1\.safetensors"):
+        read_model(checkpoint_path(tmp_path, 7))
+
+
+def test_no_checkpoint_no_export(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="no checkpoint here"):
+        export(tmp_path, tmp_path / "model.safetensors")
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_blocks_cut_otherwise_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, 0, lay=b"x" * 32)
+    with pytest.raises(DamagedStore, match="another version of secureps"):
+        newest_model(tmp_path)
+
+
+def test_an_absent_block_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, 0)
+    directory = checkpoint_path(tmp_path, 0)
+    manifest = checkpoint.load_checkpoint(directory)
+    write_manifest(directory, dataclasses.replace(manifest, files=manifest.files[:1]))
+    with pytest.raises(DamagedStore, match="absent"):
+        newest_model(tmp_path)
+
+
+def test_an_evaluation_may_be_newer_than_every_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = {"metric": "loss", "goal": "min"}
+    evaluation = {"every": 1, "metrics": {"loss": 1.0}, "best": best}
+    body = PLAN.section.model_dump(exclude_none=True) | {"evaluation": evaluation}
+    monkeypatch.setattr(sys.modules[__name__], "PLAN", Plan(parse(PlanSection, body, "test")))
+    write(tmp_path / "checkpoints", 3)
+    with pytest.raises(ConfigError, match="no complete checkpoint has an evaluation yet: if the"):
+        export(tmp_path, tmp_path / "best.safetensors", the_best=True)
+    write(tmp_path / "checkpoints", 9)
+    with pytest.raises(ConfigError, match="no version was evaluated, and all are made"):
+        export(tmp_path, tmp_path / "best.safetensors", the_best=True)

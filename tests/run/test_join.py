@@ -1,0 +1,64 @@
+"""`secureps join`: Flower clients as real processes, killed and all, end in the simulated model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secureps.client.script import Script
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.command import INSECURE
+from tests.kits.federations import same
+from tests.kits.flower_apps import MESSAGES, initial_of, project
+from tests.kits.nursery import prepare
+from tests.kits.processes import PLAN, Processes
+
+SLOW = MESSAGES.replace("import numpy", "import time\nimport numpy").replace(
+    "    seen = context", "    time.sleep(context.node_config.get('pace', 0))\n    seen = context"
+)
+"""Takes a while for a fit, so that it can be killed in the middle of one."""
+
+
+class Joined(Processes):
+    """Clients that were never written for secureps."""
+
+    script: Path
+    initial: str
+
+    def _client(self, name: str) -> list[str]:
+        number = self.clients.index(name)
+        return [
+            *("-m", "secureps", "join", str(self.script)),
+            *("--server", self.server, "--kit", str(self.folder / "kit"), "--name", name),
+            *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
+            *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
+            *("--set", f"bonus={number}", "--set", f"initial={self.initial}"),
+        ]
+
+
+def test_flower_clients_killed_and_restarted_make_the_simulated_model(tmp_path: Path) -> None:
+    path = project(tmp_path, "joined", SLOW)
+    script, plan = Script(path), PLAN.replace('local = ["*.count"]\n', "")
+    prepare("secureps.client.flower.script")
+    joined = Joined(tmp_path / "run", versions=3, plan=plan)
+    joined.script, joined.pace = path, 0.3
+    joined.initial = initial_of(path, tmp_path / "given" / "initial.safetensors")
+    with joined as processes:
+        processes.start_all()
+        processes.kill_in_turn("client-01", "client-04")
+        processes.wait(processes.finished, "the end")
+        versions, model = processes.model()
+        assert versions == {"all": 3}
+        assert "all 3 versions are made" in _ended(processes, "client-00")
+        trainers = {
+            name: script.make({"partition": i, "bonus": i, "initial": joined.initial})
+            for i, name in enumerate(processes.clients)
+        }
+        simulation = Simulation(processes.plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "alone")
+        simulation.run()
+        assert same(model, simulation.model())
+
+
+def _ended(processes: Processes, name: str) -> str:
+    processes.wait(lambda: "versions are made" in processes.log(name), f"{name} to end")
+    return processes.log(name)

@@ -1,0 +1,129 @@
+"""`secureps new`: each kind of project is whole, learns, and its own tests say so."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from secureps.client.script import Script
+from secureps.client.trainer import FitConfig
+from secureps.errors import ConfigError, OperatorError
+from secureps.policy.plan import load_plan
+from secureps.run import new as module
+from secureps.run.new import EVERY, NEEDS, TEMPLATES, new
+from tests.kits.command import run
+from tests.kits.trainer_kit import check_trainer
+
+FILES = {
+    *("plan.toml", "client.py", "test_client.py"),
+    *("README.md", "requirements.txt", ".gitignore"),
+}
+
+
+def test_templates_are_those_of_the_kinds() -> None:
+    assert {path.name for path in TEMPLATES.iterdir() if path.name != "__pycache__"} == {
+        EVERY,
+        *NEEDS,
+    }
+
+
+@pytest.mark.parametrize("kind", NEEDS)
+def test_a_project_is_whole_and_its_own_tests_pass(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = new("tumours-2", kind, tmp_path)
+    assert {path.name for path in made} == FILES
+    assert {path.parent for path in made} == {tmp_path / "tumours-2"}
+    for path in made:
+        assert "PROJECT_NAME" not in path.read_text()
+    folder = tmp_path / "tumours-2"
+    plan = load_plan(folder / "plan.toml").section
+    assert plan.name == "tumours-2"
+    settings = {"partition": 1, "partitions": 6}
+    config = FitConfig({"all": 0}, 1, plan.training)
+    check_trainer(lambda: Script(folder / "client.py").make(settings), config)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "client", raising=False)
+    own = runpy.run_path(str(folder / "test_client.py"))
+    tests = [test for name, test in own.items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test()
+    sys.modules.pop("client")
+
+
+def test_its_own_test_fails_if_holders_learn_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new("idle", "numpy", tmp_path)
+    folder = tmp_path / "idle"
+    plan = (folder / "plan.toml").read_text()
+    (folder / "plan.toml").write_text(plan.replace("lr = 0.05", "lr = 0.0"))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "client", raising=False)
+    own = runpy.run_path(str(folder / "test_client.py"))
+    with pytest.raises(AssertionError):
+        own["test_holders_learn_together"]()
+    sys.modules.pop("client")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Tumours", "two words", "../up", "a/b", ".hidden", "x" * 64, "a\n"]
+)
+def test_a_name_is_one_that_a_plan_may_have(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be a project's name: 1 to 63 of a-z 0-9"):
+        new(name, "numpy", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert len(new("empty", "numpy", tmp_path)) == len(FILES)
+    (tmp_path / "file").write_text("mine")
+    for name in ("empty", "file"):
+        with pytest.raises(ConfigError, match=f"{name} is there and not empty: take another name"):
+            new(name, "numpy", tmp_path)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_disk_that_refuses_is_the_operators(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="cannot make the project: "):
+        new("project", "numpy", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("torch", r"--torch needs torch: pip install 'secureps\[torch\]'"),
+        ("sklearn", "--sklearn needs sklearn: pip install 'scikit-learn'"),
+        ("flower", r"--flower needs flwr: pip install 'secureps\[flower\]'"),
+    ],
+)
+def test_what_is_not_installed_is_said_before_anything_is_made(
+    kind: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda package: None)
+    with pytest.raises(ConfigError, match=told):
+        new("project", kind, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert new("project", "numpy", tmp_path), "needs nothing more"
+
+
+def test_the_command_says_what_was_made_and_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "new", "tumours") == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("made tumours: ")
+    assert set(first.removeprefix("made tumours: ").split(", ")) == FILES
+    assert rest == ["next:", "  cd tumours", "  secureps up plan.toml"]
+    assert "scikit" not in (tmp_path / "tumours" / "client.py").read_text()
+    assert run(monkeypatch, "new", "other", "--sklearn") == 0
+    assert "sklearn" in (tmp_path / "other" / "client.py").read_text()
+    assert run(monkeypatch, "new", "third", "--torch", "--flower") == 2
+    assert "give one option of these" in capsys.readouterr().err
+    assert not (tmp_path / "third").exists()

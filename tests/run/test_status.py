@@ -1,0 +1,225 @@
+"""Whom `secureps status` asks, when a watch ends, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.identity import certify, sign_roster
+from secureps.errors import (
+    ConfigError,
+    KitError,
+    OperatorError,
+    UnknownParty,
+    Unreachable,
+)
+from secureps.messages.requests import (
+    AskRun,
+    AskStatus,
+    Heartbeat,
+    Join,
+    Register,
+    Status,
+    Subscribe,
+    Telemetry,
+)
+from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.machine import Answer
+from secureps.run.report.status_tables import show, show_json
+from secureps.run.run_lock import ORIGIN, claimed
+from secureps.run.status import EVERY, find, look, watch
+from secureps.run.status_client import StatusClient
+from secureps.run.up.folder import RunFolder
+from secureps.run.up.runs import STOPPED
+from secureps.store.keyring import create_kit, find_observer, issue
+from tests.kits.command import run
+from tests.kits.roles_kit import (
+    CA,
+    IDENTITIES,
+    JOIN,
+    ROSTER,
+    STRANGER,
+    collecting,
+    make_charter,
+    make_plan,
+)
+from tests.run.report.test_status_tables import STATUS
+
+OVER = dataclasses.replace(STATUS, finished="all 3 versions are made")
+PLAIN = CipherParameters("plain", 8, 14)
+
+
+def console(**options: bool) -> tuple[Console, io.StringIO]:
+    told = io.StringIO()
+    return Console(file=told, width=200, **options), told  # type: ignore[arg-type]
+
+
+class Asked:
+    """Statuses and silences, one after another; then Ctrl-C."""
+
+    def __init__(self, *answers: Status | Exception) -> None:
+        self._answers = iter(answers)
+
+    def __call__(self) -> Status:
+        answer = next(self._answers, KeyboardInterrupt())
+        if isinstance(answer, Status):
+            return answer
+        raise answer
+
+
+GONE = Unreachable("nobody is there")
+
+
+def test_a_watch_goes_on_without_an_answer_and_ends_with_the_run() -> None:
+    pauses: list[float] = []
+    screen, told = console()
+    watch(Asked(STATUS, GONE, STATUS, OVER), show_json, screen, pause=pauses.append)
+    first, lost, again, last = told.getvalue().splitlines()
+    assert first == again
+    assert json.loads(last)["finished"] == "all 3 versions are made"
+    assert lost.startswith("no answer since ")
+    assert lost.endswith(": nobody is there; this goes on asking, Ctrl-C ends it")
+    assert pauses == [EVERY] * 3
+
+
+def test_a_watch_of_who_is_gone_goes_on_until_somebody_ends_it() -> None:
+    screen, told = console()
+    with pytest.raises(KeyboardInterrupt):
+        watch(Asked(GONE, GONE), show, screen, pause=lambda _: None)
+    assert told.getvalue().count("no answer since") == 2
+
+
+def test_a_watch_ends_where_no_answer_will_come() -> None:
+    why = iter(["", STOPPED])
+    screen, told = console()
+    watch(Asked(GONE, GONE), show, screen, lambda: next(why), lambda _: None)
+    assert told.getvalue().splitlines()[-1] == STOPPED
+
+
+def test_on_a_terminal_the_last_tables_stay_while_nobody_answers() -> None:
+    screen, told = console(force_terminal=True)
+    with pytest.raises(KeyboardInterrupt):
+        watch(Asked(STATUS, GONE), show, screen, pause=lambda _: None)
+    last = told.getvalue().split("\x1b[2J")[-1]
+    assert "client-00" in last
+    assert "no answer since" in last
+
+
+# --- a run of `up` ----------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path)
+    origin = {"plan": "plan.toml", "directory": ".", "unsafe_seed": None, "began": 0.0}
+    (tmp_path / ORIGIN).write_text(json.dumps(origin))
+    made.report.mkdir()
+    return made
+
+
+def told_of(folder: RunFolder, as_json: bool = False) -> str:
+    screen, told = console()
+    look(find(folder.root, None, None, None), as_json, True, screen)
+    return told.getvalue()
+
+
+def test_a_run_that_is_over_says_so_without_a_coordinator(folder: RunFolder) -> None:
+    folder.summary.write_text(json.dumps({"finished": "all 3 versions are made", "versions": {}}))
+    expected = f"this run is over: all 3 versions are made; its model is {folder.model}\n"
+    assert told_of(folder) == expected
+    over = {"finished": "all 3 versions are made", "stopped": ""}
+    assert json.loads(told_of(folder, as_json=True)) == over
+
+
+def test_a_run_that_nobody_plays_is_not_over(folder: RunFolder) -> None:
+    assert told_of(folder) == f"{STOPPED}\n"
+    assert json.loads(told_of(folder, as_json=True)) == {"finished": "", "stopped": STOPPED}
+    folder.failed.write_text("client-00 died")
+    assert told_of(folder).startswith("failed: client-00 died; ")
+
+
+def test_a_run_that_is_being_played_is_asked(folder: RunFolder) -> None:
+    with claimed(folder.root):
+        with pytest.raises(OperatorError, match="its coordinator is being started"):
+            told_of(folder)
+        folder.state("coordinator").mkdir(parents=True)
+        (folder.state("coordinator") / "address").write_text("127.0.0.1:9\n")
+        whom = find(folder.root, None, None, None)
+        assert (whom.server, whom.kit, whom.name) == ("127.0.0.1:9", folder.kit, None)
+        assert whom.why_silent() == ""
+
+
+def test_who_is_asked_is_said_in_one_way(folder: RunFolder, tmp_path: Path) -> None:
+    for given in (
+        (folder.root, "here:1", None, None),
+        (None, None, None, None),
+        (None, "here:1", None, None),
+        (None, None, tmp_path, None),
+    ):
+        with pytest.raises(ConfigError, match="--server and --kit"):
+            find(*given)
+    with pytest.raises(ConfigError, match=r"no run of `secureps up`"):
+        find(tmp_path / "nothing", None, None, None)
+
+
+def test_status_with_too_little_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "status", "--server", "here:1") == 1
+    assert capsys.readouterr().err.startswith("error: give --server and --kit, or RUN")
+
+
+# --- an observer ------------------------------------------------------------------
+
+
+def test_a_kit_with_an_observers_key_needs_no_name(tmp_path: Path) -> None:
+    kit = tmp_path / "kit"
+    create_kit(kit, PLAIN)
+    issue(kit, "client", "client-00")
+    with pytest.raises(KitError, match="has no observer's key: name a party whose key is in it"):
+        StatusClient(kit, None, "127.0.0.1:9")
+    issue(kit, "observer", "ward")
+    assert find_observer(kit) == "ward"
+    StatusClient(kit, None, "127.0.0.1:9").close()
+    (kit / "private" / "ward").rename(tmp_path / "ward")  # as in the kit of anybody else
+    with pytest.raises(KitError, match="has no observer's key"):
+        find_observer(kit)
+
+
+WATCHER = certify(CA, STRANGER, "observer", IDENTITIES[STRANGER].public.key)
+WATCHED = sign_roster(CA, [*ROSTER.certificates, WATCHER])
+
+
+def test_an_observer_looks_and_does_nothing_else() -> None:
+    machine = Coordinator(make_charter(make_plan(), roster=WATCHED))
+    machine.resume(0.0)
+    step = machine.handle(1.0, STRANGER, AskStatus())
+    (answer,) = [effect for effect in step.effects if isinstance(effect, Answer)]
+    assert isinstance(answer.message, Status)
+    assert not step.records
+    for event in (
+        Heartbeat(STRANGER),
+        Register(STRANGER, "here:1", 1.0, 0),
+        Subscribe(STRANGER, ()),
+        Telemetry(STRANGER, "all", 1, ()),
+        Join(STRANGER, JOIN.schema),
+    ):
+        with pytest.raises(UnknownParty, match="is an observer, and sends no "):
+            machine.handle(2.0, STRANGER, event)
+
+
+def test_looking_with_a_clients_key_renews_no_lease() -> None:
+    machine = collecting("plain").coordinator
+    machine.handle(100.0, "c0", Heartbeat("c0"))
+    assert "c0" in machine.live(129.0)
+    for ask in (AskStatus(), AskRun()):
+        machine.handle(129.0, "c0", ask)
+    assert "c0" not in machine.live(131.0)
+    machine.handle(132.0, "c0", Heartbeat("c0"))
+    assert "c0" in machine.live(133.0)

@@ -1,0 +1,63 @@
+"""What `up` repeats of its clients' own logs: the first far cut of each kind, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secureps.run.up.client_warnings import PIECE, ClientWarnings
+
+AT = "2026-11-22 10:00:00,000 "
+FAR = "update norm 12.3, clip 3: cut to 24 %"
+NEAR = "update norm 3.1, clip 3: cut to 97 %"
+BEYOND = "1,200 of the update's 4,000 values are beyond range 0.5: cut to it, 900 of them in head"
+ONCE = " (its log has every such line, this is said once)"
+
+
+def write(folder: Path, client: str, *lines: str, end: str = "\n") -> None:
+    with (folder / f"{client}.log").open("a") as log:
+        log.write("".join(f"{AT}{client}: {line}{end}" for line in lines))
+
+
+def test_the_first_far_cut_of_each_kind_is_said_once_with_its_clients_name(tmp_path: Path) -> None:
+    echo = ClientWarnings(tmp_path, ("a", "b"))
+    assert list(echo.news()) == [], "no client has a log yet"
+    write(tmp_path, "a", "version 1: 200 records", NEAR)
+    assert list(echo.news()) == []
+    write(tmp_path, "b", f"group head: {FAR}", FAR)
+    write(tmp_path, "a", FAR)
+    assert list(echo.news()) == [f"a says: {FAR}{ONCE}"]
+    write(tmp_path, "b", BEYOND, FAR)
+    write(tmp_path, "a", BEYOND)
+    assert list(echo.news()) == [f"a says: {BEYOND}{ONCE}"]
+    write(tmp_path, "b", FAR, BEYOND)
+    assert list(echo.news()) == []
+
+
+def test_a_line_is_read_when_it_is_whole_and_a_log_without_any_stops_nobody(
+    tmp_path: Path,
+) -> None:
+    echo = ClientWarnings(tmp_path, ("a",))
+    write(tmp_path, "a", FAR, end="")
+    assert list(echo.news()) == []
+    with (tmp_path / "a.log").open("a") as log:
+        log.write("\n" + "x" * 2 * PIECE)
+    assert list(echo.news()) == [f"a says: {FAR}{ONCE}"]
+    for _ in range(3):
+        assert list(echo.news()) == []
+    write(tmp_path, "a", "", BEYOND)
+    assert len(list(echo.news())) == 1
+
+
+@pytest.mark.parametrize("left", ["nan", "x", "", "1e", "50.1"])
+def test_what_is_no_far_cut_is_passed_over(left: str, tmp_path: Path) -> None:
+    echo = ClientWarnings(tmp_path, ("a",))
+    write(tmp_path, "a", f"update norm 12, clip 3: cut to {left} %")
+    assert list(echo.news()) == []
+
+
+@pytest.mark.parametrize("left", ["50", "0.12", "1e-05", "2.4e+01"])
+def test_numbers_as_clients_write_them(left: str, tmp_path: Path) -> None:
+    write(tmp_path, "a", f"update norm 12, clip 3: cut to {left} %")
+    assert len(list(ClientWarnings(tmp_path, ("a",)).news())) == 1

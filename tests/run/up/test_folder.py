@@ -1,0 +1,73 @@
+"""A run's folder has a kit and a configuration file for every party that the plan asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secureps.config.sections import parse, read_toml
+from secureps.config.serve import ServeSection
+from secureps.crypto.bfv import BfvSecretKey
+from secureps.crypto.cipher import Opening
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.up.folder import Cast, RunFolder, make_folder, write_servers
+from secureps.store.keyring import check_fits, load_holder_secret, load_public
+
+PLAN = """
+name = "trial"
+versions = 1
+shards = 1
+[cipher]
+name = "{cipher}"
+capacity = 8
+{more}
+[[group]]
+bits = 12
+rule = {{ quorum = 6, minimum = 5 }}
+"""
+
+
+def made(folder: Path, cipher: str, more: str = "") -> tuple[RunFolder, Plan, Cast]:
+    path = folder / "plan.toml"
+    path.write_text(PLAN.format(cipher=cipher, more=more))
+    plan = load_plan(path)
+    cast = Cast.of(plan, 6)
+    run = make_folder(folder / "run", path, plan, cast)
+    write_servers(run, plan, cast, "127.0.0.1:7600", None)
+    return run, plan, cast
+
+
+@pytest.mark.parametrize(
+    ("more", "holders"), [("", 4), ("holders = 3", 3), ("holders = 5\nthreshold = 4", 5)]
+)
+def test_a_committee_has_as_many_holders_as_the_plan_says(
+    tmp_path: Path, more: str, holders: int
+) -> None:
+    run, plan, cast = made(tmp_path, "rlwe", more)
+    assert cast.holders == tuple(f"holder-{i}" for i in range(holders))
+    kit = load_public(run.kit)
+    check_fits(kit, plan.opening, plan.holders)
+    assert kit.opening is Opening.COMMITTEE
+    states = set()
+    for name in cast.holders:
+        assert isinstance(load_holder_secret(run.kit, name), EnvelopeKey)
+        section = parse(ServeSection, read_toml(run.config(name)), name)
+        assert (section.name, section.coordinator) == (name, "127.0.0.1:7600")
+        assert section.minimum == 5
+        assert section.checkpoints is None
+        states.add(section.state)
+    assert len(states) == holders
+
+
+def test_bfv_has_one_and_plain_has_none(tmp_path: Path) -> None:
+    for cipher, names in (("bfv", ("holder-0",)), ("plain", ())):
+        folder = tmp_path / cipher
+        folder.mkdir()
+        run, plan, cast = made(folder, cipher)
+        assert cast.holders == names
+        check_fits(load_public(run.kit), plan.opening, plan.holders)
+        for name in names:
+            assert isinstance(load_holder_secret(run.kit, name), BfvSecretKey)
+        assert len(list(run.config("x").parent.glob("holder-*.toml"))) == len(names)

@@ -1,0 +1,63 @@
+"""`secureps runs`: which there are, and what a terminal of any width shows whole."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from secureps.run.up.folder import Origin, RunFolder
+from secureps.run.up.runs import FAILED, STOPPED, Run, find_runs, listing
+from tests.kits.processes import PLAN
+
+
+def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    for name, began in (("a", 30.0), ("b", 10.0), ("c", 20.0), ("d", 40.0)):
+        folder = RunFolder(tmp_path / name)
+        folder.root.mkdir()
+        folder.plan.write_text(PLAN.format(cipher="plain", versions=7))
+        Origin(folder.plan, tmp_path, None, began).write(folder)
+    (tmp_path / "c" / "origin.json").write_text("{}")
+    report = RunFolder(tmp_path / "a").summary
+    report.parent.mkdir()
+    RunFolder(tmp_path / "d").report.mkdir()
+    RunFolder(tmp_path / "d").failed.write_text("no lr")
+    over = {"finished": "the rule failed", "failure": "RuleFailed", "versions": {"all": 2}}
+    report.write_text(json.dumps(over))
+    found = [(run.folder.name, run.made, run.wanted, run.standing) for run in find_runs(tmp_path)]
+    assert found == [
+        ("b", {"all": -1}, {"all": 7}, STOPPED),
+        ("a", {"all": 2}, {"all": 7}, "failed: the rule failed"),
+        ("d", {"all": -1}, {"all": 7}, FAILED.format("no lr")),
+    ]
+
+
+def test_narrow_terminals_break_no_path_and_no_date() -> None:
+    folder = Path("/srv") / ("a-rather-long-folder-name-" * 4)
+    began = datetime(2026, 3, 4, 5, 6).timestamp()
+    made, wanted, model = {"all": 3}, {"all": 15}, folder / "m.safetensors"
+    run = Run(folder, "digits", began, made, wanted, "accuracy", 0.9084, STOPPED, model)
+    shown = io.StringIO()
+    for line in listing((run,)):
+        Console(file=shown, width=40).print(line, soft_wrap=True)
+    assert shown.getvalue().splitlines() == [
+        str(folder),
+        "  digits, 2026-03-04 05:06, version 3 of 15, held-out accuracy 0.9084",
+        f"  {STOPPED}",
+        f"  {model}",
+    ]
+
+
+def test_unlike_groups_are_told_apart() -> None:
+    made = {"table.0": 8, "table.1": 3, "tower": 6}
+    wanted = {"table.0": 8, "table.1": 8, "tower": 6}
+    run = Run(Path("x"), "ctr", 0.0, made, wanted, "", None, STOPPED, None)
+    assert [line.plain for line in listing((run,))][1].endswith(
+        ", version table.0-1 3 to 8 of 8 / tower 6 of 6"
+    )
+    run = Run(Path("x"), "ctr", 0.0, {"all": -1}, {"all": 6}, "", None, STOPPED, None)
+    assert [line.plain for line in listing((run,))][1].endswith(", version none of 6")

@@ -1,0 +1,476 @@
+"""Processes that are started, die, come back, and are all gone in the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from secureps.errors import (
+    InternalError,
+    OperatorError,
+    RuleFailed,
+    ScriptFailed,
+    SecurepsError,
+)
+from secureps.run.up import supervisor as module
+from secureps.run.up.signals import SIGNALS
+from secureps.run.up.supervisor import Died, Finished, Program, Supervisor
+
+SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
+PARENT = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {DEAF!r}]);" + SLEEP
+
+
+@pytest.fixture(autouse=True)
+def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESTART_DELAY", 0.0)
+
+
+def program(name: str, code: str, may_finish: bool = False) -> Program:
+    return Program(name, (sys.executable, "-S", "-c", code), dict(os.environ), may_finish)
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def alive(supervisor: Supervisor) -> dict[str, int]:
+    """Process ids of those that run at this moment."""
+    known = [(name, each.process) for name, each in supervisor._running.items()]
+    return {name: process.pid for name, process in known if process is not None}
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def news(supervisor: Supervisor, kind: type[Finished | Died]) -> list[Finished | Died]:
+    found: list[Finished | Died] = []
+
+    def look() -> bool:
+        found.extend(each for each in supervisor.poll() if isinstance(each, kind))
+        return bool(found)
+
+    until(look)
+    return found
+
+
+def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(program("server", SLEEP))
+        until(lambda: supervisor.tail("server") == ("up",))
+        first = alive(supervisor)["server"]
+        os.kill(first, signal.SIGKILL)
+        assert news(supervisor, Died) == [Died("server", "signal SIGKILL", 1, ("up",))]
+        until(lambda: supervisor.poll() == () and "server" in alive(supervisor))
+        assert alive(supervisor)["server"] != first
+        until(lambda: supervisor.tail("server") == ("up",))
+        assert (tmp_path / "server.log").read_text() == "up\nup\n"
+
+
+def test_after_three_restarts_it_gives_up_and_says_why(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        code = "import os; print('no data', os.getpid()); raise SystemExit(3)"
+        supervisor.start(program("client", code))
+        deaths: list[int] = []
+
+        def look_for_ever() -> None:
+            while True:
+                deaths.extend(e.restarts for e in supervisor.poll() if isinstance(e, Died))
+                time.sleep(0.01)
+
+        with pytest.raises(
+            OperatorError, match=r"client died 4 times, .*exit status 3: no data \d"
+        ):
+            look_for_ever()
+        assert deaths == [1, 2, 3]
+        assert supervisor.running() == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("print('no data'); raise SystemExit(3)", "exit status 3"),
+        ("import os, resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); "
+         "print('no data', flush=True); os.abort()", "signal SIGABRT"),
+    ],
+)  # fmt: skip
+def test_who_fails_twice_in_the_same_way_is_not_started_again(
+    code: str, how: str, tmp_path: Path
+) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(program("client", code, may_finish=True))
+        assert news(supervisor, Died) == [Died("client", how, 1, ("no data",))]
+        with pytest.raises(
+            OperatorError, match=f"^client died twice in the same way, with {how}, .*: no data; "
+        ):
+            until(lambda: bool(supervisor.poll()))
+        assert supervisor.running() == ()
+
+
+def test_the_line_of_a_native_crash_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "holder.py"
+    script.write_text(
+        "import faulthandler, os, resource\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        "faulthandler.enable()\n"
+        "def fit(): os.abort()\n"
+        "fit()\n"
+    )
+    crashing = Program("client", (sys.executable, "-S", str(script)), dict(os.environ), True)
+    with Supervisor(tmp_path / "logs") as supervisor:
+        supervisor.start(crashing)
+        (died,) = news(supervisor, Died)
+        assert isinstance(died, Died)
+        assert died.how == "signal SIGABRT in holder.py:4 in fit"
+        said = r"with signal SIGABRT in holder.py:4 in fit, .*: Fatal Python error: Aborted; see "
+        with pytest.raises(OperatorError, match=said):
+            until(lambda: bool(supervisor.poll()))
+
+
+def test_who_is_killed_twice_is_started_again(tmp_path: Path) -> None:
+    """By the kernel, or somebody: that its last words were the same says nothing."""
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(program("server", SLEEP))
+        for restart in (1, 2):
+            until(lambda: supervisor.tail("server") == ("up",))
+            os.kill(alive(supervisor)["server"], signal.SIGKILL)
+            assert news(supervisor, Died) == [Died("server", "signal SIGKILL", restart, ("up",))]
+            until(lambda: supervisor.poll() == () and "server" in alive(supervisor))
+
+
+ENDED = """
+import os, resource, signal, sys, time
+from pathlib import Path
+from secureps.run.up.supervisor import Program, Supervisor
+
+how, logs, deaf, parent = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+with Supervisor(Path(logs), grace=0.3) as group:
+    for name, code in (("deaf", deaf), ("parent", parent)):
+        group.start(Program(name, (sys.executable, "-S", "-c", code), dict(os.environ)))
+    while not all("up" in group.tail(name) for name in ("deaf", "parent")):
+        time.sleep(0.01)
+    if how == "forked" and os.fork() == 0:
+        time.sleep(600)  # keeps the pipe to the reaper open
+    print(*(running.process.pid for running in group._running.values()), flush=True)
+    sys.stdin.readline()
+    os.abort() if how != "killed" else os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["aborted", "killed", "forked"])
+def test_nothing_is_left_of_a_supervisor_that_ends_without_a_word(how: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ENDED, how, str(tmp_path), DEAF, PARENT]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    supervisor = subprocess.Popen(command, text=True, **pipes)
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
+    started = [int(pid) for pid in supervisor.stdout.readline().split()]
+    assert len(started) == 2
+    until(lambda: len(psutil.Process(started[1]).children()) == 1)
+    known = psutil.Process(supervisor.pid).children(recursive=True)
+    assert {process.pid for process in known} > set(started)
+    kept = [process for process in known if process.cmdline() == command]  # what it forked
+    assert len(kept) == (how == "forked")
+    supervisor.stdin.write("\n")
+    supervisor.stdin.close()
+    supervisor.wait()
+    rest = [process.pid for process in known if process not in kept]
+    assert len(rest) == 4, "two, a grandchild and the reaper"
+    until(lambda: all(gone(pid) for pid in rest))
+    for process in kept:
+        process.kill()
+    supervisor.stdout.close()
+
+
+def test_what_is_not_known_yet_does_not_run(tmp_path: Path) -> None:
+    """A supervisor that ends between a fork and its word to the reaper leaves nothing over."""
+    mark = tmp_path / "ran"
+    command = (*module.ONCE_KNOWN, "touch", str(mark))
+    assert subprocess.run(command, input=b"").returncode == 1
+    assert not mark.exists()
+    assert subprocess.run(command, input=b"known\n").returncode == 0
+    assert mark.exists()
+
+
+def test_what_no_restart_mends_is_not_restarted(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(program("client", "print('no such key'); raise SystemExit(78)", True))
+        with pytest.raises(
+            OperatorError, match=r"^client cannot take part, and no restart mends .*: no such key; "
+        ):
+            until(lambda: bool(supervisor.poll()))
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("the script's", ScriptFailed),
+        ("the rule's", RuleFailed),
+        ("the operator's", OperatorError),
+        ("the sender's", OperatorError),
+        ("our own", InternalError),
+        ("the moon's", None),
+    ],
+)
+@pytest.mark.parametrize("status", [1, 78])
+def test_the_end_of_a_process_has_one_blame(
+    status: int, fault: str, kind: type[SecurepsError] | None, tmp_path: Path
+) -> None:
+    """Its last line says whose fault it was; who tells of it says the same, and once."""
+    line = f"error: make raised KeyError: 'rows' (a.py:3) ({fault} fault)"
+    with Supervisor(tmp_path, restarts=0) as supervisor:
+        supervisor.start(program("client", f'print("{line}"); raise SystemExit({status})', True))
+        with pytest.raises(SecurepsError) as raised:
+            until(lambda: bool(supervisor.poll()))
+    assert type(raised.value) is (kind or OperatorError)
+    assert str(raised.value).count(" fault)") == (kind is None)
+    assert "KeyError: 'rows' (a.py:3)" in str(raised.value)
+
+
+def test_who_may_finish_finishes_and_others_may_not(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(program("client", "print('done')", may_finish=True))
+        assert news(supervisor, Finished) == [Finished("client", "done")]
+        supervisor.start(program("server", "print('bye')"))
+        assert news(supervisor, Died) == [Died("server", "exit status 0", 1, ("bye",))]
+        supervisor.expect_end()
+        assert news(supervisor, Finished) == [Finished("server", "bye")]
+        assert supervisor.running() == ()
+
+
+def test_all_are_stopped_the_deaf_and_grandchildren_too(tmp_path: Path) -> None:
+    names = {"good": SLEEP, "deaf": DEAF, "parent": PARENT}
+    with Supervisor(tmp_path, grace=0.3) as supervisor:
+        for name, code in names.items():
+            supervisor.start(program(name, code))
+        for name in names:
+            until(lambda name=name: "up" in supervisor.tail(name))  # type: ignore[misc]
+        parent = psutil.Process(alive(supervisor)["parent"])
+        until(lambda: len(parent.children()) == 1)
+        everyone = [*alive(supervisor).values(), parent.children()[0].pid]
+        assert len(everyone) == 4
+    assert supervisor.running() == ()
+    until(lambda: all(gone(pid) for pid in everyone))
+
+
+def test_what_a_dead_process_had_started_ends_with_it(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(program("parent", PARENT))
+        until(lambda: "up" in supervisor.tail("parent"))
+        parent = psutil.Process(alive(supervisor)["parent"])
+        until(lambda: len(parent.children()) == 1)
+        child = parent.children()[0].pid
+        parent.kill()
+        news(supervisor, Died)
+        until(lambda: gone(child))
+
+
+def test_an_error_stops_them_too(tmp_path: Path) -> None:
+    def fail() -> None:
+        with Supervisor(tmp_path, grace=0.3) as supervisor:
+            supervisor.start(program("good", SLEEP))
+            pids.extend(alive(supervisor).values())
+            raise KeyboardInterrupt
+
+    pids: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert len(pids) == 1
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_second_interrupt_ends_the_grace_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+    sleep = time.sleep
+
+    def interrupt(seconds: float) -> None:
+        signal.raise_signal(signal.SIGINT)
+        sleep(seconds)
+
+    def leave() -> None:
+        with Supervisor(tmp_path, grace=60.0) as supervisor:
+            supervisor.start(program("deaf", DEAF))
+            until(lambda: "up" in supervisor.tail("deaf"))
+            pids.extend(alive(supervisor).values())
+            monkeypatch.setattr(time, "sleep", interrupt)
+
+    began = time.monotonic()
+    with monkeypatch.context(), pytest.raises(KeyboardInterrupt):
+        leave()
+    assert time.monotonic() - began < 30
+    assert len(pids) == 1
+    assert gone(pids[0])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+@pytest.fixture
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise here, as they do in `run.up.up`; SIGINT does everywhere."""
+    before = {n: signal.signal(n, end) for n in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_ended_by_signals")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_between_a_fork_and_its_place_on_the_list(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+
+    class Signalled(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            pids.append(self.pid)
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(subprocess, "Popen", Signalled)
+    reached = False
+
+    def start() -> None:
+        nonlocal reached
+        with Supervisor(tmp_path) as supervisor:
+            supervisor.start(program("server", SLEEP))
+            reached = True
+
+    before = signal.getsignal(number)
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as caught:
+        start()
+    assert caught.value.args == (() if number is signal.SIGINT else (128 + number,))
+    assert not reached, "it is handled as soon as the process is on the list"
+    assert len(pids) == 2, "the reaper's, and its own"
+    assert all(gone(pid) for pid in pids)
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Supervisor(tmp_path) as supervisor:
+            supervisor.start(program("server", SLEEP))
+            signal.raise_signal(signal.SIGHUP)
+            assert list(alive(supervisor)) == ["server"]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+EVERYWHERE = """
+import contextlib, os, signal, subprocess, sys
+from pathlib import Path
+from secureps.run.up import signals, supervisor
+
+number, logs, mark = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+supervisor._TICK = 0.001
+files = {module.__file__ for module in (signals, supervisor, subprocess, contextlib)}
+looking = ("poll", "_internal_poll")  # of `subprocess`: what holds its lock
+
+def play(moment):
+    def trace(frame, event, argument):
+        nonlocal moment
+        code = frame.f_code
+        own = code.co_filename != subprocess.__file__ or code.co_name in looking
+        if code.co_filename not in files or not own:
+            return None
+        if event in ("call", "line"):
+            moment -= 1
+            if moment == 0:
+                signal.raise_signal(number)
+        return trace
+
+    def end(number, frame):
+        raise SystemExit(3)
+
+    signal.signal(number, end)
+    sys.settrace(trace)
+    with supervisor.Supervisor(logs) as group:
+        sleep = ("/bin/sleep", f"600.{mark}{moment}")
+        group.start(supervisor.Program("sleep", sleep, {}))
+        group.poll()
+    sys.settrace(None)
+    sys.exit(3 if moment <= 0 else 4)
+
+codes = {}
+while 4 not in codes.values():
+    children = {}
+    for moment in range(len(codes) + 1, len(codes) + 25):
+        if not (child := os.fork()):
+            play(moment)
+        children[child] = moment
+    for child, moment in children.items():
+        codes[moment] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert set(codes.values()) == {3, 4}, codes
+print(len(codes))
+"""
+
+
+def test_a_signal_at_any_line_leaves_nothing_over(tmp_path: Path) -> None:
+    """At every line of the supervisor, of the gate and of what it calls in `subprocess`."""
+    number, mark = str(int(signal.SIGTERM)), str(os.getpid())
+    command = [sys.executable, "-c", EVERYWHERE, number, str(tmp_path), mark]
+    played = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert played.returncode == 0, played.stderr
+    assert int(played.stdout) > 100
+    asleep = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
+    assert [line for line in asleep if line and f"600.{mark}" in line[-1]] == []
+
+
+def test_each_has_a_session_of_its_own(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(program("server", SLEEP))
+        pid = alive(supervisor)["server"]
+        assert os.getsid(pid) == pid != os.getsid(0)
+
+
+def test_what_cannot_be_started(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        missing = Program("server", (str(tmp_path / "nothing"),), {})
+        with pytest.raises(OperatorError, match="server cannot be started"):
+            supervisor.start(missing)
+        with pytest.raises(OperatorError):
+            supervisor.poll()
+
+
+def test_the_tail_of_a_long_log(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        (tmp_path / "server.log").write_text("\n".join(str(n) for n in range(9000)) + "\n\n")
+        assert supervisor.tail("server", 2) == ("8998", "8999")
+        assert supervisor.tail("nobody") == ()
+
+
+def test_an_error_that_a_process_ends_with_is_told_without_its_own_prefix(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(program("client", "print('error: no key'); raise SystemExit(78)", True))
+        with pytest.raises(OperatorError, match=r"no restart mends that: no key; see "):
+            until(lambda: bool(supervisor.poll()))
+
+
+def test_what_a_process_said_before_its_last_start_is_told_once(tmp_path: Path) -> None:
+    said = "import time; print(f'end {time.monotonic_ns()}'); raise SystemExit(1)"
+    with Supervisor(tmp_path, restarts=2) as supervisor:
+        supervisor.start(program("shard", said))
+        (first,), (second,) = news(supervisor, Died), news(supervisor, Died)
+    assert isinstance(first, Died)
+    assert isinstance(second, Died)
+    assert (len(first.tail), len(second.tail)) == (1, 1)
+    assert first.tail != second.tail

@@ -1,0 +1,477 @@
+"""`secureps up`: the real thing, every party a process of its own, and nothing left over."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from secureps.errors import ConfigError, OperatorError, SecurepsError
+from secureps.policy.plan import load_plan
+from secureps.run.report.trackers import Extras
+from secureps.run.up.folder import Cast, RunFolder
+from secureps.run.up.runs import STOPPED
+from secureps.run.up.up import Order, Troupe, up
+from secureps.store.checkpoint import read_state, write_state
+from tests.kits import extras_kit
+from tests.kits.command import INSECURE, run
+from tests.kits.federations import same
+from tests.kits.nursery import ROOT, supervise_children
+
+UNSAFE = "unsafe seed: no privacy"
+SEEDED = ("--unsafe-seed", "5", INSECURE)
+SCRIPT = ROOT / "clients" / "digits_torch.py"
+WALKERS = ROOT / "tests" / "kits" / "walker_client.py"
+"""Nothing to import, and no promise kept about privacy."""
+PLAN = """
+name = "small"
+versions = 3
+shards = 2
+block_size = 4096
+checkpoint_every = 2
+
+[cipher]
+name = "{cipher}"
+capacity = 8
+
+[[group]]
+clip = 16.0
+range = 1.5
+bits = 16
+most_examples = 1024
+rule = {{ quorum = 3, minimum = 2, start = 3, deadline = 60.0 }}
+
+[privacy]
+noise_multiplier = 2.0
+max_grad_norm = 0.3
+records = 200
+sample_rate = 0.5
+delta = 1e-5
+budget = 50.0
+
+[training]
+lr = 4.0
+local_steps = 2
+
+[federation]
+script = "{script}"
+clients = {clients}
+
+[federation.settings]
+alpha = 1.0
+"""
+
+
+def write_plan(path: Path, cipher: str = "plain", clients: int = 3, script: Path = SCRIPT) -> Path:
+    path.write_text(PLAN.format(cipher=cipher, clients=clients, script=script))
+    return path
+
+
+def start(plan: Path, out: Path) -> subprocess.Popen[str]:
+    arguments = ["up", str(plan), "--out", str(out), *SEEDED]
+    return subprocess.Popen(
+        [sys.executable, "-m", "secureps", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "COLUMNS": "120", "PYTHONPATH": str(ROOT)},
+    )
+
+
+def processes(out: Path) -> dict[str, psutil.Process]:
+    """Processes of a run but for `up` itself, by the party's name."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if "up" not in line and any(str(out) in part for part in line):
+            name = line[line.index("--name") + 1] if "--name" in line else Path(line[-1]).stem
+            found[name] = process
+    return found
+
+
+def until(condition: Callable[[], object], up: subprocess.Popen[str], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert up.poll() is None, up.stdout and up.stdout.read()
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    path = out / "report" / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def check_told(told: str, out: Path) -> dict[str, Any]:
+    """What a finished run printed and wrote; returns its summary."""
+    assert told.count(UNSAFE) >= 3, told
+    report = out / "report"
+    ends = {"model": out / "model.safetensors", "report": report, "curves": report / "curves.png"}
+    assert told.splitlines()[-3:] == [f"{label}: {path}" for label, path in ends.items()], told
+    for part in ("federation (version 3)", "all data at one party", "bytes up", "opening"):
+        assert part in told, told
+    lines = metrics(out)
+    assert [(line["group"], line["version"]) for line in lines] == [("all", v) for v in range(4)]
+    assert {(line["privacy"], line["epsilon"]) for line in lines} == {(UNSAFE, None)}
+    assert read_state(out / "model.safetensors", None)[1]["privacy"] == UNSAFE
+    for party in ("coordinator", *(f"client-0{i}" for i in range(3))):
+        assert UNSAFE in (out / "logs" / f"{party}.log").read_text(), party
+    assert all(line["training_seconds"] > 0 and line["stepping_seconds"] > 0 for line in lines[1:])
+    clients = {f"client-0{i}" for i in range(3)}
+    for line in lines[1:]:
+        assert line["waited_seconds"].keys() == clients, "an update came and nobody waited for it"
+        assert line["longest_wait_seconds"] == line["waited_seconds"][line["longest_wait"]] > 0
+    assert [line["elapsed"] for line in lines] == sorted(line["elapsed"] for line in lines)
+    for picture in ("curves.png", "waiting.png"):
+        assert UNSAFE.encode() in (report / picture).read_bytes()
+    summary: dict[str, Any] = json.loads((out / "report" / "summary.json").read_text())
+    assert summary["finished"] == "all 3 versions are made"
+    assert summary["updates"] == {f"client-0{i}": 3 for i in range(3)}
+    assert set(summary["baselines"]["alone"]) == set(summary["updates"])
+    assert 0.9 < summary["baselines"]["central"]["value"] <= 1
+    assert 0 <= summary["score"]["value"] <= 1
+    members = [(m["epsilon"], m["unsafe"], m["charges"]) for m in summary["members"]]
+    assert members == [(None, True, 3)] * 3
+    assert summary["seconds"]["training"] > 0
+    assert summary["privacy"] == UNSAFE
+    return summary
+
+
+@pytest.mark.timeout(280)
+def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, by the commands and with torch."""
+    out = tmp_path / "bfv"
+    bfv = start(write_plan(tmp_path / "bfv.toml", "bfv"), out)
+    killed = ("shard-1", "client-02")
+    until(lambda: set(killed) <= processes(out).keys(), bfv)
+    for name in killed:
+        processes(out)[name].send_signal(signal.SIGKILL)
+    told, _ = bfv.communicate()
+    assert bfv.returncode == 0, told
+    assert not processes(out)
+    summary = check_told(told, out)
+    assert "shard-1 died (signal SIGKILL)" in told
+    assert summary["ratio_up"] > 1
+    assert 0.9 < summary["ratio_down"] < 1.1
+    simulate_scenario(monkeypatch, tmp_path)
+    played, simulated = (
+        load_file(tmp_path / r / "model.safetensors") for r in ("bfv", "simulated")
+    )
+    assert played
+    assert same(played, simulated)
+
+
+def simulate_scenario(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The same federation under the same seed, in virtual time."""
+    write_plan(folder / "plain.toml")
+    scenario = folder / "scenario.toml"
+    scenario.write_text(
+        f'name = "same"\nplan = "plain.toml"\nscript = "{SCRIPT}"\nclients = 3\nseed = 5\n'
+        "[settings]\nalpha = 1.0\n[delays]\ntrain = 3.0\n"
+    )
+    assert run(patch, "simulate", scenario, "--out", folder / "simulated") == 0
+
+
+@pytest.mark.timeout(120)
+def test_a_flower_app_joins_and_its_holders_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = write_plan(tmp_path / "plan.toml", script=SCRIPT.with_name("digits_numpy.py"))
+    before, _, rest = plan.read_text().replace("versions = 3", "versions = 2").partition("[priv")
+    _, _, after = rest.partition("[federation]")
+    plan.write_text(f"{before}[training]\nlr = 2.0\n[federation]{after}")
+    supervise_children(monkeypatch, "secureps.client.flower.script", "sklearn.datasets")
+    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", *SEEDED) == 0
+    summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
+    assert summary["versions"] == {"all": 2}
+    assert summary["updates"] == dict.fromkeys(("client-00", "client-01", "client-02"), 2)
+    assert summary["score"]["measure"] == "accuracy"
+    assert summary["score"]["examples"] > 300, "what all holders held out"
+    assert set(summary["baselines"]["alone"]) == set(summary["updates"])
+    assert "script has no central(settings)" in summary["baselines"]["notes"][0]
+    assert "alembic" not in (tmp_path / "run" / "logs" / "client-00.log").read_text()
+
+
+def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
+    initial = tmp_path / "initial.safetensors"
+    write_state(initial, {"arr_0": np.zeros(3, np.float32)}, {})
+    for script, given in ((SCRIPT.with_name("digits_numpy.py"), True), (SCRIPT, False)):
+        path = write_plan(tmp_path / "plan.toml", script=script)
+        path.write_text(f'initial = "{initial.name}"\n{path.read_text()}')
+        plan = load_plan(path)
+        assert plan.section.federation is not None
+        cast = Cast.of(plan, 3)
+        order = Order(path, None, None, ENV)
+        troupe = Troupe(order, RunFolder(tmp_path), plan, plan.section.federation, cast)
+        expected: dict[str, object] = {"alpha": 1.0, "partitions": 3, "partition": 2}
+        if given:
+            expected["initial"] = str(initial)
+        assert troupe.settings(2) == expected
+
+
+@pytest.mark.parametrize("flower", [False, True])
+def test_what_the_current_folder_holds_does_not_matter(flower: bool, tmp_path: Path) -> None:
+    """`up` starts the installed package; a folder's own `queue.py` is nobody's but its scripts'."""
+    for name in ("secureps/__init__.py", "numpy.py", "queue.py", "typer.py", "tomllib.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("raise SystemExit('the current folder was imported')\n")
+    path = write_plan(tmp_path / "plan.toml", script=SCRIPT.with_name("digits_numpy.py"))
+    plan = load_plan(path)
+    assert plan.section.federation is not None
+    order, folder = Order(path, None, None, ENV), RunFolder(tmp_path / "nothing")
+    troupe = Troupe(order, folder, plan, plan.section.federation, Cast.of(plan, 3))
+    program = troupe._client("client-00", "x", 0) if flower else troupe._server("shard", "shard-0")
+    command = list(program.arguments)
+    if flower:
+        command[command.index(str(troupe.script))] = str(tmp_path / "nobody.py")
+    done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True)
+    assert done.returncode == 78, done.stderr
+    told = "--server x: expected HOST:PORT" if flower else "shard-0.toml: no such file"
+    assert told in done.stderr
+
+
+EXAMINERS = """
+from secureps.client.runner import run_client
+from tests.kits.evaluations import Examiner, judged
+
+def make(settings):
+    return Examiner(int(settings["partition"]))
+
+def make_evaluator(settings):
+    return Examiner(0)
+
+def central(settings):
+    return judged(0, Examiner(0).parameters(1))
+
+if __name__ == "__main__":
+    run_client(make)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_spent_budgets_end_the_run_before_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "examiners.py"
+    script.write_text(EXAMINERS)
+    plan = write_plan(tmp_path / "plan.toml", script=script)
+    plan.write_text(plan.read_text().replace("budget = 50.0", "budget = 2.5"))
+    plan.write_text(plan.read_text().replace("clip = 16.0", "clip = 0.01"))
+    monkeypatch.setenv("COLUMNS", "120")
+    supervise_children(monkeypatch)
+    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", *SEEDED) == 0
+    told = capsys.readouterr().out
+    ending = "the privacy budget is spent: after version 1, another would bring 3 clients"
+    assert ending in told
+    cuts = [line for line in told.splitlines() if "clip 0.01: cut to" in line]
+    assert len(cuts) == 1, "what a client's own log says of its update is repeated once"
+    assert re.match(r"client-0\d says: update norm ", cuts[0])
+    summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
+    assert summary["finished"].startswith(ending)
+    assert summary["versions"] == {"all": 1}
+    assert summary["updates"] == dict.fromkeys(("client-00", "client-01", "client-02"), 1)
+    assert summary["baselines"]["notes"] == []  # the last checkpoint has version 1
+    # slot 0 of the block beside its values, up to 4 bytes for 16 bits in the clear
+    assert 0.5 < summary["ratio_up"] < 1.1
+    assert not processes(tmp_path / "run")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.timeout(120)
+def test_a_signal_leaves_nothing_over(
+    number: signal.Signals,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """SIGTERM is what `secureps stop` sends, which waits until all is over."""
+    out = tmp_path / "run"
+    play = start(write_plan(tmp_path / "plan.toml", script=WALKERS), out)
+    until(lambda: len(processes(out)) == 6, play)
+    if number == signal.SIGINT:
+        play.send_signal(number)
+    else:
+        assert run(monkeypatch, "stop", out) == 0
+        assert capsys.readouterr().out == f"{out}: {STOPPED}\n"
+        assert not processes(out)
+    told, _ = play.communicate()
+    assert play.returncode == code, told
+    assert "Traceback" not in told
+    assert told.index("stopping ...") < told.index("stopped; this goes on with it")
+    assert not processes(out)
+
+
+@pytest.mark.timeout(120)
+def test_up_that_is_killed_leaves_nothing_over_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    plan = write_plan(tmp_path / "plan.toml", script=WALKERS)
+    long = plan.read_text().replace("versions = 3", "versions = 100_000")
+    plan.write_text(long.replace("budget = 50.0", "budget = 1e9"))
+    play = start(plan, out)
+    until(lambda: len(processes(out)) == 6, play)
+    until(lambda: metrics(out), play)
+    assert run(monkeypatch, "status", out) == 0
+    assert "client-00" in capsys.readouterr().out
+    play.kill()
+    play.communicate()
+    end = time.monotonic() + 60
+    while processes(out):
+        assert time.monotonic() < end, processes(out)
+        time.sleep(0.05)
+    assert run(monkeypatch, "status", out, "--watch") == 0
+    assert "stopped; secureps resume goes on" in capsys.readouterr().out
+
+
+@pytest.mark.timeout(120)
+def test_a_script_that_fails_again_and_again_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text(BROKEN)
+    order = Order(write_plan(tmp_path / "plan.toml", script=script), tmp_path / "run", None, ENV)
+    told = io.StringIO()
+    supervise_children(monkeypatch)
+    line = r"fit raised ValueError: no data \(broken\.py:6 in fit\)"
+    with pytest.raises(OperatorError, match=rf"client-0\d died twice in [^:]*: {line}.*\.log"):
+        up(order, Console(file=told, width=400))
+    assert "error: fit raised ValueError: no data (broken.py:6 in fit)" in told.getvalue()
+    assert "Traceback" not in told.getvalue()
+    assert not processes(tmp_path / "run")
+
+
+ABORTING = """
+import os
+from tests.kits.evaluations import Examiner, judged
+
+def make(settings):
+    return Examiner(settings["partition"])
+
+class Aborting(Examiner):
+    def evaluate(self, parameters):
+        os.abort()
+
+def make_evaluator(settings):
+    return Aborting(0)
+"""
+"""It has no run_client at its end, either."""
+
+
+@pytest.mark.timeout(120)
+def test_an_evaluation_that_aborts_natively_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "aborting.py"
+    script.write_text(ABORTING)
+    plan = write_plan(tmp_path / "plan.toml", script=script)
+    monkeypatch.setenv("COLUMNS", "400")
+    supervise_children(monkeypatch)
+    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run") == 0
+    told = capsys.readouterr().out
+    note = "aborting.py: evaluate ended the process it ran in, with signal SIGABRT (aborting.py:10"
+    assert told.count(f"a version has no held-out score: {note}") == 1, told
+    assert "Traceback" not in told
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
+    assert summary["finished"] == "all 3 versions are made"
+    assert summary["score"] is None
+    assert any(note in each for each in summary["baselines"]["notes"])
+
+
+@pytest.mark.timeout(120)
+def test_a_script_that_aborts_when_it_is_looked_at_leaves_nothing_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "aborting.py"
+    script.write_text("import os\ndef make(settings):\n    os.abort()\n")
+    plan = write_plan(tmp_path / "plan.toml", script=script)
+    monkeypatch.setenv("COLUMNS", "400")
+    supervise_children(monkeypatch)
+    for command in (("up", plan, "--out", tmp_path / "run"), ("check", plan)):
+        assert run(monkeypatch, *command) == 1
+        told = "".join(capsys.readouterr())
+        assert re.search(r"make\(settings\) ended the process.* SIGABRT \(aborting\.py:3 in", told)
+        assert "(the script's fault)" in told
+        assert "Traceback" not in told
+    assert not processes(tmp_path / "run")
+
+
+BROKEN = """
+from tests.kits.federations import Walker
+
+class Broken(Walker):
+    def fit(self, parameters, config):
+        raise ValueError("no data")
+
+def make(settings):
+    return Broken(settings["partition"])
+"""
+
+
+ENV = dict(os.environ)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("clients = 3", "clients = 2"), "2 take part, but a version waits for 3"),
+        (("digits_torch.py", "nobody.py"), "federation.script: no file"),
+        (("digits_torch.py", "digits_numpy.py"), "a promise about every training step"),
+        (("[federation]", "[federatoin]"), "federatoin"),
+        (("budget = 50.0", "budget = 0.5"), r"privacy\.budget: 0\.5 allows no version"),
+        (("quorum = 3", "quorum = 1"), "below the minimum cohort"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_anything_starts(
+    change: tuple[str, str], reason: str, tmp_path: Path
+) -> None:
+    plan = write_plan(tmp_path / "plan.toml")
+    plan.write_text(plan.read_text().replace(*change))
+    with pytest.raises(SecurepsError, match=reason):
+        up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_extra_that_is_not_installed_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extras_kit.remove(monkeypatch, "mlflow")
+    plan = write_plan(tmp_path / "plan.toml")
+    order = Order(plan, tmp_path / "run", None, ENV, Extras(mlflow=str(tmp_path / "ml")))
+    with pytest.raises(ConfigError, match=r"--mlflow: .*; pip install 'secureps\[mlflow\]'"):
+        up(order, Console(file=io.StringIO()))
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
+
+
+def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path / "plan.toml")
+    with pytest.raises(ConfigError, match="is not empty"):
+        up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
+    (tmp_path / "metrics.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
+        up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
+    scenario = plan.with_name("scenario.toml")
+    scenario.write_text('plan = "plan.toml"\nclients = 3\n')
+    with pytest.raises(ConfigError, match="is a scenario: `secureps simulate` plays it"):
+        up(Order(scenario, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
+    plan.write_text(plan.read_text().partition("[federation]")[0])
+    with pytest.raises(ConfigError, match="federation: `up` needs this section"):
+        up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))

@@ -1,0 +1,473 @@
+"""What a shard does when its own disk loses payloads or state files, under the real workers.
+
+Each test plays the small federation up to an exact event, damages files of shard-0 there,
+and plays on. Where nothing had to be burnt, the model is that of the unharmed run bit for
+bit, and the journals say how it came about; where something was, the fates say why.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.errors import DamagedStore, Refused
+from secureps.messages import coordinator_records, shard_records
+from secureps.messages.requests import GetSum
+from secureps.messages.submission import FOUNDING, OPENED, UPDATE
+from secureps.roles.coordinator.group import Fate, GroupState, Phase
+from secureps.roles.shard.shard import Shard, model_key, sum_key
+from secureps.roles.shard.state import Shelves
+from secureps.run.simulate.simulation import Conditions
+from secureps.store.checkpoint import checkpoint_path
+from secureps.store.journal import MemoryJournal
+from secureps.store.spool import DiskSpool, MemorySpool, Spool
+from tests.kits.federations import killed_at, same, small_federation, small_plan, unharmed
+
+SHARD = "shard-0"
+CIPHERS = ["plain", "bfv"]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+HARMS: list[Callable[[Path], None]] = [flip, Path.unlink]
+harms = pytest.mark.parametrize("harm", HARMS, ids=["flipped", "gone"])
+
+
+class Ward:
+    """A small federation, and what shard-0, whose payloads lie on disk, knows and has."""
+
+    def __init__(
+        self, folder: Path, cipher: str, disks: tuple[str, ...] = (SHARD,), **changes: Any
+    ) -> None:
+        self.disks = disks
+        self.cipher = cipher
+        self.folder = folder
+        self.journals: dict[str, MemoryJournal] = {}
+        conditions = Conditions(
+            spool=self.spool,
+            journal=lambda name: self.journals.setdefault(name, MemoryJournal()),
+        )
+        self.play = small_federation(small_plan(cipher, **changes), folder, conditions)
+
+    def spool(self, name: str) -> Spool:
+        """On disk for those that are damaged: it takes its time."""
+        return DiskSpool(self.folder / "spool" / name) if name in self.disks else MemorySpool()
+
+    # --- moments ------------------------------------------------------------------
+
+    @property
+    def group(self) -> GroupState:
+        return self.play.coordinator.federation.groups["all"]
+
+    def until(self, phase: Phase, version: int) -> None:
+        """To the event at which the coordinator comes to this step of the next version.
+
+        Its orders have not arrived yet.
+        """
+        self.play.run(lambda: (self.group.phase, self.group.version) == (phase, version))
+
+    # --- shard-0 ------------------------------------------------------------------
+
+    @property
+    def shelves(self) -> Shelves:
+        machine = self.play.parties[SHARD].machine
+        assert isinstance(machine, Shard)
+        return machine.shelves
+
+    @property
+    def block(self) -> int:
+        """The first block that shard-0 holds."""
+        return self.shelves.own("all")[0]
+
+    def file(self, key: str) -> Path:
+        return DiskSpool(self.folder / "spool" / SHARD).path(key)
+
+    def files(self, purpose: str, author: str | None = None) -> list[Path]:
+        """Payloads of the present cohort (or of founding) on shard-0."""
+        cohort = self.group.cohort
+        sequences = {m.id.client: m.id.sequence for m in cohort.members} if cohort else {}
+        return [
+            self.file(header.key)
+            for header in self.shelves.spooled.values()
+            if header.purpose == purpose
+            and author in (None, header.author)
+            and (purpose != UPDATE or header.sequence == sequences[header.author])
+            and (purpose != OPENED or header.sequence == self.group.number)
+        ]
+
+    @property
+    def sum(self) -> Path:
+        return self.file(sum_key("all", self.group.number, self.block))
+
+    def state_files(self) -> list[Path]:
+        return sorted((self.folder / SHARD / "states").glob("*.safetensors"))
+
+    def wipe(self, where: str) -> None:
+        """Everything in a folder is gone; its journal is not."""
+        path = self.folder / "spool" / SHARD if where == "spool" else self.folder / SHARD / "states"
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True, exist_ok=True)
+
+    # --- the end ------------------------------------------------------------------
+
+    def ends_as_unharmed(self) -> None:
+        self.play.run()
+        assert same(self.play.model(), unharmed(self.cipher)[0])
+
+    def journalled(self, party: str, kind: type[Any]) -> list[Any]:
+        return [record for _, record in self.journals[party].rows if isinstance(record, kind)]
+
+    def nothing_was_burnt(self) -> None:
+        assert self.journalled("coordinator", coordinator_records.CohortBurnt) == []
+        assert self.journalled("coordinator", coordinator_records.RoundGivenUp) == []
+        assert {fate.outcome for fate in self.play.coordinator.federation.fates.values()} == {
+            "durable"
+        }
+
+    def burnt(self) -> list[Fate]:
+        """The fates of the one cohort that was burnt."""
+        assert len(self.journalled("coordinator", coordinator_records.CohortBurnt)) == 1
+        fates = self.play.coordinator.federation.fates.values()
+        return [fate for fate in fates if fate.outcome == "dropped"]
+
+
+# --- blocks of updates ------------------------------------------------------------
+
+
+@harms
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_a_block_that_is_damaged_before_the_hold_is_sent_again(
+    cipher: str, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    ward = Ward(tmp_path, cipher)
+    ward.until(Phase.HOLDING, 2)
+    harm(ward.files(UPDATE, "client-02")[0])
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+    (reopened,) = ward.journalled("coordinator", coordinator_records.CohortReopened)
+    assert [id.client for id in reopened.missing] == ["client-02"]
+    assert shard_records.Discarded(reopened.missing) in ward.journalled(
+        SHARD, shard_records.Discarded
+    )
+
+
+def test_a_block_that_cannot_be_read_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk with a bad sector gives an error, and no bytes."""
+    ward = Ward(tmp_path, "bfv")
+    ward.until(Phase.HOLDING, 2)
+    bad, read = ward.files(UPDATE, "client-04")[1], Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path == bad and not ward.journalled("coordinator", coordinator_records.CohortReopened):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+    (reopened,) = ward.journalled("coordinator", coordinator_records.CohortReopened)
+    assert [id.client for id in reopened.missing] == ["client-04"]
+
+
+# --- held sums --------------------------------------------------------------------
+
+
+@harms
+def test_a_sum_that_is_damaged_before_the_holder_fetches_it_is_made_again(
+    harm: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ward = Ward(tmp_path, "bfv")
+    ward.until(Phase.OPENING, 2)
+    whole = ward.sum.read_bytes()
+    path = ward.sum
+    harm(path)
+    with caplog.at_level(logging.WARNING, "secureps"):
+        ward.play.run(lambda: ward.group.phase is Phase.PREPARING)
+    what = "is gone" if harm is Path.unlink else "is damaged: its digest is another"
+    assert f"shard-0: sum/all/2/{ward.block} {what}; it is made again" in caplog.messages
+    assert path.read_bytes() == whole
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+    assert ward.play.coordinator.federation.groups["all"].number == 3
+
+
+@harms
+def test_a_sum_that_is_damaged_before_the_step_is_made_again(
+    harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    ward = Ward(tmp_path, "plain")
+    ward.until(Phase.PREPARING, 2)
+    whole, path = ward.sum.read_bytes(), ward.sum
+    harm(path)
+    ward.play.run(lambda: ward.group.version == 3)
+    assert path.read_bytes() == whole
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+
+
+@pytest.mark.parametrize(
+    ("cipher", "phase", "who"),
+    [
+        ("bfv", Phase.OPENING, "holder-0 refused"),
+        ("plain", Phase.PREPARING, "shard-0 cannot use the sum"),
+    ],
+)
+def test_a_sum_that_is_lost_with_a_block_burns_its_cohort(
+    cipher: str, phase: Phase, who: str, tmp_path: Path
+) -> None:
+    ward = Ward(tmp_path, cipher)
+    ward.until(phase, 2)
+    ward.sum.unlink()
+    flip(ward.files(UPDATE, "client-02")[0])
+    ward.ends_as_unharmed()  # for the same clients train the same again
+    fates = ward.burnt()
+    assert len(fates) == 6
+    assert {fate.reason for fate in fates} == {
+        f"{who}: the sum of block {ward.block} of cohort 2 of all is lost: "
+        f"shard-0: update/client-02/all/2/{ward.block} is damaged: its digest is another"
+    }
+    assert not ward.play.parties[SHARD].halted.done()
+
+
+def test_a_sum_that_went_while_its_request_waited_is_refused_and_no_more(tmp_path: Path) -> None:
+    ward = Ward(tmp_path, "bfv")
+    ward.until(Phase.OPENING, 2)
+    hands, run = ward.play.parties[SHARD].hands, ward.shelves.pinned.run.id
+    with pytest.raises(Refused, match="the sum of block 0 of cohort 9 of all is not held any more"):
+        hands.fetch(sum_key("all", 9, 0))
+    with pytest.raises(Refused, match="version 7 of all is gone; pull the newest"):
+        hands.fetch(model_key("all", 7, ward.block))
+    ward.sum.unlink()
+    for path in ward.files(UPDATE):
+        path.unlink()
+    asked = ward.play.parties[SHARD].request("holder-0", GetSum(run, "all", 2, ward.block))
+    ward.play.run(asked.done)
+    assert isinstance(asked.exception(), Refused)
+    assert not ward.play.parties[SHARD].halted.done()
+
+
+# --- opened sums ------------------------------------------------------------------
+
+
+@harms
+@pytest.mark.parametrize("meanwhile", ["nothing", "holder away", "shard killed", "all killed"])
+def test_an_opened_sum_that_is_damaged_is_opened_again(
+    meanwhile: str, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    ward = Ward(tmp_path, "bfv")
+    ward.until(Phase.PREPARING, 2)
+    harm(ward.files(OPENED)[0])
+    away = {
+        "nothing": [],
+        "holder away": ["holder-0"],
+        "shard killed": [SHARD],
+        "all killed": list(ward.play.parties),
+    }[meanwhile]
+    for party in away:
+        ward.play.kill(party)
+        ward.play.loop.call_later(1.0, lambda party=party: ward.play.start(party))  # type: ignore[misc]
+    ward.play.run(lambda: ward.group.version == 3)
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+    (forgotten,) = ward.journalled(SHARD, shard_records.OpenedForgotten)
+    assert forgotten == shard_records.OpenedForgotten("all", 2, (ward.block,))
+    opened = [r.number for r in ward.journalled("coordinator", coordinator_records.CohortOpened)]
+    assert opened == [0, 1, 2, 3], "opened again, it is the same opening"
+    assert ward.play.network.seen("coordinator", "holder-0", "Open") >= 5
+
+
+def test_opened_sums_damaged_on_every_shard(tmp_path: Path) -> None:
+    ward = Ward(tmp_path, "bfv", disks=("shard-0", "shard-1"))
+    ward.until(Phase.PREPARING, 1)
+    for shard in ("shard-0", "shard-1"):
+        for path in (tmp_path / "spool" / shard).glob("opened~*~1~*"):
+            flip(path)
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+    for shard in ("shard-0", "shard-1"):
+        assert len(ward.journalled(shard, shard_records.OpenedForgotten)) == 1
+
+
+@pytest.mark.parametrize("lost", ["everything", "here and there"])
+@pytest.mark.parametrize("client", ["there", "away"])
+def test_when_the_sums_are_lost_too_members_send_again(
+    client: str, lost: str, tmp_path: Path
+) -> None:
+    """Burnt, the cohort could not be replaced: the holder opened it for these clients."""
+    ward = Ward(tmp_path, "bfv")
+    ward.until(Phase.PREPARING, 2)
+    if lost == "everything":
+        ward.wipe("spool")
+    else:
+        flip(ward.files(OPENED)[1])
+        ward.sum.unlink()
+        flip(ward.files(UPDATE, "client-02")[0])
+    if client == "away":
+        ward.play.kill("client-02")
+        ward.play.loop.call_later(5.0, lambda: ward.play.start("client-02"))
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+    asked = [
+        client
+        for client in ("client-00", "client-02")
+        if ward.play.network.seen("coordinator", client, "SendAgain")
+    ]
+    assert asked == (["client-00", "client-02"] if lost == "everything" else ["client-02"])
+    assert ward.play.loop.now() >= (5.0 if client == "away" else 0.0)
+
+
+# --- the founding model -----------------------------------------------------------
+
+
+@harms
+@pytest.mark.parametrize("founder", ["there", "away"])
+def test_a_founding_block_that_is_damaged_is_sent_again(
+    founder: str, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    ward = Ward(tmp_path, "plain")
+    ward.play.run(lambda: "all" in ward.play.versions() and bool(ward.group.receipts))
+    harm(ward.files(FOUNDING)[0])
+    if founder == "away":
+        ward.play.kill("client-00")
+        ward.play.loop.call_later(1.0, lambda: ward.play.start("client-00"))
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+    assert ward.play.network.seen("coordinator", "client-00", "SendAgain") >= 1
+
+
+# --- state files ------------------------------------------------------------------
+
+
+def torn(ward: Ward) -> None:
+    """shard-0 is killed, and not one of its state files is whole."""
+    ward.play.kill(SHARD)
+    assert len(ward.state_files()) >= 2
+    for path in ward.state_files():
+        tear(path)
+
+
+@pytest.mark.parametrize("every", [2, 3, 4])
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_state_files_come_back_from_the_newest_checkpoint_and_kept_sums(
+    cipher: str, every: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ward = Ward(tmp_path, cipher, checkpoint_every=every)
+    ward.until(Phase.HOLDING, 3)
+    torn(ward)
+    number = 0 if every == 4 else 1
+    part = checkpoint_path(ward.play.checkpoints, number) / "shard-0.safetensors"
+    ward.play.start(SHARD)
+    with caplog.at_level(logging.WARNING, "secureps"):
+        ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+    assert any(line.endswith(f"taken from {part}") for line in caplog.messages)
+    again = [line for line in caplog.messages if line.endswith("safetensors: made again")]
+    assert len(again) == 3 - {2: 2, 3: 3, 4: 0}[every]
+
+
+@pytest.mark.parametrize("damage", [flip, tear, Path.unlink], ids=["flipped", "torn", "gone"])
+def test_a_damaged_newest_checkpoint_does_not_hide_the_older_one(
+    damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ward = Ward(tmp_path, "bfv", checkpoint_every=2)
+    ward.until(Phase.HOLDING, 3)
+    torn(ward)
+    parts = [checkpoint_path(ward.play.checkpoints, n) / "shard-0.safetensors" for n in (0, 1)]
+    damage(parts[1])
+    ward.play.start(SHARD)
+    with caplog.at_level(logging.WARNING, "secureps"):
+        ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+    assert any(line.endswith(f"taken from {parts[0]}") for line in caplog.messages)
+    assert len([m for m in caplog.messages if m.endswith("safetensors: made again")]) == 3
+
+
+def test_a_part_is_enough_where_the_manifest_and_the_others_are_not(tmp_path: Path) -> None:
+    """Without a shared file system a shard has nothing of a checkpoint but its own part."""
+    ward = Ward(tmp_path, "plain", checkpoint_every=3)
+    ward.until(Phase.HOLDING, 3)
+    torn(ward)
+    for directory in ward.play.checkpoints.iterdir():
+        (directory / "manifest.json").unlink()
+        (directory / "shard-1.safetensors").unlink()
+    ward.play.start(SHARD)
+    ward.ends_as_unharmed()
+
+
+def test_version_0_comes_back_from_the_founding_blocks(tmp_path: Path) -> None:
+    ward = Ward(tmp_path, "plain")
+    ward.play.run(lambda: bool(ward.journalled(SHARD, shard_records.StatePrepared)))
+    assert not ward.play.checkpoints.exists()
+    ward.play.kill(SHARD)
+    (path,) = ward.state_files()
+    tear(path)
+    ward.play.start(SHARD)
+    ward.ends_as_unharmed()
+
+
+def test_without_a_checkpoint_the_shard_says_what_is_lost(tmp_path: Path) -> None:
+    ward = Ward(tmp_path, "bfv", checkpoint_every=2)
+    ward.until(Phase.HOLDING, 3)
+    torn(ward)
+    states = tmp_path / SHARD / "states"
+    shutil.rmtree(ward.play.checkpoints)
+    ward.play.start(SHARD)
+    with pytest.raises(Refused) as ended:
+        ward.play.run()
+    assert str(ended.value) == (
+        f"shard-0: version 3 of all is lost: {states}/all-000003.safetensors: damaged: its digest "
+        f"is another; so is version 0: {states}/all-000000.safetensors: damaged: its digest is "
+        "another; no whole part of a checkpoint here holds version 0, and what it was made from "
+        "is gone: restore one of these files"
+    )
+    with pytest.raises(DamagedStore, match="version 3 of all is lost"):
+        ward.play.parties[SHARD].hands.fetch(model_key("all", 3, ward.block))
+
+
+def test_without_the_sums_the_shard_says_which_it_lacks(tmp_path: Path) -> None:
+    ward = Ward(tmp_path, "bfv", checkpoint_every=4)
+    ward.until(Phase.HOLDING, 3)
+    torn(ward)
+    (path,) = (tmp_path / "spool" / SHARD).glob(f"opened~*~1~{ward.block}~*")
+    path.unlink()
+    ward.play.start(SHARD)
+    with pytest.raises(Refused) as ended:
+        ward.play.run()
+    assert str(ended.value) == (
+        f"shard-0: {tmp_path}/shard-0/states/all-000002.safetensors: damaged, and cannot be made "
+        f"again: shard-0: opened/holder-0/all/1/{ward.block} is gone"
+    )
+
+
+# --- at any event -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["spool", "states"])
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_a_folder_lost_at_any_event_costs_a_round_at_most(
+    cipher: str, where: str, tmp_path: Path
+) -> None:
+    """shard-0 is killed, loses all payloads or all state files, and starts again."""
+    model, events = unharmed(cipher, versions=3)
+    for moment in range(1, events, events // 7):
+        ward = Ward(tmp_path / str(moment), cipher, versions=3)
+        killed_at(ward.play, SHARD, moment, partial(ward.wipe, where))
+        assert same(ward.play.model(), model), f"lost its {where} at event {moment}"
+        assert len(ward.journalled("coordinator", coordinator_records.CohortBurnt)) <= 1

@@ -1,0 +1,220 @@
+"""State files of a shard: kept, found again after damage, forgotten; never believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secureps.errors import DamagedStore, Refused
+from secureps.messages.orders import GroupVersion
+from secureps.messages.records import RunPinned
+from secureps.messages.shard_records import StateCommitted, StatePrepared, SumsMade
+from secureps.messages.submission import Cohort, Member, SubmissionId
+from secureps.model.optimizer import OptimizerState
+from secureps.roles.shard.state import Shelves
+from secureps.roles.shard.tasks import MakeState, StepState
+from secureps.service.shard.states import GroupValues, ShardFolders, States
+from secureps.store.checkpoint import checkpoint_path, read_metadata
+from tests.kits.roles_kit import ADDRESSES, SHARDS, make_placement, make_plan, make_run
+
+RULE = {"quorum": 3, "minimum": 2, "most": 4}
+PLAN = make_plan(
+    group=[
+        {"name": "a", "pattern": "bias", "rule": RULE},
+        {"name": "a-b", "pattern": "*", "rule": RULE},
+    ]
+)
+GROUPS = {"a": (0,), "a-b": (0, 2)}
+"""Of shard-a; that one name begins like the other is on purpose."""
+
+
+def version(group: str, number: int) -> GroupValues:
+    """What a version of a group is in these tests, whatever it is made from."""
+    sizes = {block: 5 + block for block in GROUPS[group]}
+    values = {b: np.full(n, number + b / 8, np.float32) for b, n in sizes.items()}
+    slots = {b: {"m": np.full(n, -number, np.float32)} for b, n in sizes.items()}
+    return GroupValues(number, values, {b: OptimizerState(number, slots[b]) for b in sizes})
+
+
+def same(left: GroupValues, right: GroupValues) -> bool:
+    return (left.version, sorted(left.values)) == (right.version, sorted(right.values)) and all(
+        left.values[b].tobytes() == right.values[b].tobytes()
+        and left.optimizer[b].step == right.optimizer[b].step
+        and left.optimizer[b].slots["m"].tobytes() == right.optimizer[b].slots["m"].tobytes()
+        for b in left.values
+    )
+
+
+class Disk:
+    """shard-a's states in a folder; versions are made again by `version`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.folders = ShardFolders(folder / "states", folder / "checkpoints")
+        self.shelves = Shelves(SHARDS[0])
+        self.shelves.apply(RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES))
+        self.made: list[int] = []
+        self.states = self.restarted()
+
+    def restarted(self) -> States:
+        """Nothing is in memory any more."""
+        self.states = States(SHARDS[0], self.shelves, self.folders, self.make)
+        return self.states
+
+    def make(self, task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
+        assert isinstance(task, StepState)
+        assert before is not None
+        assert same(before, version(task.cohort.group, before.version))
+        self.made.append(task.cohort.version)
+        return version(task.cohort.group, task.cohort.version)
+
+    def keep(self, group: str, *numbers: int) -> None:
+        for number in numbers:
+            digest = self.states.keep(group, version(group, number))
+            blocks = tuple(bytes(32) for _ in GROUPS[group])
+            if number:
+                member = Member(SubmissionId("c0", group, number), 1, number - 1)
+                cohort = Cohort(group, number, number, 1, (member,))
+                self.shelves.apply(SumsMade(cohort, blocks))
+            self.shelves.apply(StatePrepared(group, number, number, blocks, digest))
+
+    def file(self, group: str, number: int) -> Path:
+        return self.folders.states / f"{group}-{number:06d}.safetensors"
+
+    def checkpoint(self, number: int, **versions: int) -> Path:
+        at = tuple(GroupVersion(g.replace("_", "-"), v) for g, v in versions.items())
+        part = self.states.write_part(number, at)
+        return checkpoint_path(self.folders.checkpoints, number) / part.file
+
+
+def test_what_is_kept_is_found_after_a_restart(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.keep("a-b", 0, 1)
+    assert same(disk.restarted().values("a-b", 1), version("a-b", 1))
+    assert same(disk.states.values("a-b", 0), version("a-b", 0))
+    assert disk.made == []
+
+
+def test_a_part_says_which_versions_it_holds(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.keep("a", 0, 1)
+    disk.keep("a-b", 0)
+    part = disk.checkpoint(3, a=1, a_b=0)
+    assert read_metadata(part) == {"shard": "shard-a", "version.a": "1", "version.a-b": "0"}
+
+
+def test_forgetting_a_group_leaves_one_whose_name_begins_like_it(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.keep("a", 0, 1, 2)
+    disk.keep("a-b", 0)
+    disk.states.forget("a", 2, 2)
+    names = sorted(path.name for path in disk.folders.states.iterdir())
+    assert names == ["a-000002.safetensors", "a-b-000000.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, lambda p: p.write_bytes(b""), lambda p: p.write_bytes(p.read_bytes()[:-1])],
+    ids=["gone", "empty", "torn"],
+)
+def test_a_version_comes_from_its_part_and_its_file_is_whole_again(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    disk = Disk(tmp_path)
+    disk.keep("a", 0)
+    disk.keep("a-b", 0, 1)
+    disk.checkpoint(0, a=0, a_b=0)
+    disk.checkpoint(1, a=0, a_b=1)
+    whole = disk.file("a-b", 1).read_bytes()
+    damage(disk.file("a-b", 1))
+    assert same(disk.restarted().values("a-b", 1), version("a-b", 1))
+    assert disk.file("a-b", 1).read_bytes() == whole
+    assert disk.made == []
+
+
+def test_any_flipped_byte_of_the_newest_part_leads_to_an_older_way(tmp_path: Path) -> None:
+    """Values, optimizer, names and metadata: nothing of a part is taken on trust."""
+    disk = Disk(tmp_path)
+    disk.keep("a", 0, 1)
+    disk.checkpoint(0, a=0)
+    part = disk.checkpoint(1, a=1)
+    whole = part.read_bytes()
+    looked = range(0, len(whole), 7)
+    for index in looked:
+        flipped = bytearray(whole)
+        flipped[index] ^= 1 << (index % 8)
+        part.write_bytes(flipped)
+        disk.file("a", 1).unlink()
+        disk.file("a", 0).unlink(missing_ok=True)
+        assert same(disk.restarted().values("a", 1), version("a", 1)), index
+    assert set(disk.made) == {1}
+    assert len(disk.made) > len(looked) / 2, "or nothing of it was looked at"
+
+
+def test_versions_are_made_again_one_after_another(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.keep("a", *range(6))
+    for number in range(2, 6):
+        disk.file("a", number).write_bytes(b"torn")
+    assert same(disk.restarted().values("a", 5), version("a", 5))
+    assert disk.made == [2, 3, 4, 5]
+    assert same(disk.restarted().values("a", 3), version("a", 3))
+    assert disk.made == [2, 3, 4, 5], "all of them are on disk again"
+
+
+def test_a_thousand_versions_are_not_too_many(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.keep("a", 0)
+    for number in range(1, 1001):
+        record = disk.shelves.shelf("a").states[0]
+        member = Member(SubmissionId("c0", "a", number), 1, number - 1)
+        disk.shelves.apply(SumsMade(Cohort("a", number, number, 1, (member,)), (bytes(32),)))
+        disk.shelves.apply(StatePrepared("a", number, number, (bytes(32),), record.state))
+    with pytest.raises(DamagedStore, match=r"a-000001\.safetensors: made again, it came out diff"):
+        disk.restarted().values("a", 1000)
+
+
+def test_what_is_lost_is_named(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.keep("a", 0, 1, 2)
+    for number in range(3):
+        disk.file("a", number).unlink()
+    with pytest.raises(DamagedStore) as caught:
+        disk.restarted().values("a", 2)
+    assert str(caught.value) == (
+        f"shard-a: version 2 of a is lost: {disk.file('a', 2)}: absent; so is version 0: "
+        f"{disk.file('a', 0)}: absent; no whole part of a checkpoint here holds version 0, and "
+        "what it was made from is gone: restore one of these files"
+    )
+    with pytest.raises(DamagedStore, match="nothing is on record of a version 9"):
+        disk.states.values("a", 9)
+
+
+def test_a_reason_of_old_sums_is_never_one_of_todays_cohort(tmp_path: Path) -> None:
+    """Refused would burn the cohort that is being stepped, again and again."""
+    disk = Disk(tmp_path)
+    disk.keep("a", 0, 1)
+    disk.file("a", 1).unlink()
+
+    def refuse(task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
+        raise Refused("the sum of block 0 of cohort 1 of a is lost")
+
+    states = States(SHARDS[0], disk.shelves, disk.folders, refuse)
+    with pytest.raises(DamagedStore) as caught:
+        states.values("a", 1)
+    assert str(caught.value) == (
+        f"shard-a: {disk.file('a', 1)}: damaged, and cannot be made again: the sum of block 0 of "
+        "cohort 1 of a is lost"
+    )
+
+
+def test_a_version_that_is_older_than_what_is_kept_is_gone(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.keep("a", 0, 1, 2)
+    disk.shelves.apply(StateCommitted("a", 2, 1))
+    disk.states.forget("a", 2, 1)
+    with pytest.raises(DamagedStore, match="nothing is on record of a version 0"):
+        disk.restarted().values("a", 0)

@@ -1,0 +1,134 @@
+"""What a shard believes of what lies on its disk: what has the digest on record, nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import DamagedStore, Malformed, Refused
+from secureps.messages import records, shard_records
+from secureps.messages.encoding import payload_digest
+from secureps.messages.requests import PutBlock
+from secureps.messages.submission import UPDATE, BlockHeader, Member, SubmissionId
+from secureps.policy.plan import Plan
+from secureps.roles.shard.shard import sum_key
+from secureps.roles.shard.state import Shelves
+from secureps.roles.shard.tasks import MakeState
+from secureps.service.shard.noise import ShardNoise
+from secureps.service.shard.states import ShardFolders
+from secureps.service.shard.worker import ShardWorker
+from secureps.store.spool import MemorySpool
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    SHARDS,
+    make_cohort,
+    make_placement,
+    make_plan,
+    make_run,
+)
+
+IDS = tuple(SubmissionId(client, "all", 1) for client in ("c0", "c1"))
+COHORT = dataclasses.replace(
+    make_cohort(), members=(Member(IDS[0], 1, 0), Member(IDS[1], 2, 0)), number=0
+)
+
+
+class Shop:
+    """A shard that holds blocks 0 and 2, its hands, and what lies in its spool."""
+
+    def __init__(self, folder: Path, plan: Plan | None = None) -> None:
+        self.plan = plan or make_plan()
+        self.run = make_run(self.plan)
+        self.shelves, self.spool = Shelves(SHARDS[0]), MemorySpool()
+        self.shelves.apply(records.RunPinned(self.run, make_placement(self.plan), ADDRESSES))
+        folders = ShardFolders(folder / "states", folder / "checkpoints")
+        noise = ShardNoise(UnsafeSeed(1), {})
+        self.hands = ShardWorker(SHARDS[0], self.shelves, self.spool, folders, noise)
+
+    def header(self, id: SubmissionId, payload: bytes) -> BlockHeader:
+        own = (id.client, UPDATE, id.group, id.sequence, 0)
+        return BlockHeader(self.run.id, *own, len(payload), payload_digest(payload))
+
+    def takes(self, id: SubmissionId, value: int) -> None:
+        payload = np.full(16, value, "<u2").tobytes()
+        header = self.header(id, payload)
+        self.hands.keep(PutBlock(header), payload)
+        self.shelves.apply(shard_records.BlockSpooled(header))
+
+    def made(self, total: bytes) -> None:
+        """The sum of block 0 is on record, and this is it."""
+        digests = (payload_digest(total), payload_digest(b""))
+        self.shelves.apply(shard_records.SumsMade(COHORT, digests))
+
+
+TOTAL = np.full(16, 5 + 2 * 7, "<i8").tobytes()
+
+
+def test_a_sum_that_is_lost_is_made_again_from_its_members_blocks(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.takes(IDS[0], 5)
+    shop.takes(IDS[1], 7)
+    shop.made(TOTAL)
+    key = sum_key("all", 0, 0)
+    for damaged in (None, TOTAL[:-1] + b"\x01", b""):
+        shop.spool.delete(key)
+        if damaged is not None:
+            shop.spool.put(key, damaged)
+        assert shop.hands._held("all", 0, 0) == TOTAL
+        assert shop.spool.get(key) == TOTAL
+
+
+def test_a_sum_that_comes_out_different_is_not_taken_for_the_one_on_record(tmp_path: Path) -> None:
+    """Holders were shown the first: what is opened with their answers is no other."""
+    shop = Shop(tmp_path)
+    shop.takes(IDS[0], 5)
+    shop.takes(IDS[1], 8)
+    shop.made(TOTAL)
+    with pytest.raises(Refused, match="made again, it came out different"):
+        shop.hands._held("all", 0, 0)
+    assert shop.spool.keys("sum/") == []
+    with pytest.raises(Refused, match="is not held any more"):
+        shop.hands._held("all", 1, 0)
+
+
+def test_without_one_members_block_it_is_lost(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.takes(IDS[0], 5)
+    shop.made(TOTAL)
+    with pytest.raises(Refused, match=r"is lost: .*block 0 of c1/all/1 is not here"):
+        shop.hands._held("all", 0, 0)
+
+
+def test_a_block_is_what_its_header_says(tmp_path: Path) -> None:
+    shop, payload = Shop(tmp_path), np.full(16, 9, "<u2").tobytes()
+    header = shop.header(IDS[0], payload)
+    with pytest.raises(Malformed, match="30 bytes came, the header announced 32"):
+        shop.hands.keep(PutBlock(header), payload[:-2])
+    with pytest.raises(Malformed, match="does not have the digest of its header"):
+        shop.hands.keep(PutBlock(header), payload[:-2] + b"\x01\x00")
+    beyond = np.full(16, 0xFFFF, "<u2").tobytes()
+    with pytest.raises(Malformed, match="exceeds 65534"):
+        shop.hands.keep(PutBlock(shop.header(IDS[0], beyond)), beyond)
+    assert shop.spool.keys() == []
+
+
+def test_a_run_is_founded_on_its_own_file_alone(tmp_path: Path) -> None:
+    file = tmp_path / "v0.safetensors"
+    model = {"bias": np.ones(5, np.float32), "weight": np.zeros((11, 5), np.float32)}
+    file.write_bytes(save(model))
+    digest = payload_digest(file.read_bytes()).hex()
+    shop = Shop(tmp_path, make_plan(initial=str(file), initial_digest=digest))
+    made = shop.hands._founded(MakeState("all", None))
+    assert sorted(made.values) == [0, 2]
+    assert made.values[0][:6].tolist() == [1.0] * 5 + [0.0]
+    file.write_bytes(save(model | {"bias": np.full(5, 2, np.float32)}))
+    with pytest.raises(DamagedStore, match="is not the file that the run is founded on"):
+        shop.hands._founded(MakeState("all", None))
+    file.unlink()
+    with pytest.raises(DamagedStore, match="No such file"):
+        shop.hands._founded(MakeState("all", None))

@@ -1,0 +1,457 @@
+"""The executor: records before effects, one transaction a batch, and what ends a party."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from secureps.errors import (
+    Busy,
+    InternalError,
+    KitError,
+    Malformed,
+    NotFinite,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+    Unreachable,
+    WrongVersion,
+)
+from secureps.messages.encoding import payload_digest
+from secureps.messages.records import Incarnated
+from secureps.messages.requests import (
+    GetBlock,
+    Heartbeat,
+    Noted,
+    Payload,
+    PutBlock,
+    Stored,
+    Subscribe,
+)
+from secureps.messages.submission import BlockHeader
+from secureps.roles.machine import (
+    WORKER,
+    Answer,
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Order,
+    Step,
+    Tick,
+    Unwatched,
+    Watch,
+    WatchLost,
+    Work,
+    WorkFailed,
+)
+from secureps.service.calls import LONGEST_BACKOFF, NOTICES, PAYLOADS_IN_FLIGHT
+from secureps.service.environment import Environment
+from secureps.service.executor import Executor
+from secureps.service.loop import RealLoop
+from tests.kits.executor_kit import Fingers, Puppet, Recording, Stage, Tape
+
+ASK = GetBlock(b"r" * 32, "g", 0, 0)
+HEADER = BlockHeader(b"r" * 32, "a", "update", "g", 0, 0, 3, b"d" * 32)
+STORED = Stored(HEADER.digest)
+
+
+def test_records_of_waiting_events_go_into_one_transaction_before_any_effect() -> None:
+    stage = Stage()
+
+    def react(sender: str, event: Any) -> Step:
+        stage.log.lines.append("handled")
+        return Step([Incarnated(len(stage.machine.heard))], [Answer(Noted())])
+
+    stage.machine._react = react
+    answers = [stage.executor.request("a", Heartbeat("a")) for _ in range(3)]
+    for answer in answers:
+        answer.add_done_callback(lambda _: stage.log.lines.append("answered"))
+    stage.play()
+    assert stage.log.lines == [
+        *["handled"] * 3,
+        ("journal", (1, 2, 3)),
+        *["answered"] * 3,
+    ]
+
+
+def test_a_bad_request_is_answered_and_the_others_go_on() -> None:
+    def react(sender: str, event: Any) -> Step:
+        if sender == "bad":
+            raise WrongVersion("too old")
+        return Step([], [Answer(Noted())])
+
+    stage = Stage(react)
+    bad, good = (stage.executor.request(s, Heartbeat(s)) for s in ("bad", "good"))
+    stage.play()
+    assert isinstance(bad.exception(), WrongVersion)
+    assert good.result() == Noted()
+    assert not stage.executor.halted.done()
+
+
+def test_our_own_error_ends_the_party_and_tells_nothing_of_it() -> None:
+    def react(sender: str, event: Any) -> Step:
+        raise ZeroDivisionError("secret detail")
+
+    stage = Stage(react)
+    answer = stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert isinstance(answer.exception(), InternalError)
+    assert "secret" not in str(answer.exception())
+    assert isinstance(stage.executor.halted.exception(), InternalError)
+
+
+def test_nothing_is_done_when_the_journal_cannot_be_written() -> None:
+    stage = Stage(lambda s, e: Step([Incarnated(1)], [Answer(Noted())]))
+    executor = stage.build(Recording(stage.log, broken=True))
+    answer = executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert not answer.done()
+    assert isinstance(executor.halted.exception(), OSError)
+
+
+def test_a_restart_folds_the_journal() -> None:
+    stage = Stage()
+    stage.journal.append(1.0, [Incarnated(4), Incarnated(5)])
+    stage.executor.start()
+    stage.play()
+    assert stage.machine.applied == [Incarnated(4), Incarnated(5)]
+
+
+def test_calls_are_tried_again_until_they_are_answered_or_refused() -> None:
+    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    begin = [0.0]
+    for tried in range(3):
+        stage.loop.run(lambda t=tried: len(stage.line.calls) > t)  # type: ignore[misc]
+        begin.append(stage.loop.now())
+        stage.line.calls[-1][2].set_exception(Busy("full", 0.4))
+    stage.loop.run(lambda: len(stage.line.calls) > 3)
+    waits = [b - a for a, b in zip(begin[1:], [*begin[2:], stage.loop.now()])]
+    assert waits == pytest.approx([0.4, 0.6, 0.9])
+    assert max(waits) <= LONGEST_BACKOFF
+    stage.line.calls[-1][2].set_result(Noted())
+    stage.play()
+    assert stage.machine.heard[-1] == ("there", Answered(Noted(), Noted()))
+
+
+def test_who_was_lost_and_answers_again_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    for vain in (NOTICES[0] + 1, 0):
+        begun = len(stage.line.calls)
+        stage.executor.request("a", Heartbeat("a"))
+        for tried in range(vain):
+            stage.loop.run(lambda t=begun + tried: len(stage.line.calls) > t)  # type: ignore[misc]
+            stage.line.calls[-1][2].set_exception(Unreachable("gone", 0.4))
+        stage.loop.run(lambda n=begun + vain: len(stage.line.calls) > n)  # type: ignore[misc]
+        stage.line.calls[-1][2].set_result(Noted())
+        stage.play()
+    told = [message for message in caplog.messages if "there" in message or "gone" in message]
+    assert [message.partition(": ")[2] for message in told] == [
+        "gone; still trying",
+        "there answers again",
+    ]
+
+
+def test_a_refused_call_comes_back_as_an_event() -> None:
+    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    error = WrongVersion("too old")
+    stage.line.calls[0][2].set_exception(error)
+    stage.play()
+    assert stage.machine.heard[-1] == ("there", Failed(Noted(), error))
+
+
+def test_payloads_go_beside_the_machine_and_few_at_a_time() -> None:
+    calls = [Call("there", PutBlock(HEADER), attach="k") for _ in range(10)]
+    stage = Stage(lambda s, e: Step([], list(calls) if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert len(stage.line.calls) == PAYLOADS_IN_FLIGHT
+    assert all(message.payload == b"abc" for _, message, _ in stage.line.calls)
+    stage.line.calls[0][2].set_result(STORED)
+    stage.play()
+    assert len(stage.line.calls) == PAYLOADS_IN_FLIGHT + 1
+    assert stage.machine.heard[-1] == ("there", Answered(PutBlock(HEADER), STORED))
+
+
+def test_a_block_is_kept_before_the_machine_hears_of_it() -> None:
+    stage = Stage(lambda s, e: Step([], [Answer(Noted())]))
+    good = stage.executor.request("a", PutBlock(HEADER, b"abc"))
+    bad = stage.executor.request("a", PutBlock(HEADER, b"bad"))
+    stage.play()
+    assert good.result() == Noted()
+    assert isinstance(bad.exception(), Malformed)
+    assert stage.machine.heard == [("a", PutBlock(HEADER))]
+    assert stage.hands.kept["kept"] == b"abc"
+
+
+def test_a_known_block_is_answered_without_being_kept_again() -> None:
+    stage = Stage(lambda s, e: Step([], [Answer(Noted())]))
+    stage.machine.wants = False
+    answer = stage.executor.request("a", PutBlock(HEADER, b"other"))
+    stage.play()
+    assert answer.result() == Noted()
+    assert "kept" not in stage.hands.kept
+
+
+def test_an_answer_with_a_payload_is_fetched() -> None:
+    stage = Stage(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
+    answer = stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert answer.result() == Payload(b"d" * 32, b"abc")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(Refused("lost"), "lost"), (KeyError("k"), "a stored payload cannot be")]
+)
+def test_a_payload_that_cannot_be_fetched(error: Exception, told: str) -> None:
+    """The hands' own reason is the caller's answer; anything else is the end of this party."""
+    stage = Stage(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
+
+    def fetch(key: str) -> bytes:
+        raise error
+
+    stage.hands.fetch = fetch  # type: ignore[method-assign]
+    answer = stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert told in str(answer.exception())
+    if isinstance(error, Refused):
+        assert answer.exception() is error
+        assert not stage.executor.halted.done()
+    else:
+        assert stage.executor.halted.exception() is error
+
+
+def test_work_takes_its_time_and_comes_back() -> None:
+    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    stage.hands.result = "done"
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert stage.machine.heard[-1] == (WORKER, "done")
+    assert stage.loop.now() == 5.0
+
+
+def test_a_refused_subscription_ends_the_stream_with_the_reason() -> None:
+    def react(sender: str, event: Any) -> Step:
+        if isinstance(event, Subscribe):
+            raise UnknownParty("speak for yourself")
+        return Step([], [Order("a", Noted())])
+
+    stage = Stage(react)
+    heard: list[Any] = []
+    stage.executor.subscribe("a", Subscribe("b", ()), heard.append)
+    stage.play()
+    stage.executor.request("c", Heartbeat("c"))
+    stage.play()
+    assert [str(order) for order in heard] == ["speak for yourself"]
+    assert isinstance(heard[0], UnknownParty)
+    assert ("a", Unwatched("a")) in stage.machine.heard
+
+
+@pytest.mark.parametrize("kind", [UnknownParty, KitError])
+def test_who_is_refused_the_stream_of_orders_does_not_ask_again(kind: type[SecurepsError]) -> None:
+    stage = Stage(lambda s, e: Step([], [Watch()] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    error = kind("speak for yourself")
+    stage.line.lost[0](error)
+    stage.play()
+    assert stage.machine.heard[-1] == ("coordinator", Failed(Subscribe("me", ()), error))
+    assert len(stage.line.lost) == 1
+
+
+def test_work_that_fails_with_a_reason_is_an_event() -> None:
+    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    stage.hands.result = error = NotFinite("the loss is NaN")
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert stage.machine.heard[-1] == (WORKER, WorkFailed("task", error))
+    assert not stage.executor.halted.done()
+
+
+def test_work_that_fails_for_no_known_reason_ends_the_party() -> None:
+    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    stage.hands.result = KeyError("lost")
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert isinstance(stage.executor.halted.exception(), KeyError)
+
+
+def test_a_payload_without_its_digest_is_refused() -> None:
+    stage = Stage(lambda s, e: Step([], [Call("there", ASK)] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    stage.line.calls[0][2].set_result(Payload(payload_digest(b"abc"), b"abd"))
+    stage.play()
+    failed = stage.machine.heard[-1][1]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, Malformed)
+    assert "kept" not in stage.hands.kept
+
+
+def test_what_answers_another_request_is_no_answer() -> None:
+    """A role would look in it for what it asked for, and end."""
+    stage = Stage(lambda s, e: Step([], [Call("there", ASK)] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    stage.line.calls[0][2].set_result(Noted())
+    stage.play()
+    failed = stage.machine.heard[-1][1]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, Malformed)
+    text = "there answered GetBlock with Noted, and not with Payload: it is no secureps server of"
+    assert text in str(failed.error)
+    assert not stage.executor.halted.done()
+
+
+def test_a_halt_is_the_end() -> None:
+    stage = Stage(lambda s, e: Step([], [Halt("over"), Work("task")]))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert stage.executor.halted.result() == Halt("over")
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert len(stage.machine.heard) == 1
+
+
+def test_who_waits_for_an_answer_hears_of_a_stop() -> None:
+    """At every stage of a request: on the loop, and in the hands."""
+    stage = Stage(
+        lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")] if s == "a" else [])
+    )
+    fetching = stage.executor.request("a", Heartbeat("a"))
+    stage.loop.run(lambda: len(stage.machine.heard) == 1)
+    keeping = stage.executor.request("b", PutBlock(HEADER, b"abc"))
+    fresh = stage.executor.request("b", Heartbeat("b"))
+    assert not any(answer.done() for answer in (fetching, keeping, fresh))
+    stage.executor.stop()
+    for answer in (fetching, keeping, fresh, stage.executor.request("b", Noted())):
+        error = answer.exception(0)
+        assert isinstance(error, Unreachable)
+        assert str(error) == "me is stopping"
+        assert error.retry_after is not None
+    stage.play()
+    assert stage.executor.halted.result() == Halt("stopped")
+    assert len(stage.machine.heard) == 1
+    assert "kept" not in stage.hands.kept, "the dead do not write"
+    stage.executor.stop()
+
+
+def test_a_stop_in_the_middle_of_a_batch_keeps_what_is_journalled() -> None:
+    stage = Stage(lambda s, e: Step([Incarnated(1)], [Answer(Noted())]))
+
+    class Stopping(Recording):
+        def append(self, at: float, records: Sequence[Any]) -> None:
+            super().append(at, records)
+            executor.stop()
+
+    executor = stage.build(Stopping(stage.log))
+    answer = executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert stage.log.lines == [("journal", (1,))]
+    assert isinstance(answer.exception(0), Unreachable), "it asks again, and nothing is lost"
+    assert executor.halted.result() == Halt("stopped")
+
+
+def test_works_that_are_called_off_make_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+    """A real loop's workers: one is at work, what waits behind it is cancelled."""
+    begun, go = threading.Event(), threading.Event()
+    stage = Stage()
+    loop = RealLoop()
+
+    class Slow(Fingers):
+        def fetch(self, key: str) -> bytes:
+            begun.set()
+            go.wait(20)
+            return super().fetch(key)
+
+    machine = Puppet(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
+    around = Environment(stage.line, loop, lambda: 1.0)
+    executor = Executor("me", machine, stage.journal, around, Slow())
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    answers = [executor.request("a", Heartbeat("a")) for _ in range(3)]
+    assert begun.wait(20)
+    executor.stop()
+    loop.stop()
+    go.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert all(isinstance(answer.exception(0), Unreachable) for answer in answers)
+    assert caplog.records == []
+
+
+def test_ticks_come_when_they_were_asked_for() -> None:
+    def react(sender: str, event: Any) -> Step:
+        if sender == "a":
+            stage.machine.alarm = 7.5
+        return Step()
+
+    stage = Stage()
+    stage.machine._react = react
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert stage.loop.now() == 7.5
+    assert stage.machine.heard[-1] == ("me", Tick())
+
+
+def test_a_request_without_an_answer_is_refused() -> None:
+    stage = Stage(lambda s, e: Step())
+    answer = stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    with pytest.raises(Malformed, match="no answer to a Heartbeat"):
+        answer.result(0)
+
+
+def test_orders_reach_the_newest_watcher_alone() -> None:
+    stage = Stage(lambda s, e: Step([], [Order("w", "order")] if s == "a" else []))
+    old: list[Any] = []
+    new: list[Any] = []
+    cancel_old = stage.executor.subscribe("w", Subscribe("w", ()), old.append)
+    stage.executor.subscribe("w", Subscribe("w", ()), new.append)
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    (taken,) = old
+    assert new == ["order"]
+    assert isinstance(taken, KitError)
+    assert "another process with w's kit" in str(taken)
+    cancel_old()
+    stage.play()
+    assert ("w", Unwatched("w")) not in stage.machine.heard
+
+
+def test_a_lost_stream_is_an_event() -> None:
+    stage = Stage(lambda s, e: Step([], [Watch()] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    stage.line.lost[0](Busy("gone"))
+    stage.play()
+    assert stage.machine.heard[-1] == ("me", WatchLost())
+
+
+def test_a_meter_hears_of_requests_calls_records_and_works() -> None:
+    def react(sender: str, event: Any) -> Step:
+        if sender != "a":
+            return Step()
+        effects = [Answer(Noted()), Call("there", PutBlock(HEADER), attach="k"), Work("task")]
+        return Step([Incarnated(1)], effects)
+
+    tape = Tape()
+    stage = Stage(react, tape)
+    stage.executor.request("a", Heartbeat("a"))
+    stage.loop.run(lambda: len(stage.line.calls) == 1)
+    stage.line.calls[0][2].set_exception(Busy("full", 0.4))
+    stage.play()
+    told = [each for each in tape.told if each[0] != "stands"]
+    put = ("called", PutBlock(HEADER, b"abc"))
+    first = [("asked", Heartbeat("a")), ("journalled", Incarnated(1)), ("answered", Noted())]
+    assert told[:5] == [*first, put, ("retried", "there")]
+    assert sorted(told[5:], key=repr) == sorted([put, ("worked", "task", 0.0)], key=repr)
+    assert tape.told[2] == ("stands", 1, 0.0), "after the records, before any effect"

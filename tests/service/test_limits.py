@@ -1,0 +1,187 @@
+"""What the operating system refuses ends a process with a word about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.errors import ConfigError, DiskFailed, InternalError, OperatorError
+from secureps.messages.requests import Heartbeat, PutBlock
+from secureps.roles.machine import Step, Work
+from secureps.service import process
+from secureps.service.disk_faults import refused
+from secureps.service.limits import demand_descriptors, exhaustion
+from secureps.service.loop import RealLoop
+from secureps.service.shutdown import Shutdown
+from tests.kits.executor_kit import Stage
+from tests.kits.nursery import spawn
+from tests.kits.processes import PATIENCE, Processes
+from tests.service.test_executor import HEADER
+
+
+def no_thread(self: Any) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_work_that_no_thread_can_do_is_no_work_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = RealLoop()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            loop.offload(lambda: None, 0.0)
+    loop.stop()
+    assert not loop.offload(lambda: None, 0.0).done()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("can't start new thread"), "no new thread can be started (ulimit -u: "),
+        (MemoryError(), "memory is used up (ulimit -v: "),
+        (OSError(errno.EMFILE, "Too many open files"), "descriptors are used up (ulimit -n: "),
+        (OSError(errno.ENOSPC, "No space left on device"), ""),
+        (RuntimeError("something else"), ""),
+    ],
+)
+def test_what_was_refused_is_named_also_as_a_cause(error: Exception, said: str) -> None:
+    assert said in exhaustion(error)
+    assert bool(exhaustion(error)) == bool(said)
+    outer = InternalError("coordinator failed at Tick")
+    outer.__cause__ = error
+    assert exhaustion(outer) == exhaustion(error)
+
+
+def test_a_process_that_is_refused_something_ends_with_an_operators_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starved(*args: Any) -> None:
+        raise InternalError("a failed at Tick") from RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(process, "_run", starved)
+    party = process.Party("a", None, None, tmp_path / "state")  # type: ignore[arg-type]
+    with pytest.raises(OperatorError, match=r"no new thread can be started .*start it again"):
+        process.run_process(party, {}, lambda *_: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ["threads", "descriptors"])
+def test_want_is_noticed_although_all_who_meet_it_are_silent(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC's own threads swallow it: two looks in succession end the process."""
+
+    def refuse(*args: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    probing, looks = process.Probing(), 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        probing.look()
+
+    with monkeypatch.context() as full:
+        full.setattr(
+            *((threading.Thread, "start", no_thread) if what == "threads" else (os, "open", refuse))
+        )
+        probing.look()
+    probing.look()
+    monkeypatch.setattr(
+        *((threading.Thread, "start", no_thread) if what == "threads" else (os, "open", refuse))
+    )
+    with Shutdown() as bell, pytest.raises((RuntimeError, OSError)) as caught:
+        bell.wait(0.001, look)
+    assert looks == 2
+    assert exhaustion(caught.value)
+
+
+@pytest.mark.parametrize("where", ["payload", "work"])
+def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
+    """A full disk is waited for; this is not, wherever it is met."""
+    want = OSError(errno.EMFILE, "Too many open files")
+    disk = DiskFailed("spool: cannot write: Too many open files")
+    disk.__cause__ = want
+    for error in (want, disk):
+        assert not refused(error)
+        stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+        stage.hands.result = error
+
+        def keep(request: Any, payload: bytes | memoryview) -> None:
+            raise error  # noqa: B023
+
+        stage.hands.keep = keep  # type: ignore[method-assign]
+        if where == "payload":
+            stage.executor.request("a", PutBlock(HEADER, b"abc"))
+        else:
+            stage.executor.request("a", Heartbeat("a"))
+        stage.play()
+        assert exhaustion(stage.executor.halted.exception())
+
+
+def test_room_is_made_for_everybody_or_the_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"limit": (256, 1024)}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: known["limit"])
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: known.update(limit=limit))
+    demand_descriptors(64)
+    assert known["limit"] == (256, 1024)
+    demand_descriptors(400)
+    assert known["limit"] == (928, 1024)
+    with pytest.raises(ConfigError, match=r"1000 parties take 2128 .* may have 1024: .*-n 2128"):
+        demand_descriptors(1000)
+    known["limit"] = (256, resource.RLIM_INFINITY)
+    demand_descriptors(1000)
+    assert known["limit"] == (2128, resource.RLIM_INFINITY)
+
+
+STARVED = """
+import sys, threading
+from secureps.service import process
+from secureps.run.cli import main
+process.PROBE_SECONDS = 0.2
+most, start = int(sys.argv.pop(1)), threading.Thread.start
+def starved(self):
+    if threading.active_count() > most:
+        raise RuntimeError("can't start new thread")
+    start(self)
+threading.Thread.start = starved
+main()
+"""
+
+
+@pytest.mark.timeout(240)
+def test_no_server_lives_on_without_threads_or_descriptors(tmp_path: Path) -> None:
+    """Wherever it meets the limit it ends, and says which one it was; with enough it serves."""
+    script = tmp_path / "starved.py"
+    script.write_text(STARVED)
+    ended = list[int]()
+    with Processes(tmp_path / "run", "plain") as processes:
+        processes._faults["coordinator"] = ()
+        serve = processes._server("coordinator")[2:]
+        address = tmp_path / "run" / "coordinator" / "address"
+        for most in (0, 1, 2, 3, 4, 32):
+            log = tmp_path / f"{most}.log"
+            address.unlink(missing_ok=True)
+            child = spawn([str(script), str(most), *serve], tmp_path, log)
+            try:
+                processes.wait(lambda: child.poll() is not None or address.is_file(), "its end")  # noqa: B023
+                if child.poll() is not None:
+                    assert child.wait() == 1, log.read_text()
+                    assert "no new thread can be started (ulimit -u: " in log.read_text()
+                    ended.append(most)
+                    continue
+                few = len(list(Path(f"/proc/{child.pid}/fd").iterdir()))
+                resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (few, few))
+                assert child.wait(PATIENCE) == 1, log.read_text()
+                said = log.read_text()
+                assert "are used up (ulimit -n: " in said or "can be started (ulimit -u: " in said
+            finally:
+                child.kill()
+    assert ended[:4] == [0, 1, 2, 3]
+    assert "file descriptors are used up (ulimit -n: " in (tmp_path / "32.log").read_text()

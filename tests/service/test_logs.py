@@ -1,0 +1,129 @@
+"""Logs: lines for people as ever, and on request one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.messages.coordinator_records import CohortClosed, MemberJoined, VersionCommitted
+from secureps.messages.submission import Cohort
+from secureps.service.log_lines import facts
+from tests.kits.federations import small_federation, small_plan
+from tests.kits.nursery import ROOT
+from tests.kits.processes import Processes
+
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+
+
+def test_facts_of_records_are_plain_and_few() -> None:
+    assert facts(VersionCommitted("all", 3)) == {"group": "all", "version": 3}
+    assert facts(MemberJoined("client-00")) == {"client": "client-00"}
+    closed = CohortClosed(Cohort("all", 7, 3, 1, ()), "all arrived")
+    assert facts(closed) == {"group": "all", "version": 3, "cohort": 7, "members": 0}
+
+
+CODE = """
+import logging, threading, warnings
+from secureps.errors import WrongVersion
+from secureps.service.logs import logging_as, tell
+with logging_as({form!r}, "shard-0"):
+    tell("shard-0", "VersionCommitted", "all: version 3", fields={{"group": "all", "version": 3}})
+    logging.getLogger("other").warning("%s of\\n%s", 1, 2)
+    {last}
+"""
+
+
+def lines(form: str, last: str) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE.format(form=form, last=last)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    return done.returncode, done.stderr.splitlines()
+
+
+def objects(last: str) -> tuple[int, list[dict[str, Any]]]:
+    code, found = lines("json", last)
+    return code, [json.loads(line) for line in found]
+
+
+def test_an_object_a_line() -> None:
+    code, (first, second) = objects("pass")
+    assert code == 0
+    assert STAMP.fullmatch(first.pop("ts"))
+    assert first == {
+        "level": "INFO",
+        "party": "shard-0",
+        "event": "VersionCommitted",
+        "message": "all: version 3",
+        "group": "all",
+        "version": 3,
+    }
+    assert second["message"] == "1 of\n2"
+    assert (second["party"], second["event"], second["level"]) == ("shard-0", "Log", "WARNING")
+
+
+def test_an_error_is_a_line_with_whose_fault_it_is() -> None:
+    code, found = objects("raise WrongVersion('too\\n  old')")
+    assert code == 1
+    assert len(found) == 3
+    assert found[2]["message"] == "too old"
+    assert (found[2]["event"], found[2]["error"]) == ("Error", "WrongVersion")
+    assert found[2]["fault"] == "the sender's"
+    assert "traceback" not in found[2]
+
+
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [("1 / 0", 1), ("t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()", 0)],
+)
+def test_a_traceback_is_a_field(last: str, code: int) -> None:
+    ended, found = objects(last)
+    assert (ended, len(found)) == (code, 3)
+    assert found[2]["error"] == "ZeroDivisionError"
+    assert found[2]["traceback"].startswith("Traceback")
+    assert found[2]["level"] == "CRITICAL"
+
+
+def test_holders_of_data_and_of_keys_have_a_line_a_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    with caplog.at_level(logging.INFO, "secureps"):
+        simulation.run(lambda: simulation.versions()["all"] >= 1)
+    lines = [record.getMessage() for record in caplog.records]
+    trained = r"client-03: version 1: 13 records, \d+\.\d kB to send, unsafe seed: no privacy"
+    assert sum(re.fullmatch(trained, line) is not None for line in lines) == 1
+    opened = r"holder-2: version 1: opens cohort \d+, of 6 clients"
+    assert sum(re.fullmatch(opened, line) is not None for line in lines) == 1
+
+
+def test_people_get_lines_as_ever() -> None:
+    _, found = lines("text", "pass")
+    assert found[0].endswith(" shard-0: all: version 3")
+    assert not found[0].startswith("{")
+
+
+def test_real_processes_in_json(tmp_path: Path) -> None:
+    with Processes(tmp_path, "plain", versions=2, json_logs=True) as processes:
+        processes.start_all()
+        processes.wait(processes.finished, "the end")
+        processes.wait(lambda: "StateCommitted" in processes.log("shard-0"), "the shard's log")
+        told = [json.loads(line) for line in processes.log("coordinator").splitlines()]
+        assert processes.stop("coordinator") == 0
+    committed = [line for line in told if line["event"] == "VersionCommitted"]
+    assert [(line["group"], line["version"]) for line in committed] == [
+        ("all", v) for v in (0, 1, 2)
+    ]
+    assert {line["party"] for line in told} == {"coordinator"}
+    closed = [line for line in told if line["event"] == "CohortClosed"]
+    assert [line["members"] for line in closed] == [6, 6]

@@ -1,0 +1,264 @@
+"""Metrics: what a server's port says is what happened, and nothing that it should not say."""
+
+from __future__ import annotations
+
+import math
+import socket
+import urllib.request
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import Busy, ConfigError, OperatorError, Unsigned, WrongVersion
+from secureps.messages.coordinator_records import VersionCommitted
+from secureps.messages.records import Incarnated
+from secureps.messages.requests import GetBlock, Heartbeat, Noted, Payload, PutBlock
+from secureps.messages.submission import BlockHeader
+from secureps.roles.coordinator.tasks import WriteManifest
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.service.environment import Meter
+from secureps.service.metrics import Metrics, exposed, spooled_bytes
+from secureps.service.snapshot import Snapshot
+from tests.kits.federations import Walker, small_plan
+from tests.kits.processes import Processes
+
+HEADER = BlockHeader(b"r" * 32, "hospital-1", "update", "g", 0, 0, 3, b"d" * 32)
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def ended(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+    return future
+
+
+def test_requests_are_counted_when_they_are_answered_by_what_came_of_them() -> None:
+    metrics = Metrics()
+    meter: Meter = metrics
+    waiting: Future[Any] = Future()
+    meter.asked(Heartbeat("hospital-1"), waiting)
+    assert value(metrics, "secureps_requests_total", kind="Heartbeat", outcome="ok") is None
+    waiting.set_result(Noted())
+    meter.asked(Heartbeat("hospital-1"), ended(WrongVersion("hospital-1 is late")))
+    assert value(metrics, "secureps_requests_total", kind="Heartbeat", outcome="ok") == 1
+    outcome = "WrongVersion"
+    assert value(metrics, "secureps_requests_total", kind="Heartbeat", outcome=outcome) == 1
+    assert value(metrics, "secureps_request_seconds_count", kind="Heartbeat") == 2
+
+
+def test_payload_bytes_go_in_and_out_on_both_sides() -> None:
+    metrics = Metrics()
+    metrics.asked(PutBlock(HEADER, b"abc"), ended(Noted()))
+    metrics.asked(GetBlock(b"r", "g", 1, 0), ended(Payload(b"d", b"12345")))
+    assert value(metrics, "secureps_payload_bytes_total", direction="in") == 3
+    assert value(metrics, "secureps_payload_bytes_total", direction="out") == 5
+    metrics.called(PutBlock(HEADER, b"abcd"), ended(Busy("full")))
+    metrics.called(GetBlock(b"r", "g", 1, 0), ended(Payload(b"d", b"12")))
+    assert value(metrics, "secureps_payload_bytes_total", direction="in") == 5
+    assert value(metrics, "secureps_payload_bytes_total", direction="out") == 9
+    assert value(metrics, "secureps_calls_total", kind="PutBlock", outcome="Busy") == 1
+
+
+def test_retries_records_and_works() -> None:
+    metrics = Metrics()
+    metrics.retried("shard-0")
+    metrics.journalled([Incarnated(1), VersionCommitted("g", 0), VersionCommitted("g", 1)])
+    metrics.worked(WriteManifest(0, ()), 2.0)
+    assert value(metrics, "secureps_call_retries_total", peer="shard-0") == 1
+    assert value(metrics, "secureps_records_journalled_total", kind="VersionCommitted") == 2
+    assert value(metrics, "secureps_work_seconds_sum", task="WriteManifest") == 2.0
+
+
+def test_whoever_is_turned_away_unread_is_counted() -> None:
+    metrics = Metrics()
+
+    def authenticate(party: str, request: bytes, signature: bytes) -> None:
+        if signature != b"good":
+            raise Unsigned("no")
+
+    counted = metrics.counting(authenticate)
+    counted("hospital-1", b"", b"good")
+    with pytest.raises(Unsigned):
+        counted("mallory", b"", b"bad")
+    assert value(metrics, "secureps_unauthenticated_requests_total", outcome="Unsigned") == 1
+
+
+def test_no_label_and_no_value_names_a_client() -> None:
+    metrics = Metrics()
+    metrics.asked(PutBlock(HEADER, b"abc"), ended(WrongVersion("hospital-1 is late")))
+    metrics.journalled([VersionCommitted("g", 0)])
+    assert b"hospital-1" not in generate_latest(metrics.registry)
+
+
+# --- the coordinator's gauges -----------------------------------------------------
+
+
+def coordinator_after(tmp_path: Path, version: int) -> tuple[Simulation, Metrics]:
+    privacy = {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "records": 10,
+        "sample_rate": 0.5,
+        "delta": 1e-5,
+        "budget": 1000.0,
+    }
+    plan = small_plan(privacy=privacy, training={"local_steps": 1})
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path)
+    simulation.run(lambda: simulation.versions()["all"] >= version)
+    metrics = Metrics()
+    metrics.stands(simulation.coordinator, simulation.loop.now())
+    return simulation, metrics
+
+
+def test_gauges_are_the_folds(tmp_path: Path) -> None:
+    simulation, metrics = coordinator_after(tmp_path, 2)
+    assert value(metrics, "secureps_group_version", group="all") == 2
+    steps = {
+        sample.labels["step"]: sample.value
+        for family in metrics.registry.collect()
+        if family.name == "secureps_group_step"
+        for sample in family.samples
+    }
+    step = simulation.coordinator.federation.groups["all"].phase.value
+    assert steps.pop(step) == 1
+    assert set(steps.values()) == {0}
+    assert len(steps) == 6
+    assert value(metrics, "secureps_members_joined") == 6
+    assert value(metrics, "secureps_members_live") == 6
+    assert value(metrics, "secureps_servers_away", role="shard") == 0
+    assert value(metrics, "secureps_finished") == 0
+    assert value(metrics, "secureps_largest_epsilon") == math.inf, "an unsafe seed protects nobody"
+    told = generate_latest(metrics.registry).decode()
+    assert "at the plan's delta, of one record added or removed." in told
+
+
+def test_the_snapshot_does_not_move_with_the_machine(tmp_path: Path) -> None:
+    simulation, metrics = coordinator_after(tmp_path, 1)
+    before = metrics.snapshot()
+    simulation.run()
+    assert metrics.snapshot() is before
+    assert before.groups is not None
+    assert before.groups["all"][0] == 1
+    metrics.stands(simulation.coordinator, simulation.loop.now())
+    assert value(metrics, "secureps_finished") == 1
+
+
+def test_the_largest_epsilon_follows_the_ledger(tmp_path: Path) -> None:
+    simulation, metrics = coordinator_after(tmp_path, 1)
+    coordinator = simulation.coordinator
+    coordinator.federation.unsafe.clear()
+    metrics.stands(coordinator, simulation.loop.now())
+    first = value(metrics, "secureps_largest_epsilon")
+    charges = coordinator.federation.ledger.charges
+    simulation.run(lambda: len(coordinator.federation.ledger.charges) > len(charges))
+    coordinator.federation.unsafe.clear()
+    metrics.stands(coordinator, simulation.loop.now())
+    assert value(metrics, "secureps_largest_epsilon") == first, "nothing was journalled here"
+    metrics.journalled([coordinator.federation.ledger.charges[-1]])
+    metrics.stands(coordinator, simulation.loop.now())
+    after = value(metrics, "secureps_largest_epsilon")
+    assert first is not None
+    assert after is not None
+    assert 0 < first < after < math.inf
+
+
+def test_a_party_is_ready_once_it_stands(tmp_path: Path) -> None:
+    metrics = Metrics()
+    told: list[bool] = []
+    metrics.on_ready(told.append)
+    assert value(metrics, "secureps_ready") == 0
+    simulation = Simulation(small_plan(), Cast({"a": Walker(0)}, UnsafeSeed(3)), tmp_path)
+    shard = simulation.parties["shard-0"].machine
+    metrics.stands(shard, 0.0)
+    assert (told, metrics.snapshot()) == ([False], Snapshot(ready=False)), (
+        "it belongs to no run yet"
+    )
+    metrics.stands(simulation.coordinator, 0.0)
+    metrics.stands(simulation.coordinator, 0.0)
+    assert told == [False, True]
+    assert value(metrics, "secureps_ready") == 1
+
+
+# --- the port ---------------------------------------------------------------------
+
+
+def test_the_port_answers_while_it_is_open_and_is_free_afterwards(tmp_path: Path) -> None:
+    metrics = Metrics()
+    metrics.gauge("secureps_test", "A test.", lambda: 7.0)
+    with exposed(metrics, "127.0.0.1:0", tmp_path) as address:
+        assert (tmp_path / "metrics-address").read_text() == f"{address}\n"
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
+            assert b"secureps_test 7.0" in reply.read()
+        with (
+            pytest.raises(OperatorError, match="metrics: cannot listen"),
+            exposed(metrics, address, tmp_path),
+        ):
+            raise AssertionError
+    host, _, port = address.rpartition(":")
+    socket.create_server((host, int(port))).close()
+
+
+@pytest.mark.parametrize("listen", ["7700", "here:", "127.0.0.1:70000", ":7700"])
+def test_what_is_no_address_is_refused(listen: str, tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="is not HOST:PORT"),
+        exposed(Metrics(), listen, tmp_path),
+    ):
+        raise AssertionError
+
+
+def test_spooled_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"123")
+    (tmp_path / "b").write_bytes(b"4567")
+    assert spooled_bytes(tmp_path) == 7
+
+
+# --- real processes ---------------------------------------------------------------
+
+
+def test_a_federations_servers_say_what_happened(tmp_path: Path) -> None:
+    with Processes(tmp_path, versions=3, metrics=True) as processes:
+        processes.start_all()
+        processes.wait(processes.finished, "the end")
+        coordinator = processes.scrape("coordinator")
+        shards = [processes.scrape(name) for name in processes.shards]
+        holder = processes.scrape("holder-0")
+        assert processes.stop("coordinator") == 0
+        with pytest.raises(OSError):
+            processes.scrape("coordinator")
+    kinds = "secureps_records_journalled_total{{kind={}}}"
+    assert coordinator[kinds.format("VersionCommitted")] == 4, "versions 0 to 3"
+    assert coordinator[kinds.format("Received")] == 1 + 3 * 6, "the founding model and all updates"
+    assert coordinator["secureps_group_version{group=all}"] == 3
+    assert coordinator["secureps_group_step{group=all,step=done}"] == 1
+    assert coordinator["secureps_members_joined"] == 6
+    assert coordinator["secureps_finished"] == 1
+    assert coordinator["secureps_requests_total{kind=Submit,outcome=ok}"] >= 19
+    assert "secureps_largest_epsilon" not in coordinator, "the plan protects nothing"
+    uploads = sum(s["secureps_requests_total{kind=PutBlock,outcome=ok}"] for s in shards)
+    # four blocks of 19 submissions, and four opened sums of each version
+    assert uploads >= 4 * 19 + 4 * 3
+    for shard in shards:
+        assert shard[kinds.format("StateCommitted")] == 4
+        assert shard["secureps_payload_bytes_total{direction=in}"] > 0
+        assert shard["secureps_payload_bytes_total{direction=out}"] > 0
+        assert shard["secureps_payload_bytes_in_flight"] == 0
+        assert shard["secureps_spooled_payload_bytes"] > 0
+        assert shard["secureps_work_seconds_count{task=SumCohort}"] == 3
+    assert holder[kinds.format("CohortGranted")] == 3
+    assert holder["secureps_work_seconds_count{task=OpenSum}"] == 4 * 3
+    for scraped in (coordinator, holder, *shards):
+        assert scraped["secureps_ready"] == 1
+        assert not any("client" in series for series in scraped)

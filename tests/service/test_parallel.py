@@ -1,0 +1,148 @@
+"""Blocks side by side: their order, how many are in hand, errors, and the same bits at the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secureps.client.runner import Joining
+from secureps.client.sealing import Origin, OutboxSealer
+from secureps.client.site import Site
+from secureps.config.sections import parse
+from secureps.config.serve import ServeSection
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.rlwe import RlweSealing
+from secureps.errors import ConfigError, InternalError
+from secureps.messages.submission import SubmissionId
+from secureps.run.assemble import ShardSettings
+from secureps.service.parallel import in_order
+from secureps.store.spool import MemorySpool
+from tests.kits.committee_kit import BASE, Bench
+from tests.kits.federations import same, unharmed
+from tests.kits.federations import small_plan as plan_of
+from tests.kits.rlwe_kit import place
+from tests.run.simulate.test_simulation import play
+
+some_threads = pytest.mark.parametrize("threads", [1, 2, 5])
+FEW = CipherParameters("rlwe", 32, 65_534)
+
+
+@some_threads
+def test_what_is_made_comes_in_order(threads: int) -> None:
+    assert list(in_order(threads, lambda n: n * n, range(40))) == [n * n for n in range(40)]
+    assert list(in_order(threads, lambda n: n, [])) == []
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_as_many_work_at_once_as_there_are_threads(threads: int) -> None:
+    """Each waits for all the others: with fewer at once the barrier would break."""
+    barrier = threading.Barrier(threads, timeout=30)
+    assert list(in_order(threads, lambda n: (barrier.wait(), n)[1], range(3 * threads))) == list(
+        range(3 * threads)
+    )
+
+
+@some_threads
+def test_few_are_begun_before_the_first_is_taken(threads: int) -> None:
+    begun: list[int] = []
+    made = in_order(threads, begun.append, range(100))
+    for taken in range(1, 20):
+        next(made)
+        assert len(begun) <= taken + threads
+    made.close()  # type: ignore[attr-defined]
+    assert len(begun) <= 19 + threads
+
+
+@some_threads
+def test_an_error_ends_it_when_nobody_works_any_more(threads: int) -> None:
+    begun, ended = [], []
+
+    def make(n: int) -> int:
+        begun.append(n)
+        if n == 3:
+            raise InternalError("the third")
+        ended.append(n)
+        return n
+
+    with pytest.raises(InternalError, match="the third"):
+        list(in_order(threads, make, range(100)))
+    assert sorted(ended) == sorted(set(begun) - {3})
+    assert len(begun) <= 4 + threads
+
+
+# --- the same bits ------------------------------------------------------------------
+
+
+def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
+    id, outbox = SubmissionId("c1", "all", 1), MemorySpool()
+    keys = bench.kit.public.holder_keys
+    sealer = OutboxSealer(bench.kit.identities["c1"], keys, outbox, threads)
+    values = np.arange(bench.pinned.layout.group("all").size, dtype=np.int64)
+    sealed = sealer.seal(bench.pinned, id, values, 7, Origin(0, BASE, None, False))
+    assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))
+    assert len(sealed.headers) == 4
+    return tuple(outbox.get(header.key) for header in sealed.headers)
+
+
+def test_a_client_seals_the_same_bits_with_any_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    monkeypatch.setattr("secureps.crypto.rlwe.os.urandom", lambda n: bytes(range(n)))
+    alone = payloads(bench, 1)
+    assert len(set(alone)) == 4
+    assert payloads(bench, 2) == payloads(bench, 3) == alone
+
+
+def test_no_two_threads_seal_one_block() -> None:
+    """Under one key the same block twice would give both away."""
+    sealing, values = RlweSealing(FEW, place(64)), np.arange(64)
+
+    def seal(block: int) -> bytes | None:
+        try:
+            return sealing.seal(block, values)
+        except InternalError:
+            return None
+
+    made = list(in_order(4, seal, [block for block in range(50) for _ in range(4)]))
+    assert [sum(m is not None for m in made[4 * b : 4 * b + 4]) for b in range(50)] == [1] * 50
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_a_run_is_the_same_with_any_threads(
+    cipher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients and shards are told 3; every sum, step and sealing goes by as many."""
+    told: set[tuple[str, int]] = set()
+
+    def spied(who: str) -> Callable[..., Iterator[Any]]:
+        def ordered(
+            threads: int, action: Callable[[Any], Any], items: Iterable[Any]
+        ) -> Iterator[Any]:
+            told.add((f"{who} {action.__name__}", threads))
+            return in_order(threads, action, items)
+
+        return ordered
+
+    monkeypatch.setattr("secureps.service.shard.worker.in_order", spied("shard"))
+    monkeypatch.setattr("secureps.client.sealing.in_order", spied("client"))
+    monkeypatch.setattr(
+        "secureps.run.simulate.simulation.ShardSettings", partial(ShardSettings, threads=3)
+    )
+    monkeypatch.setattr("secureps.run.simulate.simulation.Site", partial(Site, threads=3))
+    assert same(play(plan_of(cipher), tmp_path), unharmed("plain")[0])
+    assert told == {("shard summed", 3), ("shard stepped", 3), ("client sealed", 3)}
+
+
+# --- what a user says ---------------------------------------------------------------
+
+
+def test_less_than_one_thread_is_refused() -> None:
+    with pytest.raises(ConfigError, match="1 thread or more, got 0"):
+        Joining("a:1", Path("kit"), "c1", Path("state"), threads=0)
+    with pytest.raises(ConfigError, match="threads"):
+        parse(ServeSection, {"name": "s", "kit": "k", "state": "s", "threads": 0}, "a file")

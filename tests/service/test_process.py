@@ -1,0 +1,166 @@
+"""A party's process ends with status 0 and in silence, whenever it is told to, however often."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from secureps.errors import ConfigError
+from secureps.run.up.supervisor import GRACE
+from secureps.service.process import LAST_RESORT, settle
+
+ROOT = Path(__file__).parent.parent.parent
+
+PARTY = """
+import os, signal, sys, threading, time
+from functools import partial
+from pathlib import Path
+from secureps.crypto.identity import Identity, certify, sign_roster
+from secureps.messages.records import Incarnated
+from secureps.roles.machine import Halt, Step, Work
+from secureps.service import process, shutdown
+from secureps.service.executor import Executor
+from secureps.wire.grpc.servers import ShardServer
+
+ca, own = Identity.generate(), Identity.generate()
+roster = sign_roster(ca, [certify(ca, "shard-0", "shard", own.public.key, b"")])
+
+class Machine:
+    effects = []
+    def apply(self, at, record): pass
+    def resume(self, now): return Step([Incarnated(1)], list(self.effects))
+    def handle(self, now, sender, event): return Step()
+    def inspect(self, sender, message): return True
+    def wake(self): return None
+
+class Worker:
+    def work(self, task):
+        print("at work", flush=True)
+        threading.Event().wait()
+    def keep(self, request, payload): pass
+    def fetch(self, key): raise KeyError(key)
+    def seconds(self, task): return 0.0
+
+def run(state, machine):
+    def build(stores, around):
+        return Executor("shard-0", machine, stores.journal, around, Worker())
+    party = process.Party("shard-0", own, roster, Path(state))
+    serve = partial(ShardServer, "shard-0", in_flight_bytes=1, max_block_bytes=1)
+    return process.run_process(party, {}, build, serve, process.settle(Path(state), "127.0.0.1:0"))
+"""
+
+
+def play(script: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PARTY + script, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+EVERYWHERE = """
+def tell(moment, often):
+    files = (process.__file__, doorbell.__file__)
+    def trace(frame, event, argument):
+        nonlocal moment
+        if frame.f_code.co_filename not in files:
+            return None
+        if event in ("call", "line") and signal.getsignal(signal.SIGINT) is doorbell._nothing:
+            moment -= 1
+            if moment == 0 or moment < 0 and often:
+                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(signal.SIGINT)
+            if frame.f_code.co_name == "wait" and moment > 0:
+                sys.exit(4)  # past the last line before the wait
+        return trace
+    sys.settrace(trace)
+    halt = run(f"{sys.argv[1]}/{moment}", Machine())
+    assert halt == Halt("stopped"), halt
+    sys.exit(0)
+
+codes = {}
+while 4 not in codes.values():
+    children = {}
+    for moment in range(len(codes) + 1, len(codes) + 13):
+        if not (child := os.fork()):
+            tell(moment, bool(moment % 2))
+        children[child] = moment
+    for child, moment in children.items():
+        codes[moment] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert set(codes.values()) <= {0, 4}, codes
+assert 0 in codes.values(), codes
+print(len(codes))
+"""
+
+
+def test_signals_at_any_line(tmp_path: Path) -> None:
+    """SIGTERM and SIGINT at every line of the main thread before the wait, once or ever after."""
+    played = play(EVERYWHERE, str(tmp_path))
+    told, complaint = played.communicate(timeout=120)
+    assert (played.returncode, complaint) == (0, "")
+    assert int(told) > 30
+
+
+WORKING = """
+process.LAST_RESORT = 0.3
+machine = Machine()
+machine.effects = [Work("for ever")]
+run(sys.argv[1], machine)
+print("the rest of it")
+"""
+
+
+def test_a_work_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> None:
+    played = play(WORKING, str(tmp_path))
+    assert played.stdout is not None
+    assert played.stdout.readline() == "at work\n"
+    for _ in range(3):
+        played.send_signal(signal.SIGTERM)
+    told, complaint = played.communicate(timeout=60)
+    assert (played.returncode, told, complaint) == (0, "the rest of it\n", "")
+
+
+def test_the_last_resort_comes_before_a_supervisor_kills() -> None:
+    assert LAST_RESORT < GRACE
+
+
+HALTING = """
+machine = Machine()
+machine.effects = [Halt("all is done")]
+assert run(sys.argv[1], machine) == Halt("all is done")
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+def test_after_a_halt_signals_mean_what_they_meant_before(tmp_path: Path) -> None:
+    played = play(HALTING, str(tmp_path))
+    assert played.stdout is not None
+    assert played.stdout.readline() == "up\n"
+    played.terminate()
+    _, complaint = played.communicate(timeout=60)
+    assert (played.returncode, complaint) == (-signal.SIGTERM, "")
+
+
+# --- where it listens -------------------------------------------------------------
+
+
+def test_a_port_is_kept(tmp_path: Path) -> None:
+    first = settle(tmp_path, "127.0.0.1:0")
+    assert first.startswith("127.0.0.1:")
+    (tmp_path / "address").write_text(first + "\n")
+    assert settle(tmp_path, "127.0.0.1:0") == first
+    assert settle(tmp_path, "127.0.0.1:7") == "127.0.0.1:7"
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "here", ":80", "127.0.0.1:x", "203.0.113.1:0"])
+def test_addresses_that_are_none(listen: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="listen: "):
+        settle(tmp_path, listen)

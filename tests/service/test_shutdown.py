@@ -1,0 +1,105 @@
+"""The doorbell: no signal is missed, whichever thread gets it and however many come."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from secureps.service.shutdown import SIGNALS, Shutdown
+
+PATIENCE = 20.0
+HANDLED = (*SIGNALS, signal.SIGUSR1)
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    """After a signal the doorbell puts nothing back."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def asleep(thread: int) -> bool:
+    """Does a thread of this process wait in the kernel?"""
+    with open(f"/proc/self/task/{thread}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "S"
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_another_thread_gets_wakes_the_main_thread(number: signal.Signals) -> None:
+    """Python runs its handlers in the main thread alone, when that one happens to wake up."""
+    main = threading.main_thread().native_id
+    assert main is not None
+
+    def send() -> None:
+        end = time.monotonic() + PATIENCE
+        while not asleep(main) and time.monotonic() < end:
+            time.sleep(0.001)
+        signal.pthread_kill(threading.get_ident(), number)
+
+    sender = threading.Thread(target=send)
+    with Shutdown() as bell:
+        sender.start()
+        assert bell.wait() is number
+    sender.join()
+
+
+def test_signals_that_come_before_anybody_waits() -> None:
+    with Shutdown() as bell:
+        for _ in range(100_000):  # more than a pipe holds
+            signal.raise_signal(signal.SIGTERM)
+        assert bell.wait() is signal.SIGTERM
+        signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_rung_from_inside_it_puts_the_handlers_back() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    held = len(os.listdir("/proc/self/fd"))
+    with Shutdown() as bell:
+
+        def ring() -> None:
+            for _ in range(100_000):
+                bell.ring()
+
+        ringer = threading.Thread(target=ring)
+        ringer.start()
+        assert bell.wait() is None
+        ringer.join()
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert signal.set_wakeup_fd(-1) == -1
+    assert len(os.listdir("/proc/self/fd")) == held
+
+
+def test_other_signals_do_not_ring_it() -> None:
+    seen: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: seen.append(number))
+    with Shutdown() as bell:
+        signal.raise_signal(signal.SIGUSR1)
+        bell.ring()
+        assert bell.wait() is None
+    assert seen == [signal.SIGUSR1]
+
+
+def test_in_another_thread_it_is_rung_from_inside_alone() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    ended: list[signal.Signals | None] = []
+
+    def wait() -> None:
+        with Shutdown() as bell:
+            assert [signal.getsignal(number) for number in SIGNALS] == before
+            bell.ring()
+            ended.append(bell.wait())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    assert ended == [None]

@@ -1,0 +1,318 @@
+"""A data holder's budget over all its runs: counted once, never past its limit, never forgotten."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.client.sealing import Origin, OutboxSealer
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.worker import ClientWorker
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import (
+    BudgetSpent,
+    ConfigError,
+    DamagedStore,
+    OperatorError,
+    PlanRefused,
+    exit_status,
+)
+from secureps.messages.charge import Charge, Release
+from secureps.privacy.accountant import epsilon
+from secureps.roles.member.member import Member
+from secureps.roles.member.settings import Terms
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.store.budget import OWN_DELTA, BudgetLedger, default_ledger
+from tests.kits.federations import Tensors, Walker, small_plan
+
+with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from typer.testing import CliRunner
+
+    from secureps.run.cli import app
+
+ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
+
+
+def spent(version: int) -> Charge:
+    return Charge("client-00", "all", version, 1.1, 0.05, 20)
+
+
+def cost(updates: int) -> float:
+    return epsilon([spent(version) for version in range(updates)], OWN_DELTA)
+
+
+def test_a_second_run_spends_what_the_first_left(tmp_path: Path) -> None:
+    """The same client, the same records, another run with the same version numbers."""
+    ledger = BudgetLedger(tmp_path / "ledgers" / "client-00.db", cost(4) * 1.0001)
+    for version in range(3):
+        ledger.charge(ONE, spent(version))
+    ledger.charge(TWO, spent(0))
+    with pytest.raises(PlanRefused, match=r"over all runs that .*client-00.db counts"):
+        ledger.charge(TWO, spent(1))
+    with pytest.raises(PlanRefused, match=r"budget is .*, of one record, added or removed"):
+        ledger.charge(TWO, spent(1))
+    assert [(run.run, run.facts) for run in ledger.spent()] == [(ONE, 3), (TWO, 1)]
+
+
+def test_a_look_refuses_what_a_charge_would_and_writes_nothing(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "ledgers" / "own.db", cost(2) * 1.0001)
+    ledger.look(ONE, [spent(0), spent(1)])
+    with pytest.raises(PlanRefused, match="nothing more is sealed"):
+        ledger.look(ONE, [spent(version) for version in range(3)])
+    assert not ledger.path.parent.exists()
+    for version in range(2):
+        ledger.charge(ONE, spent(version))
+    ledger.look(ONE, [spent(1)])
+    for run, version in ((ONE, 2), (TWO, 1)):
+        with pytest.raises(PlanRefused, match="nothing more is sealed"):
+            ledger.look(run, [spent(version)])
+    BudgetLedger(ledger.path).look(TWO, [spent(1)])
+    assert len(ledger.facts()) == 2
+
+
+class Counting(Walker):
+    """Counts how often it trains."""
+
+    trained = 0
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        self.trained += 1
+        return super().fit(parameters, config)
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
+    left: int, tmp_path: Path
+) -> None:
+    """And retires: no round waits for it until its lease or a deadline is over."""
+    privacy = {
+        "noise_multiplier": 5.0,
+        "max_grad_norm": 1.0,
+        "records": 10,
+        "sample_rate": 0.1,
+        "delta": 1e-5,
+        "budget": 50.0,
+    }
+    rule = {"quorum": 5, "minimum": 5, "deadline": 100.0}
+    plan = small_plan(
+        versions=4,
+        lease=300.0,
+        privacy=privacy,
+        training={"local_steps": 1},
+        group=[{"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}],
+    )
+    trainers = {name: Counting(i) for i, name in enumerate(client_names(6))}
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
+    one = Charge("client-02", "all", 0, 5.0, 0.1, 1)
+    own = BudgetLedger(tmp_path / "own.db", 1.0001 * epsilon([one] * (left + 1), OWN_DELTA))
+    own.charge(ONE, one)  # in another run
+    hands = simulation.parties["client-02"].hands
+    assert isinstance(hands, ClientWorker)
+    hands._sealer._ledger = own
+    simulation.run(lambda: bool(simulation.coordinator.federation.finished))
+    federation = simulation.coordinator.federation
+    assert federation.finished == "all 4 versions are made"
+    assert simulation.versions() == {"all": 4}
+    assert trainers["client-02"].trained == left
+    assert len(own.facts()) == 1 + left
+    assert federation.retired == {"client-02"}
+    assert simulation.loop.now() < 50.0, "a round waited for who had left"
+    halt = simulation.parties["client-02"].halted.result()
+    assert halt.error is BudgetSpent
+    assert f"over all runs that {own.path} counts" in halt.reason
+    assert exit_status(halt.error(halt.reason)) == 78
+
+
+def test_a_client_that_takes_no_plan_without_privacy_leaves(tmp_path: Path) -> None:
+    """And retires: no round waits for it until its lease or a deadline is over."""
+    rule = {"quorum": 5, "minimum": 5, "deadline": 100.0}
+    plan = small_plan(versions=2, lease=300.0, group=[{"clip": 3.0, "range": 1.0, "rule": rule}])
+    trainers = {name: Counting(i) for i, name in enumerate(client_names(6))}
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
+    machine = simulation.parties["client-02"].machine
+    assert isinstance(machine, Member)
+    machine._kit = dataclasses.replace(machine._kit, terms=Terms(8.0))
+    simulation.run(lambda: bool(simulation.coordinator.federation.finished))
+    federation = simulation.coordinator.federation
+    assert federation.finished == "all 2 versions are made"
+    assert federation.retired == {"client-02"}
+    assert simulation.loop.now() < 50.0, "a round waited for who had left"
+    assert trainers["client-02"].trained == 0
+    halt = simulation.parties["client-02"].halted.result()
+    assert halt.error is PlanRefused
+    assert halt.reason.startswith("the plan trains without privacy")
+
+
+def test_what_is_on_record_costs_nothing_more(tmp_path: Path) -> None:
+    """A client that was killed between charge and seal seals the same, and is charged once."""
+    ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 1.0001)
+    for _ in range(3):
+        ledger.charge(ONE, spent(0))
+    assert ledger.facts() == [(ONE, spent(0))]
+    with pytest.raises(PlanRefused):
+        ledger.charge(ONE, dataclasses.replace(spent(0), attempt=1))
+
+
+def test_without_a_budget_it_is_counted_for_a_run_that_has_one(tmp_path: Path) -> None:
+    path = tmp_path / "own.db"
+    for version in range(3):
+        BudgetLedger(path).charge(ONE, spent(version))
+    with pytest.raises(PlanRefused):
+        BudgetLedger(path, cost(3)).charge(TWO, spent(0))
+
+
+def test_a_smaller_delta_of_the_plan_counts(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 1.0001)
+    with pytest.raises(PlanRefused):
+        ledger.charge(ONE, spent(0), delta=1e-9)
+    ledger.charge(ONE, spent(0), delta=0.1)
+
+
+def test_a_larger_delta_of_the_plan_makes_nothing_cheaper(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 0.9999)
+    with pytest.raises(PlanRefused):
+        ledger.charge(ONE, spent(0), delta=0.1)
+    assert ledger.facts() == []
+
+
+def test_units_do_not_add_up(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "own.db", 100.0)
+    ledger.charge(ONE, spent(0))
+    with pytest.raises(PlanRefused, match="no epsilon is the sum of both"):
+        ledger.charge(TWO, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+
+
+def test_it_never_goes_back(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "own.db", 100.0)
+    ledger.charge(ONE, spent(0))
+    shutil.copy(ledger.path, tmp_path / "older")
+    ledger.charge(ONE, spent(1))
+    shutil.copy(tmp_path / "older", ledger.path)
+    with pytest.raises(DamagedStore, match="ends at row 1, and 2 rows were written"):
+        ledger.charge(ONE, spent(2))
+
+
+def test_where_it_cannot_be_kept_nothing_is_sealed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OperatorError, match="name another file by --ledger"):
+        BudgetLedger(tmp_path / "file" / "own.db").charge(ONE, spent(0))
+
+
+SPENDER = """
+import sys
+from pathlib import Path
+from secureps.errors import PlanRefused
+from secureps.messages.charge import Charge
+from secureps.store.budget import BudgetLedger
+ledger = BudgetLedger(Path(sys.argv[1]), float(sys.argv[2]))
+made = 0
+try:
+    for version in range(12):
+        fact = Charge("client-00", "all", version, 1.1, 0.05, 20)
+        ledger.charge(bytes([int(sys.argv[3])]) * 32, fact)
+        made += 1
+        print(made, flush=True)
+except PlanRefused:
+    print("refused", flush=True)
+"""
+
+
+def test_two_clients_at_once_spend_no_more_than_one_after_the_other(tmp_path: Path) -> None:
+    path, budget = tmp_path / "own.db", cost(8) * 1.0001
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", SPENDER, str(path), str(budget), str(run)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for run in (1, 2)
+    ]
+    said = [process.communicate()[0].split() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert all(words[-1] == "refused" for words in said)
+    assert sum(len(words) - 1 for words in said) == 8
+    assert len(BudgetLedger(path).facts()) == 8
+
+
+def test_what_was_charged_survives_kill_9(tmp_path: Path) -> None:
+    path = tmp_path / "own.db"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SPENDER, str(path), "1000", "1"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        heard = [process.stdout.readline() for _ in range(3)]
+    finally:
+        process.send_signal(signal.SIGKILL)
+        rest, _ = process.communicate()
+    last = len(heard) + len(rest.split())
+    assert last <= len(BudgetLedger(path).facts()) <= last + 1
+    BudgetLedger(path, math.inf).charge(ONE, spent(0))
+
+
+def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
+    """Refused, it has made no key and put nothing into the outbox."""
+    from secureps.crypto.identity import Identity
+    from secureps.messages.submission import SubmissionId
+    from secureps.roles.pinned_run import Pinned
+    from secureps.store.spool import MemorySpool
+    from tests.kits.roles_kit import make_plan, make_run
+
+    plan = make_plan("plain", **PRIVATE)
+    pinned = Pinned(make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
+    outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 1e-9)
+    sealer = OutboxSealer(Identity.generate(), {}, outbox, 1, ledger)
+    origin = Origin(0, b"", spent(0), False)
+    with pytest.raises(PlanRefused, match="nothing more is sealed"):
+        sealer.seal(pinned, SubmissionId("c0", "all", 0), None, 1, origin)  # type: ignore[arg-type]
+    assert outbox.keys("") == []
+    assert ledger.facts() == []
+
+
+PRIVATE: dict[str, Any] = {
+    "privacy": {
+        "noise_multiplier": 1.1,
+        "sample_rate": 0.05,
+        "max_grad_norm": 1.0,
+        "delta": 1e-5,
+        "budget": 8.0,
+    },
+    "training": {"local_steps": 20},
+}
+
+
+def test_it_lies_beside_the_kit(tmp_path: Path) -> None:
+    assert default_ledger(tmp_path / "kit", "a") == tmp_path / "ledgers" / "a.db"
+    assert default_ledger(tmp_path / "other-kit", "a") == tmp_path / "ledgers" / "a.db"
+
+
+def test_it_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "own.db"
+    ledger = BudgetLedger(path)
+    ledger.charge(ONE, spent(0))
+    ledger.charge(TWO, spent(0))
+    done = CliRunner().invoke(app, ["budget", "show", str(path)], catch_exceptions=False)
+    first, second, total = done.output.splitlines()
+    assert first == f"run {ONE.hex()[:16]}  1 updates  epsilon {cost(1):.3f}"
+    assert second == f"run {TWO.hex()[:16]}  1 updates  epsilon {cost(1):.3f}"
+    assert total == (
+        f"together  epsilon {cost(2):.3f} at delta 1e-05, of one record, added or removed or "
+        "replaced by nothing as the plan of each run says"
+    )
+    clients = tmp_path / "clients.db"
+    BudgetLedger(clients).charge(ONE, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+    done = CliRunner().invoke(app, ["budget", "show", str(clients)], catch_exceptions=False)
+    assert done.output.endswith(", of one client's updates replaced by zeros\n")
+    with pytest.raises(ConfigError, match="no ledger"):
+        CliRunner().invoke(app, ["budget", "show", str(tmp_path / "none")], catch_exceptions=False)

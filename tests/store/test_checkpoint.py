@@ -1,0 +1,370 @@
+"""State files and checkpoints: exact, repeatable, and never silently damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from safetensors.torch import load_file
+
+from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
+from secureps.messages.charge import Charge, Release
+from secureps.messages.format import FORMAT, OLDEST_CHECKPOINT
+from secureps.messages.orders import GroupVersion
+from secureps.messages.run import GroupPlacement, Placement, RunInfo
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.store import checkpoint
+from secureps.store.checkpoint import (
+    Manifest,
+    ShardFile,
+    checkpoint_directories,
+    checkpoint_path,
+    latest_good,
+    load_checkpoint,
+    read_metadata,
+    read_state,
+    tensor_name,
+    write_manifest,
+    write_state,
+)
+from tests.kits.durable import durably
+
+RUN = RunInfo(
+    '{"plan":1}',
+    Schema((TensorSpec("w", (4, 2), "float32"),)),
+    b"l" * 32,
+    b"h" * 32,
+    b"r" * 32,
+    b"n" * 32,
+)
+PLACEMENT = Placement(1, ("shard-0", "shard-1"), (GroupPlacement("all", ("shard-1", "shard-0")),))
+
+
+def state(seed: int) -> dict[str, Any]:
+    values = np.random.default_rng(seed).normal(size=9).astype(np.float32)
+    return {
+        tensor_name("all", 3): values,
+        tensor_name("all", 3, "m"): values * 2,
+        tensor_name("all", 3, "steps"): np.array(7, np.int64),
+    }
+
+
+def write_checkpoint(root: Path, number: int) -> Manifest:
+    directory = checkpoint_path(root, number)
+    files = []
+    for n in range(2):
+        path = directory / f"shard-{n}.safetensors"
+        digest = write_state(path, state(number * 2 + n), {"shard": f"shard-{n}", "epoch": "1"})
+        files.append(ShardFile(f"shard-{n}", path.name, digest, path.stat().st_size))
+    manifest = Manifest(
+        FORMAT,
+        number,
+        RUN.id.hex(),
+        RUN,
+        (GroupVersion("all", number),),
+        tuple(files),
+        PLACEMENT,
+        (Charge("a", "all", 0, 1.1, 0.01, 100),),
+        (Release("a", "all", 0, 3.0, 9.0, 2.5, 1, 0.0),),
+        ("a",),
+    )
+    write_manifest(directory, manifest)
+    return manifest
+
+
+def test_names() -> None:
+    assert tensor_name("all", 3) == "all/0003"
+    assert tensor_name("all", 12345, "m") == "all/12345/m"
+    assert checkpoint_path("root", 7) == Path("root/000007")
+
+
+# --- state files ------------------------------------------------------------------
+
+ARRAYS = hnp.arrays(
+    dtype=st.sampled_from(sorted(checkpoint._TYPES)),
+    shape=hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+)
+ANY_PATH = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+)
+
+
+@ANY_PATH
+@given(
+    tensors=st.dictionaries(st.text("ab/", min_size=1, max_size=4), ARRAYS, max_size=4),
+    metadata=st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=4),
+)
+def test_what_is_written_is_read(
+    tmp_path: Path, tensors: dict[str, Any], metadata: dict[str, str]
+) -> None:
+    path = tmp_path / "state.safetensors"
+    digest = write_state(path, tensors, metadata)
+    for expected in (digest, None):
+        found, told = read_state(path, expected)
+        assert told == metadata
+        assert set(found) == set(tensors)
+        for name, array in tensors.items():
+            assert found[name].dtype == array.dtype
+            assert found[name].shape == array.shape
+            assert found[name].tobytes() == array.tobytes()
+            assert found[name].flags.writeable
+
+
+def test_the_same_input_makes_the_same_bytes(tmp_path: Path) -> None:
+    metadata = {str(n): "x" for n in range(20)}
+    first = write_state(tmp_path / "a", state(1), metadata)
+    again = dict(reversed(state(1).items()))
+    assert write_state(tmp_path / "b", again, dict(reversed(metadata.items()))) == first
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert checkpoint._file_digest(tmp_path / "a") == first
+    assert os.listdir(tmp_path) in (["a", "b"], ["b", "a"])
+
+
+def test_strides_and_byte_order_do_not_matter(tmp_path: Path) -> None:
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    plain = write_state(tmp_path / "a", {"x": np.ascontiguousarray(array.T)}, {})
+    assert write_state(tmp_path / "b", {"x": array.T.astype(">f4")}, {}) == plain
+    assert write_state(tmp_path / "c", {"x": array.T}, {}) == plain
+
+
+def test_torch_opens_a_shard_file_alone(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 1)
+    loaded = load_file(tmp_path / "000001" / "shard-1.safetensors")
+    expected = state(3)
+    assert set(loaded) == set(expected)
+    for name, array in expected.items():
+        assert np.array_equal(loaded[name].numpy(), array)
+
+
+@pytest.mark.parametrize("array", [np.array(["text"]), np.array([1j]), np.array([None])])
+def test_what_has_no_place_in_a_state_file(tmp_path: Path, array: Any) -> None:
+    with pytest.raises(Malformed):
+        write_state(tmp_path / "a", {"x": array}, {})
+    assert os.listdir(tmp_path) == []
+
+
+def test_metadata_is_no_tensor_name(tmp_path: Path) -> None:
+    with pytest.raises(Malformed):
+        write_state(tmp_path / "a", {"__metadata__": np.zeros(1)}, {})
+
+
+def test_any_flipped_byte_or_truncation_of_a_state_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    digest = write_state(path, state(1), {"a": "b"})
+    whole = path.read_bytes()
+    for index in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[index] ^= 1 << (index % 8)
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedStore):
+            read_state(path, digest)
+        path.write_bytes(whole[:index])
+        for expected in (digest, None):
+            with pytest.raises(DamagedStore):
+                read_state(path, expected)
+
+
+@ANY_PATH
+@given(head=st.binary(max_size=16), rest=st.binary(max_size=200))
+def test_garbage_without_a_digest_raises_nothing_else(
+    tmp_path: Path, head: bytes, rest: bytes
+) -> None:
+    path = tmp_path / "a"
+    for content in (head, len(rest).to_bytes(8, "little") + rest):
+        path.write_bytes(content)
+        with pytest.raises(DamagedStore):
+            read_state(path, None)
+
+
+def test_a_header_that_claims_too_much(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with open(path, "wb") as file:
+        file.write((checkpoint.HEADER_LIMIT + 1).to_bytes(8, "little"))
+        file.truncate(checkpoint.HEADER_LIMIT + 100)
+    with pytest.raises(DamagedStore, match="header"):
+        read_state(path, None)
+
+
+def test_metadata_and_some_tensors_are_read_by_themselves(tmp_path: Path) -> None:
+    tensors = {name: np.ones(3, np.float32) for name in ("a/0000", "a/0001/m", "a-b/0000")}
+    digest = write_state(tmp_path / "x", tensors, {"version.a": "3"})
+    assert read_metadata(tmp_path / "x") == {"version.a": "3"}
+    found, told = read_state(tmp_path / "x", digest, "a/")
+    assert (sorted(found), told) == (["a/0000", "a/0001/m"], {"version.a": "3"})
+    for content in (b"", b"\xff" * 8, (tmp_path / "x").read_bytes()[:30]):
+        (tmp_path / "y").write_bytes(content)
+        with pytest.raises(DamagedStore):
+            read_metadata(tmp_path / "y")
+
+
+def test_an_absent_state_file(tmp_path: Path) -> None:
+    for digest in (None, bytes(32)):
+        with pytest.raises(DamagedStore):
+            read_state(tmp_path / "none", digest)
+
+
+def test_a_file_is_durable_and_so_are_the_folders_that_lead_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "000007"
+    with durably(monkeypatch) as done:
+        write_state(folder / "shard.safetensors", {}, {})
+    new = str(folder / "shard.safetensors.tmp")
+    assert done == [new, "rename", str(folder), str(tmp_path)]
+
+
+def test_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = write_state(tmp_path / "a", state(1), {})
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OperatorError, match="No space left"):
+            write_state(tmp_path / "a", state(2), {})
+    read_state(tmp_path / "a", digest)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+# --- checkpoints ------------------------------------------------------------------
+
+
+def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
+    manifest = write_checkpoint(tmp_path, 7)
+    assert load_checkpoint(tmp_path / "000007") == manifest
+    assert latest_good(tmp_path) == (tmp_path / "000007", manifest, ())
+    assert sorted(os.listdir(tmp_path / "000007")) == [
+        "manifest.json",
+        "shard-0.safetensors",
+        "shard-1.safetensors",
+    ]
+    plain = json.loads((tmp_path / "000007" / "manifest.json").read_text())
+    assert plain["run"]["plan"] == '{"plan":1}'
+
+
+def test_the_newest_counts_by_number(tmp_path: Path) -> None:
+    for number in (999_999, 2, 1_000_000):
+        write_checkpoint(tmp_path, number)
+    assert latest_good(tmp_path)[1].number == 1_000_000
+
+
+def test_directories_are_listed_whole_or_not_the_newest_first(tmp_path: Path) -> None:
+    assert checkpoint_directories(tmp_path / "absent") == []
+    for number in (2, 10, 1):
+        checkpoint_path(tmp_path, number).mkdir()
+    names = [path.name for path in checkpoint_directories(tmp_path)]
+    assert names == ["000010", "000002", "000001"]
+
+
+def test_other_things_in_the_root_are_ignored(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 1)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "12").mkdir()
+    assert latest_good(tmp_path)[2] == ()
+
+
+def test_any_damage_to_any_file_falls_back_to_the_previous(tmp_path: Path) -> None:
+    older = write_checkpoint(tmp_path, 1)
+    write_checkpoint(tmp_path, 2)
+    directory = tmp_path / "000002"
+    for name in sorted(os.listdir(directory)):
+        path = directory / name
+        whole = path.read_bytes()
+        for index in range(len(whole)):
+            damaged = bytearray(whole)
+            damaged[index] ^= 1 << (index % 8)
+            for content in (bytes(damaged), whole[:index])[: 1 if index % 8 else 2]:
+                path.write_bytes(content)
+                found, manifest, complaints = latest_good(tmp_path)
+                assert (found, manifest) == (tmp_path / "000001", older)
+                assert len(complaints) == 1
+                assert str(path) in complaints[0]
+        path.write_bytes(whole + b" ")
+        assert latest_good(tmp_path)[1] == older
+        path.unlink()
+        assert latest_good(tmp_path)[1] == older
+        path.write_bytes(whole)
+    assert latest_good(tmp_path)[1].number == 2
+
+
+def test_a_half_written_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 1)
+    write_state(tmp_path / "000002" / "shard-0.safetensors", state(4), {})
+    found, _, complaints = latest_good(tmp_path)
+    assert found == tmp_path / "000001"
+    assert "never completed" in complaints[0]
+
+
+def test_none_at_all_differs_from_none_whole(tmp_path: Path) -> None:
+    for root in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(OperatorError, match="no checkpoint here") as caught:
+            latest_good(root)
+        assert not isinstance(caught.value, DamagedStore)
+    (tmp_path / "000001").mkdir()
+    with pytest.raises(DamagedStore, match="no checkpoint is whole"):
+        latest_good(tmp_path)
+
+
+def test_a_renamed_checkpoint_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 1)
+    shutil.move(tmp_path / "000001", tmp_path / "000005")
+    with pytest.raises(DamagedStore, match="belongs to checkpoint 1"):
+        load_checkpoint(tmp_path / "000005")
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc/passwd", "a/b", "", "..", ".hidden"])
+def test_file_names_stay_in_the_directory(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = write_checkpoint(tmp_path, 1)
+    bad = dataclasses.replace(manifest, files=(ShardFile("shard-0", name, bytes(32), 0),))
+    with pytest.raises(Malformed):
+        write_manifest(tmp_path / "000001", bad)
+    (tmp_path / "000001" / "manifest.json").write_bytes(checkpoint._manifest_text(bad))
+    with pytest.raises(DamagedStore, match="not a file name"):
+        load_checkpoint(tmp_path / "000001")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"), [({"format": 0}, "format 0"), ({"id": "00"}, "digest")]
+)
+def test_manifests_that_cannot_be(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+    manifest = dataclasses.replace(write_checkpoint(tmp_path, 1), **changes)
+    write_manifest(tmp_path / "000001", manifest)
+    with pytest.raises(DamagedStore, match=complaint):
+        load_checkpoint(tmp_path / "000001")
+
+
+def test_older_formats_are_read_and_a_newer_one_is_refused(tmp_path: Path) -> None:
+    """Also where its fields are others; and no older checkpoint is taken in its place."""
+    manifest = write_checkpoint(tmp_path, 1)
+    for format in range(OLDEST_CHECKPOINT, FORMAT + 1):
+        write_manifest(tmp_path / "000001", dataclasses.replace(manifest, format=format))
+        assert load_checkpoint(tmp_path / "000001").format == format
+    write_checkpoint(tmp_path, 2)
+    path = tmp_path / "000002" / "manifest.json"
+    plain = json.loads(path.read_text()) | {"format": FORMAT + 1, "more": 3}
+    path.write_text(json.dumps(plain))
+    for read in (load_checkpoint, lambda path: latest_good(path.parent)):
+        with pytest.raises(ConfigError, match=rf"format {FORMAT + 1}, .* knows formats up to"):
+            read(tmp_path / "000002")
+
+
+@ANY_PATH
+@given(content=st.binary(max_size=50) | st.just(b"[" * 100_000) | st.just(b"[]") | st.just(b"{}"))
+def test_a_garbage_manifest(tmp_path: Path, content: bytes) -> None:
+    directory = tmp_path / "000001"
+    directory.mkdir(exist_ok=True)
+    (directory / "manifest.json").write_bytes(content)
+    with pytest.raises(DamagedStore, match=r"manifest\.json"):
+        load_checkpoint(directory)

@@ -1,0 +1,348 @@
+"""Journals: one contract for both, and what only the file can suffer."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from secureps.errors import (
+    ConfigError,
+    DamagedStore,
+    InternalError,
+    Malformed,
+    OperatorError,
+)
+from secureps.messages import (
+    charge,
+    coordinator_records,
+    holder_records,
+    member_records,
+    records,
+    shard_records,
+)
+from secureps.messages.charge import Charge
+from secureps.messages.coordinator_records import (
+    CheckpointOrdered,
+    Finished,
+    RoundOpened,
+    VersionCommitted,
+)
+from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.format import FORMAT
+from secureps.messages.orders import GroupVersion
+from secureps.messages.records import Incarnated
+from secureps.store.journal import RECORDS, Journal, MemoryJournal, SqliteJournal, last_row
+from secureps.store.journal_height import height_path
+from tests.conftest import AS_DEPLOYED
+
+SOME = [
+    Incarnated(1),
+    RoundOpened("all", 1, -1, ("a", "b"), "everyone is here: ünï"),
+    CheckpointOrdered(3, (GroupVersion("all", 2),)),
+    Charge("a", "all", 0, 1.1, 0.01, 100),
+]
+
+
+class JournalContract:
+    """Inherited by the suite of every journal; each has a fixture `journal` of its own."""
+
+    def reopened(self, journal: Journal) -> Journal:
+        raise NotImplementedError
+
+    def test_a_new_journal_is_empty(self, journal: Journal) -> None:
+        assert list(journal.replay()) == []
+
+    def test_replay_gives_back_what_was_appended_in_order(self, journal: Journal) -> None:
+        journal.append(0.5, SOME[:2])
+        journal.append(1.5, [])
+        journal.append(1.5, SOME[2:])
+        expected = [(0.5, SOME[0]), (0.5, SOME[1]), (1.5, SOME[2]), (1.5, SOME[3])]
+        assert list(journal.replay()) == expected
+        assert list(journal.replay()) == expected
+
+    def test_a_reopened_journal_goes_on(self, journal: Journal) -> None:
+        journal.append(0.5, SOME[:2])
+        again = self.reopened(journal)
+        again.append(2.0, SOME[2:])
+        assert [r for _, r in again.replay()] == SOME
+        again.close()
+
+    @pytest.mark.parametrize("bad", ["text", GroupVersion("all", 1), None, Incarnated])
+    def test_nothing_is_added_when_one_is_no_record(self, journal: Journal, bad: object) -> None:
+        journal.append(0.0, SOME[:1])
+        with pytest.raises(InternalError, match="no record"):
+            journal.append(1.0, [SOME[1], bad])
+        assert list(journal.replay()) == [(0.0, SOME[0])]
+        journal.append(2.0, SOME[1:2])
+        assert [r for _, r in journal.replay()] == SOME[:2]
+
+    def test_a_class_of_the_same_name_is_no_record(self, journal: Journal) -> None:
+        impostor = dataclasses.make_dataclass("Incarnated", ["number"])
+        with pytest.raises(InternalError):
+            journal.append(0.0, [impostor(1)])
+
+    def test_a_replay_in_progress_does_not_see_later_rows(self, journal: Journal) -> None:
+        journal.append(0.0, SOME[:2])
+        seen = journal.replay()
+        next(seen)
+        journal.append(1.0, SOME[2:])
+        assert [r for _, r in seen] == SOME[1:2]
+
+    def test_another_thread_may_use_it(self, journal: Journal) -> None:
+        thread = threading.Thread(target=lambda: journal.append(0.0, SOME))
+        thread.start()
+        thread.join()
+        assert [r for _, r in journal.replay()] == SOME
+
+    def test_a_closed_journal_takes_nothing(self, journal: Journal) -> None:
+        journal.close()
+        journal.close()
+        with pytest.raises(InternalError, match="closed"):
+            journal.append(0.0, SOME)
+
+
+class TestMemoryJournal(JournalContract):
+    @pytest.fixture
+    def journal(self) -> Journal:
+        return MemoryJournal()
+
+    def reopened(self, journal: Journal) -> Journal:
+        assert isinstance(journal, MemoryJournal)
+        journal.close()
+        return MemoryJournal(journal.rows)
+
+
+class TestSqliteJournal(JournalContract):
+    @pytest.fixture
+    def journal(self, tmp_path: Path) -> Iterator[Journal]:
+        self.path = tmp_path / "journal"
+        journal = SqliteJournal(self.path)
+        yield journal
+        journal.close()
+
+    def reopened(self, journal: Journal) -> Journal:
+        journal.close()
+        return SqliteJournal(self.path)
+
+    def test_a_second_holder_is_refused(self, journal: Journal) -> None:
+        who = rf"in use by another process \(pid {os.getpid()} on "
+        with pytest.raises(OperatorError, match=who):
+            SqliteJournal(self.path)
+        self.reopened(journal).close()
+
+    def test_what_has_no_plain_form_is_refused(self, journal: Journal) -> None:
+        with pytest.raises(Malformed):
+            journal.append(0.0, [SOME[0], Charge("a", "all", 0, float("nan"), 0.1, 1)])
+        assert list(journal.replay()) == []
+
+    def test_a_replay_of_many_pages(self, journal: Journal) -> None:
+        many = [Incarnated(n) for n in range(2500)]
+        journal.append(0.0, many)
+        assert [r for _, r in journal.replay()] == many
+
+    def test_it_is_durable_as_asked(
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("secureps.store.journal.SYNCHRONOUS", AS_DEPLOYED)
+        deployed = self.reopened(journal)
+        assert isinstance(deployed, SqliteJournal)
+        assert deployed._base.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert deployed._base.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        deployed.close()
+
+
+def test_the_table_holds_every_record_and_nothing_else() -> None:
+    assert "Charge" in RECORDS
+    assert "Received" in RECORDS
+    assert "GroupVersion" not in RECORDS  # only a part of records
+    for kind in RECORDS.values():
+        modules = (
+            coordinator_records,
+            holder_records,
+            member_records,
+            records,
+            shard_records,
+            charge,
+        )
+        own = [module.__name__ for module in modules]
+        assert kind.__module__ in own or kind in (VersionEvaluated, EvaluationSkipped)
+
+
+def read_all(path: Path) -> list[object]:
+    journal = SqliteJournal(path)
+    try:
+        return list(journal.replay())
+    finally:
+        journal.close()
+
+
+def damaged(path: Path, *statements: str) -> str:
+    """What the journal complains of, at opening or at replay, after SQL was done to it."""
+    base = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        base.execute(statement)
+    base.close()
+    with pytest.raises(DamagedStore) as caught:
+        read_all(path)
+    return str(caught.value)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    journal = SqliteJournal(path)
+    journal.append(0.0, [*SOME, VersionCommitted("all", 1)])
+    journal.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("statement", "complaint"),
+    [
+        ("DELETE FROM journal WHERE seq = 5", "row 5 should be the last"),
+        ("DELETE FROM journal WHERE seq = 2", "row 2 is missing"),
+        ("DELETE FROM journal WHERE seq = 1", "row 1 is missing"),
+        ("DELETE FROM journal", "row 5 should be the last"),
+        ("DELETE FROM head", "should be the last"),
+        ("UPDATE journal SET at = 0.25 WHERE seq = 3", "row 3 does not match"),
+        ("UPDATE journal SET body = '{\"number\":2}' WHERE seq = 1", "row 1 does not match"),
+        ("UPDATE journal SET kind = 'Finished' WHERE seq = 1", "row 1 does not match"),
+        ("UPDATE journal SET kind = x'00' WHERE seq = 1", "row 1 does not match"),
+        ("UPDATE journal SET at = 'noon' WHERE seq = 1", "row 1 does not match"),
+        ("UPDATE journal SET chain = x'00' WHERE seq = 4", "row 4 does not match"),
+        ("UPDATE head SET seq = 4", "row 4 should be the last"),
+        ("PRAGMA user_version = 0", "not a journal"),
+        ("DROP TABLE journal", "no such table"),
+    ],
+)
+def test_a_changed_journal_is_recognised(written: Path, statement: str, complaint: str) -> None:
+    assert complaint in damaged(written, statement)
+
+
+@pytest.mark.parametrize(
+    ("format", "complaint"),
+    [
+        (FORMAT - 1, "finish the run with the version that began it; or begin a new run from"),
+        (FORMAT + 1, "install the version that wrote it"),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_journal_of_another_format_is_refused_with_what_to_do(
+    written: Path, format: int, complaint: str, known: bool
+) -> None:
+    """Before anything else of it is looked at, its height too: its tables may be others."""
+    set_format(written, format, "ALTER TABLE head RENAME TO other")
+    if not known:
+        height_path(written).unlink()
+    for look in (SqliteJournal, last_row):
+        with pytest.raises(ConfigError, match=rf"journal: format {format}, .*{complaint}"):
+            look(written)
+
+
+def test_who_reads_older_journals_leaves_them_as_they_are(written: Path) -> None:
+    set_format(written, 1)
+    journal = SqliteJournal(written, oldest=1)
+    journal.append(3.0, SOME[:1])
+    assert [record for _, record in journal.replay()][-1] == SOME[0]
+    journal.close()
+    with pytest.raises(ConfigError, match="format 1"):
+        SqliteJournal(written)
+
+
+def set_format(path: Path, format: int, *more: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as base:
+        for statement in (f"PRAGMA user_version = {format}", *more):
+            base.execute(statement)
+
+
+def test_swapped_rows_are_recognised(written: Path) -> None:
+    swap = [f"UPDATE journal SET seq = {a} WHERE seq = {b}" for a, b in ((9, 2), (2, 3), (3, 9))]
+    assert "row 2 does not match" in damaged(written, *swap)
+
+
+def test_a_kind_of_another_version_is_named(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(RECORDS, "RoundOpened")
+    assert "row 2 is a RoundOpened" in damaged(written)
+
+
+def test_a_record_with_other_fields_is_named(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RECORDS, "RoundOpened", Finished)
+    assert "row 2 cannot be read" in damaged(written)
+
+
+@pytest.mark.parametrize("content", [b"x" * 4096, b"SQLite format 3\0" + b"\xff" * 4080])
+def test_a_file_that_is_no_journal(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(content)
+    with pytest.raises(DamagedStore):
+        SqliteJournal(path)
+    with pytest.raises(DamagedStore):  # and the lock was released
+        SqliteJournal(path)
+
+
+def test_a_torn_file_is_recognised(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = SqliteJournal(path)
+    journal.append(0.0, [Incarnated(n) for n in range(500)])
+    journal.close()
+    whole = path.read_bytes()
+    for length in range(4096, len(whole), 4096):
+        path.write_bytes(whole[:length])
+        assert damaged(path)
+    path.write_bytes(whole)
+    assert len(read_all(path)) == 500
+
+
+def test_a_directory_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError):
+        SqliteJournal(tmp_path / "no" / "journal")
+
+
+WRITER = """
+import sys
+from secureps.messages.coordinator_records import RoundGivenUp
+from secureps.messages.records import Incarnated
+from secureps.store.journal import SqliteJournal
+journal = SqliteJournal(sys.argv[1])
+n = 0
+while True:
+    journal.append(float(n), [Incarnated(n), RoundGivenUp("all", n, "x" * 300)])
+    print(n, flush=True)
+    n += 1
+"""
+
+
+@pytest.mark.parametrize("acks", [1, 50, 400])
+def test_what_append_returned_survives_kill_9(tmp_path: Path, acks: int) -> None:
+    path = tmp_path / "journal"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    try:
+        for _ in range(acks):
+            line = writer.stdout.readline()
+        with pytest.raises(OperatorError, match="in use by another process"):
+            SqliteJournal(path)
+    finally:
+        os.kill(writer.pid, signal.SIGKILL)
+        said, _ = writer.communicate()
+    last = int((said.split() or [line.strip()])[-1])
+    journal = SqliteJournal(path)
+    found = list(journal.replay())
+    journal.close()
+    assert len(found) % 2 == 0  # never half a transaction
+    assert [r.number for _, r in found[::2]] == list(range(len(found) // 2))
+    assert last + 1 <= len(found) // 2 <= last + 2

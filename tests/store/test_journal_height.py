@@ -1,0 +1,214 @@
+"""A journal never goes back: what damage, loss and older copies look like to its second file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from secureps.errors import DamagedStore, OperatorError
+from secureps.messages.records import Incarnated
+from secureps.store.journal import SqliteJournal, last_row
+from secureps.store.journal_height import (
+    PAGE,
+    START,
+    Height,
+    Mark,
+    height_path,
+    read_height,
+    write_height,
+)
+from tests.kits.durable import durably
+
+COMMITS = 7
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """A journal whose process was killed: COMMITS rows, all of them still in SQLite's log."""
+    alive = tmp_path / "alive"
+    alive.mkdir()
+    journal = SqliteJournal(alive / "journal.db")
+    for number in range(COMMITS):
+        journal.append(float(number), [Incarnated(number)])
+    folder = tmp_path / "killed"
+    shutil.copytree(alive, folder)
+    journal.close()
+    return folder / "journal.db"
+
+
+def rows(path: Path) -> int:
+    journal = SqliteJournal(path)
+    try:
+        return len(list(journal.replay()))
+    finally:
+        journal.close()
+
+
+def refused(path: Path) -> str:
+    """What the journal complains of, now and again, with nothing changed by it."""
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir() if _told(file)}
+    with pytest.raises(DamagedStore) as caught:
+        SqliteJournal(path)
+    assert before == {file.name: file.read_bytes() for file in path.parent.iterdir() if _told(file)}
+    with pytest.raises(DamagedStore):
+        SqliteJournal(path)
+    return str(caught.value)
+
+
+def _told(file: Path) -> bool:
+    return file.stat().st_size > 0 and not file.name.endswith("-shm")
+
+
+def test_a_killed_journal_is_whole(killed: Path) -> None:
+    assert rows(killed) == COMMITS
+    assert read_height(height_path(killed)) == last_row(killed)
+
+
+def test_any_flipped_bit_of_the_log_is_noticed(killed: Path) -> None:
+    """SQLite reads what is before it as if nothing had come after."""
+    log = killed.with_name("journal.db-wal")
+    whole = log.read_bytes()
+    frame = 24 + 4096
+    for at in range(32 + 24 + 2000, len(whole), frame):
+        log.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        said = refused(killed)
+        assert said.startswith(f"{killed}: ")
+        assert f"and {COMMITS} rows were written" in said
+        assert said.endswith("secureps restore")
+    log.write_bytes(whole)
+    assert rows(killed) == COMMITS
+
+
+def test_a_log_that_is_cut_short_or_gone_is_noticed(killed: Path) -> None:
+    log = killed.with_name("journal.db-wal")
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-1])
+    assert f"ends at row {COMMITS - 1}, and {COMMITS} rows" in refused(killed)
+    log.unlink()
+    refused(killed)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_no_journal_beside_a_height_is_no_new_one(
+    killed: Path, damage: Callable[[Path], object]
+) -> None:
+    for name in ("journal.db-wal", "journal.db-shm"):
+        killed.with_name(name).unlink()
+    damage(killed)
+    assert f"is missing or empty, and {COMMITS} rows were written" in refused(killed)
+
+
+def test_an_older_copy_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    journal.append(0.0, [Incarnated(1)])
+    journal.close()
+    older = path.read_bytes()
+    journal = SqliteJournal(path)
+    journal.append(1.0, [Incarnated(2)])
+    journal.close()
+    newer = path.read_bytes()
+    path.write_bytes(older)
+    assert "ends at row 1, and 2 rows were written" in refused(path)
+    path.write_bytes(newer)
+    assert rows(path) == 2
+
+
+def test_a_longer_journal_of_somebody_else_is_refused(killed: Path, tmp_path: Path) -> None:
+    other = SqliteJournal(tmp_path / "other.db")
+    other.append(0.0, [Incarnated(100 + n) for n in range(2 * COMMITS)])
+    other.close()
+    for name in ("journal.db-wal", "journal.db-shm"):
+        killed.with_name(name).unlink()
+    shutil.copy(tmp_path / "other.db", killed)
+    assert f"its row {COMMITS} is not the one that was written" in refused(killed)
+
+
+def test_a_process_that_died_between_commit_and_height_goes_on(killed: Path) -> None:
+    """Nobody has heard of the last row: it may be there or not."""
+    base = sqlite3.connect(killed)
+    (chain,) = base.execute("SELECT chain FROM journal WHERE seq = ?", (COMMITS - 1,)).fetchone()
+    base.close()
+    Height(height_path(killed), Mark(COMMITS - 1, chain)).close()
+    assert rows(killed) == COMMITS
+    last = read_height(height_path(killed))
+    assert last is not None
+    assert last.seq == COMMITS
+
+
+def test_a_torn_slot_leaves_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "height"
+    height = Height(path, START)
+    for number in range(1, 6):
+        height.advance(Mark(number, bytes([number]) * 32))
+        whole = path.read_bytes()
+        slot = number % 2
+        path.write_bytes(whole[: slot * PAGE] + os.urandom(PAGE) + whole[(slot + 1) * PAGE :])
+        older = read_height(path)
+        assert older is not None
+        assert older.seq == number - 1
+        path.write_bytes(whole)
+        assert read_height(path) == Mark(number, bytes([number]) * 32)
+    height.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda path: path.write_bytes(b"\0" * 2 * PAGE), "damaged"),
+        (lambda path: path.write_bytes(b""), "damaged"),
+        (Path.unlink, "missing"),
+    ],
+)
+def test_without_its_height_a_journal_may_be_an_older_copy(
+    killed: Path, damage: Callable[[Path], object], complaint: str
+) -> None:
+    damage(height_path(killed))
+    with pytest.raises(DamagedStore, match=f"height: {complaint}: .* secureps restore"):
+        SqliteJournal(killed)
+
+
+def test_a_height_that_cannot_be_noted_is_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    journal.append(0.0, [Incarnated(1)])
+
+    def refuse(file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", refuse)
+        with pytest.raises(OperatorError, match="cannot write: Input/output error"):
+            journal.append(1.0, [Incarnated(2)])
+    assert rows(tmp_path / "journal.db") == 2
+
+
+def test_a_height_that_is_made_anew_is_synced_before_it_is_renamed_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with durably(monkeypatch) as done:
+        write_height(tmp_path / "height", Mark(3, bytes(32)))
+    assert done == [str(tmp_path / "height.new"), "rename", str(tmp_path)]
+
+
+def test_a_height_is_durable_before_append_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    synced: list[Mark | None] = []
+    real = os.fdatasync
+
+    def spy(file: int) -> None:
+        real(file)
+        synced.append(read_height(tmp_path / "journal.db.height"))
+
+    monkeypatch.setattr(os, "fdatasync", spy)
+    journal.append(0.0, [Incarnated(1), Incarnated(2)])
+    assert synced == [journal.mark]
+    journal.close()

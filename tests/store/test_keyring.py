@@ -1,0 +1,405 @@
+"""Kits on disk: what is issued loads, and every way to spoil one says what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from secureps.crypto import envelope
+from secureps.crypto.bfv import BfvSecretKey
+from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.envelope import EnvelopeKey, EnvelopePublicKey
+from secureps.crypto.identity import Identity, Role, Roster, certify, sign_roster
+from secureps.errors import KitError
+from secureps.messages.encoding import payload_digest
+from secureps.store import keyring
+from secureps.store.keyring import (
+    check_fits,
+    create_kit,
+    issue,
+    load_holder_secret,
+    load_private,
+    load_public,
+)
+from tests.kits.cipher_kit import PLACE
+
+BFV = CipherParameters("bfv", 32, 100)
+PLAIN = CipherParameters("plain", 32, 100)
+RLWE = CipherParameters("rlwe", 32, 100)
+PARTIES: list[tuple[Role, str]] = [
+    ("coordinator", "coordinator"),
+    ("shard", "shard-0"),
+    ("client", "hospital-2"),
+    ("client", "hospital-1"),
+    ("holder", "keys"),
+]
+COMMITTEE = ("keys-0", "keys-1", "keys-2", "keys-3")
+LOADS: dict[str, Callable[[Path, str], object]] = {
+    "identity.key": load_private,
+    "bfv.key": load_holder_secret,
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("made") / "kit"
+    create_kit(directory, BFV)
+    for role, name in PARTIES:
+        issue(directory, role, name)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def made_for_a_committee(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("committee") / "kit"
+    create_kit(directory, RLWE)
+    for name in COMMITTEE:
+        issue(directory, "holder", name)
+    issue(directory, "client", "hospital-1")
+    return directory
+
+
+@pytest.fixture
+def committee(made_for_a_committee: Path, tmp_path: Path) -> Path:
+    """A kit of four holders under rlwe."""
+    return Path(shutil.copytree(made_for_a_committee, tmp_path / "committee"))
+
+
+@pytest.fixture
+def kit(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "kit"))
+
+
+def test_a_kit_holds_everybody(kit: Path) -> None:
+    public = load_public(kit)
+    assert sorted((c.role, c.name) for c in public.roster.certificates) == sorted(PARTIES)
+    assert list(public.holder_keys) == ["keys"]
+    digest = public.roster.find("keys").cipher_key_digest
+    assert digest == payload_digest(public.holder_keys["keys"])
+    for _, name in PARTIES:
+        assert load_private(kit, name).public == public.roster.find(name).identity
+    assert len(public.holders_digest) == 32
+
+
+def test_the_holders_key_pair_is_one(kit: Path) -> None:
+    import numpy as np
+
+    from secureps.crypto.suite import cipher
+
+    built = cipher(BFV)
+    total = built.sealer(PLACE, load_public(kit).holder_keys["keys"]).seal(0, np.arange(10))
+    secret = load_holder_secret(kit, "keys")
+    assert isinstance(secret, BfvSecretKey)
+    assert load_public(kit).opening is Opening.HOLDER
+    opened = built.opener(PLACE, secret).open(0, total, 10)
+    assert opened.tolist() == list(range(10))
+
+
+def test_modes(kit: Path) -> None:
+    modes = {
+        str(path.relative_to(kit)): stat.S_IMODE(path.stat().st_mode) for path in kit.rglob("*")
+    }
+    private = {"ca/ca.key", "private/keys/bfv.key"}
+    private |= {f"private/{name}/identity.key" for _, name in PARTIES}
+    assert {name for name, mode in modes.items() if mode == 0o600} == private
+    for name, mode in modes.items():
+        if name == "ca" or (name.startswith("private") and name not in private):
+            assert mode == 0o700, name
+    assert not [name for name in modes if name.endswith(".new")]
+
+
+def test_a_party_needs_only_its_own_part(kit: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(kit / "public", own / "public")
+    shutil.copytree(kit / "private" / "hospital-1", own / "private" / "hospital-1")
+    assert load_private(own, "hospital-1").sign(b"d", b"m")
+    with pytest.raises(KitError, match="secureps keys init"):
+        issue(own, "client", "me-too")
+    with pytest.raises(KitError, match=r"secureps keys issue .* --name hospital-2"):
+        load_private(own, "hospital-2")
+
+
+def test_plain_kits_have_no_cipher_keys(tmp_path: Path) -> None:
+    create_kit(tmp_path / "kit", PLAIN)
+    issue(tmp_path / "kit", "holder", "keys")
+    assert not load_public(tmp_path / "kit").holder_keys
+    assert load_public(tmp_path / "kit").opening is Opening.NOTHING
+    with pytest.raises(KitError, match="has no cipher key of a holder called keys"):
+        load_holder_secret(tmp_path / "kit", "keys")
+
+
+def test_the_pinned_ca(kit: Path, tmp_path: Path) -> None:
+    other = create_kit(tmp_path / "other", PLAIN)
+    with pytest.raises(KitError, match="another CA"):
+        load_public(kit, other.fingerprint)
+
+
+def test_names_and_roles(kit: Path, tmp_path: Path) -> None:
+    before = load_public(kit).roster
+    with pytest.raises(KitError, match="on the roster already"):
+        issue(kit, "shard", "hospital-1")
+    for name in ("../evil", "", "A"):
+        with pytest.raises(KitError, match="is no name"):
+            issue(kit, "client", name)
+    with pytest.raises(KitError, match="is not one of client"):
+        issue(kit, "auditor", "a")  # type: ignore[arg-type]
+    assert load_public(kit).roster == before
+
+
+def test_a_kit_is_not_overwritten(kit: Path) -> None:
+    with pytest.raises(KitError, match="holds a kit already"):
+        create_kit(kit, BFV)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+@pytest.mark.parametrize("file", LOADS)
+def test_private_files_that_others_may_open(kit: Path, file: str, mode: int) -> None:
+    path = kit / "private" / "keys" / file
+    path.chmod(mode)
+    with pytest.raises(KitError, match=f"chmod 600 {path}"):
+        LOADS[file](kit, "keys")
+    path.chmod(0o400)
+    LOADS[file](kit, "keys")
+
+
+def test_the_cas_key_that_others_may_open(kit: Path) -> None:
+    (kit / "ca" / "ca.key").chmod(0o644)
+    with pytest.raises(KitError, match="chmod 600"):
+        issue(kit, "client", "hospital-3")
+
+
+def test_public_files_that_others_may_write(kit: Path) -> None:
+    for name in ("ca.pub", "roster.json", "holders/keys.bfv.pub"):
+        path = kit / "public" / name
+        path.chmod(0o664)
+        with pytest.raises(KitError, match=f"chmod 644 {path}"):
+            load_public(kit)
+        path.chmod(0o644)
+    load_public(kit)
+
+
+@pytest.mark.parametrize("name", ["ca.pub", "roster.json", "holders/keys.bfv.pub"])
+def test_public_files_that_are_missing_or_damaged(kit: Path, name: str) -> None:
+    path = kit / "public" / name
+    data = path.read_bytes()
+    for wrong in (b"", data[:-1], data + b"x", data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]):
+        path.write_bytes(wrong)
+        with pytest.raises(KitError):
+            load_public(kit)
+    path.unlink()
+    with pytest.raises(KitError, match=r"missing(; `secureps keys issue|: .* is no start-up kit)"):
+        load_public(kit)
+
+
+@pytest.mark.parametrize("file", LOADS)
+def test_private_files_that_are_damaged(kit: Path, file: str) -> None:
+    path = kit / "private" / "keys" / file
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(KitError, match="damaged"):
+        LOADS[file](kit, "keys")
+
+
+def test_somebody_elses_identity(kit: Path) -> None:
+    shutil.copy(kit / "private/hospital-1/identity.key", kit / "private/hospital-2/identity.key")
+    with pytest.raises(KitError, match="not the key that the CA certified for hospital-2"):
+        load_private(kit, "hospital-2")
+
+
+def test_a_name_that_the_kit_has_no_key_of(kit: Path) -> None:
+    told = (
+        r"missing: .* has private keys of .*hospital-1, hospital-2, .*; whoever issues keys makes"
+    )
+    with pytest.raises(KitError, match=told):
+        load_private(kit, "hospital-3")
+    shutil.rmtree(kit / "private")
+    with pytest.raises(KitError, match="has nobody's private keys; whoever issues keys makes"):
+        load_private(kit, "hospital-1")
+
+
+def test_a_roster_by_another_ca(kit: Path) -> None:
+    evil = Identity.generate()
+    forged = sign_roster(evil, [certify(evil, "eve", "client", evil.public.key)])
+    (kit / "public" / "roster.json").write_bytes(forged.to_bytes())
+    with pytest.raises(KitError, match="damaged"):
+        load_public(kit)
+
+
+def test_another_cas_secret_does_not_issue(kit: Path, tmp_path: Path) -> None:
+    create_kit(tmp_path / "other", PLAIN)
+    shutil.copy(tmp_path / "other/ca/ca.key", kit / "ca/ca.key")
+    with pytest.raises(KitError, match="is not the key of"):
+        issue(kit, "client", "hospital-3")
+
+
+def test_an_issue_cut_short_can_be_repeated(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = load_public(kit)
+    write = keyring._write
+
+    def stops(path: Path, data: bytes, mode: int) -> None:
+        if path.name == "roster.json":
+            path.with_name(f".{path.name}.new").write_bytes(data[:10])
+            raise OSError("no space left on device")
+        write(path, data, mode)
+
+    monkeypatch.setattr(keyring, "_write", stops)
+    with pytest.raises(KitError, match="no space left"):
+        issue(kit, "holder", "keys-2")
+    assert load_public(kit) == before
+    monkeypatch.setattr(keyring, "_write", write)
+    issue(kit, "holder", "keys-2")
+    assert set(load_public(kit).holder_keys) == {"keys", "keys-2"}
+    assert load_private(kit, "keys-2")
+
+
+def test_where_nothing_is(tmp_path: Path) -> None:
+    with pytest.raises(KitError, match=f"ca.pub is missing: {tmp_path} is no start-up kit; name"):
+        load_public(tmp_path)
+    with pytest.raises(KitError, match=f"`secureps keys init {tmp_path} --plan FILE` makes it"):
+        issue(tmp_path, "client", "hospital-1")
+    (tmp_path / "file").touch()
+    with pytest.raises(KitError, match="cannot write the kit"):
+        create_kit(tmp_path / "file" / "kit", PLAIN)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+# --- a committee's kit ------------------------------------------------------------
+
+
+def test_every_holder_of_a_committee_has_an_envelope_key_pair(committee: Path) -> None:
+    public = load_public(committee)
+    assert sorted(public.holder_keys) == list(COMMITTEE)
+    assert public.opening is Opening.COMMITTEE
+    for name in COMMITTEE:
+        secret = load_holder_secret(committee, name)
+        assert isinstance(secret, EnvelopeKey)
+        sealed = envelope.seal(EnvelopePublicKey(public.holder_keys[name]), b"seeds", b"receipt")
+        assert envelope.open(secret, sealed, b"receipt", 5) == b"seeds"
+        file = committee / "public" / "holders" / f"{name}.envelope.pub"
+        assert public.roster.find(name).cipher_key_digest == payload_digest(file.read_bytes())
+    assert len({bytes(key) for key in public.holder_keys.values()}) == 4
+
+
+def test_modes_of_a_committees_files(committee: Path) -> None:
+    for name in COMMITTEE:
+        secret = committee / "private" / name / "envelope.key"
+        public = committee / "public" / "holders" / f"{name}.envelope.pub"
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        assert stat.S_IMODE(public.stat().st_mode) == 0o644
+    assert not list(committee.rglob("*bfv*"))
+
+
+def secret_file(kit: Path, name: str = "keys-0") -> Path:
+    return kit / "private" / name / "envelope.key"
+
+
+def public_file(kit: Path, name: str = "keys-0") -> Path:
+    return kit / "public" / "holders" / f"{name}.envelope.pub"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+def test_an_envelope_key_that_others_may_open(committee: Path, mode: int) -> None:
+    secret_file(committee).chmod(mode)
+    with pytest.raises(KitError, match=f"chmod 600 {secret_file(committee)}"):
+        load_holder_secret(committee, "keys-0")
+
+
+def test_an_envelope_key_that_is_missing_or_damaged(committee: Path) -> None:
+    path = secret_file(committee)
+    data = path.read_bytes()
+    for wrong in (b"", data[:-1], data + b"x", b"x" + data[1:]):
+        path.write_bytes(wrong)
+        with pytest.raises(KitError, match=r"envelope\.key is damaged"):
+            load_holder_secret(committee, "keys-0")
+    path.unlink()
+    with pytest.raises(KitError, match=r"missing; `secureps keys issue .* --name keys-0`"):
+        load_holder_secret(committee, "keys-0")
+
+
+def test_another_holders_secret_key(committee: Path) -> None:
+    shutil.copy(secret_file(committee, "keys-1"), secret_file(committee))
+    with pytest.raises(KitError, match="not the key that the CA certified for keys-0"):
+        load_holder_secret(committee, "keys-0")
+
+
+def test_another_holders_public_key(committee: Path) -> None:
+    shutil.copy(public_file(committee, "keys-1"), public_file(committee))
+    with pytest.raises(KitError, match="is not the key that the CA certified"):
+        load_public(committee)
+
+
+def test_public_envelope_keys_that_are_missing_damaged_or_writable(committee: Path) -> None:
+    path = public_file(committee)
+    data = path.read_bytes()
+    path.chmod(0o664)
+    with pytest.raises(KitError, match=f"chmod 644 {path}"):
+        load_public(committee)
+    path.chmod(0o644)
+    for wrong in (b"", data[:-1], data + b"x", data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]):
+        path.write_bytes(wrong)
+        with pytest.raises(KitError):
+            load_public(committee)
+    path.unlink()
+    with pytest.raises(KitError, match=r"missing; `secureps keys issue .* --name keys-0`"):
+        load_public(committee)
+
+
+def test_keys_of_one_kind_are_never_taken_for_another(kit: Path, committee: Path) -> None:
+    """Secret for public, public for secret, and either cipher's for the other's."""
+    bfv = kit / "public" / "holders" / "keys.bfv.pub"
+    secrets = [secret_file(committee).read_bytes(), (kit / "private/keys/bfv.key").read_bytes()]
+    publics = [public_file(committee).read_bytes(), bfv.read_bytes()]
+    for data in (secrets[1], *publics):
+        secret_file(committee).write_bytes(data)
+        with pytest.raises(KitError, match=r"envelope\.key is damaged"):
+            load_holder_secret(committee, "keys-0")
+    for data in (secrets[0], *publics):
+        (kit / "private/keys/bfv.key").write_bytes(data)
+        with pytest.raises(KitError, match=r"bfv\.key is damaged"):
+            load_holder_secret(kit, "keys")
+    certify_anew(committee, "keys-0", secrets[0])
+    with pytest.raises(KitError, match="is not an envelope public key"):
+        load_public(committee)
+    certify_anew(committee, "keys-0", publics[0])
+    assert load_public(committee).opening is Opening.COMMITTEE
+
+
+def certify_anew(kit: Path, name: str, data: bytes) -> None:
+    """What a careless CA might do: certifies whatever lies in the holder's public file."""
+    public_file(kit, name).write_bytes(data)
+    ca = Identity.from_bytes((kit / "ca" / "ca.key").read_bytes())
+    roster = Roster.from_bytes((kit / "public" / "roster.json").read_bytes())
+    others = [c for c in roster.certificates if c.name != name]
+    own = certify(ca, name, "holder", roster.find(name).identity.key, payload_digest(data))
+    (kit / "public" / "roster.json").write_bytes(sign_roster(ca, (*others, own)).to_bytes())
+
+
+def test_a_holder_with_two_public_keys(committee: Path) -> None:
+    (committee / "public" / "holders" / "keys-0.bfv.pub").write_bytes(b"x")
+    with pytest.raises(KitError, match="has two keys of keys-0"):
+        load_public(committee)
+
+
+def test_a_kit_is_for_one_cipher(kit: Path) -> None:
+    text = (kit / "ca" / "cipher.json").read_text()
+    (kit / "ca" / "cipher.json").write_text(text.replace("bfv", "rlwe"))
+    issue(kit, "holder", "keys-2")
+    with pytest.raises(KitError, match="keys of two ciphers, bfv and envelope"):
+        load_public(kit)
+
+
+def test_a_kit_must_fit_the_plan(kit: Path, committee: Path) -> None:
+    check_fits(load_public(committee), Opening.COMMITTEE, 4)
+    check_fits(load_public(kit), Opening.HOLDER, 1)
+    with pytest.raises(KitError, match="the plan has 5 key holders, and the kit keys of 4: issue"):
+        check_fits(load_public(committee), Opening.COMMITTEE, 5)
+    with pytest.raises(KitError, match="another cipher than the plan's: its holders have a bfv"):
+        check_fits(load_public(kit), Opening.COMMITTEE, 4)
+    with pytest.raises(KitError, match="another cipher than the plan's: its holders have rlwe"):
+        check_fits(load_public(committee), Opening.HOLDER, 1)
+    with pytest.raises(KitError, match="another cipher than the plan's: its holders have rlwe"):
+        check_fits(load_public(committee), Opening.NOTHING, 0)

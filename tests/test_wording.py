@@ -1,0 +1,34 @@
+"""A misspelt name is met with the one that was meant; all that there are are listed."""
+
+from __future__ import annotations
+
+import pytest
+
+from secureps.wording import meant, nearest
+
+NAMES = ("sgd", "momentum", "adam", "yogi")
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("adma", "did you mean adam? "),
+        ("momentun", "did you mean momentum? "),
+        ("SGD", "did you mean sgd? "),
+        ("lion", ""),
+        ("", ""),
+        (3, ""),
+    ],
+)
+def test_the_name_that_is_close_comes_first(given: object, hint: str) -> None:
+    assert meant(given, NAMES) == f"{hint}known are sgd, momentum, adam, yogi"
+
+
+def test_the_nearest_of_several_is_meant() -> None:
+    assert meant("rat", ("rate", "range", "rates")).startswith("did you mean rate? ")
+
+
+def test_of_many_names_the_nearest_is_told_alone() -> None:
+    names = ["conv.weight", "norm.num_batches_tracked", "head.bias"]
+    assert nearest("*num_batch_tracked", names) == "the nearest is 'norm.num_batches_tracked'"
+    assert nearest("x", []) == "there are no names at all"

@@ -1,0 +1,379 @@
+"""gRPC on loopback: the contract of all transports, and senders and bytes that are not right."""
+
+from __future__ import annotations
+
+import os
+import queue
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import grpc
+import pytest
+
+from secureps.errors import (
+    Busy,
+    ConfigError,
+    InternalError,
+    Malformed,
+    OperatorError,
+    Oversized,
+    SecurepsError,
+    UnknownParty,
+    Unreachable,
+    Unsigned,
+)
+from secureps.messages.orders import Commit
+from secureps.messages.requests import (
+    AskBlock,
+    AskStatus,
+    Heartbeat,
+    Noted,
+    PutBlock,
+    Stored,
+    Subscribe,
+)
+from secureps.messages.submission import SubmissionId
+from secureps.wire.grpc import framing, servers, uploads
+from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.protobuf import MESSAGE_LIMIT, encode
+from secureps.wire.transport import running
+from tests.kits.transport_kit import (
+    BLOCK_LIMIT,
+    PATIENCE,
+    ClientWarnings,
+    Grpc,
+    TransportContract,
+    ask,
+    authenticate,
+    get,
+    put,
+    sign_as,
+)
+
+
+class TestGrpc(TransportContract):
+    @pytest.fixture
+    def world(self) -> Iterator[Grpc]:
+        world = Grpc()
+        yield world
+        for endpoint in world.endpoints:
+            endpoint.release()
+        world.close()
+
+    @pytest.mark.parametrize("to", ["coordinator", "shard-0"])
+    def test_who_is_not_who_he_says_gets_nothing_done(
+        self, world: Grpc, server: ClientWarnings, to: str
+    ) -> None:
+        addresses = {to: world.address(to)}
+        forger = GrpcTransport("a", sign_as("b"), addresses)
+        stranger = GrpcTransport("stranger", sign_as("stranger"), addresses)
+        world.transports += [forger, stranger]
+        for message in (Heartbeat("a"), AskStatus(), put(b"x"), get(1)):
+            if to == "coordinator" and not isinstance(message, Heartbeat | AskStatus):
+                continue
+            with pytest.raises(Unsigned):
+                world.result(forger.call(to, message))
+            with pytest.raises(UnknownParty):
+                world.result(stranger.call(to, message))
+        assert server.seen == []
+        if to == "coordinator":
+            lost: queue.Queue[SecurepsError] = queue.Queue()
+            forger.watch(Subscribe("a", ()), lambda _: None, lost.put)
+            assert isinstance(world.next(lost), Unsigned)
+
+    def test_a_signature_holds_for_one_method_only(
+        self, world: Grpc, server: ClientWarnings
+    ) -> None:
+        envelope = encode(Heartbeat("a"))
+        signer = world.signer("shard-0", "a")
+        for method, error in ((framing.SHARD_TELL, type(None)), (framing.GET, Unsigned)):
+            metadata = signer.metadata(framing.SHARD_TELL, b"", envelope)
+            assert isinstance(raw(world, method, [envelope], metadata), error)
+
+    @pytest.mark.parametrize(
+        "method",
+        [
+            framing.COORDINATOR_TELL,
+            framing.WATCH,
+            framing.SHARD_TELL,
+            framing.PUT,
+            framing.GET,
+        ],
+    )
+    def test_garbage_is_refused_and_the_server_goes_on(
+        self, world: Grpc, server: ClientWarnings, method: str
+    ) -> None:
+        garbage = [
+            [b""],
+            [b"\xff" * 10],
+            [os.urandom(300)],
+            [encode(Noted())],
+            [encode(Subscribe("a", ()))[:-1]],
+            [struct.pack("<IQ", 2**32 - 1, 2**64 - 1)],
+            [struct.pack("<IQ", 100, 0) + b"x"],
+            [struct.pack("<IQ", 3, 0) + b"abc"],
+            [struct.pack("<IQ", 0, 0)],
+        ]
+        if method == framing.PUT:
+            garbage.append([])
+        for messages in garbage:
+            for metadata in (
+                None,
+                (("secureps-party", "a"),),
+                (("secureps-party", "../a"), ("secureps-signature-bin", b"x")),
+                signed(world, method, messages),
+            ):
+                if messages == [encode(Noted())] and method.endswith("Tell"):
+                    continue  # well-formed; the endpoint decides
+                failure = raw(world, method, messages, metadata)
+                assert isinstance(failure, Malformed | Unsigned | Oversized), (messages, failure)
+        assert server.seen == []
+        assert world.result(world.transport("a").call("shard-0", Heartbeat("a"))) == Noted()
+        assert world.result(world.transport("a").call("coordinator", Heartbeat("a"))) == Noted()
+
+    @pytest.mark.parametrize(
+        ("length", "parts", "error"),
+        [
+            (10, [b"x" * 9], Malformed),
+            (10, [b"x" * 11], Oversized),
+            (10, [b"x" * 5, b"x" * 4], Malformed),
+            (10, [b"x" * 5, b"x" * 6], Oversized),
+            (10, [b"x" * 5, b"", b"x" * 5], Malformed),
+            (10, [b""], Malformed),
+            (BLOCK_LIMIT + 1, [b"x"], Oversized),
+            (-1, [b""], Malformed),
+        ],
+    )
+    def test_payloads_of_another_length_than_announced(
+        self, world: Grpc, server: ClientWarnings, length: int, parts: list[bytes], error: type
+    ) -> None:
+        envelope = encode(put(b"", length=length))
+        head = struct.pack("<IQ", len(envelope), max(length, 0)) + envelope
+        messages = [head + parts[0], *parts[1:]]
+        metadata = world.signer("shard-0", "a").metadata(framing.PUT, b"", envelope)
+        assert isinstance(raw(world, framing.PUT, messages, metadata), error)
+        assert server.seen == []
+        good = put(b"x" * BLOCK_LIMIT)  # and all of the budget is free again
+        transport = world.transport("a")
+        for _ in range(4):
+            assert world.result(transport.call("shard-0", good)) == Stored(good.header.digest)
+
+    def test_an_oversized_block_is_refused_and_the_server_goes_on(
+        self, world: Grpc, server: ClientWarnings
+    ) -> None:
+        transport = world.transport("a")
+        with pytest.raises(Oversized):
+            world.result(transport.call("shard-0", put(bytes(BLOCK_LIMIT + 1))))
+        with pytest.raises(Malformed):
+            world.result(transport.call("shard-0", put(b"x" * 10, length=11)))
+        assert not [seen for seen in server.seen if isinstance(seen[1], PutBlock)]
+        assert world.result(transport.call("shard-0", put(b"x"))) is not None
+
+    def test_bytes_in_flight_are_bounded(self, world: Grpc) -> None:
+        class Slow(ClientWarnings):
+            def request(self, sender: str, message: Any) -> Future[Any]:
+                future = running()
+                if isinstance(message, AskBlock):
+                    future.set_result(Stored(message.header.digest, 0))
+                    return future
+                self.hung.append(future)
+                self.asked.put(message)
+                return future
+
+        slow = Slow()
+        world.serve("shard-1", slow)
+        transport = world.transport("a")
+        blocks = [put(bytes([number]) * BLOCK_LIMIT, name) for number, name in enumerate("bcda")]
+        under_way = [
+            world.transport(name).call("shard-1", block) for name, block in zip("bcd", blocks)
+        ]
+        for _ in under_way:
+            world.next(slow.asked)
+        with pytest.raises(Busy) as caught:
+            world.result(transport.call("shard-1", put(b"x")))
+        low, high = uploads.RETRY_SECONDS
+        assert caught.value.retry_after is not None
+        assert low <= caught.value.retry_after <= high
+        slow.release()
+        for future in under_way:
+            assert world.result(future) == Noted()
+        freed = transport.call("shard-1", blocks[3])
+        world.next(slow.asked)
+        slow.release()
+        assert world.result(freed) == Noted()
+
+    def test_no_answer_in_time(self, world: Grpc, server: ClientWarnings) -> None:
+        transport = world.transport("a", timeout=0.3)
+        for to in ("coordinator", "shard-0"):
+            with pytest.raises(Unreachable, match="in time"):
+                world.result(transport.call(to, ask("hang")))
+            assert not server.hung[-1].cancelled()
+            server.release()
+
+    def test_what_cannot_be_sent(self, world: Grpc, server: ClientWarnings) -> None:
+        transport = world.transport("a")
+        for message in (object(), Heartbeat("\ud800"), SubmissionId("a", "all", 1)):
+            with pytest.raises(Malformed):
+                world.result(transport.call("coordinator", message))
+        with pytest.raises(Oversized):
+            world.result(transport.call("coordinator", Heartbeat("x" * MESSAGE_LIMIT)))
+        assert server.seen == []
+
+    def test_requests_have_their_method(self, world: Grpc, server: ClientWarnings) -> None:
+        for message in (put(b""), get(1), Subscribe("a", ())):
+            envelope = encode(message)
+            for method in (framing.COORDINATOR_TELL, framing.SHARD_TELL):
+                assert isinstance(
+                    raw(world, method, [envelope], signed(world, method, [envelope])), Malformed
+                )
+        assert server.seen == []
+        transport = world.transport("a")
+        for message in (put(b""), get(1)):
+            with pytest.raises(Unreachable, match="another kind of server"):
+                world.result(transport.call("coordinator", message))
+
+    def test_a_long_error_text_is_shortened(self, world: Grpc, server: ClientWarnings) -> None:
+        with pytest.raises(InternalError) as caught:  # an unknown name becomes InternalError
+            world.result(world.transport("a").call("shard-0", ask("fail", "ü\n" * 5000)))
+        assert len(str(caught.value)) <= framing.TEXT_LIMIT
+        assert "\n" not in str(caught.value)
+
+    def test_a_port_in_use(self, world: Grpc, server: ClientWarnings) -> None:
+        for party in ("coordinator", "shard-0"):
+            for again in (
+                CoordinatorServer(server, world.address(party), authenticate),
+                ShardServer("shard-0", server, world.address(party), authenticate, 1, 1),
+            ):
+                with pytest.raises(OperatorError, match="cannot listen"):
+                    again.start()
+                again.stop(0)
+
+    def test_servers_that_never_started_stop(self, world: Grpc) -> None:
+        CoordinatorServer(ClientWarnings(), "127.0.0.1:0", authenticate).stop()
+        ShardServer("shard-0", ClientWarnings(), "127.0.0.1:0", authenticate, 1, 1).stop()
+
+    def test_limits_that_cannot_be(self) -> None:
+        for in_flight, block in ((1, 2), (0, 0)):
+            with pytest.raises(ConfigError):
+                ShardServer(
+                    "shard-0", ClientWarnings(), "127.0.0.1:0", authenticate, in_flight, block
+                )
+
+    def test_a_watcher_that_is_too_slow_loses_its_stream(
+        self, world: Grpc, server: ClientWarnings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(servers, "WATCH_QUEUE", 4)
+        go = threading.Event()
+        lost: queue.Queue[SecurepsError] = queue.Queue()
+
+        def deliver(_: Any) -> None:
+            go.wait(PATIENCE)
+
+        watched = world.transport("a").watch(Subscribe("a", ()), deliver, lost.put)
+        world.next(server.subscribed)
+        big = Commit(1, "x" * 200_000, 1, 0)
+        for _ in range(2000):
+            server.streams["a"](big)
+        assert world.next(server.cancelled) == "a"
+        go.set()
+        assert isinstance(world.next(lost), Busy)
+        watched()
+
+    def test_a_watch_that_is_cancelled_before_it_began_ends(
+        self, world: Grpc, server: ClientWarnings
+    ) -> None:
+        go = threading.Event()
+
+        def slow_sign(data: bytes) -> bytes:
+            go.wait(PATIENCE)
+            return sign_as("a")(data)
+
+        transport = GrpcTransport("a", slow_sign, {"coordinator": world.address("coordinator")})
+        world.transports.append(transport)
+        lost: queue.Queue[SecurepsError] = queue.Queue()
+        cancel = transport.watch(Subscribe("a", ()), lambda _: None, lost.put)
+        (watch,) = transport._watches
+        cancel()
+        go.set()
+        watch.join()
+        assert lost.empty()
+
+    def test_a_server_that_moved_is_found_where_it_is(
+        self, world: Grpc, server: ClientWarnings
+    ) -> None:
+        transport = world.transport("a")
+        assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
+        other = ClientWarnings()
+        moved = ShardServer("shard-0", other, "127.0.0.1:0", authenticate, 1, 1)
+        moved.start()
+        world.servers["elsewhere"] = moved
+        transport.locate("shard-0", f"127.0.0.1:{moved.port}")
+        assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
+        assert len(other.seen) == 1
+
+    def test_sixty_watchers_take_no_thread_of_the_coordinator(
+        self, world: Grpc, server: ClientWarnings
+    ) -> None:
+        address = world.address("coordinator")
+        with grpc.insecure_channel(address) as channel:
+            envelope = encode(Subscribe("a", ()))
+            signer = world.signer("coordinator", "a")
+            watch: Any = channel.unary_stream(framing.WATCH)
+
+            def begin() -> Any:
+                return watch(envelope, metadata=signer.metadata(framing.WATCH, b"", envelope))
+
+            first = begin()
+            world.next(server.subscribed)
+            before = {t.name for t in threading.enumerate() if "rpc" in t.name}
+            streams = [begin() for _ in range(59)]
+            for _ in streams:
+                world.next(server.subscribed)
+            assert {t.name for t in threading.enumerate() if "rpc" in t.name} == before
+            for stream in (first, *streams):
+                stream.cancel()
+            for _ in range(60):
+                world.next(server.cancelled)
+
+    def test_names_of_parties(self) -> None:
+        for bad in ("", "a b", "ä", "../a", "x" * 200):
+            with pytest.raises(Malformed):
+                GrpcTransport(bad, sign_as("a"), {})
+
+
+def party_of(method: str) -> str:
+    return "coordinator" if "Coordinator" in method else "shard-0"
+
+
+def signed(world: Grpc, method: str, messages: list[bytes]) -> Any:
+    """Metadata by a party whom the server knows, over whatever the envelope would be."""
+    envelope = b"".join(messages)
+    if method == framing.PUT:
+        try:
+            envelope, _, _ = framing.open_frame(messages[0] if messages else b"")
+        except SecurepsError:
+            envelope = b""
+    return world.signer(party_of(method), "a").metadata(method, b"", envelope)
+
+
+def raw(world: Grpc, method: str, messages: list[bytes], metadata: Any) -> SecurepsError | None:
+    """The error that a method answers with to bytes as they are; None if it has none."""
+    with grpc.insecure_channel(world.address(party_of(method))) as channel:
+        call: Any
+        try:
+            if method == framing.PUT:
+                call = channel.stream_unary(method)
+                call(iter(messages), metadata=metadata, timeout=PATIENCE)
+            elif method in (framing.WATCH, framing.GET):
+                call = channel.unary_stream(method)
+                for _ in call(messages[0], metadata=metadata, timeout=PATIENCE):
+                    pass
+            else:
+                call = channel.unary_unary(method)
+                call(messages[0], metadata=metadata, timeout=PATIENCE)
+        except grpc.RpcError as error:
+            return framing.error_of(error, party_of(method))
+    return None

@@ -1,0 +1,44 @@
+"""Frames hold what was put in, and any bytes open or are refused."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secureps.errors import ERRORS, Malformed, Oversized, from_wire
+from secureps.messages.requests import Refusal
+from secureps.wire.grpc import framing
+from secureps.wire.protobuf import decode
+from tests.kits.transport_kit import values
+
+
+@given(st.binary(max_size=50), st.integers(0, 3), st.integers(-20, 20))
+@settings(max_examples=40, deadline=None)
+def test_frames_hold_what_was_put_in(envelope: bytes, pieces: int, more: int) -> None:
+    payload = values(max(0, pieces * framing.PIECE + more))
+    frame = list(framing.pieces(envelope, payload))
+    assert all(len(piece) <= framing.PIECE for piece in frame)
+    head, length, begin = framing.open_frame(frame[0])
+    assert head == envelope
+    assert bytes(begin) + b"".join(frame[1:]) == payload
+    assert length == len(payload)
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_open_or_are_refused(first: bytes) -> None:
+    try:
+        envelope, _, begin = framing.open_frame(first)
+    except (Malformed, Oversized):
+        return
+    assert first[12:] == envelope + bytes(begin)
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS))
+def test_every_error_has_a_status_of_grpc(name: str) -> None:
+    status, details, trailing = framing.refuse(from_wire(name, "text\n\ud800", float("nan")))
+    assert isinstance(status, grpc.StatusCode)
+    assert details == name
+    refusal = decode(dict(trailing)["secureps-refusal-bin"])  # type: ignore[arg-type]
+    assert refusal == Refusal(name, "text ", None)

@@ -1,0 +1,148 @@
+"""Health: what a stub of grpc.health.v1 hears from the real servers, with no name and no key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from secureps.errors import Unsigned
+from secureps.messages.requests import Subscribe
+from secureps.wire.grpc import health
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
+from tests.kits.processes import Processes
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+PATIENCE = 20.0
+
+
+class Nobody:
+    """An endpoint that is never asked."""
+
+    run = b""
+
+    def request(self, sender: str, message: Any) -> Future[Any]:
+        raise AssertionError
+
+    def subscribe(self, sender: str, message: Subscribe, deliver: Any) -> Any:
+        raise AssertionError
+
+
+def nobody_passes(party: str, request: bytes, signature: bytes) -> None:
+    raise Unsigned("no")
+
+
+Server = CoordinatorServer | ShardServer
+
+
+@pytest.fixture
+def coordinator() -> Iterator[CoordinatorServer]:
+    server = CoordinatorServer(Nobody(), "127.0.0.1:0", nobody_passes)
+    server.start()
+    yield server
+    server.stop(0)
+
+
+@pytest.fixture(params=["coordinator", "shard"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    made: Server
+    if request.param == "coordinator":
+        made = CoordinatorServer(Nobody(), "127.0.0.1:0", nobody_passes)
+    else:
+        made = ShardServer("shard-0", Nobody(), "127.0.0.1:0", nobody_passes, 1, 1)
+    made.start()
+    yield made
+    made.stop(0)
+
+
+def check(address: str, service: str = "") -> int:
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service=service)
+        return int(stub.Check(request, timeout=PATIENCE, wait_for_ready=True).status)
+
+
+def at(server: Server) -> str:
+    return f"127.0.0.1:{server.port}"
+
+
+def test_it_serves_when_it_is_ready_and_not_before(server: Server) -> None:
+    own = "secureps.Coordinator" if isinstance(server, CoordinatorServer) else "secureps.Shard"
+    for service in ("", own):
+        assert check(at(server), service) == NOT_SERVING
+        server.set_ready(True)
+        assert check(at(server), service) == SERVING
+        server.set_ready(False)
+
+
+def test_another_service_is_not_found(server: Server) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        check(at(server), "secureps.Nothing")
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_watchers_hear_of_changes_and_of_the_end(server: Server) -> None:
+    with grpc.insecure_channel(at(server)) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        streams = [
+            stub.Watch(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE)
+            for service in ("", "", "secureps.Nothing")
+        ]
+        assert [next(s).status for s in streams] == [NOT_SERVING, NOT_SERVING, UNKNOWN]
+        streams[0].cancel()  # the others go on to be told
+        server.set_ready(True)
+        assert next(streams[1]).status == SERVING
+        server.stop(0.2)
+        assert next(streams[1]).status == NOT_SERVING
+        with pytest.raises(grpc.RpcError):
+            next(streams[1])
+
+
+def test_there_are_only_so_many_watchers(
+    coordinator: CoordinatorServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "WATCHERS", 1)
+    with grpc.insecure_channel(at(coordinator)) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        first = stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+        assert next(first).status == NOT_SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            next(stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_what_is_stopping_is_never_ready_again() -> None:
+    one = health.Health("secureps.Shard")
+    one.set_ready(True)
+    assert health_pb2.HealthCheckResponse.FromString(one._response("")).status == SERVING
+    one.end()
+    one.set_ready(True)
+    assert health_pb2.HealthCheckResponse.FromString(one._response("")).status == NOT_SERVING
+
+
+def test_real_servers_are_ready_once_the_run_is_founded(tmp_path: Path) -> None:
+    with Processes(tmp_path, "plain") as processes:
+
+        def listens(name: str) -> bool:
+            return (tmp_path / name / "address").is_file()
+
+        def health_of(name: str) -> int:
+            return check((tmp_path / name / "address").read_text().strip())
+
+        processes.start("coordinator")
+        processes.wait(lambda: listens("coordinator"), "the coordinator")
+        processes.wait(lambda: health_of("coordinator") == SERVING, "its health")
+        for name in processes.shards:
+            processes.start(name)
+        processes.wait(lambda: listens("shard-0"), "the shard")
+        assert health_of("shard-0") == NOT_SERVING, "no client has come, there is no run"
+        for name in processes.clients:
+            processes.start(name)
+        processes.wait(lambda: health_of("shard-0") == SERVING, "the run")

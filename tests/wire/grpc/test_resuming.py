@@ -1,0 +1,437 @@
+"""Payloads over links that are cut, fall silent or are slow go on where they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from secureps.errors import Busy, Malformed, Oversized, Unreachable, WrongVersion
+from secureps.messages.encoding import payload_digest
+from secureps.messages.requests import AskBlock, GetSum, Payload, PutBlock, Stored
+from secureps.wire.grpc import pacing
+from secureps.wire.grpc.client import GrpcTransport
+from secureps.wire.grpc.framing import Collected, part
+from secureps.wire.grpc.reassembly import Gathering
+from secureps.wire.grpc.uploads import UNFINISHED, Upload, Uploads
+from tests.kits.relay import Relay
+from tests.kits.transport_kit import PATIENCE, ClientWarnings, Grpc, get, put, sign_as, values
+
+SIZE = 3 << 20
+CUT = 256 << 10
+
+Link = Callable[..., tuple[Relay, GrpcTransport]]
+
+
+@pytest.fixture
+def world() -> Iterator[Grpc]:
+    world = Grpc()
+    yield world
+    for endpoint in world.endpoints:
+        endpoint.release()
+    world.close()
+
+
+@pytest.fixture
+def server(world: Grpc) -> ClientWarnings:
+    echo = ClientWarnings()
+    world.serve("shard-0", echo)
+    return echo
+
+
+@pytest.fixture
+def link(world: Grpc, server: ClientWarnings) -> Iterator[Link]:
+    relays: list[Relay] = []
+
+    def make(timeout: float = PATIENCE, **faults: Any) -> tuple[Relay, GrpcTransport]:
+        relays.append(Relay(world.address("shard-0"), **faults))
+        transport = GrpcTransport("a", sign_as("a"), {"shard-0": relays[-1].address}, timeout)
+        world.transports.append(transport)
+        return relays[-1], transport
+
+    yield make
+    for relay in relays:
+        relay.close()
+
+
+def until_answered(transport: GrpcTransport, message: Any) -> Any:
+    """As a party asks: again after every break, as often as it takes."""
+    for _ in range(100):
+        try:
+            return transport.call("shard-0", message).result(PATIENCE)
+        except (Unreachable, Busy):
+            continue
+    raise AssertionError("it never comes through")
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that the server took in, piece by piece."""
+    taken: list[int] = []
+    add = Upload.add
+
+    def counted(upload: Upload, piece: Any) -> None:
+        before = upload.have
+        add(upload, piece)
+        taken.append(upload.have - before)
+
+    monkeypatch.setattr(Upload, "add", counted)
+    return taken
+
+
+def test_a_push_through_a_link_that_is_cut_again_and_again(
+    link: Link, server: ClientWarnings, taken: list[int]
+) -> None:
+    relay, transport = link(cut=CUT)
+    message = put(os.urandom(SIZE))
+    assert until_answered(transport, message) == Stored(message.header.digest)
+    blocks = [seen for _, seen in server.seen if isinstance(seen, PutBlock)]
+    assert blocks == [message], "once, and whole"
+    assert relay.connections > SIZE // CUT
+    assert sum(taken) == SIZE, "no byte is taken in twice"
+
+
+def test_a_pull_through_a_link_that_is_cut_again_and_again(link: Link) -> None:
+    relay, transport = link(cut=CUT)
+    for request in (get(SIZE), GetSum(b"r" * 32, "all", 4, SIZE)):
+        before, connections = relay.down, relay.connections
+        answer = until_answered(transport, request)
+        assert answer == Payload(payload_digest(values(SIZE)), values(SIZE))
+        connections = relay.connections - connections
+        assert connections > SIZE // CUT
+        assert relay.down - before < SIZE + (connections + 1) * CUT // 2, "a piece is sent twice"
+
+
+def test_a_push_that_was_given_up_goes_on_in_another_process(
+    link: Link, server: ClientWarnings, taken: list[int]
+) -> None:
+    _, transport = link(timeout=0.5, silent=2 << 20)
+    message = put(os.urandom(SIZE))
+    with pytest.raises(Unreachable):
+        transport.call("shard-0", message).result(PATIENCE)
+    assert 0 < sum(taken) < SIZE
+    _, again = link()
+    assert again.call("shard-0", message).result(PATIENCE) == Stored(message.header.digest)
+    assert sum(taken) == SIZE
+
+
+def test_a_block_that_a_slow_line_takes_seconds_for_goes_on_in_another_process(link: Link) -> None:
+    size = 200 << 10  # 1.6 seconds of 1 Mbit/s
+    first, transport = link(timeout=0.5, silent=128 << 10)
+    message = put(os.urandom(size))
+    with pytest.raises(Unreachable):
+        transport.call("shard-0", message).result(PATIENCE)
+    second, again = link()
+    assert again.call("shard-0", message).result(PATIENCE) == Stored(message.header.digest)
+    assert second.up < size - (64 << 10), f"{first.up} had gone, and {second.up} went"
+
+
+def test_what_moves_may_take_longer_than_the_timeout(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "LONGEST", pacing.SHORTEST)
+    _, transport = link(timeout=1.0, rate=256 << 10)
+    message = put(os.urandom(512 << 10))
+    assert until_answered(transport, message) == Stored(message.header.digest)
+    reply = until_answered(transport, get(512 << 10))
+    assert reply.payload == values(512 << 10)
+
+
+@pytest.mark.parametrize("message", [put(bytes(1 << 20)), get(1 << 20)], ids=["push", "pull"])
+def test_a_link_that_falls_silent_is_noticed(link: Link, message: Any) -> None:
+    _, transport = link(timeout=0.5, silent=100_000)
+    with pytest.raises(Unreachable, match="in time"):
+        transport.call("shard-0", message).result(PATIENCE)
+
+
+def test_a_block_that_is_held_or_refused_is_not_sent(link: Link, server: ClientWarnings) -> None:
+    relay, transport = link()
+    held, late = put(bytes(SIZE)), put(b"x" * SIZE)
+    server.stored.add(held.header)
+    server.refused.add(late.header)
+    assert transport.call("shard-0", held).result(PATIENCE) == Stored(held.header.digest)
+    with pytest.raises(WrongVersion):
+        transport.call("shard-0", late).result(PATIENCE)
+    assert relay.up < CUT
+
+
+def test_the_same_block_twice_at_once_arrives_twice(link: Link, server: ClientWarnings) -> None:
+    """As when it is asked for again while it is on its way."""
+    _, transport = link()
+    message = put(os.urandom(SIZE))
+    under_way = [transport.call("shard-0", message) for _ in range(2)]
+    for future in under_way:
+        with suppress(Unreachable, Busy):
+            future.result(PATIENCE)
+    assert until_answered(transport, message) == Stored(message.header.digest)
+    assert all(seen == message for _, seen in server.seen if isinstance(seen, PutBlock))
+
+
+# --- memory of a server -----------------------------------------------------------
+
+
+def begun(intake: Uploads, message: PutBlock, sender: str = "a") -> Upload:
+    upload = intake.begin(sender, message, message.header.length - message.offset)
+    assert isinstance(upload, Upload)
+    return upload
+
+
+def broken(intake: Uploads, message: PutBlock, count: int, sender: str = "a") -> None:
+    """An upload whose connection breaks after so many bytes."""
+    with suppress(ConnectionError), begun(intake, message, sender) as upload:
+        upload.add(message.payload[:count])
+        raise ConnectionError
+
+
+def sent(intake: Uploads, message: PutBlock, *pieces: bytes) -> None:
+    """An upload of these pieces, to its end."""
+    with begun(intake, message) as upload:
+        for piece in pieces:
+            upload.add(piece)
+        upload.hand_over(ClientWarnings())
+
+
+def have(intake: Uploads, message: PutBlock, sender: str = "a") -> int:
+    answer = intake.known(sender, AskBlock(message.header), Stored(message.header.digest, 0))
+    assert isinstance(answer.have, int)
+    return answer.have
+
+
+def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced() -> None:
+    intake = Uploads(100, 60)
+    first = begun(intake, put(bytes(60)))
+    other = begun(intake, put(bytes(60), "b"), "b")
+    assert intake.taken == 0
+    first.add(bytes(60))
+    with other, pytest.raises(Busy):
+        other.add(bytes(41))
+    assert intake.taken == 60
+    assert first.hand_over(server := ClientWarnings()).done()
+    assert intake.taken == 0
+    assert server.seen == [("a", put(bytes(60)))]
+
+
+def test_blocks_that_nobody_ends_are_few_of_each_sender() -> None:
+    """Their headers take memory before anybody has judged them, whatever came of their bytes."""
+    intake = Uploads(1 << 20, 1 << 20)
+    for sequence in range(3 * UNFINISHED):
+        for sender in "ab":
+            message = put(b"", sender, length=100)
+            header = dataclasses.replace(message.header, sequence=sequence, group="g" * 1000)
+            upload = intake.begin(sender, PutBlock(header), 100)
+            assert isinstance(upload, Upload)
+            with upload:
+                upload.add(b"x")
+    assert len(intake._uploads) == 2 * UNFINISHED
+    assert intake.taken == 2 * UNFINISHED
+    assert {header.sequence for _, header in intake._uploads} == set(
+        range(2 * UNFINISHED, 3 * UNFINISHED)
+    )
+
+
+def test_what_there_is_no_memory_for_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    intake = Uploads(100, 100)
+    upload = intake.begin("a", put(b"", "a", length=100), 100)
+    assert isinstance(upload, Upload)
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    with upload:
+        upload.add(b"x" * 10)
+        monkeypatch.setattr(Gathering, "add", refuse)
+        with pytest.raises(MemoryError):
+            upload.add(b"x" * 10)
+    assert intake.taken == 10
+
+
+def test_a_pull_that_has_to_wait_goes_on_where_it_was(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others had their turn meanwhile: what came is kept."""
+    relay, transport = link()
+    add, busy = Collected.add, [True]
+
+    def interrupted(here: Collected, piece: Any, length: int) -> None:
+        add(here, piece, length)
+        if here.have > SIZE // 2 and busy:
+            busy.pop()
+            raise Busy("others wait")
+
+    monkeypatch.setattr(Collected, "add", interrupted)
+    with pytest.raises(Busy):
+        transport.call("shard-0", get(SIZE)).result(PATIENCE)
+    before = relay.down
+    answer = transport.call("shard-0", get(SIZE)).result(PATIENCE)
+    assert answer == Payload(payload_digest(values(SIZE)), values(SIZE))
+    assert relay.down - before < SIZE
+
+
+def test_what_nobody_sends_makes_room_and_the_oldest_first() -> None:
+    intake = Uploads(100, 60)
+    one, two = put(bytes(40)), put(b"x" * 40)
+    broken(intake, one, 10)
+    broken(intake, two, 20)
+    assert (have(intake, one), have(intake, two), intake.taken) == (10, 20, 30)
+    begun(intake, put(b"y" * 60), "b").add(b"y" * 60)
+    assert (have(intake, one), have(intake, two), intake.taken) == (10, 20, 90)
+    begun(intake, put(b"z" * 15), "c").add(b"z" * 15)
+    assert (have(intake, one), have(intake, two), intake.taken) == (0, 20, 95)
+    with pytest.raises(Busy):
+        begun(intake, put(b"w" * 26), "d").add(b"w" * 26)
+
+
+def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends() -> None:
+    intake = Uploads(100, 60)
+    message = put(bytes(range(60)))
+    older = begun(intake, message)
+    older.add(message.payload[:30])
+    assert intake.begin("a", dataclasses.replace(message, offset=31), 29) == Stored(
+        message.header.digest, 30
+    )
+    newer = begun(intake, dataclasses.replace(message, offset=20))
+    with pytest.raises(Unreachable, match="another connection"):
+        older.add(message.payload[30:])
+    newer.add(message.payload[20:])
+    newer.hand_over(server := ClientWarnings())
+    assert server.seen == [("a", message)]
+    assert intake.taken == 0
+
+
+def test_nobody_goes_on_with_what_another_sends() -> None:
+    intake = Uploads(100, 60)
+    message = put(bytes(40))
+    broken(intake, message, 30)
+    assert have(intake, message, "b") == 0
+    begun(intake, message, "b")
+    assert have(intake, message) == 30
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "error"),
+    [(0, 39, Malformed), (1, 40, Malformed), (-1, 41, Malformed), (0, 61, Oversized)],
+)
+def test_offsets_and_lengths_that_do_not_fit(offset: int, length: int, error: type) -> None:
+    intake = Uploads(100, 60)
+    message = dataclasses.replace(put(bytes(40)), offset=offset)
+    with pytest.raises(error):
+        intake.begin("a", message, length)
+    assert intake.taken == 0
+
+
+def test_the_end_of_a_block_that_is_too_long_is_refused_like_its_beginning() -> None:
+    intake = Uploads(100, 60)
+    message = dataclasses.replace(put(bytes(80)), offset=60)
+    with pytest.raises(Oversized, match="a block may have 60 bytes"):
+        intake.begin("a", message, 20)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "error", "kept"),
+    [
+        ([bytes(41)], Oversized, 0),
+        ([bytes(9), b""], Malformed, 0),
+        ([], Malformed, 0),
+        ([bytes(39)], Malformed, 39),
+    ],
+)
+def test_what_is_kept_of_a_sender_that_sends_too_much_or_too_little(
+    pieces: list[bytes], error: type, kept: int
+) -> None:
+    intake = Uploads(100, 60)
+    with pytest.raises(error):
+        sent(intake, put(bytes(40)), *pieces)
+    assert intake.taken == kept
+
+
+def test_more_than_a_payload_has_is_not_pulled() -> None:
+    reply = Payload(payload_digest(b"0123456789"), b"0123456789")
+    parts = {at: bytes(part(reply, dataclasses.replace(get(10), offset=at))) for at in (0, 3, 10)}
+    assert parts == {0: b"0123456789", 3: b"3456789", 10: b""}
+    for at in (-1, 11):
+        with pytest.raises(Malformed, match=f"byte {at} of 10"):
+            part(reply, dataclasses.replace(get(10), offset=at))
+
+
+# --- pace -------------------------------------------------------------------------
+
+
+def test_pieces_are_as_long_as_a_link_carries_in_a_moment() -> None:
+    took = iter(
+        [pacing.FAST / 2, pacing.FAST / 2, pacing.FAST, pacing.SLOW, pacing.SLOW, pacing.FAST / 2]
+    )
+    now, lengths, unit = [0.0], [], pacing.SHORTEST
+    for piece in pacing.cut(memoryview(bytes(14 * unit)), lambda: now[0]):
+        lengths.append(len(piece))
+        now[0] += next(took)
+    assert lengths == [unit, 2 * unit, 4 * unit, 4 * unit, 2 * unit, unit]
+
+
+def test_a_piece_is_never_shorter_than_the_shortest_nor_longer_than_the_longest() -> None:
+    assert pacing.next_length(pacing.SHORTEST, pacing.SLOW) == pacing.SHORTEST
+    assert pacing.next_length(pacing.LONGEST, 0.0) == pacing.LONGEST
+
+
+def test_lanes_close_where_a_link_is_slow_and_open_where_it_is_not() -> None:
+    lanes = pacing.Lanes()
+    assert lanes.open == pacing.FIRST_LANES
+    for _ in range(10):
+        lanes.saw(pacing.SLOW + 1)
+    assert lanes.open == 1
+    lanes.done(pacing.FAST + 0.1)
+    lanes.saw(0.1)
+    assert lanes.open == 1
+    for _ in range(10):
+        lanes.done(0.1)
+    assert lanes.open == pacing.LANES
+
+
+def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    never = SimpleNamespace(start=lambda: None, cancel=lambda: None)
+    monkeypatch.setattr(pacing.Progress, "_timed", lambda progress, seconds: never)
+    now, stalls = [0.0], list[float]()
+    progress = pacing.Progress(
+        1000.0, lambda: stalls.append(now[0]), lambda seconds: None, lambda: now[0]
+    )
+    with progress:
+        now[0] = 900.0
+        progress.moved()
+        assert progress.longest == 900.0
+        for now[0] in (1000.0, 1899.0):
+            progress._look()
+            assert not progress.over
+        now[0] = 1900.0
+        progress._look()
+    assert (progress.over, stalls) == (True, [1900.0])
+
+
+def test_payloads_wait_for_a_lane_and_no_longer_than_until_the_end() -> None:
+    lanes = pacing.Lanes()
+    for _ in range(10):
+        lanes.saw(pacing.SLOW + 1)
+    entered: queue.Queue[int] = queue.Queue()
+
+    def enter() -> None:
+        with lanes.taken():
+            entered.put(1)
+
+    waiting = [threading.Thread(target=enter) for _ in range(2)]
+    with lanes.taken():
+        waiting[0].start()
+        assert entered.empty()
+    assert entered.get(timeout=PATIENCE) == 1
+    with lanes.taken():
+        waiting[1].start()
+        lanes.close()
+        assert entered.get(timeout=PATIENCE) == 1
+    for thread in waiting:
+        thread.join()

@@ -1,0 +1,313 @@
+"""Servers stop in bounded time, whatever their handlers are waiting for, and without a fuss."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import pytest
+
+from secureps.errors import SecurepsError, Unreachable
+from secureps.messages.requests import GetBlock, Heartbeat, Subscribe
+from secureps.wire.grpc import framing
+from secureps.wire.grpc.client import CoordinatorServer, ShardServer
+from secureps.wire.protobuf import encode
+from tests.kits.signing_kit import signer
+from tests.kits.transport_kit import (
+    BLOCK_LIMIT,
+    PATIENCE,
+    ClientWarnings,
+    ask,
+    authenticate,
+    get,
+    put,
+    sign_as,
+)
+
+GRACE = 0.3
+CLOSED = 5.0
+"""Seconds in which a server has to be closed: far above its grace, for a machine at work."""
+
+
+def await_(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+class Door:
+    """Calls at a server, on one channel; `outcomes` are the SecurepsErrors they end in."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+        self._signer = signer(f"127.0.0.1:{port}", name, "a", sign_as("a"))
+        self._calls: list[Any] = []
+        self._streams: list[Any] = []
+
+    def tell(self, message: Any, method: str) -> None:
+        call: Any = self._channel.unary_unary(method)
+        self._calls.append(call.future(*self._signed(method, message)))
+
+    def upload(self, length: int, go: threading.Event) -> None:
+        """Sends one byte of a payload, and no more before `go`."""
+        envelope = encode(put(b"", length=length))
+        first = next(framing.pieces(envelope, b"x"))
+        head = framing._PREFIX.pack(len(envelope), length) + first[framing._PREFIX.size :]
+
+        def pieces() -> Iterator[bytes]:
+            yield head
+            go.wait(PATIENCE)
+
+        call: Any = self._channel.stream_unary(framing.PUT)
+        metadata = self._signer.metadata(framing.PUT, b"", envelope)
+        self._calls.append(call.future(pieces(), metadata=metadata, timeout=PATIENCE))
+
+    def stream(self, message: Any, method: str, go: Callable[[], bool] = lambda: True) -> None:
+        """A stream of which nobody reads; its request is sent when `go` says so."""
+        envelope, timeout, metadata = self._signed(method, message)
+
+        def request() -> Iterator[bytes]:
+            await_(go)
+            yield envelope
+
+        call: Any = self._channel.stream_stream(method)
+        self._streams.append(call(request(), timeout=timeout, metadata=metadata))
+
+    def outcomes(self) -> list[SecurepsError | None]:
+        """Waits for the end of all calls, and of all streams, which has to be read to."""
+        for stream in self._streams:
+            with suppress(grpc.RpcError):
+                deque(stream, maxlen=0)
+        return [
+            None if call.code() is grpc.StatusCode.OK else framing.error_of(call, "it")
+            for call in (*self._calls, *self._streams)
+        ]
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _signed(self, method: str, message: Any) -> tuple[bytes, float, Any]:
+        envelope = encode(message)
+        return envelope, PATIENCE, self._signer.metadata(method, b"", envelope)
+
+
+class Big(ClientWarnings):
+    """Answers GetBlock with more than any buffer on the way holds."""
+
+    def request(self, sender: str, message: Any) -> Future[Any]:
+        if isinstance(message, GetBlock):
+            message = get(16 << 20)
+        return super().request(sender, message)
+
+
+def stop(server: CoordinatorServer | ShardServer, grace: float = GRACE) -> float:
+    """Stops it on a thread of its own; seconds that it took."""
+    began = time.monotonic()
+    thread = threading.Thread(target=server.stop, args=(grace,), daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "it does not stop"
+    return time.monotonic() - began
+
+
+@pytest.fixture(autouse=True)
+def _no_complaint(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Nothing of a stop looks like a bug in a log: gRPC logs some, and prints others."""
+    yield
+    loud = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert loud == []
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.fixture
+def go() -> Iterator[threading.Event]:
+    """Set at the end: senders are not left waiting."""
+    go = threading.Event()
+    yield go
+    go.set()
+
+
+@pytest.fixture
+def shard() -> Iterator[tuple[ShardServer, Big, Door]]:
+    big = Big()
+    server = ShardServer("shard-0", big, "127.0.0.1:0", authenticate, 8 * BLOCK_LIMIT, BLOCK_LIMIT)
+    server.start()
+    door = Door(server.port, "shard-0")
+    yield server, big, door
+    server.stop(0)
+    door.close()
+
+
+def working() -> int:
+    return sum(thread.name.startswith("shard-rpc") for thread in threading.enumerate())
+
+
+Shard = tuple[ShardServer, Big, Door]
+
+
+def hang(shard: Shard, count: int = 1) -> None:
+    """Handlers wait for an endpoint that never answers."""
+    _, endpoint, door = shard
+    for _ in range(count):
+        door.tell(ask("hang"), framing.SHARD_TELL)
+    for _ in range(count):
+        endpoint.asked.get(timeout=PATIENCE)
+
+
+def upload(shard: Shard, go: threading.Event) -> None:
+    """A handler waits for the rest of a payload."""
+    server, _, door = shard
+    held = server.bytes_in_flight
+    door.upload(1000, go)
+    await_(lambda: server.bytes_in_flight > held)
+
+
+def download(shard: Shard) -> None:
+    """A handler waits for a reader that does not read."""
+    _, endpoint, door = shard
+    door.stream(get(1), framing.GET)
+    endpoint.asked.get(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("state", ["idle", "endpoint", "upload", "download", "many", "all"])
+def test_a_shard_stops_whatever_its_handlers_wait_for(
+    state: str, shard: Shard, go: threading.Event
+) -> None:
+    server, endpoint, door = shard
+    if state in ("upload", "all"):
+        upload(shard, go)
+    if state in ("download", "all"):
+        download(shard)
+    if state == "endpoint":
+        hang(shard)
+    if state == "many":
+        hang(shard, 42)
+        assert len(endpoint.hung) == 42
+    if state == "all":
+        hang(shard, 40)
+    assert stop(server) < CLOSED
+    assert working() == 0
+    outcomes = door.outcomes()
+    assert all(isinstance(outcome, Unreachable) for outcome in outcomes), outcomes
+    assert all(outcome.retry_after is not None for outcome in outcomes)  # type: ignore[union-attr]
+    assert len(outcomes) == {"idle": 0, "many": 42, "all": 42}.get(state, 1)
+
+
+def test_what_is_answered_within_the_grace_is_answered(shard: Shard) -> None:
+    server, endpoint, door = shard
+    hang(shard)
+    threading.Timer(0.1, endpoint.release).start()
+    assert stop(server, PATIENCE) < CLOSED
+    assert door.outcomes() == [None]
+
+
+def test_an_endpoint_that_fails_its_answers_ends_the_grace(shard: Shard) -> None:
+    server, endpoint, door = shard
+    hang(shard, 5)
+    for future in endpoint.hung:
+        future.set_exception(Unreachable("it is stopping"))
+    endpoint.hung.clear()
+    assert stop(server, PATIENCE) < CLOSED
+    assert [str(outcome) for outcome in door.outcomes()] == ["it is stopping"] * 5
+
+
+def test_a_shard_stops_while_requests_go_on_coming(shard: Shard) -> None:
+    server, _, door = shard
+    done = threading.Event()
+    sent: queue.Queue[None] = queue.Queue()
+
+    def send() -> None:
+        while not done.is_set():
+            try:
+                door.tell(Heartbeat("a"), framing.SHARD_TELL)
+                door.stream(get(1), framing.GET)
+            except ValueError:  # the channel is closed
+                return
+            sent.put(None)
+            time.sleep(0.001)
+
+    senders = [threading.Thread(target=send, daemon=True) for _ in range(3)]
+    for sender in senders:
+        sender.start()
+    for _ in range(30):
+        sent.get(timeout=PATIENCE)
+    assert stop(server) < CLOSED
+    done.set()
+    for sender in senders:
+        sender.join()
+    assert working() == 0
+
+
+# --- the coordinator --------------------------------------------------------------
+
+
+@pytest.fixture
+def coordinator() -> Iterator[tuple[CoordinatorServer, ClientWarnings, Door]]:
+    echo = ClientWarnings()
+    server = CoordinatorServer(echo, "127.0.0.1:0", authenticate)
+    server.start()
+    door = Door(server.port, "coordinator")
+    yield server, echo, door
+    server.stop(0)
+    door.close()
+
+
+def test_a_coordinator_stops_with_requests_and_watches_open(
+    coordinator: tuple[CoordinatorServer, ClientWarnings, Door],
+) -> None:
+    server, echo, door = coordinator
+    for _ in range(40):
+        door.tell(ask("hang"), framing.COORDINATOR_TELL)
+        echo.asked.get(timeout=PATIENCE)
+    for _ in range(5):
+        door.stream(Subscribe("a", ()), framing.WATCH)
+        echo.subscribed.get(timeout=PATIENCE)
+    assert stop(server) < CLOSED
+    assert all(isinstance(outcome, Unreachable) for outcome in door.outcomes())
+    for _ in range(5):
+        echo.cancelled.get(timeout=PATIENCE)
+
+
+def test_watches_alone_do_not_take_the_grace(
+    coordinator: tuple[CoordinatorServer, ClientWarnings, Door],
+) -> None:
+    server, echo, door = coordinator
+    for _ in range(5):
+        door.stream(Subscribe("a", ()), framing.WATCH)
+        echo.subscribed.get(timeout=PATIENCE)
+    assert stop(server, PATIENCE) < CLOSED
+    texts = {str(outcome) for outcome in door.outcomes()}
+    assert texts == {"the coordinator is stopping"}
+
+
+def test_a_watch_that_comes_during_the_stop_is_not_left_open(
+    coordinator: tuple[CoordinatorServer, ClientWarnings, Door],
+) -> None:
+    """Its call was let in before the stop, its request comes after all watches were ended."""
+    server, echo, door = coordinator
+    assert server._stop is not None
+    door.stream(Subscribe("a", ()), framing.WATCH, server._stop.is_set)
+    await_(lambda: server._callers._calls["a"] == 1)
+    assert stop(server, PATIENCE) < CLOSED
+    assert [str(outcome) for outcome in door.outcomes()] == ["the coordinator is stopping"]
+    assert echo.subscribed.empty()
+
+
+def test_a_coordinator_answers_within_the_grace(
+    coordinator: tuple[CoordinatorServer, ClientWarnings, Door],
+) -> None:
+    server, echo, door = coordinator
+    door.tell(ask("hang"), framing.COORDINATOR_TELL)
+    echo.asked.get(timeout=PATIENCE)
+    threading.Timer(0.1, echo.release).start()
+    assert stop(server, PATIENCE) < CLOSED
+    assert door.outcomes() == [None]

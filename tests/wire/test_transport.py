@@ -1,0 +1,149 @@
+"""Transports in process: the contract of all transports, faults and virtual time."""
+
+from __future__ import annotations
+
+import queue
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secureps.errors import SecurepsError, Unreachable
+from secureps.messages.orders import Commit
+from secureps.messages.requests import AskStatus, Heartbeat, Noted, Subscribe
+from secureps.wire.transport import Cut, Delay, Drop, DropReply, Duplicate, Fault, Faults
+from tests.kits.transport_kit import ClientWarnings, InProcess, TransportContract
+
+
+class TestInProcess(TransportContract):
+    @pytest.fixture
+    def world(self) -> Iterator[InProcess]:
+        world = InProcess()
+        yield world
+        world.close()
+
+
+class TestInProcessWithDelays(TransportContract):
+    @pytest.fixture
+    def world(self) -> Iterator[InProcess]:
+        source = random.Random(1)
+        world = InProcess(delay=lambda *_: source.uniform(0, 3))
+        yield world
+        world.close()
+
+
+# --- faults of the in-process network ---------------------------------------------
+
+
+def faulty(name: str, fault: Fault, nth: int = 1, sender: str = "a", to: str = "shard-0") -> Any:
+    world = InProcess(faults=Faults({(sender, to, name, nth): fault}), timeout=7.0)
+    echo = ClientWarnings()
+    world.serve("shard-0", echo)
+    world.serve("coordinator", echo)
+    return world, echo, world.transport("a")
+
+
+@pytest.mark.parametrize(
+    ("fault", "performed", "at"),
+    [(Drop(), 0, 7.0), (DropReply(), 1, 7.0), (Cut(), 1, 0.0)],
+)
+def test_lost_requests(fault: Fault, performed: int, at: float) -> None:
+    world, echo, transport = faulty("Heartbeat", fault, nth=2)
+    assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
+    with pytest.raises(Unreachable, match="lost between a and shard-0"):
+        world.result(transport.call("shard-0", Heartbeat("a")))
+    assert len(echo.seen) == 1 + performed
+    assert world.clock.now() == at
+    assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
+
+
+def test_duplicated_and_delayed_requests() -> None:
+    world, echo, transport = faulty("Heartbeat", Duplicate())
+    assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
+    assert len(echo.seen) == 2
+    world, echo, transport = faulty("Heartbeat", Delay(2.5))
+    assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
+    assert world.clock.now() == 2.5
+
+
+def test_faults_name_their_parties() -> None:
+    world, _, transport = faulty("Heartbeat", Drop(), sender="b")
+    assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
+    with pytest.raises(Unreachable):
+        world.result(world.transport("b").call("shard-0", Heartbeat("b")))
+
+
+@pytest.mark.parametrize(
+    ("fault", "versions", "losses"),
+    [
+        (Duplicate(), [1, 2, 2, 3], 0),
+        (Delay(3.0), [1, 2, 3], 0),
+        (Cut(), [1], 1),
+        (Drop(), [1], 1),
+        (DropReply(), [1], 1),
+    ],
+)
+def test_faults_of_orders(fault: Fault, versions: list[int], losses: int) -> None:
+    world, echo, transport = faulty("Commit", fault, 2, "coordinator", "a")
+    orders: list[Any] = []
+    lost: list[SecurepsError] = []
+    transport.watch(Subscribe("a", ()), orders.append, lost.append)
+    world.next(echo.subscribed)
+    for version in (1, 2, 3):
+        echo.streams["a"](Commit(1, "all", version, 0))
+    world.clock.run()
+    assert [order.version for order in orders] == versions
+    assert len(lost) == losses
+    assert echo.cancelled.qsize() == losses
+
+
+@pytest.mark.parametrize(("fault", "at"), [(Cut(), 0.0), (Drop(), 7.0)])
+def test_faults_of_subscriptions(fault: Fault, at: float) -> None:
+    world, echo, transport = faulty("Subscribe", fault, to="coordinator")
+    lost: queue.Queue[SecurepsError] = queue.Queue()
+    transport.watch(Subscribe("a", ()), lambda _: None, lost.put)
+    assert isinstance(world.next(lost), Unreachable)
+    assert world.clock.now() == at
+    assert echo.subscribed.empty()
+
+
+def test_a_detached_party_is_dead_in_both_directions() -> None:
+    world = InProcess(delay=lambda *_: 1.0)
+    echo = ClientWarnings()
+    world.serve("shard-0", echo)
+    world.serve("shard-1", echo)
+    to_it = world.transport("a").call("shard-0", Heartbeat("a"))
+    of_it = world.transport("shard-0").call("shard-1", Heartbeat("shard-0"))
+    world.stop("shard-0")
+    for future in (to_it, of_it):
+        with pytest.raises(Unreachable, match="gone"):
+            world.result(future)
+    world.serve("shard-0", echo)
+    world.clock.run()
+    assert echo.seen == []
+
+
+def test_virtual_time_is_what_delays_say() -> None:
+    world = InProcess(delay=lambda sender, to, message: 2.0 if sender == "a" else 0.5)
+    world.serve("shard-0", ClientWarnings())
+    assert world.result(world.transport("a").call("shard-0", AskStatus())) == Noted()
+    assert world.clock.now() == 2.5
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(0, 1e9), min_size=2, max_size=20))
+def test_orders_never_overtake_one_another(waits: list[float]) -> None:
+    delays = iter([0.0, *waits])
+    world = InProcess(delay=lambda *_: next(delays))
+    echo = ClientWarnings()
+    world.serve("coordinator", echo)
+    orders: list[Any] = []
+    world.transport("a").watch(Subscribe("a", ()), orders.append, lambda _: None)
+    world.next(echo.subscribed)
+    for version in range(len(waits)):
+        echo.streams["a"](Commit(1, "all", version, 0))
+    world.clock.run()
+    assert [order.version for order in orders] == list(range(len(waits)))
