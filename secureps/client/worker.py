@@ -38,13 +38,7 @@ from secureps.client.trainer import (
 )
 from secureps.config.plan import PrioritySection
 from secureps.crypto.sampling import Label, Seed, Stream
-from secureps.errors import (
-    BudgetSpent,
-    InternalError,
-    Malformed,
-    ScriptFailed,
-    WrongShape,
-)
+from secureps.errors import BudgetSpent, InternalError, Malformed, ScriptFailed, WrongShape
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest

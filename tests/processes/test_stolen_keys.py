@@ -16,14 +16,7 @@ import numpy as np
 import pytest
 
 from secureps.crypto.suite import key_length
-from secureps.errors import (
-    ClientError,
-    Conflict,
-    Malformed,
-    Refused,
-    SecurepsError,
-    UnknownParty,
-)
+from secureps.errors import ClientError, Conflict, Malformed, Refused, SecurepsError, UnknownParty
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import GroupVersion
@@ -245,10 +238,7 @@ BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
     "a join": (tells(lambda it: Join(VICTIM, it.run.schema)), UnknownParty),
     "a loss": (tells(lambda _: Missing(VICTIM, "all", -1, (THEIRS,))), UnknownParty),
     "figures": (tells(lambda _: Telemetry(VICTIM, "all", 1, ())), UnknownParty),
-    "an evaluation": (
-        tells(lambda it: Evaluated(it.run.id, VICTIM, 1, (), (), 1)),
-        UnknownParty,
-    ),
+    "an evaluation": (tells(lambda it: Evaluated(it.run.id, VICTIM, 1, (), (), 1)), UnknownParty),
     "their receipt": (tells(lambda it: Submit(it.stolen())), UnknownParty),
     "their receipt, signed by the thief": (submits(), UnknownParty),
     "their receipt under its own name": (submits(id=OWN), SecurepsError),
@@ -268,16 +258,10 @@ BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
     "a receipt of version -1": (submits(id=OWN, version=-1), ClientError),
     "a receipt of a far version": (submits(id=OWN, version=HUGE), ClientError),
     "a receipt of a far step": (submits(id=OWN, step=HUGE), Malformed),
-    "a receipt of a far sequence": (
-        submits(id=SubmissionId("client-03", "all", HUGE)),
-        Malformed,
-    ),
+    "a receipt of a far sequence": (submits(id=SubmissionId("client-03", "all", HUGE)), Malformed),
     "a receipt that founds": (submits(id=OWN, purpose=FOUNDING), ClientError),
     "a receipt for a sum": (submits(id=OWN, purpose=OPENED), Malformed),
-    "a receipt of another group": (
-        submits(id=SubmissionId("client-03", "other", 0)),
-        ClientError,
-    ),
+    "a receipt of another group": (submits(id=SubmissionId("client-03", "other", 0)), ClientError),
     # --- blocks -------------------------------------------------------------------
     "a block below 0": (puts(block=-1), Malformed),
     "a block beyond the last": (puts(block=1 << 20), Malformed),

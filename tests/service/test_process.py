@@ -66,12 +66,12 @@ def play(script: str, *arguments: str) -> subprocess.Popen[str]:
 
 EVERYWHERE = """
 def tell(moment, often):
-    files = (process.__file__, doorbell.__file__)
+    files = (process.__file__, shutdown.__file__)
     def trace(frame, event, argument):
         nonlocal moment
         if frame.f_code.co_filename not in files:
             return None
-        if event in ("call", "line") and signal.getsignal(signal.SIGINT) is doorbell._nothing:
+        if event in ("call", "line") and signal.getsignal(signal.SIGINT) is shutdown._nothing:
             moment -= 1
             if moment == 0 or moment < 0 and often:
                 signal.raise_signal(signal.SIGTERM)

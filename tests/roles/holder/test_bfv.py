@@ -17,13 +17,7 @@ from secureps.errors import (
     UnknownParty,
     WrongRun,
 )
-from secureps.messages import (
-    coordinator_records,
-    holder_records,
-    orders,
-    records,
-    requests,
-)
+from secureps.messages import coordinator_records, holder_records, orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, cohort_digest
 from secureps.roles.holder.bfv import KeyHolder, received_key
