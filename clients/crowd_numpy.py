@@ -17,14 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps import (
-    EvaluateResult,
-    FitConfig,
-    FitResult,
-    Settings,
-    datasets,
-    run_client,
-)
+from secureps import EvaluateResult, FitConfig, FitResult, Settings, datasets, run_client
 
 FEATURES, HIDDEN, CLASSES = 64, 1334, 10
 

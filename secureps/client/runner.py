@@ -25,13 +25,7 @@ from secureps.client.site import Site
 from secureps.client.trainer import Setting, Trainer
 from secureps.client.worker import ClientWorker, initial_parameters, schema_of
 from secureps.config.sections import toml_value
-from secureps.errors import (
-    ConfigError,
-    Malformed,
-    SecurepsError,
-    WrongShape,
-    exit_status,
-)
+from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
 from secureps.messages.schema import Schema
 from secureps.policy.counting import MOST_EXAMPLES
 from secureps.roles.machine import COORDINATOR, Halt
@@ -42,13 +36,7 @@ from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, run_process
 from secureps.store.budget import BudgetLedger, default_ledger
-from secureps.store.keyring import (
-    PublicKit,
-    default_state,
-    load_private,
-    load_public,
-    seed_of,
-)
+from secureps.store.keyring import PublicKit, default_state, load_private, load_public, seed_of
 from secureps.store.ownership import own
 from secureps.tracebacks import dump_crashes
 

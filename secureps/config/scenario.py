@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-)
+from pydantic import BeforeValidator, Field
 
 from secureps.config.plan import RuleSection, Scalar, _spelled
 from secureps.config.sections import NAME, Table

@@ -11,15 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from secureps.crypto.bfv import BfvAdder, BfvPublicKey, BfvSecretKey, check_parameters
-from secureps.crypto.cipher import (
-    Adder,
-    Cipher,
-    CipherParameters,
-    Opener,
-    Opening,
-    Place,
-    Sealer,
-)
+from secureps.crypto.cipher import Adder, Cipher, CipherParameters, Opener, Opening, Place, Sealer
 from secureps.crypto.plain import PlainCipher
 from secureps.crypto.ring import choose
 from secureps.errors import KitError, PlanRefused

@@ -34,12 +34,7 @@ from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
-from secureps.model.optimizer import (
-    Optimizer,
-    OptimizerSettings,
-    ScheduleSettings,
-    build_optimizer,
-)
+from secureps.model.optimizer import Optimizer, OptimizerSettings, ScheduleSettings, build_optimizer
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.evaluation import (
     evaluated_versions,

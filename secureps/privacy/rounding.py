@@ -22,13 +22,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import (
-    InternalError,
-    Malformed,
-    NotFinite,
-    PlanRefused,
-    WrongShape,
-)
+from secureps.errors import InternalError, Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.privacy.mechanism import Words
 
 MOST_BOUND = 1 << 24

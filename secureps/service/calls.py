@@ -15,13 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
-from secureps.errors import (
-    DamagedStore,
-    Malformed,
-    PeerError,
-    SecurepsError,
-    Unreachable,
-)
+from secureps.errors import DamagedStore, Malformed, PeerError, SecurepsError, Unreachable
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload
 from secureps.roles.machine import Answered, Failed

@@ -24,13 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from secureps.errors import (
-    ConfigError,
-    DamagedStore,
-    DiskFailed,
-    Malformed,
-    OperatorError,
-)
+from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import DIGEST_BYTES, canonical, digest, from_plain, to_plain
 from secureps.messages.evaluation import VersionEvaluated

@@ -26,15 +26,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError, EncodeError, Message
 
 from secureps.errors import Malformed, Oversized
-from secureps.messages import (
-    charge,
-    evaluation,
-    orders,
-    requests,
-    run,
-    schema,
-    submission,
-)
+from secureps.messages import charge, evaluation, orders, requests, run, schema, submission
 from secureps.messages.encoding import DIGEST_BYTES, field_types
 from secureps.wire import secureps_pb2
 

@@ -23,14 +23,7 @@ from secureps.roles.member.tasks import Aim, Contribute, SealedUpdate
 from secureps.roles.pinned_run import Pinned
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import Walker
-from tests.kits.roles_kit import (
-    ADDRESSES,
-    IDENTITIES,
-    PRIVACY,
-    make_placement,
-    make_plan,
-    make_run,
-)
+from tests.kits.roles_kit import ADDRESSES, IDENTITIES, PRIVACY, make_placement, make_plan, make_run
 
 CLIENT_PRIVACY: dict[str, Any] = {
     "group": [{"weighting": "uniform", "rule": {"quorum": 3, "minimum": 2}}],

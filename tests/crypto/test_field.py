@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureps.crypto import field, sharing
-from secureps.crypto.field import (
-    P,
-    combination,
-    lagrange,
-    parse_vector,
-    reduced,
-    vector_bytes,
-)
+from secureps.crypto.field import P, combination, lagrange, parse_vector, reduced, vector_bytes
 from secureps.errors import Malformed, Oversized
 from tests.kits import sharing_kit as slow
 

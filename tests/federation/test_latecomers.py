@@ -21,14 +21,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
-from tests.kits.federations import (
-    Walker,
-    killed_at,
-    same,
-    small_federation,
-    small_plan,
-    unharmed,
-)
+from tests.kits.federations import Walker, killed_at, same, small_federation, small_plan, unharmed
 
 LATE = "client-05"
 DEADLINE, EXTENSIONS = 10.0, 1

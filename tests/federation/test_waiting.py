@@ -15,15 +15,7 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.metrics import Metrics, unnamed
 from secureps.service.snapshot import Snapshot
 from tests.kits.federations import Walker
-from tests.kits.streams import (
-    ASYNC,
-    BUFFERED,
-    PRIORITY,
-    SSP,
-    seconds,
-    stream,
-    stream_plan,
-)
+from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, seconds, stream, stream_plan
 
 SYNC = {"name": "sync", "quorum": 5}
 EXPECTED = {

@@ -10,13 +10,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.machine import COORDINATOR
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.run.status_client import Model, StatusClient
-from secureps.store.keyring import (
-    create_kit,
-    issue,
-    load_holder_secret,
-    load_private,
-    load_public,
-)
+from secureps.store.keyring import create_kit, issue, load_holder_secret, load_private, load_public
 from tests.kits.one_process import OBSERVER, OneProcess
 
 

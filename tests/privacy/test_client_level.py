@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 from secureps.codec import grid
 from secureps.codec.grid import Grid
-from secureps.errors import (
-    InternalError,
-    Malformed,
-    NotFinite,
-    PlanRefused,
-    WrongShape,
-)
+from secureps.errors import InternalError, Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.privacy import client_level
 from secureps.privacy.accountant import client_epsilon
 from secureps.privacy.client_level import ClientMechanism

@@ -15,14 +15,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from secureps.errors import (
-    Busy,
-    Oversized,
-    SecurepsError,
-    UnknownParty,
-    Unreachable,
-    Unsigned,
-)
+from secureps.errors import Busy, Oversized, SecurepsError, UnknownParty, Unreachable, Unsigned
 from secureps.messages.requests import Heartbeat, Noted, PutBlock, Stored, Subscribe
 from secureps.wire.grpc import admission, concurrency, framing, health, servers
 from secureps.wire.grpc.authentication import Signer

@@ -32,15 +32,7 @@ from secureps.roles.permissions import MESSAGES
 from secureps.roles.shard.shard import Shard
 from secureps.wire import protobuf
 from tests.kits.evaluations import evaluated_plan, examined
-from tests.kits.extremes import (
-    Moment,
-    Watch,
-    demand_kept,
-    example,
-    pool,
-    sendable,
-    signed_anew,
-)
+from tests.kits.extremes import Moment, Watch, demand_kept, example, pool, sendable, signed_anew
 from tests.kits.federations import small_plan
 
 ORDERS = frozenset(kind for kind in MESSAGES if kind.__module__ == orders.__name__)

@@ -17,16 +17,7 @@ from secureps.roles import permissions
 from secureps.roles.machine import COORDINATOR
 from secureps.roles.shard.shard import Shard
 from secureps.wire import protobuf
-from tests.kits.roles_kit import (
-    CA,
-    HOLDER,
-    HOLDERS,
-    IDENTITIES,
-    ROSTER,
-    STRANGER,
-    World,
-    make_plan,
-)
+from tests.kits.roles_kit import CA, HOLDER, HOLDERS, IDENTITIES, ROSTER, STRANGER, World, make_plan
 from tests.kits.roles_kit import refused as refused_by_coordinator
 from tests.kits.shard_kit import Desk
 from tests.kits.shard_kit import refused as refused_by_shard

@@ -12,13 +12,7 @@ from rich.console import Console
 
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import certify, sign_roster
-from secureps.errors import (
-    ConfigError,
-    KitError,
-    OperatorError,
-    UnknownParty,
-    Unreachable,
-)
+from secureps.errors import ConfigError, KitError, OperatorError, UnknownParty, Unreachable
 from secureps.messages.requests import (
     AskRun,
     AskStatus,

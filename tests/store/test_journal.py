@@ -15,13 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.errors import (
-    ConfigError,
-    DamagedStore,
-    InternalError,
-    Malformed,
-    OperatorError,
-)
+from secureps.errors import ConfigError, DamagedStore, InternalError, Malformed, OperatorError
 from secureps.messages import (
     charge,
     coordinator_records,

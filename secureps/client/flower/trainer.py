@@ -29,21 +29,8 @@ from secureps.client.flower.served import Served, read_served
 from secureps.client.flower.server import RUN, message
 from secureps.client.flower.settings import NODE, Settings
 from secureps.client.global_rng import seeded
-from secureps.client.trainer import (
-    SEED_BITS,
-    Array,
-    EvaluateResult,
-    FitConfig,
-    FitResult,
-    Setting,
-)
-from secureps.errors import (
-    ConfigError,
-    NotFinite,
-    PlanRefused,
-    SecurepsError,
-    WrongShape,
-)
+from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
+from secureps.errors import ConfigError, NotFinite, PlanRefused, SecurepsError, WrongShape
 from secureps.messages.encoding import payload_digest
 from secureps.policy.checks.tensor_kinds import Kind
 

@@ -11,14 +11,7 @@ from __future__ import annotations
 
 import math
 
-from secureps.errors import (
-    DamagedStore,
-    Malformed,
-    NotReady,
-    Refused,
-    UnknownParty,
-    WrongRun,
-)
+from secureps.errors import DamagedStore, Malformed, NotReady, Refused, UnknownParty, WrongRun
 from secureps.messages.coordinator_records import ShardLocated
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import Noted, Register

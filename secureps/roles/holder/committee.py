@@ -20,12 +20,7 @@ from secureps.messages.requests import Examined, Figure, KeyShare, Register, Sub
 from secureps.messages.submission import Receipt, receipt_digest
 from secureps.roles.disk_reports import DiskReports
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
-from secureps.roles.holder.tasks import (
-    DeriveShare,
-    EnvelopeExamined,
-    ExamineEnvelope,
-    ShareDerived,
-)
+from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope, ShareDerived
 from secureps.roles.machine import (
     COORDINATOR,
     WORKER,

@@ -7,13 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secureps.crypto.identity import Roster
-from secureps.errors import (
-    ConfigError,
-    DamagedStore,
-    SecurepsError,
-    WrongRun,
-    WrongShape,
-)
+from secureps.errors import ConfigError, DamagedStore, SecurepsError, WrongRun, WrongShape
 from secureps.messages.member_records import SequencesBegun
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Join, Missing, Welcome, Withdraw

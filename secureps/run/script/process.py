@@ -17,13 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from secureps.client.trainer import Setting
-from secureps.errors import (
-    InternalError,
-    OperatorError,
-    ScriptFailed,
-    SecurepsError,
-    from_wire,
-)
+from secureps.errors import InternalError, OperatorError, ScriptFailed, SecurepsError, from_wire
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.checks.tensor_kinds import Kind
 from secureps.policy.plan import Plan

@@ -27,13 +27,7 @@ from secureps.client.trainer import Setting
 from secureps.config.plan import FederationSection
 from secureps.config.sections import refuse_misplaced, toml_text
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
-from secureps.errors import (
-    ConfigError,
-    InternalError,
-    SecurepsError,
-    from_wire,
-    naming,
-)
+from secureps.errors import ConfigError, InternalError, SecurepsError, from_wire, naming
 from secureps.policy.checks.tensor_kinds import refuse_statistics, remarks
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable

@@ -17,12 +17,7 @@ from secureps.crypto.suite import key_length
 from secureps.errors import ClientError, InternalError, Malformed
 from secureps.messages.submission import Receipt, enveloped_part, sharing_id
 from secureps.roles.holder.committee import CommitteeHolder
-from secureps.roles.holder.tasks import (
-    DeriveShare,
-    EnvelopeExamined,
-    ExamineEnvelope,
-    ShareDerived,
-)
+from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope, ShareDerived
 from secureps.service.worker import no_payload
 
 

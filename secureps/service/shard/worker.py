@@ -20,13 +20,7 @@ from safetensors.numpy import load as load_safetensors
 
 from secureps.crypto.cipher import Cipher, Opener
 from secureps.crypto.suite import cipher
-from secureps.errors import (
-    ClientError,
-    DamagedStore,
-    InternalError,
-    Malformed,
-    Refused,
-)
+from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, PutBlock, Telemetry

@@ -17,14 +17,7 @@ from typing import Any
 
 from grpc.aio import EOF
 
-from secureps.errors import (
-    Busy,
-    ConfigError,
-    Malformed,
-    Oversized,
-    Unreachable,
-    WrongRun,
-)
+from secureps.errors import Busy, ConfigError, Malformed, Oversized, Unreachable, WrongRun
 from secureps.messages.format import FORMAT, other_peer
 from secureps.messages.run import other_run
 from secureps.wire.grpc.authentication import Claim, claim_of

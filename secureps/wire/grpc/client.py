@@ -18,14 +18,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from secureps.errors import (
-    Busy,
-    InternalError,
-    NotFresh,
-    Oversized,
-    SecurepsError,
-    Unreachable,
-)
+from secureps.errors import Busy, InternalError, NotFresh, Oversized, SecurepsError, Unreachable
 from secureps.messages.requests import (
     AskBlock,
     GetBlock,

@@ -26,15 +26,7 @@ from secureps.run.check import check
 from secureps.run.cli import app as cli
 from secureps.run.up.server_app import Founding, found, prepare
 from secureps.store.checkpoint import write_state
-from tests.kits.flower_apps import (
-    CLIENT_APP,
-    MESSAGES,
-    SERVER,
-    founded,
-    initial_of,
-    project,
-    write,
-)
+from tests.kits.flower_apps import CLIENT_APP, MESSAGES, SERVER, founded, initial_of, project, write
 
 PLAN = """
 name = "app"

@@ -15,16 +15,7 @@ from secureps.run.export import newest_model
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.kits.federations import Tensors, same
-from tests.kits.shoppers import (
-    BLOCK,
-    BUFFERED,
-    ENDS,
-    SYNC,
-    TASTES,
-    cohorts,
-    shopping,
-    sparse_plan,
-)
+from tests.kits.shoppers import BLOCK, BUFFERED, ENDS, SYNC, TASTES, cohorts, shopping, sparse_plan
 
 SSP = {"name": "ssp", "slack": 1, "minimum": 3}
 LOCKSTEP = {"name": "ssp", "slack": 0, "minimum": 3}

@@ -17,16 +17,7 @@ from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.explain.committee_cost import committee_cost
 from secureps.policy.plan import Plan
-from tests.kits.shoppers import (
-    BLOCK,
-    BUFFERED,
-    ROWS,
-    SYNC,
-    WIDTH,
-    Shopper,
-    shopping,
-    sparse_plan,
-)
+from tests.kits.shoppers import BLOCK, BUFFERED, ROWS, SYNC, WIDTH, Shopper, shopping, sparse_plan
 
 SCHEMA = schema_of(Shopper(0, [0]).parameters(1))
 

@@ -23,15 +23,7 @@ from secureps.roles.machine import Answer
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.log_lines import LogLines
-from tests.kits.cheats import (
-    cheats,
-    journalled,
-    lies,
-    small_error,
-    spoil_one,
-    spoils,
-    until,
-)
+from tests.kits.cheats import cheats, journalled, lies, small_error, spoil_one, spoils, until
 from tests.kits.federations import Walker, small_plan
 from tests.kits.shoppers import ENDS, shopping, sparse_plan
 

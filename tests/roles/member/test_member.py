@@ -19,13 +19,7 @@ from secureps.errors import (
     WrongRun,
     WrongVersion,
 )
-from secureps.messages import (
-    coordinator_records,
-    member_records,
-    orders,
-    records,
-    requests,
-)
+from secureps.messages import coordinator_records, member_records, orders, records, requests
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema, TensorSpec

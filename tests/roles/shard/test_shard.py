@@ -46,17 +46,7 @@ from tests.kits.roles_kit import (
     opened_header,
     sign,
 )
-from tests.kits.shard_kit import (
-    FOUND_ID,
-    ID,
-    PLANS,
-    SUMS,
-    Desk,
-    blocks,
-    refused,
-    shelved,
-    works,
-)
+from tests.kits.shard_kit import FOUND_ID, ID, PLANS, SUMS, Desk, blocks, refused, shelved, works
 
 # --- greeting ---------------------------------------------------------------------
 

@@ -14,13 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from secureps.errors import (
-    InternalError,
-    OperatorError,
-    RuleFailed,
-    ScriptFailed,
-    SecurepsError,
-)
+from secureps.errors import InternalError, OperatorError, RuleFailed, ScriptFailed, SecurepsError
 from secureps.run.up import supervisor as module
 from secureps.run.up.signals import SIGNALS
 from secureps.run.up.supervisor import Died, Finished, Program, Supervisor

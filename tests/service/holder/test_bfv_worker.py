@@ -18,14 +18,7 @@ from secureps.roles.holder.tasks import OpenSum
 from secureps.roles.pinned_run import Pinned
 from secureps.service.holder.bfv_worker import BfvWorker
 from secureps.store.spool import MemorySpool
-from tests.kits.roles_kit import (
-    ADDRESSES,
-    HOLDER,
-    IDENTITIES,
-    make_placement,
-    make_plan,
-    make_run,
-)
+from tests.kits.roles_kit import ADDRESSES, HOLDER, IDENTITIES, make_placement, make_plan, make_run
 
 PLAN = make_plan()
 """In the clear: what is judged is the same, and no key is needed."""

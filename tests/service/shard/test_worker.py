@@ -23,14 +23,7 @@ from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.spool import MemorySpool
-from tests.kits.roles_kit import (
-    ADDRESSES,
-    SHARDS,
-    make_cohort,
-    make_placement,
-    make_plan,
-    make_run,
-)
+from tests.kits.roles_kit import ADDRESSES, SHARDS, make_cohort, make_placement, make_plan, make_run
 
 IDS = tuple(SubmissionId(client, "all", 1) for client in ("c0", "c1"))
 COHORT = dataclasses.replace(
