@@ -91,7 +91,7 @@ class Exchange:
         with self._changed:
             self._asked, self._pushed, self._sealed = model, None, None
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._pushed is not None or self._over)
+            self._changed.wait_for(lambda: self._pushed is not None or self.over)
             if self._pushed is None:
                 raise Left
             return self._pushed
@@ -127,23 +127,23 @@ class Exchange:
 
     def wait_for_start(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._started or self._over)
+            self._changed.wait_for(lambda: self._started or self.over)
 
     def take(self) -> PulledModel | None:
         """The next model to train from; None once the run is over."""
         with self._changed:
-            self._changed.wait_for(lambda: self._asked is not None or self._over)
+            self._changed.wait_for(lambda: self._asked is not None or self.over)
             model, self._asked = self._asked, None
-            return None if self._over else model
+            return None if self.over else model
 
     def give(self, result: FitResult) -> tuple[str, ...]:
         """Hands an update over; returns what is durable of it."""
         with self._changed:
-            if self._over:
+            if self.over:
                 return ()
             self._pushed = result
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._kept or self._over)
+            self._changed.wait_for(lambda: self._kept or self.over)
             return tuple(sorted((self._sealed or set()) & self._durable))
 
     def close(self) -> None:
@@ -153,7 +153,8 @@ class Exchange:
             self._changed.notify_all()
 
     @property
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """Whether nothing is trained any more."""
         return self._closed or self.end is not None
 
     @property

@@ -207,16 +207,21 @@ class Session:
         executor = make_member(kit, site, stores, metered, terms=self._joining.terms)
         executor.hands = ExchangeHands(executor.hands, self._exchange)
         self._executor = executor
+        if self._exchange.over:  # it was stopped before there was anything to stop
+            executor.stop()
         self._exchange.started()
         return executor
 
     def _leave(self) -> None:
+        """Retires the client, if it has joined a run that is not over; then it ends in any case."""
         executor = self._executor
-        if executor is not None and executor.run and self._exchange.end is None:
-            executor.later(partial(executor.heard, WORKER, Leave(LEFT)))
-            self._exchange.close()
-            self._thread.join(LEAVE_SECONDS)
-        self._stop()
+        try:
+            if executor is not None and executor.run and self._exchange.end is None:
+                executor.later(partial(executor.heard, WORKER, Leave(LEFT)))
+                self._exchange.close()
+                self._thread.join(LEAVE_SECONDS)
+        finally:
+            self._stop()
 
     def _stop(self) -> None:
         self._exchange.close()

@@ -199,6 +199,15 @@ def test_a_loop_sends_several_updates_of_a_version_where_the_rule_asks(tmp_path:
     assert session.finished == "all 4 versions are made"
 
 
+def journalled(federation: DiskFederation) -> list[Any]:
+    """What the last client's journal has."""
+    journal = SqliteJournal(federation.folder / LAST / "journal.db")
+    try:
+        return [record for _, record in journal.replay()]
+    finally:
+        journal.close()
+
+
 def test_an_exception_passes_and_what_was_pushed_is_kept(federation: DiskFederation) -> None:
     sent = list[str]()
 
@@ -208,9 +217,7 @@ def test_an_exception_passes_and_what_was_pushed_is_kept(federation: DiskFederat
 
     with pytest.raises(KeyError, match="mine"):
         play(joined(federation), fail)
-    journal = SqliteJournal(federation.folder / LAST / "journal.db")
-    kept = [str(record.receipt.id) for _, record in journal.replay() if isinstance(record, Sealed)]
-    journal.close()
+    kept = [str(each.receipt.id) for each in journalled(federation) if isinstance(each, Sealed)]
     assert len(sent) == 1
     assert set(sent) <= set(kept)
     again = joined(federation)
@@ -221,7 +228,7 @@ def test_an_exception_passes_and_what_was_pushed_is_kept(federation: DiskFederat
 def test_a_run_of_another_plan_is_refused(federation: DiskFederation) -> None:
     with pytest.raises(WrongRun, match=r"agreed to, in group\.0\.rule\.deadline, versions: ask"):
         play(joined(federation, plan(versions=4, deadline=9.0)))
-    assert federation.version == -1, "it founded nothing"
+    assert journalled(federation) == [], "nothing was sealed"
 
 
 def test_a_kit_for_somebody_else_is_told_where_the_with_begins(federation: DiskFederation) -> None:
@@ -235,6 +242,20 @@ def test_a_kit_for_somebody_else_is_told_where_the_with_begins(federation: DiskF
     )
     with pytest.raises(ps.errors.KitError, match="client-77"):
         session.__enter__()
+
+
+def test_who_is_interrupted_while_it_joins_leaves_nothing_behind(
+    federation: DiskFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = joined(federation)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session._exchange, "wait_for_start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.__enter__()
+    assert not session._thread.is_alive()
 
 
 PRIVATE = {
