@@ -1,6 +1,6 @@
 """`secureps stop`: ends the play of a run that was started in another terminal, in order.
 
-What must not live here: how a play ends (`run.up.supervisor`).
+What must not live here: how a play ends (`run.processes.supervisor`).
 """
 
 from __future__ import annotations

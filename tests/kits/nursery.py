@@ -127,11 +127,11 @@ def spawn(
 
 
 def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
-    """What `run.up.supervisor` starts from here on is spawned, with these modules imported too."""
+    """What `run.processes.supervisor` starts next is spawned, with these modules imported too."""
     for module in modules:
         prepare(module)
 
-    from secureps.run.up import supervisor
+    from secureps.run.processes import supervisor
 
     def started(arguments: Sequence[str], **given: Any) -> Child | subprocess.Popen[bytes]:
         first = len(supervisor.ONCE_KNOWN)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.run.up.supervisor import GRACE
+from secureps.run.processes.supervisor import GRACE
 from secureps.service.process import LAST_RESORT, settle
 
 ROOT = Path(__file__).parent.parent.parent

@@ -21,10 +21,10 @@ from secureps.errors import InternalError, OperatorError, ScriptFailed, Secureps
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.checks.tensor_kinds import Kind
 from secureps.policy.plan import Plan
+from secureps.run.processes.supervisor import Program, Supervisor
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.channel import Channel, Record
 from secureps.run.script.scoring import Score, Tensors
-from secureps.run.up.supervisor import Program, Supervisor
 from secureps.tracebacks import crashed
 
 NAME = "script"

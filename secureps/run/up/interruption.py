@@ -1,7 +1,7 @@
 """What a run of `up` says and leaves behind when it is interrupted, or fails.
 
-What must not live here: the processes (`run.up.supervisor`), and how signals wait
-(`run.up.signals`).
+What must not live here: the processes (`run.processes.supervisor`), and how signals wait
+(`run.processes.signals`).
 """
 
 from __future__ import annotations

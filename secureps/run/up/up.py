@@ -34,6 +34,7 @@ from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.roles.machine import COORDINATOR
 from secureps.run.check import refuse_few
 from secureps.run.export import export, read_model
+from secureps.run.processes.supervisor import Program, Supervisor
 from secureps.run.report.plots import CURVES, Sheet, draw
 from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.summary import Summary, tables
@@ -58,7 +59,6 @@ from secureps.run.up.folder import (
 from secureps.run.up.interruption import noted, terminable, told_how_to_go_on, told_that_it_stops
 from secureps.run.up.resume_state import ResumeState
 from secureps.run.up.server_app import found
-from secureps.run.up.supervisor import Program, Supervisor
 from secureps.run.up.watch import Outcome, Watch, Watched
 from secureps.run.warm import warm_for
 from secureps.store.checkpoint import checkpoint_path

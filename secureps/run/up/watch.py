@@ -18,6 +18,7 @@ from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStat
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.run.export import Model
+from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.group_labels import folded
 from secureps.run.report.terminal import Progress, View
 from secureps.run.report.totals import DOWN, UP, Totals
@@ -28,7 +29,6 @@ from secureps.run.status_client import StatusClient
 from secureps.run.up.client_warnings import ClientWarnings
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.resume_state import ResumeState
-from secureps.run.up.supervisor import Died, Finished, Supervisor
 
 POLL = 0.25
 """Seconds between two looks."""

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from secureps.errors import InternalError, OperatorError, RuleFailed, ScriptFailed, SecurepsError
-from secureps.run.up import supervisor as module
-from secureps.run.up.signals import SIGNALS
-from secureps.run.up.supervisor import Died, Finished, Program, Supervisor
+from secureps.run.processes import supervisor as module
+from secureps.run.processes.signals import SIGNALS
+from secureps.run.processes.supervisor import Died, Finished, Program, Supervisor
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
@@ -148,7 +148,7 @@ def test_who_is_killed_twice_is_started_again(tmp_path: Path) -> None:
 ENDED = """
 import os, resource, signal, sys, time
 from pathlib import Path
-from secureps.run.up.supervisor import Program, Supervisor
+from secureps.run.processes.supervisor import Program, Supervisor
 
 how, logs, deaf, parent = sys.argv[1:]
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -372,7 +372,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
 EVERYWHERE = """
 import contextlib, os, signal, subprocess, sys
 from pathlib import Path
-from secureps.run.up import signals, supervisor
+from secureps.run.processes import signals, supervisor
 
 number, logs, mark = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 supervisor._TICK = 0.001

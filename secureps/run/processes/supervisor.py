@@ -2,7 +2,7 @@
 
 Every process has a session of its own, so that a Ctrl-C on the terminal reaches this
 process alone and this one stops the others, with whatever they started; where this one ends
-without a word, `run.up.reaper` does. What must not live here: what the processes are for
+without a word, `run.processes.reaper` does. What must not live here: what the processes are for
 (`run.up.up`).
 """
 
@@ -22,8 +22,8 @@ from pathlib import Path
 from types import TracebackType
 
 from secureps.errors import MISCONFIGURED, OperatorError, blamed
-from secureps.run.up import reaper
-from secureps.run.up.signals import SignalGate
+from secureps.run.processes import reaper
+from secureps.run.processes.signals import SignalGate
 from secureps.tracebacks import crashed, fatal
 
 RESTARTS = 3
@@ -91,7 +91,7 @@ class Supervisor:
     """A group of processes, to be used in a `with` that leaves none of them behind.
 
     Signals whose handlers raise end the `with`; while a process is being started or stopped
-    they wait (`run.up.signals`).
+    they wait (`run.processes.signals`).
 
     Args:
         logs: stdout and stderr of process NAME go to NAME.log in this folder.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from secureps.run.up import reaper
+from secureps.run.processes import reaper
 
 
 def test_the_groups_that_are_left_are_ended_however_their_lines_are_cut(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from secureps.run.up.signals import SIGNALS, SignalGate
+from secureps.run.processes.signals import SIGNALS, SignalGate
 
 
 @pytest.fixture
