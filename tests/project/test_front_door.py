@@ -156,7 +156,7 @@ def test_a_folder_without_a_finished_run_has_no_result(folder: Path) -> None:
 def test_crashes_are_dumped_where_a_notebook_has_no_stderr_of_its_own() -> None:
     code = (
         "import faulthandler, io, sys; sys.stderr = io.StringIO(); "
-        "from secureps.tracebacks import dump_crashes"
+        "from secureps.tracebacks import dump_crashes; dump_crashes(); "
         "print(faulthandler.is_enabled())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
