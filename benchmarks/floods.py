@@ -2,9 +2,9 @@
 
 Against real servers, with clients that train nothing; one flood after another. A flood without a
 key opens calls to every server, in every way that an outsider can leave one undone; a flood with
-a client's key leaves its own undone, as many as it likes, and no version is made without what one
-of these clients sends itself meanwhile. Beside the speeds stands the largest
-memory that a server had until then.
+a client's or a key holder's key leaves its own undone, as many as it likes, and no version is made
+without what one of these clients, or that holder's fellows, send themselves meanwhile. Beside the
+speeds stands the largest memory that a server had until then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -118,45 +118,60 @@ def speed(processes: Processes) -> float:
 
 def main() -> None:
     rows: list[Row] = []
-    plan = million_plan(CLIENTS)
-    with (
-        tempfile.TemporaryDirectory(prefix="secureps-floods-") as folder,
-        Deployed(Path(folder), "plain", CLIENTS + 1, VERSIONS, plan=plan) as processes,
-    ):
-        own = processes.clients[-1]
-        processes.clients = processes.clients[:-1]  # who floods is not waited for
-        start_servers(processes)
-        with Crowd(processes, SHAPE):
-            processes.wait(lambda: processes.reached(2), "version 2")
-            needed = processes.clients[0]
-            kinds: list[tuple[str, Signed, int]] = [("without a key", nobody, 1)]
-            for name, client, connections in (
-                ("with a client's key", own, 1),
-                ("with the key of a client that is waited for", needed, 1),
-                ("likewise, over eight connections", needed, CONNECTIONS),
-            ):
-                key = load_private(processes.folder / "kit", client)
-                kinds.append((name, signing(key, client), connections))
-            for name, metadata, connections in kinds:
-                before = speed(processes)
-                with Flood(processes, metadata, connections):
-                    during = speed(processes)
-                rows.append(
-                    {
-                        "flood": name,
-                        "before": before,
-                        "during": during,
-                        "after": speed(processes),
-                        "largest MB": max(
-                            memory(processes.pid(server), "VmHWM")
-                            for server in ("coordinator", *processes.shards)
-                        )
-                        / 1e6,
-                    }
-                )
+    with tempfile.TemporaryDirectory(prefix="secureps-floods-") as folder:
+        rows += by_clients(Path(folder) / "plain")
+        rows += by_a_holder(Path(folder) / "rlwe")
     report(
         "floods", "Versions a second before, during and after a flood of calls left undone", rows
     )
+
+
+def by_clients(folder: Path) -> list[Row]:
+    """By nobody, by a client that nobody waits for, and by one that every version needs."""
+    plan = million_plan(CLIENTS)
+    with Deployed(folder, "plain", CLIENTS + 1, VERSIONS, plan=plan) as processes:
+        own = processes.clients[-1]
+        processes.clients = processes.clients[:-1]  # who floods is not waited for
+        needed = processes.clients[0]
+        kinds = [("without a key", "", 1)]
+        kinds += [("with a client's key", own, 1)]
+        kinds += [("with the key of a client that is waited for", needed, 1)]
+        kinds += [("likewise, over eight connections", needed, CONNECTIONS)]
+        return measured(processes, kinds)
+
+
+def by_a_holder(folder: Path) -> list[Row]:
+    """By one of a committee's key holders, under `rlwe`, where every version needs all but one."""
+    with Deployed(folder, "rlwe", CLIENTS, VERSIONS, plan=million_plan(CLIENTS)) as processes:
+        holder = processes.holders[0]
+        kinds = [("with a key holder's key", holder, 1)]
+        kinds += [("likewise, over eight connections", holder, CONNECTIONS)]
+        return measured(processes, kinds)
+
+
+def measured(processes: Processes, kinds: Sequence[tuple[str, str, int]]) -> list[Row]:
+    """A row for each flood: what it is called, whose key it has ("": nobody's), its connections."""
+    rows: list[Row] = []
+    start_servers(processes)
+    with Crowd(processes, SHAPE):
+        processes.wait(lambda: processes.reached(2), "version 2")
+        for name, owner, connections in kinds:
+            key = load_private(processes.folder / "kit", owner) if owner else None
+            before = speed(processes)
+            with Flood(processes, nobody if key is None else signing(key, owner), connections):
+                during = speed(processes)
+            after = speed(processes)
+            peaks = [memory(processes.pid(s), "VmHWM") for s in ("coordinator", *processes.shards)]
+            rows.append(
+                {
+                    "flood": name,
+                    "before": before,
+                    "during": during,
+                    "after": after,
+                    "largest MB": max(peaks) / 1e6,
+                }
+            )
+    return rows
 
 
 if __name__ == "__main__":
