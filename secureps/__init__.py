@@ -10,7 +10,9 @@ not live here: any code but that.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+
+TYPE_CHECKING = False
+"""Type checkers take it for True. Importing `typing` for it would cost more than all else here."""
 
 __version__ = "0.1.0"
 
