@@ -195,7 +195,10 @@ def test_grpc_writes_no_lines_of_its_own_unless_it_is_asked_to(
     wanted: str | None, found: str
 ) -> None:
     """Of a process of its own: what counts is what is set before grpc is imported."""
-    code = "from secureps.run import clicli.root(); print(os.environ['GRPC_VERBOSITY'])"
+    code = (
+        "import os, sys; from secureps.run import cli; assert 'grpc' not in sys.modules; "
+        "cli.root(); print(os.environ['GRPC_VERBOSITY'])"
+    )
     own = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
     own |= {} if wanted is None else {"GRPC_VERBOSITY": wanted}
     done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True)
