@@ -94,9 +94,9 @@ ELSEWHERE = {
         " ended the simulation's process",
     ),
     "... died twice in the same way, with ..., and is not started again: ...; see ... (the "
-    "operator's fault)": ("run/up/test_supervisor.py", "died twice in the same way, with "),
+    "operator's fault)": ("run/processes/test_supervisor.py", "died twice in the same way, with "),
     "... cannot take part, and no restart mends that: ...; see ... (the operator's fault)": (
-        "run/up/test_supervisor.py",
+        "run/processes/test_supervisor.py",
         " cannot take part, and no restart mends ",
     ),
     "... is given up: ...": ("roles/coordinator/test_suspects.py", " is given up: "),
