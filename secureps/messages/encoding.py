@@ -13,6 +13,7 @@ import hashlib
 import json
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from secureps.errors import Malformed
@@ -130,6 +131,17 @@ _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 def canonical(record: Any) -> bytes:
     """The one byte string of a record: its class name and its fields, sorted, no spaces."""
     return f"{type(record).__name__}:{_JSON.encode(to_plain(record))}".encode()
+
+
+def field_texts(record: Any) -> dict[str, str]:
+    """`canonical` of a record in pieces: the text of each field that is written."""
+    return {name: _JSON.encode(plain) for name, plain in to_plain(record).items()}
+
+
+def joined(kind: type, texts: Mapping[str, str]) -> bytes:
+    """`canonical` of a record of class `kind` with these texts of fields."""
+    fields = ",".join(f'"{name}":{texts[name]}' for name in sorted(texts))
+    return f"{kind.__name__}:{{{fields}}}".encode()
 
 
 def signed_part(record: Any) -> bytes:

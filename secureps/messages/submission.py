@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import canonical, digest, signed_part
+from secureps.messages.encoding import canonical, digest, field_texts, joined, signed_part
 
 UPDATE = "update"
 """Purpose of a block or receipt: one client's sealed update."""
@@ -70,7 +71,7 @@ class BlockHeader:
         return f"{self.name}/{self.digest.hex()}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the texts of its fields are made once, and kept beside them
 class Receipt:
     """All that the coordinator knows of a submission; no payload. Key holders get it `rooted`.
 
@@ -128,6 +129,17 @@ class Receipt:
         """What was spent on it, in whichever unit."""
         return self.charge if self.charge is not None else self.release
 
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        return field_texts(rooted(self))
+
+    def form(self, **other: str) -> bytes:
+        """`canonical` of the receipt as `rooted`, with other texts in place of some fields'.
+
+        Whatever is signed, digested or bound of a receipt is a form of it, from one reading.
+        """
+        return joined(Receipt, self._texts | other)
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -183,7 +195,7 @@ def cohort_digest(run: bytes, cohort: Cohort) -> bytes:
 
 def receipt_digest(receipt: Receipt) -> bytes:
     """What names a receipt where a holder answers for it: all of it, 32 bytes."""
-    return digest("secureps-receipt", canonical(rooted(receipt)))
+    return digest("secureps-receipt", receipt.form())
 
 
 def ciphertext_root(blocks: tuple[bytes, ...]) -> bytes:
@@ -201,7 +213,7 @@ def rooted(receipt: Receipt) -> Receipt:
 
 def enveloped_part(receipt: Receipt) -> bytes:
     """What an envelope is bound to: all that is signed of the receipt but the envelopes."""
-    return canonical(dataclasses.replace(rooted(receipt), envelopes=(), signature=b""))
+    return receipt.form(envelopes="[]", signature='""')
 
 
 BLOCK_DOMAIN = b"secureps-block"
@@ -212,7 +224,7 @@ def signing_bytes(record: BlockHeader | Receipt) -> tuple[bytes, bytes]:
     """(domain, bytes) that the author signs and everyone verifies."""
     if isinstance(record, BlockHeader):
         return BLOCK_DOMAIN, signed_part(record)
-    return RECEIPT_DOMAIN, signed_part(rooted(record))
+    return RECEIPT_DOMAIN, record.form(signature='""')
 
 
 def model_digest(group: str, version: int, blocks: tuple[bytes, ...]) -> bytes:

@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
+from secureps.messages import encoding
 from secureps.messages.charge import Charge, Release
+from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import evaluated_digest
 from secureps.messages.submission import (
+    RECEIPT_DOMAIN,
     BlockHeader,
     Receipt,
     SubmissionId,
     ciphertext_root,
     enveloped_part,
     model_digest,
+    receipt_digest,
     rooted,
     sharing_id,
     signing_bytes,
@@ -113,3 +117,24 @@ def test_a_model_is_a_group_a_version_and_its_blocks() -> None:
     evaluated = [evaluated_digest(b"a", (b"b",)), evaluated_digest(b"x", (b"b",))]
     evaluated += [evaluated_digest(b"a", (b"x",)), evaluated_digest(b"a", (b"b", b""))]
     assert len({*evaluated, *made}) == 9
+
+
+@pytest.mark.parametrize("change", [{}, OTHER, {"magnitude": None, "correction": None}])
+def test_every_form_of_a_receipt_is_the_canonical_one_from_one_reading(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = dataclasses.replace(RECEIPT, signature=b"signed", **change)
+    bare = dataclasses.replace(receipt, blocks=())
+    unsigned = dataclasses.replace(bare, signature=b"")
+    signed, enveloped = canonical(unsigned), canonical(dataclasses.replace(unsigned, envelopes=()))
+    named, read = digest("secureps-receipt", canonical(bare)), list[Any]()
+    plain = encoding.to_plain
+
+    def to_plain(value: Any) -> Any:
+        read.append(value)
+        return plain(value)
+
+    monkeypatch.setattr(encoding, "to_plain", to_plain)
+    assert signing_bytes(receipt) == (RECEIPT_DOMAIN, signed)
+    assert (enveloped_part(receipt), receipt_digest(receipt)) == (enveloped, named)
+    assert [value for value in read if isinstance(value, Receipt)] == [bare]

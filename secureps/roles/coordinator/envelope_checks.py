@@ -10,7 +10,7 @@ from secureps.errors import Conflict
 from secureps.messages.coordinator_records import CohortReopened, FlawNoted, ReceiptExamined
 from secureps.messages.orders import Examine
 from secureps.messages.requests import Examined
-from secureps.messages.submission import Receipt, receipt_digest, rooted
+from secureps.messages.submission import Receipt, rooted
 from secureps.policy.cohorts.accusations import BELIEVED, believed, told, unsupported
 from secureps.roles.coordinator import opening, synchronous
 from secureps.roles.coordinator.commit import REASON_LIMIT
@@ -44,8 +44,7 @@ def looked_into(turn: Transaction, group: GroupState, answer: Examined) -> None:
     id, flaw, inbox = answer.id, answer.flaw[:REASON_LIMIT], group.inbox
     if answer.holder in inbox.examined.get(id, ()):
         return
-    shown = inbox.receipts.get(id)
-    if shown is not None and answer.about != receipt_digest(shown):
+    if id in inbox.receipts and answer.about != turn.federation.receipts[id]:
         raise Conflict(f"{answer.holder} answers for another receipt of {id}")
     if not flaw:
         if id in inbox.receipts:

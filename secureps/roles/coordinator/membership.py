@@ -23,10 +23,15 @@ from secureps.messages.coordinator_records import (
     MemberRetired,
     Received,
 )
-from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.requests import Decline, Join, Withdraw
-from secureps.messages.submission import FOUNDING, Receipt, signing_bytes
+from secureps.messages.submission import (
+    FOUNDING,
+    Receipt,
+    ciphertext_root,
+    receipt_digest,
+    signing_bytes,
+)
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import check_told
 from secureps.policy.rules.rule import Base
@@ -111,8 +116,8 @@ def submit(turn: Transaction, roster: Roster, receipt: Receipt) -> None:
     id = receipt.id
     roster.find(id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
     group = _group(turn, receipt)
-    known = turn.federation.receipts.get(id)
-    if known not in (None, digest("secureps-receipt-known", canonical(receipt))):
+    known, root = turn.federation.receipts.get(id), ciphertext_root(receipt.blocks)
+    if known is not None and (known, root) != (receipt_digest(receipt), receipt.root):
         raise Conflict(f"{id} is known with another receipt; begin a new sequence")
     if turn.federation.known(id):
         if id in group.receipts:

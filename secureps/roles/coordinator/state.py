@@ -8,7 +8,7 @@ decisions (`roles.coordinator.coordinator`), leases and watchers (they do not su
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from secureps.errors import InternalError
@@ -54,7 +54,6 @@ from secureps.messages.coordinator_records import (
     SumsHeld,
     VersionCommitted,
 )
-from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import (
     EVALUATION,
     EvaluationSkipped,
@@ -64,7 +63,7 @@ from secureps.messages.evaluation import (
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import ShardAddress
-from secureps.messages.submission import Receipt, SubmissionId
+from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import Fate, GroupState, Phase
 
@@ -327,8 +326,8 @@ class CoordinatorState:
 
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id
-        self.groups[id.group].receive(at, receipt)
-        self.receipts[id] = digest("secureps-receipt-known", canonical(receipt))
+        self.receipts[id] = receipt_digest(receipt)
+        self.groups[id.group].receive(at, replace(receipt))  # without the texts: twice its size
         self._use(id)
         if receipt.unsafe:
             self.unsafe.add(id.client)

@@ -440,4 +440,4 @@ def _digest(cohort: Cohort, held: tuple[ShardSums, ...]) -> bytes:
 
 def receipts_digest(receipts: tuple[Receipt, ...]) -> bytes:
     """One digest over all receipts of a cohort, 32 bytes."""
-    return digest("secureps-granted-receipts", *(canonical(receipt) for receipt in receipts))
+    return digest("secureps-granted-receipts", *(receipt.form() for receipt in receipts))
