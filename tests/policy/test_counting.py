@@ -18,8 +18,8 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.submission import SubmissionId
 from secureps.policy.counting import MOST_EXAMPLES, bits_left, remarks, shares_of, told
 from secureps.policy.plan import Plan
+from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import example_bounds
-from secureps.roles.coordinator.evaluation import Hold
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
@@ -186,7 +186,7 @@ def test_whoever_counts_is_waited_for_from_when_there_is_a_model() -> None:
     known.told["c0"] = 64
     known.evaluations.since = 50.0
 
-    def held(now: float) -> Hold | None:
+    def held(now: float) -> Wait | None:
         here = frozenset(known.members)
         turn = Transaction(now, made, known, None, here, (), here, frozenset())
         return example_bounds.hold_back(turn, known.groups["all"])

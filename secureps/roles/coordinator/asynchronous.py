@@ -60,31 +60,30 @@ from secureps.roles.coordinator import (
 )
 from secureps.roles.coordinator.clocks import MOST_REFUSED
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.transaction import GOES_ON, Transaction
 
 
-def advance(turn: Transaction, group: GroupState) -> float | None:
-    """Moves a group without rounds on; returns when time alone could move it."""
+def advance(turn: Transaction, group: GroupState) -> Wait:
+    """Moves a group without rounds on."""
     if group.phase is Phase.WAITING and not termination.over(turn, group):
         turn.write(StreamBegan(group.name))
     if group.phase is Phase.COLLECTING and termination.over(turn, group):
         _end(turn, group)
     if not group.streaming:
-        return None
+        return GOES_ON
     try:
         return _move(turn, group)
     except RuleFailed as error:
         return _fail(turn, group, f"the rule{turn.plan.of(group.name)} failed: {error}")
 
 
-def _move(turn: Transaction, group: GroupState) -> float | None:
+def _move(turn: Transaction, group: GroupState) -> Wait:
     _follow(turn, group)
-    until = _decide(turn, group) if group.phase is Phase.COLLECTING else None
+    waits = _decide(turn, group) if group.phase is Phase.COLLECTING else GOES_ON
     if not group.streaming or retry_sets.under_way(group):
-        return until
+        return waits
     if lacking := termination.too_few(turn, group):
-        group.reason = lacking
-        return until
+        return Wait(waits.until, lacking)
     chosen = None
     if _may_follow(turn, group):
         chosen = retry_sets.choice(turn, group)
@@ -95,17 +94,20 @@ def _move(turn: Transaction, group: GroupState) -> float | None:
         if not lacking:
             _send_back(turn, group, chosen)
         if not chosen.over and not _suffice(turn, group, _others(turn, group)):
-            group.reason = lacking or chosen.reason
-            return _earliest(until, _patience(turn, group))
-    spent = len(group.pool.spent)
-    held, free = _ask(turn, group)
-    if held and group.phase is Phase.COLLECTING:  # what a version in the making waits for stays
-        group.reason = f"{group.reason}; {held}"
+            until = _earliest(waits.until, _patience(turn, group))
+            return Wait(until, lacking or chosen.reason)
+    spent, reason = len(group.pool.spent), waits.reason
+    asked = _ask(turn, group)
+    if asked.reason and group.phase is Phase.COLLECTING:  # a version in the making keeps its words
+        reason = f"{reason or group.reason}; {asked.reason}"
     if group.phase is Phase.COLLECTING and not turn.federation.ending:
         _end_if_too_few(turn, group, chosen.reason if chosen is not None else "")
-    if turn.federation.ending or group.resigned or len(group.pool.spent) > spent:
-        return turn.now
-    return _earliest(until, free, _patience(turn, group), _rest(turn, group))
+    if group.resigned:
+        return turn.again
+    if turn.federation.ending or len(group.pool.spent) > spent:
+        return Wait(turn.now, reason)
+    until = _earliest(waits.until, asked.until, _patience(turn, group), _rest(turn, group))
+    return Wait(until, reason)
 
 
 def _earliest(*times: float | None) -> float | None:
@@ -183,13 +185,13 @@ def _end(turn: Transaction, group: GroupState) -> None:
         turn.discard(ids)
 
 
-def _fail(turn: Transaction, group: GroupState, reason: str) -> float | None:
+def _fail(turn: Transaction, group: GroupState, reason: str) -> Wait:
     """Its rule cannot be asked any more: the run ends, after the version in the making."""
     began = not turn.federation.ending
     termination.end(turn, reason, RuleFailed)
     if group.phase is Phase.COLLECTING:
         _end(turn, group)
-    return turn.now if began else None
+    return turn.again if began else GOES_ON
 
 
 def _follow(turn: Transaction, group: GroupState) -> None:
@@ -216,7 +218,7 @@ def _follow(turn: Transaction, group: GroupState) -> None:
         turn.write(MemberEntered(group.name, client, clock + waiting))
 
 
-def _decide(turn: Transaction, group: GroupState) -> float | None:
+def _decide(turn: Transaction, group: GroupState) -> Wait:
     if retry_sets.under_way(group):
         return retry_sets.decide(turn, group)
     receipts, waiting = opening.examined(turn, group)
@@ -250,17 +252,17 @@ def _decide(turn: Transaction, group: GroupState) -> float | None:
                 text = f"the rule{turn.plan.of(group.name)} closed what may not be opened: {wrong}"
                 return _fail(turn, group, text)
             commit.close(turn, group, members, reason)
-            return None
+            return GOES_ON
         case Drop(ids, reason):
             turn.drop(group.name, ids, reason)
-            return turn.now
+            return turn.again
         case PassOver(members, reason):
             for client in members:
                 turn.write(MemberPassed(group.name, client, reason))
-            return turn.now
+            return turn.again
         case _:
-            group.reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
-            return decision.until
+            reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
+            return Wait(decision.until, reason)
 
 
 def _done(turn: Transaction, group: GroupState, seen: RuleState) -> set[str]:
@@ -294,15 +296,15 @@ def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
     }
 
 
-def _ask(turn: Transaction, group: GroupState) -> tuple[str, float | None]:
+def _ask(turn: Transaction, group: GroupState) -> Wait:
     """Asks whom the rule admits; why nobody trains, if nobody does, and when time may ask more."""
     coming = group.version + (group.phase is not Phase.COLLECTING)
     if coming >= turn.plan.versions(group.name) or turn.federation.ending:
-        return "", None
+        return GOES_ON
     if lacking := opening.short(turn):
-        return lacking, None
+        return Wait(None, lacking)
     if (counts := example_bounds.hold_back(turn, group)) is not None:
-        return counts.reason, counts.until
+        return counts
     pool, rule = group.pool, turn.plan.rule(group.name)
     now = state(turn, group)
     idle, held, until = now.live - pool.training.keys() - pool.spent, "", None
@@ -330,7 +332,7 @@ def _ask(turn: Transaction, group: GroupState) -> tuple[str, float | None]:
         base = pool.next_base(client, group.version)
         turn.write(MemberAsked(group.name, client, base.version, base.step))
         turn.order(client, make_invite(turn, group, client))
-    return "" if pool.training else held or "no member is live", until
+    return Wait(until, "" if pool.training else held or "no member is live")
 
 
 def _until(answer: Admission) -> float | None:

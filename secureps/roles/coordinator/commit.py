@@ -42,10 +42,10 @@ from secureps.messages.orders import (
 )
 from secureps.messages.requests import Prepared
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
-from secureps.policy.rules.rule import named
+from secureps.policy.rules.rule import Wait, named
 from secureps.roles.coordinator import opening, suspects
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.transaction import GOES_ON, Transaction
 
 REASON_LIMIT = 300
 """Characters of another party's own words that are kept."""
@@ -144,7 +144,8 @@ def opening_lost(turn: Transaction, group: GroupState, ids: tuple[SubmissionId, 
     elif ids:
         send_again(turn, ids)
         clients = named([id.client for id in ids])
-        group.reason = f"a shard lost the sums and blocks of members: waits for {clients} again"
+        text = f"a shard lost the sums and blocks of members: waits for {clients} again"
+        turn.reasons[group.name] = text
     elif group.key is not None:
         prepare_again(turn, group)
     else:
@@ -224,18 +225,17 @@ def burnt(turn: Transaction, group: GroupState, reason: str, spoilt: bool = Fals
 # --- what a committee of holders says ---------------------------------------------
 
 
-def try_answers(turn: Transaction, group: GroupState) -> float | None:
+def try_answers(turn: Transaction, group: GroupState) -> Wait:
     """Tries the next sum of keys that the answers give, if there is one."""
     match opening.decide(turn, group):
         case opening.Found(key, holders):
             opened(turn, group, (), key, holders)
-            return None
+            return GOES_ON
         case opening.Hopeless(reason, spoilt):
             burnt(turn, group, reason, spoilt)
-            return turn.now
-        case opening.Patience(until, reason):
-            group.reason = reason
-            return until
+            return turn.again
+        case Wait() as waits:
+            return waits
 
 
 def did_not_open(turn: Transaction, group: GroupState, shard: str, reason: str) -> None:

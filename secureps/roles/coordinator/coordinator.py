@@ -361,7 +361,7 @@ class Coordinator:
         elif state.phase is Phase.OPENING:
             commit.burnt(turn, state, f"{holder} refused: {reason}")
         else:
-            state.reason = f"a shard lost the opened sum, and {holder} refuses: {reason}"
+            turn.reasons[group] = f"a shard lost the opened sum, and {holder} refuses: {reason}"
 
     def _spoilt(self, turn: Transaction, shard: str, event: Spoilt) -> None:
         state = self._at(event.group, Phase.PREPARING, event.cohort)

@@ -8,24 +8,15 @@ not live here: rounds and cohorts (`roles.coordinator.commit`), which are those 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from secureps.config.plan import SyncSection
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped
 from secureps.policy.early_stopping import best
+from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 
 LAST_ROUNDS = 2
 """How often the evaluation of the last version is tried; of any other, once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Why a round does not open yet, and until when if time alone could change it."""
-
-    reason: str
-    until: float | None = None
 
 
 def version(turn: Transaction) -> int:
@@ -75,47 +66,42 @@ def skip_lost(turn: Transaction, group: GroupState) -> None:
         turn.write(EvaluationSkipped(subject, group.reason))
 
 
-def await_members(turn: Transaction, group: GroupState, at: int, reason: str) -> float | None:
-    """Too few can evaluate a version: at the end of a run it waits for one round's time.
-
-    Returns:
-        until when it waits; None if other events decide.
-    """
-    group.reason = reason
+def await_members(turn: Transaction, group: GroupState, at: int, reason: str) -> Wait:
+    """Too few can evaluate a version: at the end of a run it waits for one round's time."""
     if any(each.phase is not Phase.WAITING for each in turn.federation.model_groups):
-        return None
+        return Wait(None, reason)
     if at != turn.plan.evaluated[-1] and not turn.federation.ending:
-        return None  # the next round of the model decides
+        return Wait(None, reason)  # the next round of the model decides
     rule = turn.plan.group(EVALUATION).rule
     assert isinstance(rule, SyncSection)
     until = turn.federation.evaluations.since + rule.deadline * (1 + rule.extensions)
     if turn.now < until:
-        return until
+        return Wait(until, reason)
     turn.write(EvaluationSkipped(at, reason))
-    return turn.now
+    return Wait(turn.now, reason)
 
 
-def hold_back(turn: Transaction, group: GroupState) -> Hold | None:
+def hold_back(turn: Transaction, group: GroupState) -> Wait | None:
     """Whether a round of the model that could open waits; an evaluation may be skipped instead."""
     at, keep, state = due(turn), unkept(turn), turn.federation.evaluations
     if keep:
-        return Hold(f"version {keep} is evaluated, and first comes into a checkpoint")
+        return Wait(None, f"version {keep} is evaluated, and first comes into a checkpoint")
     if not at:
         return None
     own = turn.federation.groups.get(EVALUATION)
     if own is not None:
         if own.phase is not Phase.WAITING:
-            return Hold(f"waits for the evaluation of version {state.subject}")
+            return Wait(None, f"waits for the evaluation of version {state.subject}")
         turn.write(EvaluationSkipped(at, own.reason))
         return None
     return await_evaluator(turn, at)
 
 
-def await_evaluator(turn: Transaction, at: int) -> Hold | None:
+def await_evaluator(turn: Transaction, at: int) -> Wait | None:
     """A designated evaluator has one round's time; without it the evaluation is skipped."""
     name, until = turn.plan.evaluator, _time_of_evaluator(turn)
     if turn.now < until:
-        return Hold(f"waits for {name} to evaluate version {at}", until)
+        return Wait(until, f"waits for {name} to evaluate version {at}")
     here = "did not evaluate it in time" if name in turn.live else "is not there"
     turn.write(EvaluationSkipped(at, f"{name} {here}"))
     return None

@@ -9,29 +9,29 @@ from __future__ import annotations
 
 from secureps.messages.coordinator_records import BoundAgreed
 from secureps.policy.counting import agrees
-from secureps.policy.rules.rule import named
-from secureps.roles.coordinator.evaluation import Hold
+from secureps.policy.rules.rule import Wait, named
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import Transaction
 
 
-def hold_back(turn: Transaction, group: GroupState) -> Hold | None:
+def hold_back(turn: Transaction, group: GroupState) -> Wait | None:
     """Why nobody is asked yet; None if there is a bound from now on, or the group has none."""
     section, federation = turn.plan.group(group.name), turn.federation
     if group.most_examples or not agrees(section):
         return None
     here, start = turn.takers(group.name), turn.plan.bounds(group.name).start
     if len(here) < start:
-        return Hold(f"{len(here)} members are here, {start} agree up to what number they count")
+        text = f"{len(here)} members are here, {start} agree up to what number they count"
+        return Wait(None, text)
     told = {client: federation.told[client] for client in here if federation.told.get(client)}
     counting = here - told.keys()
     enough = sorted(federation.members[client] for client in here)[start - 1]
     until = max(enough, federation.evaluations.since) + section.rule.deadline
     if counting and (turn.now < until or not told):
         late = "" if turn.now < until else ", and none has told its number"
-        return Hold(
-            f"waits for {named(sorted(counting))} to count their examples{late}",
+        return Wait(
             until if turn.now < until else None,
+            f"waits for {named(sorted(counting))} to count their examples{late}",
         )
     turn.write(BoundAgreed(group.name, max(told.values())))
     return None

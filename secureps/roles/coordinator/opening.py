@@ -25,6 +25,7 @@ from secureps.crypto.sharing import KEY_BOUND, Committee, Verdict, interpolate, 
 from secureps.crypto.suite import key_length
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
+from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -46,14 +47,6 @@ class Hopeless:
 
     reason: str
     spoilt: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Answers are missing; time alone could change something at `until` (None: never)."""
-
-    until: float | None
-    reason: str
 
 
 def wanted(plan: Plan) -> bool:
@@ -131,7 +124,7 @@ def silent(turn: Transaction, group: GroupState) -> tuple[str, ...]:
     return tuple(h for h in turn.holders if h not in group.shares and h not in group.refusals)
 
 
-def decide(turn: Transaction, group: GroupState) -> Found | Hopeless | Patience:
+def decide(turn: Transaction, group: GroupState) -> Found | Hopeless | Wait:
     """What is next for a cohort that every shard holds.
 
     While fewer than t have answered, it waits. When all answers that are there are tried, those
@@ -144,7 +137,7 @@ def decide(turn: Transaction, group: GroupState) -> Found | Hopeless | Patience:
     late = silent(turn, group)
     if len(group.shares) < t:
         answered = [holder for holder in turn.holders if holder not in late]
-        return Patience(None, f"opens: {_missing(turn, answered)}")
+        return Wait(None, f"opens: {_missing(turn, answered)}")
     found = next(_candidates(turn, group), None)
     if found is not None:
         return found
@@ -154,7 +147,7 @@ def decide(turn: Transaction, group: GroupState) -> Found | Hopeless | Patience:
         reason = f"no {t} of {len(group.shares)} answers open it: {verdict.reason}"
         return Hopeless(reason, spoilt=len(verdict.consistent) > t)
     names = ", ".join(late)
-    return Patience(until, f"no {t} of {len(group.shares)} answers open it; waits for {names}")
+    return Wait(until, f"no {t} of {len(group.shares)} answers open it; waits for {names}")
 
 
 def _candidates(turn: Transaction, group: GroupState) -> Iterator[Found]:

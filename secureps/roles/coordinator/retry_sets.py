@@ -18,7 +18,7 @@ from secureps.policy.cohorts.suspicion import Choice
 from secureps.policy.rules.rule import Arrival, Base, Close, Drop, Wait
 from secureps.roles.coordinator import commit, opening, suspects, synchronous
 from secureps.roles.coordinator.group import GroupState
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.transaction import GOES_ON, Transaction
 
 
 def under_way(group: GroupState) -> bool:
@@ -67,7 +67,7 @@ def make_order(turn: Transaction, group: GroupState, client: str) -> SealAgain:
     return suspects.make_seal_again(turn, group, client, invite)
 
 
-def decide(turn: Transaction, group: GroupState) -> float | None:
+def decide(turn: Transaction, group: GroupState) -> Wait:
     """What becomes of the set: it makes the cohort whole, or is given up."""
     for client in sorted(group.invited & turn.federation.isolated.keys()):
         synchronous.declined(turn, group, client, "left out of this run")
@@ -82,13 +82,12 @@ def decide(turn: Transaction, group: GroupState) -> float | None:
     match decision:
         case Close(members, reason):
             commit.close(turn, group, members, reason)
-            return None
+            return GOES_ON
         case Drop(_, reason):
             _give_up(turn, group, reason)
-            return turn.now
+            return turn.again
         case Wait(until, reason):
-            group.reason = f"{reason}; {waiting}" if waiting else reason
-            return until
+            return Wait(until, f"{reason}; {waiting}" if waiting else reason)
 
 
 def _give_up(turn: Transaction, group: GroupState, reason: str) -> None:

@@ -1,13 +1,18 @@
 """Moves every group as far as it can go now: the one loop that all events of a coordinator end in.
 
-What must not live here: what any step does (`roles.coordinator.synchronous`,
+Every step returns what its group waits for. Here alone that is stored, beside the fold of the
+journal: a step without a reason leaves the words of its records. What must not live here: what any
+step does (`roles.coordinator.synchronous`,
 `roles.coordinator.asynchronous`, `roles.coordinator.commit`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from secureps.messages.coordinator_records import FounderChosen
 from secureps.messages.evaluation import EVALUATION
+from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import (
     asynchronous,
     checkpointing,
@@ -37,18 +42,24 @@ def advance(turn: Transaction) -> float | None:
 
 def _advance_group(turn: Transaction, group: GroupState) -> float | None:
     until = None
+    for waits in _steps(turn, group):
+        group.reason, until = waits.reason or group.reason, waits.until
+    return until
+
+
+def _steps(turn: Transaction, group: GroupState) -> Iterator[Wait]:
+    yield Wait(None, turn.reasons.get(group.name, ""))
     if group.name == EVALUATION:
-        until = synchronous.open_evaluation(turn, group)
+        yield synchronous.open_evaluation(turn, group)
     elif not turn.plan.bounds(group.name).rounds:
         if group.version >= 0:
-            until = asynchronous.advance(turn, group)
+            yield asynchronous.advance(turn, group)
     elif group.phase is Phase.WAITING and not termination.over(turn, group):
-        until = synchronous.open_round(turn, group)
+        yield synchronous.open_round(turn, group)
     if group.phase is Phase.OPENING and opening.wanted(turn.plan):
-        until = commit.try_answers(turn, group)
+        yield commit.try_answers(turn, group)
     if group.phase is Phase.COLLECTING and not group.streaming:
-        return synchronous.decide(turn, group)
-    return until
+        yield synchronous.decide(turn, group)
 
 
 def _choose_founder(turn: Transaction) -> None:

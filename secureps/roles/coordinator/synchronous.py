@@ -40,13 +40,13 @@ from secureps.roles.coordinator import (
     termination,
 )
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.transaction import GOES_ON, Transaction
 
 
-def open_round(turn: Transaction, group: GroupState) -> float | None:
+def open_round(turn: Transaction, group: GroupState) -> Wait:
     suspects.end_if_hopeless(turn, group)
     if group.resigned:
-        return None
+        return GOES_ON
     out, retired = _left_out(turn, group), frozenset(turn.federation.retired)
     live = turn.takers(group.name) - out
     invited, reason = _admitted(turn, group, live)
@@ -65,18 +65,15 @@ def open_round(turn: Transaction, group: GroupState) -> float | None:
     if group.sitting_out and not invited:
         _end_if_none_may_come(turn, group, turn.clients - out - retired)
     if not invited:
-        group.reason = turn.federation.ending or termination.too_few(turn, group) or reason
-        return None
+        return Wait(None, turn.federation.ending or termination.too_few(turn, group) or reason)
     if lacking := opening.short(turn):
-        group.reason = lacking
-        return None
+        return Wait(None, lacking)
     held = evaluation.hold_back(turn, group) or example_bounds.hold_back(turn, group)
     if held is not None:
-        group.reason = held.reason
-        return held.until
+        return held
     reason = f"{len(invited)} members are invited to version {group.version + 1}"
     _invite(turn, group, invited, reason)
-    return None
+    return GOES_ON
 
 
 def _left_out(turn: Transaction, group: GroupState) -> frozenset[str]:
@@ -95,21 +92,20 @@ def _end_if_none_may_come(turn: Transaction, group: GroupState, able: frozenset[
         )
 
 
-def open_evaluation(turn: Transaction, group: GroupState) -> float | None:
+def open_evaluation(turn: Transaction, group: GroupState) -> Wait:
     """Asks members to evaluate the version that the model is at, if it is due."""
     evaluation.skip_lost(turn, group)
     at = evaluation.due(turn)
     if group.phase is not Phase.WAITING or not at:
-        return None
+        return GOES_ON
     live = turn.live - termination.exhausted(turn, (group,)) - _left_out(turn, group)
     invited, reason = _admitted(turn, group, live)
     if not invited:
         return evaluation.await_members(turn, group, at, reason)
     if (held := example_bounds.hold_back(turn, group)) is not None:
-        group.reason = held.reason
-        return held.until
+        return held
     _invite(turn, group, invited, f"{len(invited)} members are asked to evaluate version {at}")
-    return None
+    return GOES_ON
 
 
 def _invite(turn: Transaction, group: GroupState, invited: tuple[str, ...], reason: str) -> None:
@@ -184,7 +180,7 @@ def make_invite(turn: Transaction, group: GroupState, member: str) -> Invite | S
     return invite
 
 
-def decide(turn: Transaction, group: GroupState) -> float | None:
+def decide(turn: Transaction, group: GroupState) -> Wait:
     receipts, waiting = opening.examined(turn, group)
     decision = decided(turn, group, alike(receipts))
     if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time
@@ -192,16 +188,15 @@ def decide(turn: Transaction, group: GroupState) -> float | None:
     match decision:
         case Close(members, reason):
             commit.close(turn, group, members, reason)
-            return None
+            return GOES_ON
         case Extend(until, reason):
             turn.write(RoundExtended(group.name, group.round, group.extensions + 1, reason))
-            return until
+            return Wait(until, reason)
         case Drop(_, reason):
             _give_up(turn, group, reason)
-            return turn.now
+            return turn.again
         case Wait(until, reason):
-            group.reason = f"{reason}; {waiting}" if waiting else reason
-            return until
+            return Wait(until, f"{reason}; {waiting}" if waiting else reason)
         case PassOver():
             raise InternalError(f"the rule of {group.name} has rounds, and passes over nobody")
 

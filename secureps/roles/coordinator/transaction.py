@@ -15,9 +15,13 @@ from secureps.messages.orders import Discard, Settled
 from secureps.messages.submission import SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
+from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator.cache import Cache
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.machine import Order, Step
+
+GOES_ON = Wait(None, "")
+"""What a step returns whose records, or those before it, say what its group waits for."""
 
 
 @dataclass(slots=True)
@@ -32,6 +36,7 @@ class Transaction:
             again; gone: what of that they say is.
         unconfirmed: shards that are to say again that they are prepared, by group.
         memo: what was worked out in earlier turns.
+        reasons: what groups wait for since the event of this turn, by name.
     """
 
     now: float
@@ -47,12 +52,18 @@ class Transaction:
     gone: Set[SubmissionId] = frozenset()
     unconfirmed: set[tuple[str, str]] = field(default_factory=set)
     memo: Cache = field(default_factory=Cache)
+    reasons: dict[str, str] = field(default_factory=dict)
     step: Step = field(default_factory=Step)
 
     @property
     def trainers(self) -> frozenset[str]:
         """Live clients that train: all but a designated evaluator."""
         return self.live - {self.plan.evaluator}
+
+    @property
+    def again(self) -> Wait:
+        """What a step returns that is to be taken once more at once; its records say why."""
+        return Wait(self.now, "")
 
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
         """Live trainers (or those among others) that take part in a group."""
