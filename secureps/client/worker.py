@@ -156,9 +156,10 @@ class ClientWorker:
                 return self._count(task)
             case Evaluate():
                 return self._evaluate(task)
-            case Reseal(receipt, headers, content, sequence):
-                again = self._sealer.seal_again(self._machine.pinned, receipt, headers, sequence)
-                return Contributed((dataclasses.replace(again, content=content),), ())
+            case Reseal():
+                past = (task.receipt, task.headers, task.sequence)
+                again = self._sealer.seal_again(self._machine.pinned, *past)
+                return Contributed((dataclasses.replace(again, content=task.content),), ())
             case Prune(keys):
                 for key in keys:
                     self._outbox.delete(key)

@@ -26,8 +26,9 @@ class SumsMade:
 class StatePrepared:
     """The state file of a version is durable; digests of own blocks, ascending, and of the file.
 
-    `scale` is the version's, if this shard holds it (see `Prepared`); `mean` are the values
-    themselves, of the metrics' group alone.
+    `cohort` is -1 for version 0, and for a version that came of a checkpoint. `scale` is the
+    version's, if this shard holds it (see `Prepared`); `mean` are the values themselves, of the
+    metrics' group alone.
     """
 
     group: str

@@ -398,8 +398,8 @@ class Executor:
                 deliver = self._watchers.get(to)
                 if deliver is not None:
                     deliver(message)
-            case Call(to, message, attach):
-                self._calls.begin(to, message, attach)
+            case Call():
+                self._calls.begin(effect.to, effect.message, effect.attach)
             case Work(task):
                 done = self._beside(partial(self._work, task), self.hands.seconds(task))
                 done.add_done_callback(lambda f: self.later(partial(self._worked, task, f)))

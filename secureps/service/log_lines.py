@@ -55,13 +55,13 @@ class LogLines:
                 return f"version {version} is not evaluated: {reason}"
             case coordinator_records.MemberRetired(client):
                 return f"{client} takes part no more"
-            case coordinator_records.MemberDeclined(group, _, client, reason):
+            case coordinator_records.MemberDeclined(group=group, client=client, reason=reason):
                 return self._of(group, f"{client} takes no part: {reason}")
-            case coordinator_records.MembersReturned(group, clients, reason):
+            case coordinator_records.MembersReturned(group=group, clients=clients, reason=reason):
                 return self._of(group, f"{named(clients)} return: {reason}")
-            case coordinator_records.MemberPassed(group, client, reason):
+            case coordinator_records.MemberPassed(group=group, client=client, reason=reason):
                 return self._of(group, f"{client} is not waited for: {reason}")
-            case coordinator_records.SubmissionWithdrawn(_, id, reason):
+            case coordinator_records.SubmissionWithdrawn(id=id, reason=reason):
                 return f"{id} never comes: {reason}"
             case VersionEvaluated(version, metrics):
                 values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
@@ -70,25 +70,26 @@ class LogLines:
                 return f"{receipt.id}: {NO_PRIVACY}"
             case coordinator_records.CohortClosed(cohort, reason):
                 return self._of(cohort.group, f"cohort {cohort.number} closed: {reason}")
-            case coordinator_records.CohortReopened(group, number, ()):
+            case coordinator_records.CohortReopened(group=group, number=number, missing=()):
                 return self._of(group, f"cohort {number} reopened: a holder found a flaw in it")
-            case coordinator_records.CohortReopened(group, number, missing):
+            case coordinator_records.CohortReopened(group=group, number=number, missing=missing):
                 return self._of(
                     group, f"cohort {number} reopened: blocks of {len(missing)} are missing"
                 )
-            case coordinator_records.ReceiptExamined(_, id, holder, flaw) if flaw:
+            case coordinator_records.ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
                 return f"{id} is dropped: {holder} found a flaw: {flaw}"
-            case coordinator_records.FlawNoted(_, id, holder, flaw, reason):
+            case coordinator_records.FlawNoted(id=id, holder=holder, flaw=flaw, reason=reason):
                 return f"{id}: {holder} found a flaw, {reason}: {flaw}"
-            case coordinator_records.HolderRefused(group, number, holder, reason):
-                return self._of(group, f"cohort {number}: {holder} refuses: {reason}")
-            case coordinator_records.OpeningFailed(group, number, _, reason):
+            case coordinator_records.HolderRefused():
+                refusal = f"{record.holder} refuses: {record.reason}"
+                return self._of(record.group, f"cohort {record.number}: {refusal}")
+            case coordinator_records.OpeningFailed(group=group, number=number, reason=reason):
                 return self._of(group, f"cohort {number} does not open: {reason}")
-            case coordinator_records.LiarsNamed(group, number, _, reason):
+            case coordinator_records.LiarsNamed(group=group, number=number, reason=reason):
                 return self._of(group, f"cohort {number}: {reason}")
-            case coordinator_records.CohortBurnt(group, number, reason):
+            case coordinator_records.CohortBurnt(group=group, number=number, reason=reason):
                 return self._of(group, f"cohort {number} is burnt: {reason}")
-            case coordinator_records.ClientIsolated(group, client, reason):
+            case coordinator_records.ClientIsolated(group=group, client=client, reason=reason):
                 return self._of(group, f"{client} is left out of the run: {reason}")
             case coordinator_records.GroupResigned(group, reason):
                 return f"{group} is given up: {reason}"
@@ -98,7 +99,7 @@ class LogLines:
                 return self._of(group, f"version {version} is committed")
             case coordinator_records.CheckpointComplete(number):
                 return f"checkpoint {number} is complete"
-            case shard_records.OpenedForgotten(group, number, blocks):
+            case shard_records.OpenedForgotten(group=group, number=number, blocks=blocks):
                 return self._of(
                     group, f"cohort {number}: opened sums of {len(blocks)} blocks are lost"
                 )

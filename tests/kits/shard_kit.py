@@ -12,6 +12,7 @@ from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.orders import MemberBlocks
 from secureps.messages.run import ShardAddress
+from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
 from secureps.roles.machine import COORDINATOR, WORKER, Call, Step, Work
 from secureps.roles.shard.shard import Shard
@@ -96,8 +97,8 @@ class Desk:
         return orders.Found(1, "all", make_receipt(self.plan, self.run, FOUND_ID, -1, b""))
 
     def ready(self, version: int, cohort: int) -> Step:
-        made = StateReady("all", version, cohort, blocks(version), STATE, None)
-        return self.give(WORKER, made)
+        made = StatePrepared("all", version, cohort, blocks(version), STATE)
+        return self.give(WORKER, StateReady(made))
 
     def hold(self, cohort: Cohort) -> orders.Hold:
         members = tuple(
@@ -112,7 +113,7 @@ class Desk:
         self.put_all(tuple(m.id for m in cohort.members))
         self.order(self.hold(cohort))
         report = requests.Telemetry(self.name, "all", cohort.version, ())
-        return self.give(WORKER, SumsReady(cohort, SUMS, report))
+        return self.give(WORKER, SumsReady(SumsMade(cohort, SUMS), report))
 
     def version(self, number: int, keep: int) -> None:
         """A whole version by rote, committed."""

@@ -253,8 +253,8 @@ class Coordinator:
             case Evaluated(_, party):
                 self._same(sender, party)
                 membership.evaluated(turn, self._charter.roster, event)
-            case Held(shard, group, cohort, sums):
-                self._held(turn, self._shard(sender, shard), group, cohort, sums)
+            case Held(shard):
+                self._held(turn, self._shard(sender, shard), event)
             case Missing(party):
                 self._missing(turn, self._same(sender, party), event)
             case Opened(holder):
@@ -293,14 +293,13 @@ class Coordinator:
 
     # --- the steps ----------------------------------------------------------------
 
-    def _held(
-        self, turn: Transaction, shard: str, group: str, cohort: int, sums: tuple[bytes, ...]
-    ) -> None:
-        holding = self._at(group, Phase.HOLDING, cohort)
-        state = holding or self._opening(group, cohort)
+    def _held(self, turn: Transaction, shard: str, event: Held) -> None:
+        holding = self._at(event.group, Phase.HOLDING, event.cohort)
+        state = holding or self._opening(event.group, event.cohort)
         if state is not None:
-            check_digests(shard, group, turn.federation.owners(group).get(shard, ()), sums)
-            (commit.held if holding else commit.held_again)(turn, state, shard, sums)
+            owned = turn.federation.owners(event.group).get(shard, ())
+            check_digests(shard, event.group, owned, event.sums)
+            (commit.held if holding else commit.held_again)(turn, state, shard, event.sums)
 
     def _missing(self, turn: Transaction, sender: str, event: Missing) -> None:
         if self._charter.roster.find(sender).role == "client":

@@ -155,13 +155,14 @@ class KeyHolder:
         match request:
             case Register():
                 return Step(effects=[Watch()])
-            case GetSum(_, group, cohort, block):
-                return self._fetched(group, cohort, block, reply.digest)
+            case GetSum():
+                return self._fetched(request, reply.digest)
             case PutBlock(header):
                 return self._stored(header.group, header.sequence, header.block)
         return Step()
 
-    def _fetched(self, group: str, cohort: int, block: int, digest: bytes) -> Step:
+    def _fetched(self, request: GetSum, digest: bytes) -> Step:
+        group, cohort, block = request.group, request.cohort, request.block
         opening = self._openings.get((group, cohort))
         if opening is None:
             return Step()

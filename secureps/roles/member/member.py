@@ -210,9 +210,9 @@ class Member(Alone):
             step.effects.append(Halt(wrong, Refused))
             return
         match order:
-            case Published(_, group, version):
+            case Published():
                 self._library.publish(order)
-                if keys := self._out.over(group, version):
+                if keys := self._out.over(order.group, order.version):
                     step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
                 self._invites[group] = order
@@ -220,16 +220,17 @@ class Member(Alone):
             case SealAgain(_, id):
                 self._out.ask_again(self._kit.name, order)
                 self._invites.pop(id.group, None)  # it waits for what comes of this
-            case Settled(_, id, outcome, version, reason, again):
-                self._settle(step, id, outcome, reason, version if again else None)
+            case Settled():
+                burnt = order.version if order.again else None
+                self._settle(step, order.id, order.outcome, order.reason, burnt)
             case SendAgain(_, id):
                 sealed = self._out.sealed.get(id)
                 if sealed is not None:
                     self._send(now, step, sealed)
                 else:
                     step.effects.append(Call(COORDINATOR, self._kit.gone(id)))
-            case orders.Configure(_, run, _, shards):
-                step.effects += self.pinned.located(run, shards)
+            case orders.Configure():
+                step.effects += self.pinned.located(order.run, order.shards)
             case Finish(_, reason):
                 step.effects.append(Halt(reason))
             case _:
@@ -408,7 +409,7 @@ class Member(Alone):
         match request:
             case Join():
                 self._welcomed(now, step, request, reply)
-            case GetBlock(_, group, _, block):
+            case GetBlock(group=group, block=block):
                 if not self._library.got(self.pinned, request, reply.digest):
                     text = f"block {block} of {group} is not the one that was published"
                     step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
@@ -454,7 +455,7 @@ class Member(Alone):
                 self._pulse.beating = False
             case Telemetry() | Decline() | Withdraw() | Missing():
                 pass
-            case Evaluated(_, _, version):
+            case Evaluated(version=version):
                 step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
             case _:
                 step.effects.append(Halt(str(error), type(error)))

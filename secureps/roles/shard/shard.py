@@ -38,7 +38,6 @@ from secureps.messages.orders import (
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import (
     AskBlock,
-    Checkpointed,
     GetBlock,
     GetSum,
     Held,
@@ -65,7 +64,6 @@ from secureps.messages.submission import (
     OPENED,
     UPDATE,
     BlockHeader,
-    Cohort,
     SubmissionId,
     signing_bytes,
 )
@@ -286,17 +284,17 @@ class Shard:
                 self._found(step, order)
             case Hold():
                 self._hold(step, order)
-            case Prepare(_, cohort, opened, key):
-                self._prepare(step, cohort, opened, key)
-            case Commit(_, group, version, keep, blocks, state):
-                if state and version not in self.shelves.shelf(group).states:  # it lost its journal
-                    adopt = AdoptState(group, version, keep, blocks, state)
-                    self._begin(step, ("adopt", group, version), adopt)
+            case Prepare():
+                self._prepare(step, order)
+            case Commit(group=group, version=version):
+                known = version in self.shelves.shelf(group).states
+                if order.state and not known:  # it lost its journal
+                    self._begin(step, ("adopt", group, version), AdoptState(order))
                 else:
-                    self._commit(step, group, version, keep)
-            case WriteCheckpoint(_, number, versions):
+                    self._commit(step, order)
+            case WriteCheckpoint(number=number, versions=versions):
                 self._begin(step, ("part", "", number), WritePart(number, versions))
-            case Discard(_, ids):
+            case Discard(ids=ids):
                 self._discard(step, ids)
             case _:
                 raise Malformed(f"a shard takes no {type(order).__name__}")
@@ -344,9 +342,8 @@ class Shard:
         found = tuple(k for k in keys if k is not None)
         self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
 
-    def _prepare(
-        self, step: Step, cohort: Cohort, opened: tuple[bytes, ...], key: bytes | None
-    ) -> None:
+    def _prepare(self, step: Step, order: Prepare) -> None:
+        cohort, key = order.cohort, order.key
         shelf = self.shelves.shelf(cohort.group)
         state = shelf.states.get(cohort.version)
         if state is not None and state.cohort == cohort.number:
@@ -357,7 +354,7 @@ class Shard:
             raise Refused(f"cohort {cohort.number} of {cohort.group} is not held here")
         keys: tuple[str, ...] | None = None
         if self.shelves.opened_by_holder:
-            keys = self.shelves.opened_keys(cohort, opened)
+            keys = self.shelves.opened_keys(cohort, order.opened)
             if keys is None:
                 lacking = self.shelves.lacking(cohort)
                 missing = Missing(self._name, cohort.group, cohort.number, lacking)
@@ -374,7 +371,8 @@ class Shard:
                 self._write(step, KeySumTaken(cohort.group, cohort.number, key))
         self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
 
-    def _commit(self, step: Step, group: str, version: int, keep: int) -> None:
+    def _commit(self, step: Step, order: Commit) -> None:
+        group, version, keep = order.group, order.version, order.keep
         shelf = self.shelves.shelf(group)
         if version < shelf.committed or version not in shelf.states:
             return
@@ -401,32 +399,29 @@ class Shard:
     def _done(self, event: Any) -> Step:
         step = Step()
         match event:
-            case SumsReady(cohort, sums, telemetry):
-                self._busy.discard(("sum", cohort.group, cohort.number))
-                made = SumsMade(cohort, sums)
+            case SumsReady(made, report):
+                self._busy.discard(("sum", made.cohort.group, made.cohort.number))
                 self._write(step, made)
-                step.effects += [self._held(made), Call(COORDINATOR, telemetry)]
+                step.effects += [self._held(made), Call(COORDINATOR, report)]
             case Damaged(task, keys):
                 self._ask_again(step, task, keys)
-            case StateReady(group, version, cohort, blocks, digest, report, scale, mean):
-                self._busy.discard(("state", group, version))
-                state = StatePrepared(group, version, cohort, blocks, digest, scale, mean)
+            case StateReady(state, telemetry):
+                self._busy.discard(("state", state.group, state.version))
                 self._write(step, state)
                 step.effects.append(self._prepared(state))
-                if report is not None:
-                    step.effects.append(Call(COORDINATOR, report))
+                if telemetry is not None:
+                    step.effects.append(Call(COORDINATOR, telemetry))
             case Unopened(task, reason):
                 self._busy.discard(("state", task.cohort.group, task.cohort.version))
                 step.effects.append(self._spoilt(task, reason, payload_digest(task.key or b"")))
-            case AdoptState(group, version, keep, blocks, digest):
-                self._busy.discard(("adopt", group, version))
-                self._write(step, StatePrepared(group, version, -1, blocks, digest))
-                self._commit(step, group, version, keep)
+            case AdoptState(at):
+                self._busy.discard(("adopt", at.group, at.version))
+                self._write(step, StatePrepared(at.group, at.version, -1, at.blocks, at.state))
+                self._commit(step, at)
                 if not any(kind == "adopt" for kind, _, _ in self._busy):
                     step.effects += self._greet().effects  # orders that had to wait come again
-            case PartWritten(number, file, size, digest):
-                self._busy.discard(("part", "", number))
-                part = Checkpointed(self._name, number, file, size, digest)
+            case PartWritten(part):
+                self._busy.discard(("part", "", part.number))
                 step.effects.append(Call(COORDINATOR, part))
         return step
 

@@ -92,8 +92,8 @@ class Shelves:
                 self._put(header)
             case SumsMade(cohort):
                 self._shelves[cohort.group].sums[cohort.number] = record
-            case KeySumTaken(group, number, key):
-                self._shelves[group].keys[number] = key
+            case KeySumTaken():
+                self._shelves[record.group].keys[record.number] = record.key
             case StatePrepared(group, version):
                 self._shelves[group].states[version] = record
             case StateCommitted():
@@ -101,14 +101,10 @@ class Shelves:
             case Discarded(ids):
                 gone = set(ids)
                 self._drop([n for n in self.spooled if submission_of(n) in gone])
-            case OpenedForgotten(group, number, blocks):
-                self._drop(
-                    [
-                        name
-                        for name in self.spooled
-                        if (name[0], *name[2:4]) == (OPENED, group, number) and name[4] in blocks
-                    ]
-                )
+            case OpenedForgotten():
+                lost = (OPENED, record.group, record.number)
+                of_it = [name for name in self.spooled if (name[0], *name[2:4]) == lost]
+                self._drop([name for name in of_it if name[4] in record.blocks])
             case _:
                 raise InternalError(f"a shard's journal has no {type(record).__name__}")
 

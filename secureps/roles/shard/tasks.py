@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.messages.orders import GroupVersion
-from secureps.messages.requests import Telemetry
+from secureps.messages.orders import Commit, GroupVersion
+from secureps.messages.requests import Checkpointed, Telemetry
+from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import Cohort
 
 
@@ -21,14 +22,10 @@ class MakeState:
 class AdoptState:
     """Makes a committed version's state file from a part of a checkpoint, and answers itself.
 
-    `blocks` and `state` are the digests that it has, of own blocks and of the file.
+    The order names the digests that it has, of own blocks and of the file.
     """
 
-    group: str
-    version: int
-    keep: int
-    blocks: tuple[bytes, ...]
-    state: bytes
+    order: Commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +38,9 @@ class SumCohort:
 
 @dataclass(frozen=True, slots=True)
 class SumsReady:
-    cohort: Cohort
-    sums: tuple[bytes, ...]
+    """The sums of a cohort are durable, and may go on record."""
+
+    made: SumsMade
     telemetry: Telemetry
 
 
@@ -77,19 +75,10 @@ class Unopened:
 
 @dataclass(frozen=True, slots=True)
 class StateReady:
-    """A state file is durable; `cohort` is -1 for version 0.
+    """A state file is durable, and may go on record."""
 
-    `scale` and `mean` are as in `StatePrepared`.
-    """
-
-    group: str
-    version: int
-    cohort: int
-    blocks: tuple[bytes, ...]
-    state: bytes
-    telemetry: Telemetry | None
-    scale: float | None = None
-    mean: tuple[float, ...] = ()
+    made: StatePrepared
+    telemetry: Telemetry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +91,6 @@ class WritePart:
 
 @dataclass(frozen=True, slots=True)
 class PartWritten:
-    number: int
-    file: str
-    size: int
-    digest: bytes
+    """The file of a checkpoint is durable, and the coordinator may hear of it."""
+
+    part: Checkpointed

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from secureps.errors import ClientError, DamagedStore, PeerError
 from secureps.messages.orders import GroupVersion
+from secureps.messages.requests import Checkpointed
 from secureps.model.optimizer import OptimizerState
 from secureps.roles.shard.state import Shelves
-from secureps.roles.shard.tasks import MakeState, PartWritten, StepState
+from secureps.roles.shard.tasks import MakeState, StepState
 from secureps.store.checkpoint import (
     Tensors,
     checkpoint_directories,
@@ -113,7 +114,7 @@ class States:
             f"run from {anew} (secureps export)"
         )
 
-    def write_part(self, number: int, versions: tuple[GroupVersion, ...]) -> PartWritten:
+    def write_part(self, number: int, versions: tuple[GroupVersion, ...]) -> Checkpointed:
         """Writes this shard's file of a checkpoint; its metadata say which versions it holds."""
         tensors: dict[str, NDArray[np.generic]] = {}
         metadata = {"shard": self._name}
@@ -123,7 +124,7 @@ class States:
                 metadata |= {f"version.{at.group}": str(at.version)}
         path = self._part(checkpoint_path(self._folders.checkpoints, number))
         digest = write_state(path, tensors, metadata)
-        return PartWritten(number, path.name, path.stat().st_size, digest)
+        return Checkpointed(self._name, number, path.name, path.stat().st_size, digest)
 
     def forget(self, group: str, version: int, keep: int) -> None:
         """Of a group whose `version` is committed: files older than `keep`."""

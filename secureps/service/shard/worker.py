@@ -24,6 +24,7 @@ from secureps.errors import ClientError, DamagedStore, InternalError, Malformed,
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, PutBlock, Telemetry
+from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort
 from secureps.model.optimizer import OptimizerState
 from secureps.privacy.adaptive import FIRST
@@ -33,6 +34,7 @@ from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
     MakeState,
+    PartWritten,
     StateReady,
     StepState,
     SumCohort,
@@ -148,16 +150,16 @@ class ShardWorker:
         match task:
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
-            case AdoptState(group, version, _, _, state):
-                self._states.adopt(group, version, state)
+            case AdoptState(order):
+                self._states.adopt(order.group, order.version, order.state)
                 return task
             case WritePart(number, versions):
-                return self._states.write_part(number, versions)
-            case Prune(keys, group, version, keep):
-                for key in keys:
+                return PartWritten(self._states.write_part(number, versions))
+            case Prune():
+                for key in task.keys:
                     self._spool.delete(key)
-                if group:
-                    self._states.forget(group, version, keep)
+                if task.group:
+                    self._states.forget(task.group, task.version, task.keep)
             case Sweep(referenced):
                 for key in self._spool.keys(""):
                     if not key.startswith("sum/") and key not in referenced:
@@ -197,9 +199,10 @@ class ShardWorker:
                 return self._broken(key for member in keys for key in member)
             case MakeState(_, keys):
                 return self._broken(keys or ())
-            case StepState(cohort, opened, key):
+            case StepState(cohort, opened):
                 broken = self._broken(opened or ())
-                blocks = self._shelves.own(cohort.group) if broken or key is not None else ()
+                again = broken or task.key is not None
+                blocks = self._shelves.own(cohort.group) if again else ()
                 return broken.union(*(self._unsummable(cohort, block) for block in blocks))
 
     def _broken(self, keys: Iterable[str]) -> frozenset[str]:
@@ -229,7 +232,7 @@ class ShardWorker:
         digests = tuple(in_order(self._threads, summed, own))
         figures = (Figure("adding_seconds", time.perf_counter() - began),)
         report = Telemetry(self._name, cohort.group, cohort.version, figures)
-        return SumsReady(cohort, digests, report)
+        return SumsReady(SumsMade(cohort, digests), report)
 
     def _added(
         self, cohort: Cohort, block: int, keys: Sequence[str | None], noise: bytes | None
@@ -430,7 +433,8 @@ class ShardWorker:
         if group == EVALUATION and cohort >= 0:
             mean = tuple(float(value) for block in made.values.values() for value in block)
         scale = self._scale(made, group)
-        return StateReady(group, made.version, cohort, digests, state, report, scale, mean)
+        ready = StatePrepared(group, made.version, cohort, digests, state, scale, mean)
+        return StateReady(ready, report)
 
     # --- small things -------------------------------------------------------------
 

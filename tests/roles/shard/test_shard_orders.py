@@ -131,7 +131,7 @@ def test_only_the_coordinator_gives_orders() -> None:
     for sender in ("c0", "shard-b", HOLDER, STRANGER):
         text = "nobody named" if sender == STRANGER else "sends no Hold to shard-a"
         refused(desk, sender, desk.hold(make_cohort()), UnknownParty, text)
-        done = PartWritten(0, "file", 7, STATE)
+        done = PartWritten(requests.Checkpointed("shard-a", 0, "file", 7, STATE))
         refused(desk, sender, done, Malformed, "no answer to a PartWritten")
     order = orders.SendAgain(9, ID)
     refused(desk, COORDINATOR, order, UnknownParty, "sends no SendAgain")
@@ -179,7 +179,7 @@ def test_hold_sums_or_says_what_is_missing() -> None:
     assert works(step) == [SumCohort(cohort, keys)]
     assert desk.order(desk.hold(cohort)) == Step()
     report = requests.Telemetry("shard-a", "all", 1, ())
-    step = desk.give(WORKER, SumsReady(cohort, SUMS, report))
+    step = desk.give(WORKER, SumsReady(shard_records.SumsMade(cohort, SUMS), report))
     held = requests.Held("shard-a", "all", 0, SUMS)
     assert step.records == [shard_records.SumsMade(cohort, SUMS)]
     assert calls(step) == [held, report]
@@ -341,7 +341,7 @@ def test_the_work_of_version_0_is_to_be_done_again_while_its_blocks_are_here() -
     desk.put_all((FOUND_ID,), purpose=FOUNDING)
     (task,) = works(desk.order(desk.found()))
     found = tuple(desk.header(FOUND_ID, b, purpose=FOUNDING).digest for b in OWN)
-    desk.give(WORKER, StateReady("all", 0, -1, found, STATE, None))
+    desk.give(WORKER, StateReady(shard_records.StatePrepared("all", 0, -1, found, STATE)))
     assert desk.shard.shelves.work_of("all", 0) == task
     desk.order(orders.Discard(1, (FOUND_ID,)))
     assert desk.shard.shelves.work_of("all", 0) is None
@@ -362,7 +362,8 @@ def test_telemetry_of_a_step_is_passed_on() -> None:
     desk = Desk().founded()
     desk.holding(make_cohort())
     report = requests.Telemetry("shard-a", "all", 1, ())
-    step = desk.give(WORKER, StateReady("all", 1, 0, blocks(1), STATE, report))
+    made = shard_records.StatePrepared("all", 1, 0, blocks(1), STATE)
+    step = desk.give(WORKER, StateReady(made, report))
     assert calls(step)[1:] == [report]
 
 
@@ -423,6 +424,5 @@ def test_checkpoints() -> None:
     assert works(desk.order(order)) == [WritePart(0, versions)]
     assert desk.order(order) == Step()
     part = requests.Checkpointed("shard-a", 0, "file", 7, STATE)
-    written = PartWritten(0, "file", 7, STATE)
-    assert desk.give(WORKER, written).effects == [Call(COORDINATOR, part)]
+    assert desk.give(WORKER, PartWritten(part)).effects == [Call(COORDINATOR, part)]
     assert works(desk.order(order)) == [WritePart(0, versions)]
