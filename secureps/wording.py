@@ -1,9 +1,9 @@
-"""What an error says about a name that nobody knows: which one was meant, and which there are."""
+"""Names, numbers and units, as people read them in errors, tables and progress lines."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def meant(given: object, names: Iterable[str]) -> str:
@@ -25,3 +25,18 @@ def nearest(given: str, names: Iterable[str]) -> str:
     listed = sorted(names)
     close = difflib.get_close_matches(given, listed, 1, cutoff=0.0)
     return f"the nearest is {close[0]!r}" if close else "there are no names at all"
+
+
+def named(names: Sequence[str], shown: int = 3) -> str:
+    """The first of some names, and how many more."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units: 1.3 MB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

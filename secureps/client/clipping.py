@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.model.layout import GroupLayout
-from secureps.policy.checks.tensor_kinds import Kind
 from secureps.policy.plan import Plan
+from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.mechanism import clip_l2
 from secureps.service.logs import tell
 
@@ -32,7 +32,7 @@ def clip_update(
 
     Statistics are in the units of what their layer sees, not of steps along a gradient: in one norm
     with the weights they would shrink what the weights learnt to nothing. No plan adds noise to
-    them (`policy.checks.tensor_kinds.refuse_statistics`), so no privacy depends on their length.
+    them (`policy.tensor_kinds.refuse_statistics`), so no privacy depends on their length.
 
     Args:
         of: the client that is told, and the plan.

@@ -46,7 +46,7 @@ from secureps.client.trainer import (
     check_like,
 )
 from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
-from secureps.policy.checks.tensor_kinds import Kind
+from secureps.policy.tensor_kinds import Kind
 from secureps.wording import meant
 
 Records = tuple[Tensor | Array, Tensor | Array]

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from secureps.client.script_errors import blamed
 from secureps.config.plan import RecordPrivacySection
 from secureps.errors import ConfigError
-from secureps.policy.checks.tensor_kinds import Kind
 from secureps.policy.counting import by_public_number, public_number
 from secureps.policy.plan import Plan
+from secureps.policy.tensor_kinds import Kind
 
 Array = NDArray[Any]
 """One tensor of a model; any shape, a floating, integer or boolean dtype."""
@@ -244,7 +244,7 @@ class Trainer(Evaluator, Protocol):
 
     And `kinds() -> Mapping[str, Kind]`, of tensors by name; one that is not named counts as
     trained. Statistics are refused where noise would be added to them
-    (`policy.checks.tensor_kinds`).
+    (`policy.tensor_kinds`).
 
     Example:
         >>> class Mean:  # of a hospital's 40 records

@@ -46,15 +46,15 @@ from secureps.messages.requests import Decline, Figure, GetBlock, Telemetry
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
-from secureps.policy.checks.tensor_kinds import Kind, refuse_statistics
 from secureps.policy.counting import public_number, remarks
+from secureps.policy.groups import together
 from secureps.policy.rules.priority import declared
 from secureps.policy.spending import fact
+from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.member.evaluation import DECLINES
 from secureps.roles.member.member import Member
 from secureps.roles.member.pulled_model import block_key
-from secureps.roles.member.schedule import together
 from secureps.roles.member.tasks import (
     Aim,
     Contribute,

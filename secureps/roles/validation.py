@@ -28,11 +28,11 @@ from secureps.messages.submission import (
     ciphertext_root,
 )
 from secureps.model.layout import GroupLayout
+from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.spending import fact
 from secureps.privacy.adaptive import FIRST
-from secureps.roles.member.schedule import together
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}
 """What a role may send blocks for."""

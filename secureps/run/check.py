@@ -25,23 +25,23 @@ from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.messages.schema import Schema
-from secureps.policy.checks.tensor_kinds import Kind, refuse_statistics, remarks
 from secureps.policy.counting import counts
 from secureps.policy.explain.committee_cost import CommitteeCost
 from secureps.policy.explain.explanation import Explanation, GroupCost, Price, explain
 from secureps.policy.explain.memory import MemoryUse, Service
 from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
+from secureps.policy.tensor_kinds import Kind, refuse_statistics, remarks
 from secureps.run.party_names import shard_names
 from secureps.run.report.terminal import headed
 from secureps.run.script.process import Assignment, script_process
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
 from secureps.run.simulate.simulate import load_scenario
 from secureps.run.up.server_app import Founding, found
-from secureps.units import size
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.grpc.pacing import LANES
+from secureps.wording import size
 
 PROGRAM_BYTES = 86_000_000
 """Resident in a shard that has no model yet: Python 3.11, numpy, gRPC (`benchmarks.memory`,

@@ -105,8 +105,8 @@ def export(
     named, and the one before it is taken.
     """
     from secureps.crypto.sampling import NO_PRIVACY
-    from secureps.policy.rules.rule import named
     from secureps.run.export import export as write
+    from secureps.wording import named
 
     model = write(run, out, best)
     if model.unsafe:

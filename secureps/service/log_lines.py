@@ -13,7 +13,7 @@ from secureps.messages import coordinator_records, holder_records, records, shar
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import named
+from secureps.wording import named
 
 KNOWN = ("group", "version", "round", "number", "extensions", "client")
 """Fields of records that programs are told beside the line."""

@@ -11,7 +11,7 @@ import pytest
 from secureps.client.clipping import clip_update, tell_range, without_statistics
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
-from secureps.policy.checks.tensor_kinds import Kind
+from secureps.policy.tensor_kinds import Kind
 from tests.kits.roles_kit import make_plan
 
 PLAN = make_plan(group=[{"clip": 5.0, "rule": {"quorum": 3, "minimum": 2}}])

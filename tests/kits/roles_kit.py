@@ -31,6 +31,7 @@ from secureps.messages.submission import (
     model_digest,
     signing_bytes,
 )
+from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact
 from secureps.roles.coordinator.coordinator import Coordinator
@@ -38,7 +39,6 @@ from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
 from secureps.roles.machine import WORKER, Answer, Order, Step, Work
-from secureps.roles.member.schedule import together
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import block_bytes
 from tests.kits.signing_kit import about

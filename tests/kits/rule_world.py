@@ -5,17 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secureps.messages.submission import Member, SubmissionId
-from secureps.policy.rules.rule import (
-    Admit,
-    Arrival,
-    Base,
-    Close,
-    Drop,
-    PassOver,
-    Rule,
-    RuleState,
-    Wait,
-)
+from secureps.policy.base import Base
+from secureps.policy.rules.rule import Admit, Arrival, Close, Drop, PassOver, Rule, RuleState, Wait
 from secureps.roles.coordinator.clocks import Clocks
 
 

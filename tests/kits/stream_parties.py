@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from secureps.errors import SecurepsError
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
+from secureps.policy.base import Base
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import Base
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import CoordinatorState

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from benchmarks import slow_line
 from benchmarks.slow_client import SHAPE
 from secureps.run.cli import app
-from secureps.units import size
+from secureps.wording import size
 from tests.kits.documented import OPERATIONS
 
 PAGE = " ".join(OPERATIONS.read_text().split())

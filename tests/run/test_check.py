@@ -17,7 +17,7 @@ from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.check import check, record, tables
 from secureps.run.simulate.simulate import load_scenario
-from secureps.units import size
+from secureps.wording import size
 from tests.kits.nursery import supervise_children
 
 ROOT = Path(__file__).parent.parent.parent

@@ -32,7 +32,7 @@ from secureps.client.global_rng import seeded
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
 from secureps.errors import ConfigError, NotFinite, PlanRefused, SecurepsError, WrongShape
 from secureps.messages.encoding import payload_digest
-from secureps.policy.checks.tensor_kinds import Kind
+from secureps.policy.tensor_kinds import Kind
 
 log = logging.getLogger("secureps")
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from secureps.crypto.cipher import WEIGHTS
 from secureps.errors import Refused
 from secureps.messages.submission import Cohort, Member
+from secureps.policy.base import Base
 from secureps.policy.cohorts.halving import leaves, within
-from secureps.policy.rules.rule import Base
 
 
 def check_weights(weights: Sequence[int], least: int) -> None:

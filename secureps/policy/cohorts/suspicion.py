@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from secureps.policy.cohorts.halving import Clients
-from secureps.policy.rules.rule import named
+from secureps.wording import named
 
 MOST_TRIED = 3
 """How often one set is tried at most: given up by those who stay away, or burnt when it is all

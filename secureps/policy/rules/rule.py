@@ -22,6 +22,7 @@ from typing import Protocol
 from secureps.messages.encoding import digest
 from secureps.messages.submission import Member as Member
 from secureps.messages.submission import SubmissionId
+from secureps.policy.base import Base as Base
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,6 @@ class Arrival:
     at: float = 0.0
     magnitude: int | None = None
     step: int = 0
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Base:
-    """What an update was trained from: the version, and which of the client's updates of it."""
-
-    version: int
-    step: int
 
 
 @dataclass(frozen=True)
@@ -222,9 +215,3 @@ def too_stale(arrivals: Sequence[Arrival], version: int, most: int) -> Drop | No
     if not ids:
         return None
     return Drop(ids, f"more than {most} versions behind version {version}: pull and train again")
-
-
-def named(names: Sequence[str], shown: int = 3) -> str:
-    """The first of some names, and how many more."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more

@@ -37,9 +37,9 @@ from secureps.policy.rules.rule import (
     Wait,
     by_client,
     lacking_members,
-    named,
     too_stale,
 )
+from secureps.wording import named
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from secureps.policy.rules.rule import (
     Extend,
     RuleState,
     Wait,
-    named,
 )
+from secureps.wording import named
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,20 +35,19 @@ from secureps.messages.encoding import digest
 from secureps.messages.orders import Invite
 from secureps.messages.requests import Withdraw
 from secureps.messages.submission import SubmissionId
+from secureps.policy.base import Base
 from secureps.policy.cohorts.suspicion import Choice
 from secureps.policy.rules.registry import refuse_close
 from secureps.policy.rules.rule import (
     Admission,
     Admit,
     Arrival,
-    Base,
     Close,
     Drop,
     PassOver,
     RuleState,
     Wait,
     holds_everybody,
-    named,
 )
 from secureps.roles.coordinator import (
     commit,
@@ -61,6 +60,7 @@ from secureps.roles.coordinator import (
 from secureps.roles.coordinator.clocks import MOST_REFUSED
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction
+from secureps.wording import named
 
 
 def advance(turn: Transaction, group: GroupState) -> Wait:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from secureps.messages.submission import SubmissionId
-from secureps.policy.rules.rule import Base, RuleState
+from secureps.policy.base import Base
+from secureps.policy.rules.rule import RuleState
 
 MOST_REFUSED = 3
 """How often what a client sends may be refused on its way before it is asked seldom for it."""

@@ -42,10 +42,11 @@ from secureps.messages.orders import (
 )
 from secureps.messages.requests import Prepared
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
-from secureps.policy.rules.rule import Wait, named
+from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, suspects
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction
+from secureps.wording import named
 
 REASON_LIMIT = 300
 """Characters of another party's own words that are kept."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from secureps.messages.coordinator_records import BoundAgreed
 from secureps.policy.counting import agrees
-from secureps.policy.rules.rule import Wait, named
+from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.wording import named
 
 
 def hold_back(turn: Transaction, group: GroupState) -> Wait | None:

@@ -23,8 +23,9 @@ from secureps.messages.coordinator_records import (
     SubmissionWithdrawn,
 )
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, model_digest
+from secureps.policy.base import Base
 from secureps.policy.cohorts.suspicion import Suspicion
-from secureps.policy.rules.rule import Base, RuleState
+from secureps.policy.rules.rule import RuleState
 from secureps.roles.coordinator.clocks import Clocks
 from secureps.roles.coordinator.receipts import OpenReceipts
 

@@ -32,9 +32,9 @@ from secureps.messages.submission import (
     receipt_digest,
     signing_bytes,
 )
+from secureps.policy.base import Base
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import check_told
-from secureps.policy.rules.rule import Base
 from secureps.roles.coordinator import (
     asynchronous,
     commit,

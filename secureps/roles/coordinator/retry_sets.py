@@ -13,9 +13,10 @@ from __future__ import annotations
 from secureps.messages.coordinator_records import RoundGivenUp, RoundOpened, SubmissionWithdrawn
 from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.requests import Withdraw
+from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of
 from secureps.policy.cohorts.suspicion import Choice
-from secureps.policy.rules.rule import Arrival, Base, Close, Drop, Wait
+from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
 from secureps.roles.coordinator import commit, opening, suspects, synchronous
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction

@@ -19,7 +19,6 @@ from secureps.messages.requests import (
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import named
 from secureps.policy.spending import adjacency, facts_of, spent
 from secureps.roles.coordinator import evaluation
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -27,6 +26,7 @@ from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import COORDINATOR
+from secureps.wording import named
 
 Servers = tuple[ServerStatus, ...]
 

@@ -17,13 +17,15 @@ from secureps.messages.coordinator_records import ClientIsolated
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.submission import Member, Receipt, SubmissionId
+from secureps.policy.base import Base
 from secureps.policy.cohorts.halving import Clients, halves
 from secureps.policy.cohorts.overlap import base_of, check_weights
 from secureps.policy.cohorts.suspicion import Choice, Cut, Suspicion, choose, closing
-from secureps.policy.rules.rule import Arrival, Base, Close, Drop, Wait, named
+from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
 from secureps.roles.coordinator import opening, termination
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.wording import named
 
 
 def chooses(turn: Transaction, group: GroupState) -> bool:

@@ -29,7 +29,6 @@ from secureps.policy.rules.rule import (
     PassOver,
     Wait,
     holds_everybody,
-    named,
 )
 from secureps.roles.coordinator import (
     commit,
@@ -41,6 +40,7 @@ from secureps.roles.coordinator import (
 )
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction
+from secureps.wording import named
 
 
 def open_round(turn: Transaction, group: GroupState) -> Wait:

@@ -16,11 +16,11 @@ from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.policy.early_stopping import stop
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import named
 from secureps.policy.spending import Fact, adjacency, after, fact, facts_of
 from secureps.roles.coordinator import evaluation as judging
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.wording import named
 
 
 def over(turn: Transaction, group: GroupState) -> bool:

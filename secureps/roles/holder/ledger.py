@@ -40,8 +40,8 @@ from secureps.messages.submission import (
     cohort_digest,
     signing_bytes,
 )
+from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of, both_open, check_weights
-from secureps.policy.rules.rule import Base
 from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
 from secureps.roles.pinned_run import Pinned, check_minimum, check_run, founded
 

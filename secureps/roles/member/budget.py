@@ -18,7 +18,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, after, fact, facts_of, spent
 from secureps.privacy.ledger import Ledger
 from secureps.roles.member.tasks import Aim
-from secureps.units import size
+from secureps.wording import size
 
 OWN_DELTA = 1e-5
 """The largest delta at which a client accounts for a budget of its own."""

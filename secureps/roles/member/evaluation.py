@@ -17,8 +17,8 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Decline
 from secureps.messages.submission import model_digest
+from secureps.policy.base import Base
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import Base
 from secureps.privacy.ledger import Ledger
 from secureps.roles.machine import COORDINATOR, Call, Halt, Say, Step
 from secureps.roles.member.budget import Budget

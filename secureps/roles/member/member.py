@@ -41,9 +41,9 @@ from secureps.messages.requests import (
     Withdraw,
 )
 from secureps.messages.submission import FOUNDING, SubmissionId
+from secureps.policy.base import Base
 from secureps.policy.checks.local_work import portion
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import Base
 from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
 from secureps.roles.disk_reports import Alone

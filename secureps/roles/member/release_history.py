@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from secureps.messages.member_records import Sealed
 from secureps.messages.submission import FOUNDING, Receipt
-from secureps.policy.rules.rule import Base
+from secureps.policy.base import Base
 
 FOUNDED = Base(-1, 0)
 """What the founding model is sealed for."""

@@ -16,23 +16,9 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import Invite, Published
 from secureps.messages.submission import Receipt, SubmissionId
+from secureps.policy.base import Base
+from secureps.policy.groups import joins_others, together
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import Base
-
-
-def together(plan: Plan, group: str) -> tuple[str, ...]:
-    """The groups that are trained for with this one, or not at all, it included, in order."""
-    if not _joins(plan, group):
-        return (group,)
-    rule = plan.group(group).rule
-    return tuple(
-        each for each in plan.groups if _joins(plan, each) and plan.group(each).rule == rule
-    )
-
-
-def _joins(plan: Plan, group: str) -> bool:
-    return group != EVALUATION and plan.bounds(group).rounds and plan.group(group).sparse is None
-
 
 GATHER_SECONDS = 0.05
 """For which a client waits for more invitations to groups without rounds, after the first."""
@@ -115,7 +101,8 @@ class Desk:
         return [
             group
             for group in self.groups
-            if published[group].version < plan.versions(group) and _joins(plan, group) is not alone
+            if published[group].version < plan.versions(group)
+            and joins_others(plan, group) is not alone
         ]
 
     def _due(self, group: str) -> Due | None:

@@ -16,11 +16,11 @@ from secureps.messages.schema import Schema
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import named
 from secureps.roles.machine import Halt, Say
 from secureps.roles.member.example_count import ExampleCount
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.pinned_run import Pinned, check_run
+from secureps.wording import named
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from secureps.messages.requests import GroupStatus
-from secureps.policy.rules.rule import named
+from secureps.wording import named
 
 SHOWN = 4
 """Names of those who are waited for that a row has."""

@@ -28,12 +28,11 @@ from secureps.messages.requests import (
     Status,
 )
 from secureps.policy.cohorts.accusations import told
-from secureps.policy.rules.rule import named
 from secureps.roles.coordinator.status import NO_DISK
 from secureps.run.report.group_labels import line, table
 from secureps.run.report.terminal import headed
 from secureps.run.report.totals import finite
-from secureps.units import size
+from secureps.wording import named, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
 

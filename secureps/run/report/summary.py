@@ -20,7 +20,7 @@ from secureps.run.report.terminal import headed
 from secureps.run.report.totals import finite
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.scoring import Score
-from secureps.units import size
+from secureps.wording import size
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import GroupStatus
 from secureps.run.report.group_labels import folded, line, table
 from secureps.run.script.scoring import Score
-from secureps.units import size
+from secureps.wording import size
 
 QUIET = 15.0
 """Seconds after which a plain progress repeats itself when no version was made."""

@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from secureps.client.trainer import Setting
 from secureps.errors import InternalError, OperatorError, ScriptFailed, SecurepsError, from_wire
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.policy.checks.tensor_kinds import Kind
 from secureps.policy.plan import Plan
+from secureps.policy.tensor_kinds import Kind
 from secureps.run.processes.supervisor import Program, Supervisor
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.channel import Channel, Record

@@ -21,8 +21,8 @@ from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer,
 from secureps.client.worker import schema_of
 from secureps.errors import NotFinite, SecurepsError, WrongShape
 from secureps.messages.schema import Schema
-from secureps.policy.checks.tensor_kinds import Kind
 from secureps.policy.plan import Plan
+from secureps.policy.tensor_kinds import Kind
 
 Tensors = Mapping[str, NDArray[Any]]
 Own = Callable[[str], Tensors | None]

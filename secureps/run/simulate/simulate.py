@@ -25,9 +25,9 @@ from secureps.config.scenario import ScenarioSection, StaySection
 from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError, naming
-from secureps.policy.checks.tensor_kinds import refuse_statistics
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, facts_of, spent
+from secureps.policy.tensor_kinds import refuse_statistics
 from secureps.run.party_names import client_names
 from secureps.run.report.group_labels import folded
 from secureps.run.report.plots import CURVES, Sheet, draw

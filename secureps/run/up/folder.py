@@ -25,11 +25,11 @@ from pathlib import Path
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import named
 from secureps.roles.machine import COORDINATOR
 from secureps.run.party_names import OBSERVER, client_names, holder_names, shard_names
 from secureps.run.run_lock import ORIGIN, new_folder
 from secureps.store.keyring import create_kit, issue
+from secureps.wording import named
 
 LISTEN = "127.0.0.1:0"
 """Loopback, any free port: all parties are on this machine."""

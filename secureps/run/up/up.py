@@ -28,9 +28,9 @@ from secureps.config.plan import FederationSection
 from secureps.config.sections import refuse_misplaced, toml_text
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import ConfigError, InternalError, SecurepsError, from_wire, naming
-from secureps.policy.checks.tensor_kinds import refuse_statistics, remarks
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
+from secureps.policy.tensor_kinds import refuse_statistics, remarks
 from secureps.roles.machine import COORDINATOR
 from secureps.run.check import refuse_few
 from secureps.run.export import export, read_model
@@ -52,7 +52,6 @@ from secureps.run.up.folder import (
     RunFolder,
     default_root,
     make_folder,
-    replace_text,
     write_coordinator,
     write_servers,
 )
@@ -62,6 +61,7 @@ from secureps.run.up.server_app import found
 from secureps.run.up.watch import Outcome, Watch, Watched
 from secureps.run.warm import warm_for
 from secureps.store.checkpoint import checkpoint_path
+from secureps.store.text_file import replace_text
 
 START_SECONDS = 60.0
 """Until the coordinator must listen."""

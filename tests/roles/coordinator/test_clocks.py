@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from secureps.messages.submission import SubmissionId
-from secureps.policy.rules.rule import Base
+from secureps.policy.base import Base
 from secureps.roles.coordinator.clocks import Clocks
 
 

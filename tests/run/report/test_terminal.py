@@ -19,7 +19,7 @@ from secureps.run.report.summary import Summary, tables
 from secureps.run.report.terminal import QUIET, Progress, View, plain
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.scoring import Score
-from secureps.units import size
+from secureps.wording import size
 
 GROUP = GroupStatus("all", 7, "collecting", "4 of 6 have arrived; waits for eve", ("eve",))
 VIEW = View(

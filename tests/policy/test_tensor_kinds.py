@@ -8,7 +8,7 @@ import pytest
 
 from secureps.errors import PlanRefused
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.policy.checks.tensor_kinds import Kind, refuse_statistics, remarks
+from secureps.policy.tensor_kinds import Kind, refuse_statistics, remarks
 from tests.kits.federations import small_plan
 
 SCHEMA = Schema(
