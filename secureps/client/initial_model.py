@@ -2,7 +2,7 @@
 
 The plan pins the file by its digest, and with it what a ServerApp tells clients. Who has the file
 compares: the digest when it joins, and the values of version 0 when it pulls them. What must not
-live here: making the file (`run.up.server_app`), and what is in it beside tensors
+live here: making the file (`run.server_app`), and what is in it beside tensors
 (`client.flower.served`).
 """
 

@@ -36,8 +36,8 @@ from secureps.run.party_names import shard_names
 from secureps.run.report.terminal import headed
 from secureps.run.script.process import Assignment, script_process
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
+from secureps.run.server_app import Founding, found
 from secureps.run.simulate.simulate import load_scenario
-from secureps.run.up.server_app import Founding, found
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.grpc.pacing import LANES

@@ -410,7 +410,7 @@ def flower(
     from rich.console import Console
 
     from secureps.crypto.sampling import SecretSeed
-    from secureps.run.up.server_app import prepare
+    from secureps.run.server_app import prepare
 
     prepare(plan, out, SecretSeed.from_os(), Console())
 

@@ -37,9 +37,9 @@ from secureps.run.report.trackers import Extras, Heading, open_sinks
 from secureps.run.report.version_metrics import Metrics, Tell
 from secureps.run.run_lock import new_folder
 from secureps.run.script.scoring import Judge, Look, Score
+from secureps.run.server_app import Founding, found
 from secureps.run.simulate.last_words import last_words
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.run.up.server_app import Founding, found
 from secureps.run.warm import warm_for
 from secureps.scenario.delays import Delays
 from secureps.scenario.links import Links

@@ -29,6 +29,7 @@ from secureps.roles.machine import COORDINATOR
 from secureps.run.party_names import OBSERVER, client_names, holder_names, shard_names
 from secureps.run.run_lock import ORIGIN, new_folder
 from secureps.store.keyring import create_kit, issue
+from secureps.store.text_file import replace_text
 from secureps.wording import named
 
 LISTEN = "127.0.0.1:0"
@@ -139,13 +140,6 @@ def _runs(meant: Path) -> str:
     newest = sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True)
     runs = [os.path.relpath(path.parent) for path in newest]
     return f"there are {named(runs)}" if runs else "there is none beside it, and none in runs"
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Writes a file that is whole at any moment."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(text)
-    os.replace(fresh, path)
 
 
 @dataclass(frozen=True)

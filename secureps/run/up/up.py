@@ -46,6 +46,7 @@ from secureps.run.run_lock import claimed
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.process import Assignment, ScriptProcess, script_process
 from secureps.run.serve import initial_schema
+from secureps.run.server_app import found
 from secureps.run.up.folder import (
     Cast,
     Origin,
@@ -57,7 +58,6 @@ from secureps.run.up.folder import (
 )
 from secureps.run.up.interruption import noted, terminable, told_how_to_go_on, told_that_it_stops
 from secureps.run.up.resume_state import ResumeState
-from secureps.run.up.server_app import found
 from secureps.run.up.watch import Outcome, Watch, Watched
 from secureps.run.warm import warm_for
 from secureps.store.checkpoint import checkpoint_path

@@ -24,7 +24,7 @@ from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.check import check
 from secureps.run.cli import app as cli
-from secureps.run.up.server_app import Founding, found, prepare
+from secureps.run.server_app import Founding, found, prepare
 from secureps.store.checkpoint import write_state
 from tests.kits.flower_apps import CLIENT_APP, MESSAGES, SERVER, founded, initial_of, project, write
 
