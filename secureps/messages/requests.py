@@ -11,7 +11,10 @@ from secureps.messages.evaluation import EvaluationSkipped, Metric, VersionEvalu
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
-from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
+from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
+
+NO_COHORT = -1
+"""Stands for a cohort's number in a `Missing` of what is part of none."""
 
 # --- to the coordinator -----------------------------------------------------------
 
@@ -131,16 +134,36 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A shard lacks blocks of these members of a cohort; without members, its opened sums.
+    """A party lacks what it is to work on or to send: one of four things, each with a constructor.
 
-    A client says it of submissions of its own that it is asked to send again, and has no more:
-    the cohort is -1, for it knows of none.
+    Which of a cohort's two is meant follows from the step that the cohort is in: before it is
+    opened members' blocks, afterwards opened sums. A client has no others than its own to lack.
     """
 
     party: str
     group: str
     cohort: int
     ids: tuple[SubmissionId, ...]
+
+    @classmethod
+    def blocks(cls, shard: str, cohort: Cohort, ids: tuple[SubmissionId, ...]) -> Missing:
+        """A shard lacks blocks of these members of a cohort that it is to add up."""
+        return cls(shard, cohort.group, cohort.number, ids)
+
+    @classmethod
+    def opened(cls, shard: str, cohort: Cohort, ids: tuple[SubmissionId, ...]) -> Missing:
+        """A shard lacks what opens a cohort; also blocks of these members, if of any."""
+        return cls(shard, cohort.group, cohort.number, ids)
+
+    @classmethod
+    def founding(cls, shard: str, group: str, ids: tuple[SubmissionId, ...]) -> Missing:
+        """A shard lacks blocks of the founding model, which is part of no cohort."""
+        return cls(shard, group, NO_COHORT, ids)
+
+    @classmethod
+    def outbox(cls, client: str, id: SubmissionId) -> Missing:
+        """A client has no more of a submission of its own, and knows of no cohort."""
+        return cls(client, id.group, NO_COHORT, (id,))
 
 
 @dataclass(frozen=True, slots=True)

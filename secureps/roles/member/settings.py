@@ -79,7 +79,7 @@ class MemberSettings:
 
     def gone(self, id: SubmissionId) -> Missing:
         """What the coordinator may have accepted, and wait for, never comes."""
-        return Missing(self.name, id.group, -1, (id,))
+        return Missing.outbox(self.name, id)
 
     def withdraws(self, receipt: Receipt, why: object) -> Withdraw:
         """What was asked for without rounds was refused on its way."""

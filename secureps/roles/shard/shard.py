@@ -317,7 +317,7 @@ class Shard:
             receipt = order.receipt
             keys = self.shelves.founding_keys(order.group, receipt)
             if keys is None:
-                missing = Missing(self._name, order.group, -1, (receipt.id,))
+                missing = Missing.founding(self._name, order.group, (receipt.id,))
                 step.effects.append(Call(COORDINATOR, missing))
             else:
                 self._begin(step, ("state", order.group, 0), MakeState(order.group, keys))
@@ -336,8 +336,7 @@ class Shard:
         keys = [self.shelves.keys(m.id, UPDATE, m.blocks) for m in order.members]
         missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
         if missing:
-            answer = Missing(self._name, cohort.group, cohort.number, missing)
-            step.effects.append(Call(COORDINATOR, answer))
+            step.effects.append(Call(COORDINATOR, Missing.blocks(self._name, cohort, missing)))
             return
         found = tuple(k for k in keys if k is not None)
         self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
@@ -357,7 +356,7 @@ class Shard:
             keys = self.shelves.opened_keys(cohort, order.opened)
             if keys is None:
                 lacking = self.shelves.lacking(cohort)
-                missing = Missing(self._name, cohort.group, cohort.number, lacking)
+                missing = Missing.opened(self._name, cohort, lacking)
                 step.effects.append(Call(COORDINATOR, missing))
                 return
         elif self.shelves.opened_by_key_sum:
@@ -438,17 +437,16 @@ class Shard:
         match task:
             case MakeState(group):
                 self._busy.discard(("state", group, 0))
-                missing = Missing(self._name, group, -1, ids)
+                missing = Missing.founding(self._name, group, ids)
             case SumCohort(cohort):
                 self._busy.discard(("sum", cohort.group, cohort.number))
-                missing = Missing(self._name, cohort.group, cohort.number, ids)
+                missing = Missing.blocks(self._name, cohort, ids)
             case StepState(cohort):
                 self._busy.discard(("state", cohort.group, cohort.version))
                 opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
                 if opened:
                     self._write(step, OpenedForgotten(cohort.group, cohort.number, opened))
-                lacking = self.shelves.lacking(cohort)
-                missing = Missing(self._name, cohort.group, cohort.number, lacking)
+                missing = Missing.opened(self._name, cohort, self.shelves.lacking(cohort))
         step.effects.append(Call(COORDINATOR, missing))
 
     def _failed(self, event: WorkFailed) -> Step:
