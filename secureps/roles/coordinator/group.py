@@ -281,23 +281,23 @@ class GroupState:
             case StreamBegan():
                 self.streaming, self.phase, self.opened_at = True, Phase.COLLECTING, at
                 self.reason = "members are asked one by one"
-            case StreamEnded(_, reason):
+            case StreamEnded(reason=reason):
                 self.streaming, self.pool = False, Clocks()
                 self.end_round()
                 self.phase, self.reason = Phase.WAITING, reason
-            case MemberEntered(_, client, clock):
+            case MemberEntered(client=client, clock=clock):
                 self.pool.enter(client, clock, at)
-            case MemberLeft(_, client, spent):
+            case MemberLeft(client=client, spent=spent):
                 (self.pool.exhaust if spent else self.pool.leave)(client)
-            case MembersReturned(_, clients):
+            case MembersReturned(clients=clients):
                 self.sitting_out -= set(clients)
-            case MemberPassed(_, client):
+            case MemberPassed(client=client):
                 self.pool.pass_over(client)
-            case MemberAsked(_, client, version, step):
+            case MemberAsked(client=client, version=version, step=step):
                 self.pool.ask(client, Base(version, step), at)
-            case SubmissionWithdrawn(_, id):
+            case SubmissionWithdrawn(id=id):
                 self.pool.refuse(id.client, self.version, at)
-            case SubmissionsDropped(_, ids):
+            case SubmissionsDropped(ids=ids):
                 self.let_go(ids)
                 self.pool.drop(ids, self.version, at)
             case _:

@@ -257,7 +257,7 @@ class CoordinatorState:
                 self.shards[shard.name] = shard
                 if unsafe:
                     self.unsafe.add(shard.name)
-            case MemberJoined(client, groups, examples):
+            case MemberJoined(client=client, groups=groups, examples=examples):
                 self.members.setdefault(client, at)
                 self.joined[client] = (*self.joined.get(client, ())[-2:], at)
                 self.told[client] = examples or self.told.get(client, 0)
@@ -297,7 +297,7 @@ class CoordinatorState:
                     group.phase, group.reason = Phase.DONE, group.resigned or reason
             case Received(receipt):
                 self._receive(at, receipt)
-            case ClientIsolated(_, client, reason):
+            case ClientIsolated(client=client, reason=reason):
                 self.isolated[client] = reason
                 for group in self.groups.values():
                     group.suspicion = group.suspicion.without(client)
@@ -339,25 +339,25 @@ class CoordinatorState:
 
     def _apply_to(self, group: GroupState, at: float, record: Any) -> None:
         match record:
-            case RoundOpened(_, number, _, invited, reason) if group.streaming:
+            case RoundOpened(round=number, invited=invited, reason=reason) if group.streaming:
                 group.begin_set(at, number, frozenset(invited), reason)
-            case RoundOpened(_, number, _, invited, reason):
+            case RoundOpened(round=number, invited=invited, reason=reason):
                 group.end_round()
                 group.round, group.invited, group.opened_at = number, frozenset(invited), at
                 group.phase, group.reason = Phase.COLLECTING, reason
                 group.suspicion = group.suspicion.opened_for(group.invited)
                 if group.name == EVALUATION:
                     self.evaluations.begin(self.model_groups)
-            case BoundAgreed(_, most):
+            case BoundAgreed(most_examples=most):
                 group.most_examples = most
-            case MemberDeclined(_, _, client):
+            case MemberDeclined(client=client):
                 group.decline(client)
-            case RoundExtended(_, _, extensions, reason):
+            case RoundExtended(extensions=extensions, reason=reason):
                 group.extensions, group.reason = extensions, reason
-            case RoundGivenUp(_, _, reason) if group.streaming:
+            case RoundGivenUp(reason=reason) if group.streaming:
                 group.suspicion = group.suspicion.given_up()
                 group.end_set(at, reason)
-            case RoundGivenUp(_, _, reason):
+            case RoundGivenUp(reason=reason):
                 self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
                 group.suspicion = group.suspicion.given_up()
                 group.end_round()
@@ -366,55 +366,55 @@ class CoordinatorState:
                 group.begin_cohort()
                 group.cohort, group.number = cohort, cohort.number
                 group.phase, group.reason = Phase.HOLDING, reason
-            case CohortReopened(_, _, missing):
+            case CohortReopened(missing=missing):
                 group.lose(missing, at)
                 group.cohort, group.held = None, {}
                 group.phase = Phase.COLLECTING
                 group.reason = f"{len(missing)} members' blocks are missing and are sent again"
-            case SumsHeld(_, _, held):
+            case SumsHeld(held=held):
                 group.held[held.shard] = held.sums
                 if len(group.held) == len(self.owners(group.name)):
                     group.phase = Phase.OPENING
                     group.reason = "every shard holds; the key holders open"
-            case CohortOpened(_, _, sums):
+            case CohortOpened(sums=sums):
                 group.opened, group.phase = sums, Phase.PREPARING
                 group.key, group.opened_by = record.key, record.holders or ()
                 self.answered |= {(h, group.name): record.number for h in group.opened_by}
                 group.reason = "opened; the shards average and step"
             case ReceiptExamined() | ShareReceived() | HolderRefused() | OpeningFailed():
                 self._apply_answer(group, at, record)
-            case FlawNoted(_, id, holder):
+            case FlawNoted(id=id, holder=holder):
                 self._accuse(id, holder)
                 if self.stands(id):
                     group.suspicion = group.suspicion.doubt(id.client)
                     group.inbox.doubt(id, holder)
-            case LiarsNamed(_, _, holders, reason):
+            case LiarsNamed(holders=holders, reason=reason):
                 self.liars |= dict.fromkeys(holders, reason)
-            case CohortBurnt(_, _, reason):
+            case CohortBurnt(reason=reason):
                 self._settle(group, "dropped", group.version, reason, group.summed)
                 group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
                 group.burn()
                 group.end_cohort(at, reason)
-            case GroupResigned(_, reason):
+            case GroupResigned(reason=reason):
                 group.reason = group.resigned = f"{reason}: it stays at {group.version}"
-            case StreamEnded(_, reason):
+            case StreamEnded(reason=reason):
                 self._settle(group, "dropped", group.version, reason, group.pending)
                 group.apply_stream(at, record)
-            case SubmissionsDropped(_, ids, reason):
+            case SubmissionsDropped(ids=ids, reason=reason):
                 self._settle(group, "dropped", group.version, reason, ids)
                 group.apply_stream(at, record)
-            case SubmissionWithdrawn(_, id):
+            case SubmissionWithdrawn(id=id):
                 self._use(id)
                 group.apply_stream(at, record)
             case StreamBegan() | MemberEntered() | MemberLeft() | MemberPassed() | MemberAsked():
                 group.apply_stream(at, record)
             case MembersReturned():
                 group.apply_stream(at, record)
-            case ShardPrepared(_, _, shard, blocks):
+            case ShardPrepared(shard=shard, blocks=blocks):
                 group.prepared[shard], group.coming_states[shard] = blocks, record.state
                 if record.scale is not None:
                     group.coming = record.scale
-            case VersionCommitted(_, version):
+            case VersionCommitted(version=version):
                 self._commit(at, group, version)
                 if group.name != EVALUATION:
                     self.evaluations.since = at
@@ -424,21 +424,21 @@ class CoordinatorState:
     def _apply_answer(self, group: GroupState, at: float, record: Any) -> None:
         """What holders of a committee say, and what comes of it."""
         match record:
-            case ReceiptExamined(_, id, holder, flaw) if flaw:
+            case ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
                 self._accuse(id, holder)
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
                 self._settle(group, "dropped", group.version, reason, (id,))
                 group.let_go((id,))
                 group.invited -= {id.client}
                 group.sitting_out |= {id.client} if group.streaming else frozenset()
-            case ReceiptExamined(_, id, holder):
+            case ReceiptExamined(id=id, holder=holder):
                 group.inbox.look(id, holder)
-            case ShareReceived(_, _, holder, share):
+            case ShareReceived(holder=holder, share=share):
                 group.shares[holder], group.answered_at = share, at
                 self.answered[holder, group.name] = record.number
-            case HolderRefused(_, _, holder, reason):
+            case HolderRefused(holder=holder, reason=reason):
                 group.refusals[holder], group.answered_at = reason, at
-            case OpeningFailed(_, _, holders, reason):
+            case OpeningFailed(holders=holders, reason=reason):
                 group.failed += (holders,)
                 group.key, group.opened_by, group.answered_at = None, (), at
                 group.prepared, group.coming = {}, None
