@@ -52,10 +52,9 @@ from secureps.policy.rules.priority import declared
 from secureps.policy.spending import fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
-from secureps.roles.member.evaluation import DECLINES
 from secureps.roles.member.member import Member
-from secureps.roles.member.pulled_model import block_key
 from secureps.roles.member.tasks import (
+    DECLINES,
     Aim,
     Contribute,
     Contributed,
@@ -66,6 +65,7 @@ from secureps.roles.member.tasks import (
     Offer,
     Reseal,
     SealedUpdate,
+    block_key,
 )
 from secureps.roles.tasks import Prune, Sweep
 from secureps.service.disk_faults import refused
@@ -128,7 +128,7 @@ class ClientWorker:
 
     @property
     def pulled(self) -> Mapping[str, NDArray[np.float32]]:
-        """The blocks that are here, by `roles.member.pulled_model.block_key`; for reading."""
+        """The blocks that are here, by `roles.member.tasks.block_key`; for reading."""
         return self._cache
 
     def keep(self, request: object, payload: bytes | memoryview) -> None:

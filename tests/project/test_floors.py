@@ -1,4 +1,8 @@
-"""Imports point strictly downward between packages, and heavy packages have one importer."""
+"""The rooms of the package: what each may import, and who imports heavy packages.
+
+A room is a folder of `secureps/`, or a module that is named here beside its folder. It imports
+rooms of lower floors only; rooms of one floor know nothing of each other.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +12,51 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent / "secureps"
+from tests.kits.nursery import ROOT as TREE
 
-FLOORS = {
-    "errors": 0,
-    "tracebacks": 0,
-    "config": 0,
-    "wording": 0,
-    "units": 0,
-    "messages": 0,
-    "model": 1,
-    "codec": 1,
-    "privacy": 1,
-    "crypto": 2,
-    "policy": 3,
-    "roles": 4,
-    "wire": 5,
-    "store": 5,
-    "service": 6,
-    "client": 7,
-    "scenario": 7,
-    "run": 8,
-}
+ROOT = TREE / "secureps"
+
+FLOORS = (
+    ("errors", "tracebacks", "wording"),
+    ("config", "messages"),
+    ("codec", "model", "privacy"),
+    ("crypto",),
+    ("policy",),
+    ("policy/cohorts",),
+    ("policy/rules",),
+    ("policy/checks",),
+    ("policy/plan",),
+    ("policy/groups", "policy/spending", "policy/tensor_kinds"),
+    ("policy/explain",),
+    ("roles",),
+    ("roles/coordinator", "roles/holder", "roles/member", "roles/shard"),
+    ("store", "wire"),
+    ("wire/grpc",),
+    ("service",),
+    ("service/holder", "service/shard"),
+    ("client", "scenario"),
+    ("client/flower",),
+    ("client/script",),
+    ("run/processes",),
+    ("run",),
+    ("run/script",),
+    ("run/report",),
+    ("run/export", "run/run_lock", "run/server_app"),
+    ("run/simulate",),
+    ("run/check", "run/study"),
+    ("run/up",),
+    ("run/api", "run/party_logs", "run/status", "run/stop"),
+    ("run/run_commands",),
+    ("run/cli",),
+    ("__init__",),
+    ("__main__",),
+)
+"""From the ground up."""
+
+FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+
+MEMBER_DOORS = {"budget", "member", "settings", "tasks"}
+"""What `client/` knows of `roles/member`; the rest of it is the member's own."""
 
 ONLY_IMPORTERS = {
     "tenseal": {"crypto/bfv_seal.py"},
@@ -76,50 +103,99 @@ def imports(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def floor(dotted: str) -> tuple[str, int] | None:
-    parts = dotted.split(".")
-    if parts[0] != "secureps" or len(parts) < 2 or parts[1] not in FLOORS:
-        return None
-    return parts[1], FLOORS[parts[1]]
+def dotted(path: Path) -> str:
+    return ".".join(("secureps", *path.relative_to(ROOT).with_suffix("").parts))
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_down(path: Path) -> None:
-    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    if own not in FLOORS:
-        assert own in ("__init__", "__main__")
-        return
-    for name in imports(path):
-        found = floor(name)
-        if found is None:
-            continue
-        package, level = found
-        downward = level < FLOORS[own] or package == own or (level == 0 and FLOORS[own] == 0)
-        assert downward, f"{path} imports {name}, which is not below it"
+@cache
+def graph() -> dict[str, frozenset[str]]:
+    """For every module those of the package that it imports."""
+    paths = {dotted(path): path for path in modules()}
+
+    def target(name: str) -> str:
+        while name and name not in paths:
+            name = name.rpartition(".")[0]
+        return name
+
+    return {
+        name: frozenset({target(each) for each in imports(path)} - {"", name})
+        for name, path in paths.items()
+    }
 
 
-def test_no_circles_inside_a_package() -> None:
-    graph: dict[str, set[str]] = {}
-    names = {".".join(("secureps", *p.relative_to(ROOT).with_suffix("").parts)) for p in modules()}
-    for path in modules():
-        own = ".".join(("secureps", *path.relative_to(ROOT).with_suffix("").parts))
-        wanted = imports(path)
-        graph[own] = {n for n in names if n != own and (n in wanted or _inside(n, wanted))}
-    done: set[str] = set()
-
-    def visit(node: str, above: tuple[str, ...]) -> None:
-        assert node not in above, f"circle: {' -> '.join((*above, node))}"
-        if node not in done:
-            for below in graph[node]:
-                visit(below, (*above, node))
-            done.add(node)
-
-    for node in graph:
-        visit(node, ())
+def room(module: str) -> str:
+    """The room of a module: the longest name of FLOORS that leads to it."""
+    parts = module.split(".")[1:]
+    names = ("/".join(parts[:k]) for k in range(len(parts), 0, -1))
+    found = next((name for name in names if name in FLOOR), None)
+    assert found is not None, f"{module} has no room in FLOORS"
+    return found
 
 
-def _inside(module: str, wanted: frozenset[str]) -> bool:
-    return any(name.startswith(f"{module}.") for name in wanted)
+@pytest.mark.parametrize("module", sorted(graph()))
+def test_imports_point_down(module: str) -> None:
+    own = room(module)
+    for name in graph()[module]:
+        other = room(name)
+        below = other == own or FLOOR[other] < FLOOR[own]
+        assert below, f"{module} ({own}) imports {name} ({other}), which is not below it"
+
+
+def test_every_room_is_there_and_has_a_floor_of_its_own() -> None:
+    assert {room(module) for module in graph()} == set(FLOOR)
+    folders = {
+        str(path.parent.relative_to(ROOT)) for path in modules() if path.name != "__init__.py"
+    }
+    assert folders - {"."} <= set(FLOOR)
+
+
+def circle(below: dict[str, frozenset[str]]) -> tuple[str, ...]:
+    """A circle in a graph; empty if there is none."""
+    done = set[str]()
+
+    def visit(node: str, above: tuple[str, ...]) -> tuple[str, ...]:
+        if node in above:
+            return (*above[above.index(node) :], node)
+        if node in done:
+            return ()
+        found = next(filter(None, (visit(each, (*above, node)) for each in below[node])), ())
+        done.add(node)
+        return found
+
+    return next(filter(None, (visit(node, ()) for node in below)), ())
+
+
+def test_no_circles_between_modules() -> None:
+    assert circle(graph()) == ()
+
+
+def test_a_circle_is_found() -> None:
+    below = {"a": frozenset({"b"}), "b": frozenset({"c"}), "c": frozenset({"b"})}
+    assert circle(below) == ("b", "c", "b")
+
+
+def test_clients_know_little_of_their_machine() -> None:
+    inner = "secureps.roles.member."
+    known = {
+        name.removeprefix(inner)
+        for module, names in graph().items()
+        if module.startswith("secureps.client.")
+        for name in names
+        if name.startswith(inner)
+    }
+    assert known <= MEMBER_DOORS
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "clients", "secureps"])
+def test_only_kits_of_tests_are_of_use_elsewhere(folder: str) -> None:
+    found = {
+        f"{path}: {name}"
+        for path in sorted((TREE / folder).rglob("*.py"))
+        for name in imports(path)
+        if name.split(".")[0] == "tests"
+    }
+    allowed = "tests.kits." if folder == "benchmarks" else "nothing"
+    assert {each for each in found if not each.split(": ")[1].startswith(allowed)} == set()
 
 
 @pytest.mark.parametrize("package", sorted(ONLY_IMPORTERS))
@@ -135,7 +211,7 @@ def test_heavy_packages_have_one_importer(package: str) -> None:
 
 @pytest.mark.parametrize("folder", ["secureps", "clients", "benchmarks", "tests"])
 def test_no_file_is_two(folder: str) -> None:
-    paths = [p for p in (ROOT.parent / folder).rglob("*.py") if "_pb2" not in p.name]
+    paths = [p for p in (TREE / folder).rglob("*.py") if "_pb2" not in p.name]
     lengths = {str(p): len(p.read_text().splitlines()) for p in paths}
     assert {path: length for path, length in lengths.items() if length > 500} == {}
 

@@ -25,11 +25,8 @@ from secureps.roles.member.budget import Budget
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.release_history import ReleaseHistory
 from secureps.roles.member.schedule import Desk
-from secureps.roles.member.tasks import Aim, Evaluate
+from secureps.roles.member.tasks import DECLINES, Aim, Evaluate
 from secureps.roles.pinned_run import Pinned
-
-DECLINES = "this client sends no evaluation; its own log says why"
-"""All that the coordinator hears of a refusal: why is the client's own matter."""
 
 
 def unsent(group: str) -> str:

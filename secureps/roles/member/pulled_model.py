@@ -16,11 +16,6 @@ from secureps.roles.machine import Call, Step
 from secureps.roles.pinned_run import Pinned
 
 
-def block_key(digest: bytes) -> str:
-    """Where a pulled block's values lie in the member's cache."""
-    return f"block/{digest.hex()}"
-
-
 @dataclass(slots=True)
 class PulledModel:
     """Of one client; a restart begins with an empty one.

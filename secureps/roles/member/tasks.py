@@ -9,6 +9,14 @@ from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Decline, Telemetry
 from secureps.messages.submission import BlockHeader, Receipt
 
+DECLINES = "this client sends no evaluation; its own log says why"
+"""All that the coordinator hears of a refusal: why is the client's own matter."""
+
+
+def block_key(digest: bytes) -> str:
+    """Where a pulled block's values lie in the member's cache."""
+    return f"block/{digest.hex()}"
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:

@@ -37,9 +37,8 @@ from secureps.roles.machine import (
     WatchLost,
     Work,
 )
-from secureps.roles.member.pulled_model import block_key
 from secureps.roles.member.settings import MemberSettings, Terms
-from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer
+from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, block_key
 from secureps.roles.pinned_run import Pinned
 from secureps.roles.tasks import Sweep
 from tests.kits.member_kit import PLAN, TWO, Client, asked, halts, puts, said, works
