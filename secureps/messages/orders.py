@@ -179,7 +179,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The fate of a submission: "included", "durable", "dropped" or "lost", and why.
+    """The fate of a submission, an `Outcome` as a string, and why.
 
     `again`: it was in a burnt cohort, and may be asked for once more (`SealAgain`).
     """

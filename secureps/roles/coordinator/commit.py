@@ -40,6 +40,7 @@ from secureps.messages.orders import (
     SendAgain,
     ShardSums,
 )
+from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Prepared
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
 from secureps.policy.rules.rule import Wait
@@ -288,7 +289,7 @@ def prepared(turn: Transaction, group: GroupState, by: Prepared) -> bool:
     turn.tell_shards(group.name, lambda shard, blocks: make_commit(turn, group))
     turn.tell_clients(make_published(turn, group))
     turn.tell_fates(ids)
-    late = tuple(id for id in ids if turn.federation.fates[id].outcome == "dropped")
+    late = tuple(id for id in ids if turn.federation.fates[id].outcome == Outcome.DROPPED)
     if late:
         turn.discard(late)
     return True

@@ -22,6 +22,7 @@ from secureps.messages.coordinator_records import (
     SubmissionsDropped,
     SubmissionWithdrawn,
 )
+from secureps.messages.outcome import Outcome
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, model_digest
 from secureps.policy.base import Base
 from secureps.policy.cohorts.suspicion import Suspicion
@@ -46,7 +47,7 @@ class Phase(Enum):
 class Fate:
     """What became of a submission."""
 
-    outcome: str
+    outcome: Outcome
     version: int
     reason: str
 

@@ -61,6 +61,7 @@ from secureps.messages.evaluation import (
     evaluated_digest,
 )
 from secureps.messages.orders import GroupVersion
+from secureps.messages.outcome import Outcome
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
@@ -239,12 +240,12 @@ class CoordinatorState:
     def stands(self, id: SubmissionId) -> bool:
         """Whether a submission that is known is not dropped."""
         fate = self.fates.get(id)
-        return fate is None or fate.outcome != "dropped"
+        return fate is None or fate.outcome != Outcome.DROPPED
 
     def past(self, id: SubmissionId) -> bool:
         """Whether nobody will ever need a submission's blocks again."""
         fate = self.fates.get(id)
-        return fate is not None and fate.outcome in ("dropped", "durable")
+        return fate is not None and fate.outcome in (Outcome.DROPPED, Outcome.DURABLE)
 
     def apply(self, at: float, record: Any) -> None:
         """Folds one record; InternalError for one that is not the coordinator's."""
@@ -358,7 +359,7 @@ class CoordinatorState:
                 group.suspicion = group.suspicion.given_up()
                 group.end_set(at, reason)
             case RoundGivenUp(reason=reason):
-                self._settle(group, "dropped", group.version, reason, tuple(group.receipts))
+                self._settle(group, Outcome.DROPPED, group.version, reason, tuple(group.receipts))
                 group.suspicion = group.suspicion.given_up()
                 group.end_round()
                 group.phase, group.reason = Phase.WAITING, reason
@@ -391,17 +392,17 @@ class CoordinatorState:
             case LiarsNamed(holders=holders, reason=reason):
                 self.liars |= dict.fromkeys(holders, reason)
             case CohortBurnt(reason=reason):
-                self._settle(group, "dropped", group.version, reason, group.summed)
+                self._settle(group, Outcome.DROPPED, group.version, reason, group.summed)
                 group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
                 group.burn()
                 group.end_cohort(at, reason)
             case GroupResigned(reason=reason):
                 group.reason = group.resigned = f"{reason}: it stays at {group.version}"
             case StreamEnded(reason=reason):
-                self._settle(group, "dropped", group.version, reason, group.pending)
+                self._settle(group, Outcome.DROPPED, group.version, reason, group.pending)
                 group.apply_stream(at, record)
             case SubmissionsDropped(ids=ids, reason=reason):
-                self._settle(group, "dropped", group.version, reason, ids)
+                self._settle(group, Outcome.DROPPED, group.version, reason, ids)
                 group.apply_stream(at, record)
             case SubmissionWithdrawn(id=id):
                 self._use(id)
@@ -427,7 +428,7 @@ class CoordinatorState:
             case ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
                 self._accuse(id, holder)
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
-                self._settle(group, "dropped", group.version, reason, (id,))
+                self._settle(group, Outcome.DROPPED, group.version, reason, (id,))
                 group.let_go((id,))
                 group.invited -= {id.client}
                 group.sitting_out |= {id.client} if group.streaming else frozenset()
@@ -458,16 +459,17 @@ class CoordinatorState:
         part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
         included = tuple(id for id in group.summed if id in part)
         late = tuple(id for id in group.summed if id not in part)
-        self._settle(group, "included", version, f"part of version {version}", included)
+        self._settle(group, Outcome.INCLUDED, version, f"part of version {version}", included)
         self.undurable |= dict.fromkeys(included, version)
         if version > 0 and group.name != EVALUATION:
             self.included.update(id.client for id in included)
-        self._settle(group, "dropped", version, f"version {version} closed without it", late)
+        self._settle(group, Outcome.DROPPED, version, f"version {version} closed without it", late)
         group.end_cohort(at, f"version {version} is committed")
 
     def _complete(self, number: int) -> None:
         for id in self.covered(number):
-            self.fates[id] = Fate("durable", self.undurable.pop(id), f"in checkpoint {number}")
+            version = self.undurable.pop(id)
+            self.fates[id] = Fate(Outcome.DURABLE, version, f"in checkpoint {number}")
         self.checkpoint(number).complete = True
         complete = [c for c in self.checkpoints if c.complete]
         self.checkpoints = complete[-2:] + [c for c in self.checkpoints if not c.complete]
@@ -475,7 +477,7 @@ class CoordinatorState:
     def _settle(
         self,
         group: GroupState,
-        outcome: str,
+        outcome: Outcome,
         version: int,
         reason: str,
         ids: tuple[SubmissionId, ...],

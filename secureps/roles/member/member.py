@@ -24,6 +24,7 @@ from secureps.messages import orders
 from secureps.messages.evaluation import EVALUATION, Evaluated
 from secureps.messages.member_records import Sealed, SequencesBegun, SubmissionSettled
 from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
+from secureps.messages.outcome import Outcome
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import (
     Decline,
@@ -130,7 +131,7 @@ class Member(Alone):
             case SequencesBegun(sequences):
                 self._out.begin_at(sequences)
             case SubmissionSettled(id, outcome):
-                if outcome != "included":
+                if outcome != Outcome.INCLUDED:
                     self._out.settle(id)
             case _:
                 raise InternalError(f"a member's journal has no {type(record).__name__}")
@@ -244,10 +245,10 @@ class Member(Alone):
         if sealed is None:
             return
         self._write(step, SubmissionSettled(id, outcome))
-        if outcome in ("dropped", "lost"):
+        if outcome in (Outcome.DROPPED, Outcome.LOST):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
         burnt_at = burnt if self._plan.seals_again else None
-        if outcome != "included" and (keys := self._out.release(sealed, burnt_at)):
+        if outcome != Outcome.INCLUDED and (keys := self._out.release(sealed, burnt_at)):
             step.effects.append(Work(Prune(keys)))
 
     # --- pull, train, seal --------------------------------------------------------
@@ -465,7 +466,7 @@ class Member(Alone):
     ) -> None:
         """A submission never comes. Without rounds, nobody asks for another who is not told."""
         sealed = self._out.sealed.get(id)
-        self._settle(step, id, "dropped", str(error))
+        self._settle(step, id, Outcome.DROPPED, str(error))
         if sealed is None:
             return
         if not submitted:

@@ -25,6 +25,7 @@ from secureps.config.scenario import ScenarioSection, StaySection
 from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError, naming
+from secureps.messages.outcome import Outcome
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, facts_of, spent
 from secureps.policy.tensor_kinds import refuse_statistics
@@ -335,7 +336,7 @@ class Play:
             if version == self._seen[group]:
                 continue
             included = sum(
-                fate.outcome in ("included", "durable")
+                fate.outcome in (Outcome.INCLUDED, Outcome.DURABLE)
                 and (id.group, fate.version) == (group, version)
                 for id, fate in fates.items()
             )

@@ -1,0 +1,42 @@
+"""What becomes of a submission has one word each, written down once."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import secureps
+from secureps.messages.encoding import canonical, from_plain, to_plain
+from secureps.messages.member_records import SubmissionSettled
+from secureps.messages.orders import Settled
+from secureps.messages.outcome import Outcome
+from secureps.messages.submission import SubmissionId
+from secureps.wire.protobuf import decode, encode
+
+ROOT = Path(secureps.__file__).parent
+ID = SubmissionId("c0", "all", 0)
+
+
+def test_the_words_stay_as_they_were_journalled() -> None:
+    assert [str(each) for each in Outcome] == ["included", "durable", "dropped", "lost"]
+
+
+def test_an_outcome_has_the_bytes_of_its_string() -> None:
+    for each in Outcome:
+        record, plain = SubmissionSettled(ID, each), SubmissionSettled(ID, each.value)
+        assert canonical(record) == canonical(plain)
+        assert from_plain(SubmissionSettled, json.loads(json.dumps(to_plain(record)))) == record
+        sent = encode(Settled(1, ID, each, 2, "why"))
+        assert sent == encode(Settled(1, ID, each.value, 2, "why"))
+        assert decode(sent).outcome == each
+
+
+def test_no_other_module_spells_an_outcome() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in set(map(str, Outcome))
+    ]
+    assert {where.split(":")[0] for where in found} == {"messages/outcome.py"}, found
