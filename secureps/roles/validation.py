@@ -1,7 +1,8 @@
-"""What may come in: the plan's conditions on a receipt and on a block's header.
+"""What may come in: the plan's conditions on blocks' headers and on what shards report.
 
 Pure functions of the plan, the layout and what came; signatures, rounds and what is known
-already are checked by the machines. What must not live here: state, payloads, decisions.
+already are checked by the machines. What must not live here: state, payloads, decisions, and
+receipts (`roles.coordinator.submissions`).
 """
 
 from __future__ import annotations
@@ -9,11 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from secureps.config.plan import PrioritySection
 from secureps.crypto.cipher import Opening
-from secureps.crypto.envelope import OVERHEAD
-from secureps.crypto.field import parse_vector
-from secureps.crypto.suite import cipher, key_length
+from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, Oversized, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.requests import Checkpointed, Prepared
@@ -21,25 +19,19 @@ from secureps.messages.submission import (
     FOUNDING,
     OPENED,
     UPDATE,
-    UPDATE_BYTES,
     BlockHeader,
-    Receipt,
     SubmissionId,
-    ciphertext_root,
 )
 from secureps.model.layout import GroupLayout
-from secureps.policy.groups import together
 from secureps.policy.plan import Plan
-from secureps.policy.rules.priority import LARGEST
-from secureps.policy.spending import fact
 from secureps.privacy.adaptive import FIRST
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}
 """What a role may send blocks for."""
 
 LAST_SEQUENCE = (1 << 62) - 1
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 """Of a submission; the one after it still has room on the wire."""
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> int:
@@ -58,102 +50,6 @@ def check_sequence(id: SubmissionId) -> None:
     """Malformed: a sequence that no client counts to, and after which none could be told."""
     if not 0 <= id.sequence <= LAST_SEQUENCE:
         raise Malformed(f"{id}: a sequence is at least 0, and at most {LAST_SEQUENCE}")
-
-
-def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
-    """Accepts a receipt that this plan can have made.
-
-    Raises:
-        Malformed: its purpose, sequence, step, number of blocks, size, charge, shared key, what
-            names its update, or what it declares of the update's size is another one.
-        Oversized: an envelope or the correction is too long.
-    """
-    if receipt.purpose not in (UPDATE, FOUNDING):
-        raise Malformed(f"{receipt.id}: no receipt is for {receipt.purpose!r}")
-    check_sequence(receipt.id)
-    ahead = plan.bounds(receipt.id.group).ahead
-    if not 0 <= receipt.step <= ahead:
-        raise Malformed(
-            f"{receipt.id}: update {receipt.step} of one version, by the plan's rule the last is "
-            f"{ahead}"
-        )
-    blocks = range(layout.blocks)
-    if len(receipt.blocks) != len(blocks) or any(len(d) != DIGEST_BYTES for d in receipt.blocks):
-        raise Malformed(f"{receipt.id}: the group has {len(blocks)} blocks, each one digest")
-    if receipt.root != ciphertext_root(receipt.blocks):
-        raise Malformed(f"{receipt.id}: its root is not that of its blocks' digests")
-    size = sum(block_bytes(plan, layout, receipt.purpose, block) for block in blocks)
-    if receipt.size != size:
-        raise Malformed(f"{receipt.id}: {receipt.size} bytes, the plan makes {size}")
-    beside = DIGEST_BYTES if len(together(plan, receipt.id.group)) > 1 else 0
-    wanted = (UPDATE_BYTES, beside) if receipt.purpose == UPDATE else (0, 0)
-    if (len(receipt.update), len(receipt.beside)) != wanted:
-        raise Malformed(f"{receipt.id}: its update's name and the groups beside it take {wanted}")
-    check_magnitude(plan, receipt)
-    check_shared_key(plan, receipt)
-    check_fact(plan, layout, receipt)
-
-
-def check_magnitude(plan: Plan, receipt: Receipt) -> None:
-    """Malformed unless a size is declared where the plan's rule asks for one, and within bounds.
-
-    One beyond them would come before all others for ever, however long these have waited.
-    """
-    rule, given = plan.group(receipt.id.group).rule, receipt.magnitude
-    asks = isinstance(rule, PrioritySection) and rule.score == "magnitude"
-    if not (asks and receipt.purpose == UPDATE):
-        if given is not None:
-            raise Malformed(f"{receipt.id}: it declares a size, and nobody asks for one")
-    elif given is None or not 0 <= given <= LARGEST:
-        raise Malformed(f"{receipt.id}: it declares a size of 0 to {LARGEST}, not {given}")
-
-
-def check_shared_key(plan: Plan, receipt: Receipt) -> None:
-    """Counts and sizes of what a receipt says of its one-time key; what is sealed, holders check.
-
-    Raises:
-        Malformed, Oversized: there is more or less than the plan's committee wants.
-    """
-    id, correction = receipt.id, receipt.correction
-    shared = cipher(plan.cipher_parameters).opening is Opening.COMMITTEE
-    if not shared or receipt.purpose != UPDATE:
-        if receipt.envelopes or receipt.commitments or correction is not None:
-            raise Malformed(f"{id}: it has no key to share, and no envelopes or commitments to it")
-        return
-    committee = plan.committee([f"{number:02d}" for number in range(plan.holders)])
-    subsets, size = len(committee.subsets), committee.seed_bytes + OVERHEAD
-    if len(receipt.envelopes) != plan.holders or len(receipt.commitments) != subsets:
-        raise Malformed(
-            f"{id}: {plan.holders} key holders want as many envelopes and {subsets} commitments, "
-            f"not {len(receipt.envelopes)} and {len(receipt.commitments)}"
-        )
-    if any(len(commitment) != DIGEST_BYTES for commitment in receipt.commitments):
-        raise Malformed(f"{id}: a commitment has {DIGEST_BYTES} bytes")
-    for sealed in receipt.envelopes:
-        if len(sealed) != size:
-            kind = Oversized if len(sealed) > size else Malformed
-            raise kind(f"{id}: an envelope has {size} bytes, not {len(sealed)}")
-    if correction is None:
-        raise Malformed(f"{id}: the correction of its key is missing")
-    parse_vector(correction, key_length(plan.cipher_parameters))
-
-
-def check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
-    """Malformed unless the charge or release is what the plan makes for this submission."""
-    id, given = receipt.id, receipt.fact
-    planned = None
-    if receipt.purpose == UPDATE:
-        attempt = 0 if given is None else max(0, given.attempt)
-        planned = fact(plan, id.client, id.group, layout.size, receipt.version, attempt)
-    if planned is None:
-        if given is not None:
-            raise Malformed(f"{id}: a charge where nothing is private")
-        return
-    wanted = (id.client, id.group, receipt.version)
-    if given is None or (given.party, given.group, given.version) != wanted:
-        raise Malformed(f"{id}: the privacy charge is missing or for another submission")
-    if given != planned or (receipt.charge is not None and receipt.release is not None):
-        raise Malformed(f"{id}: the privacy charge differs from the plan")
 
 
 def check_scale(plan: Plan, group: str, scale: float | None) -> None:

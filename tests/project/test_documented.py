@@ -26,7 +26,7 @@ ELSEWHERE = {
         "these are not the bytes that",
     ),
     "...: it counts up to ... examples, and members of ... count up to ... (the sender's fault)": (
-        "roles/test_validation.py",
+        "roles/coordinator/test_submissions.py",
         "and members of ",
     ),
     "... has sent that once more already (the sender's fault)": (

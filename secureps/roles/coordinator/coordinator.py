@@ -64,6 +64,7 @@ from secureps.roles.coordinator import (
     registration,
     resubscribe,
     scheduler,
+    submissions,
     termination,
 )
 from secureps.roles.coordinator.cache import Cache
@@ -235,7 +236,7 @@ class Coordinator:
                 self._same(sender, party)
             case Submit(receipt):
                 self._same(sender, receipt.id.client)
-                membership.submit(turn, self._charter.roster, receipt)
+                submissions.submit(turn, self._charter.roster, receipt)
             case Trouble(party, reason):
                 self._same(sender, party)
                 self._presence.trouble(party, membership.said(reason))

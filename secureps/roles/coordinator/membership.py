@@ -1,7 +1,6 @@
-"""What clients bring to the coordinator's door: whose it is, for what, whether it is wanted now.
+"""Who takes part, and what clients say beside their submissions: join, decline, withdraw, retire.
 
-What must not live here: what the plan makes of a receipt (`roles.validation`), and what follows
-from one (`roles.coordinator.commit`).
+What must not live here: what is asked of a receipt (`roles.coordinator.submissions`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from secureps.errors import (
     Conflict,
     Malformed,
     NotReady,
-    Refused,
     UnknownParty,
     WrongRun,
     WrongShape,
@@ -21,36 +19,24 @@ from secureps.messages.coordinator_records import (
     FounderChosen,
     MemberJoined,
     MemberRetired,
-    Received,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.requests import Decline, Join, Withdraw
-from secureps.messages.submission import (
-    FOUNDING,
-    Receipt,
-    ciphertext_root,
-    receipt_digest,
-    signing_bytes,
-)
-from secureps.policy.base import Base
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import check_told
 from secureps.roles.coordinator import (
     asynchronous,
     commit,
-    envelope_checks,
     evaluation,
     founding,
-    opening,
-    suspects,
     synchronous,
     termination,
 )
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.pinned_run import PinnedRun
-from secureps.roles.validation import check_receipt, check_sequence
+from secureps.roles.validation import check_sequence
 
 
 def join(turn: Transaction, charter: PinnedRun, here: Sessions, message: Join) -> NotReady | None:
@@ -101,46 +87,6 @@ def _demand_constant(turn: Transaction, client: str) -> None:
             f"it may say something else in {left:.0f} s",
             retry_after=left,
         )
-
-
-def submit(turn: Transaction, roster: Roster, receipt: Receipt) -> None:
-    """Journals a receipt, once; the same again changes nothing.
-
-    Raises:
-        UnknownParty, BadSignature: nobody on the roster signed it.
-        WrongRun, WrongVersion: it was made for something else than what is open.
-        Conflict: another receipt is known for it, or for this client and version.
-        Malformed: the plan makes no such receipt.
-        Refused: the client was found to spoil cohorts.
-    """
-    id = receipt.id
-    roster.find(id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
-    group = _group(turn, receipt)
-    known, root = turn.federation.receipts.get(id), ciphertext_root(receipt.blocks)
-    if known is not None and (known, root) != (receipt_digest(receipt), receipt.root):
-        raise Conflict(f"{id} is known with another receipt; begin a new sequence")
-    if turn.federation.known(id):
-        if id in group.receipts:
-            commit.came_again(turn, group, receipt)
-        return
-    assert turn.layout is not None
-    check_receipt(turn.plan, turn.layout.group(group.name), receipt)
-    if receipt.purpose == FOUNDING:
-        _demand_founder(turn, group, receipt)
-        turn.write(Received(receipt))
-        commit.found(turn, group, receipt)
-        return
-    if id.client in turn.federation.isolated:
-        raise Refused(f"left out of this run: {turn.federation.isolated[id.client]}")
-    if turn.plan.bounds(group.name).rounds:
-        _demand_wanted(turn, group, receipt)
-    else:
-        _demand_asked(turn, group, receipt)
-    _demand_bound(group, receipt)
-    turn.write(Received(receipt))
-    if receipt.fact is not None:
-        turn.write(receipt.fact)
-    envelope_checks.examine(turn, receipt)
 
 
 def decline(turn: Transaction, message: Decline) -> None:
@@ -204,7 +150,7 @@ def evaluated(turn: Transaction, roster: Roster, message: Evaluated) -> None:
     """Journals what the designated evaluator says of a version, once.
 
     Raises:
-        UnknownParty, BadSignature: the plan's evaluator did not sign it.
+        UnknownParty, Unsigned: the plan's evaluator did not sign it.
         WrongRun, WrongVersion: it is not of the version that is to be evaluated now.
         Conflict: it said something else of this version.
         Malformed, NotFinite: its metrics are not the plan's, or no numbers.
@@ -236,80 +182,3 @@ def evaluated(turn: Transaction, roster: Roster, message: Evaluated) -> None:
 def said(reason: str) -> str:
     """Another party's own words, as they are kept."""
     return "".join(c if c.isprintable() else "?" for c in reason[: commit.REASON_LIMIT])
-
-
-def _group(turn: Transaction, receipt: Receipt) -> GroupState:
-    pinned = turn.federation.pinned
-    if pinned is None or receipt.run != pinned.run.id:
-        raise WrongRun(f"{receipt.id} was made for another run; join this one first")
-    group = turn.federation.groups.get(receipt.id.group)
-    if group is None:
-        raise Malformed(f"no group is called {receipt.id.group!r}")
-    return group
-
-
-def _demand_founder(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
-    client, given = receipt.id.client, turn.plan.given(group.name)
-    if given or group.phase is not Phase.FOUNDING or client != turn.federation.founder:
-        raise WrongVersion(f"the founding model of {group.name} is not asked from {client}")
-    if group.receipts:
-        raise WrongVersion(f"the founding model of {group.name} is here already")
-
-
-def _demand_wanted(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
-    id, coming, base = receipt.id, group.version + 1, turn.federation.base(group)
-    if group.phase is not Phase.COLLECTING:
-        raise WrongVersion(
-            f"{group.name} takes no updates now ({group.reason}); pull and wait to be invited"
-        )
-    if receipt.version != group.version or receipt.base != base:
-        raise WrongVersion(
-            f"{id} was trained on version {receipt.version}, the open base is "
-            f"{group.version}; pull and train again"
-        )
-    if id.client not in group.invited:
-        raise WrongVersion(f"{id.client} is not invited to version {coming}")
-    if id.client in group.inbox.clients:
-        raise Conflict(f"{id.client} has contributed to version {coming} already")
-    again = opening.wanted(turn.plan) and id.client in group.places
-    if again and not suspects.anew(group) and (wrong := suspects.refusal(group, receipt)):
-        raise WrongVersion(f"{id}: {wrong}")
-
-
-def _demand_bound(group: GroupState, receipt: Receipt) -> None:
-    if receipt.most_examples != group.most_examples:
-        raise Malformed(
-            f"{receipt.id}: it counts up to {receipt.most_examples} examples, and members of "
-            f"{group.name} count up to {group.most_examples}"
-        )
-
-
-def _demand_asked(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
-    """Accepts an update of a group without rounds, from the base that was asked for or a newer one.
-
-    One whose blocks were lost comes once more as it was.
-    """
-    id, pool, base = receipt.id, group.pool, Base(receipt.version, receipt.step)
-    if not group.streaming:
-        raise WrongVersion(f"{group.name} takes no updates now ({group.reason})")
-    if id in pool.returning:
-        return
-    if id.client in group.invited:
-        if any(other.client == id.client for other in group.receipts):
-            raise Conflict(f"{id.client} has sent that once more already")
-        wrong = suspects.refusal(group, receipt)
-        if wrong or group.history.get(receipt.version) != receipt.base:
-            raise WrongVersion(f"{id}: {wrong or 'its base is another model'}")
-        return
-    asked = pool.training.get(id.client)
-    if not turn.federation.takes_part(id.client, group.name):
-        raise WrongVersion(f"{id.client} takes no part in {group.name}: it joined for other groups")
-    if asked is None:
-        raise WrongVersion(f"{id.client} was not asked for an update of {group.name} now; wait")
-    if receipt.version > group.version or group.history.get(receipt.version) != receipt.base:
-        raise WrongVersion(f"{id}: its base is no version {receipt.version} of {group.name}")
-    if base < asked or base.step != (asked.step if base.version == asked.version else 0):
-        raise WrongVersion(
-            f"{id}: asked was update {asked.step} of version {asked.version}, or the first of a "
-            f"newer version, and this is update {base.step} of version {base.version}"
-        )

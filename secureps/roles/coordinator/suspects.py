@@ -16,7 +16,7 @@ from secureps.errors import Refused
 from secureps.messages.coordinator_records import ClientIsolated
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, SealAgain
-from secureps.messages.submission import Member, Receipt, SubmissionId
+from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.cohorts.halving import Clients, halves
 from secureps.policy.cohorts.overlap import base_of, check_weights
@@ -116,21 +116,6 @@ def make_seal_again(turn: Transaction, group: GroupState, client: str, invite: I
 def anew(group: GroupState) -> bool:
     """Whether all that a round is for train anew: somebody of them cannot send the same again."""
     return not group.lost.isdisjoint(group.invited)
-
-
-def refusal(group: GroupState, receipt: Receipt) -> str:
-    """Why this is not what its client was asked for once more; empty if it is."""
-    place = group.places[receipt.id.client]
-    if Base(receipt.version, receipt.step) != base_of(place):
-        return (
-            f"asked was update {place.step} of version {place.version} once more, and this is "
-            f"update {receipt.step} of version {receipt.version}"
-        )
-    if receipt.update != place.update:
-        return f"{place.id} was another update of that version: only the same may follow it"
-    if receipt.id.sequence <= place.id.sequence:
-        return f"{place.id} is over; seal it anew"
-    return ""
 
 
 def _alone(group: GroupState, ids: Sequence[SubmissionId]) -> list[str]:

@@ -20,7 +20,7 @@ from secureps.errors import (
 from secureps.messages import requests
 from secureps.messages.charge import Charge, Release
 from secureps.messages.submission import FOUNDING, Receipt, SubmissionId, signing_bytes
-from secureps.roles.validation import check_receipt
+from secureps.roles.coordinator.submissions import check_receipt
 from tests.kits.committee_kit import Bench
 from tests.kits.roles_kit import (
     IDENTITIES,

@@ -1,0 +1,313 @@
+"""All that is asked of a receipt before it is journalled: in one place, in order.
+
+    1  who      a client on the roster signed it
+    2  what     it is of this run, and of a group of it
+    3  again    it is not known yet; the same changes nothing
+    4  plan     its sizes, shared key, declared size and privacy charge are those of the plan
+    5  now      it was asked for: as the founding model, in a round, in a stream, or once more
+
+What must not live here: what follows from a receipt (`roles.coordinator.commit`), headers and
+payloads (`roles.validation`), and what key holders ask of receipts (`roles.holder.ledger`).
+"""
+
+from __future__ import annotations
+
+from secureps.config.plan import PrioritySection
+from secureps.crypto.cipher import Opening
+from secureps.crypto.envelope import OVERHEAD
+from secureps.crypto.field import parse_vector
+from secureps.crypto.identity import Roster
+from secureps.crypto.suite import cipher, key_length
+from secureps.errors import Conflict, Malformed, Oversized, Refused, WrongRun, WrongVersion
+from secureps.messages.coordinator_records import Received
+from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.submission import (
+    FOUNDING,
+    UPDATE,
+    UPDATE_BYTES,
+    Receipt,
+    ciphertext_root,
+    receipt_digest,
+    signing_bytes,
+)
+from secureps.model.layout import GroupLayout
+from secureps.policy.base import Base
+from secureps.policy.cohorts.overlap import base_of
+from secureps.policy.groups import together
+from secureps.policy.plan import Plan
+from secureps.policy.rules.priority import LARGEST
+from secureps.policy.spending import fact
+from secureps.roles.coordinator import commit, envelope_checks, opening, suspects
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.validation import block_bytes, check_sequence
+
+
+def submit(turn: Transaction, roster: Roster, receipt: Receipt) -> None:
+    """Journals a receipt, once; the same again changes nothing.
+
+    Raises:
+        UnknownParty, Unsigned: nobody on the roster signed it.
+        WrongRun, WrongVersion: it was made for something else than what is open.
+        Conflict: another receipt is known for it, or for this client and version.
+        Malformed, Oversized: the plan makes no such receipt.
+        Refused: the client was found to spoil cohorts.
+    """
+    # Nobody contributes, spends or uses up a sequence in another client's name.
+    roster.find(receipt.id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
+    group = _group(turn, receipt)
+    if _is_known(turn, receipt):
+        if receipt.id in group.receipts:
+            commit.came_again(turn, group, receipt)
+        return
+    assert turn.layout is not None
+    check_receipt(turn.plan, turn.layout.group(group.name), receipt)
+    if receipt.purpose == FOUNDING:
+        _check_founder(turn, group, receipt)
+        turn.write(Received(receipt))
+        commit.found(turn, group, receipt)
+        return
+    # A client that spoils cohorts would burn every one, and all others pay for it in privacy.
+    if (client := receipt.id.client) in turn.federation.isolated:
+        raise Refused(f"left out of this run: {turn.federation.isolated[client]}")
+    if turn.plan.bounds(group.name).rounds:
+        _check_round(turn, group, receipt)
+    else:
+        _check_stream(turn, group, receipt)
+    _check_bound(group, receipt)
+    turn.write(Received(receipt))
+    if receipt.fact is not None:
+        turn.write(receipt.fact)
+    envelope_checks.examine(turn, receipt)
+
+
+def _group(turn: Transaction, receipt: Receipt) -> GroupState:
+    # What was signed for one run is replayed in no other.
+    pinned = turn.federation.pinned
+    if pinned is None or receipt.run != pinned.run.id:
+        raise WrongRun(f"{receipt.id} was made for another run; join this one first")
+    group = turn.federation.groups.get(receipt.id.group)
+    if group is None:
+        raise Malformed(f"no group is called {receipt.id.group!r}")
+    return group
+
+
+def _is_known(turn: Transaction, receipt: Receipt) -> bool:
+    """Whether a submission was received, or is over; Conflict if with another receipt."""
+    id = receipt.id
+    known, root = turn.federation.receipts.get(id), ciphertext_root(receipt.blocks)
+    # Another under the same name would take the place of what shards and holders have seen. The
+    # root stands for the blocks, which are not signed: who changes them on the way is found too.
+    if known is not None and (known, root) != (receipt_digest(receipt), receipt.root):
+        raise Conflict(f"{id} is known with another receipt; begin a new sequence")
+    return turn.federation.known(id)
+
+
+# --- the plan ---------------------------------------------------------------------
+
+
+def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
+    """Accepts a receipt that this plan can have made.
+
+    Raises:
+        Malformed: its purpose, sequence, step, number of blocks, size, charge, shared key, what
+            names its update, or what it declares of the update's size is another one.
+        Oversized: an envelope or the correction is too long.
+    """
+    id, purpose = receipt.id, receipt.purpose
+    # A holder's block is not a submission, whoever signs a receipt for it.
+    if purpose not in (UPDATE, FOUNDING):
+        raise Malformed(f"{id}: no receipt is for {purpose!r}")
+    check_sequence(id)
+    # Who runs further ahead than the rule allows has more updates of a version summed than others.
+    ahead = plan.bounds(id.group).ahead
+    if not 0 <= receipt.step <= ahead:
+        raise Malformed(
+            f"{id}: update {receipt.step} of one version, by the plan's rule the last is {ahead}"
+        )
+    # Shards would wait for blocks that nobody can send, and the cohort with them.
+    blocks = range(layout.blocks)
+    if len(receipt.blocks) != len(blocks) or any(len(d) != DIGEST_BYTES for d in receipt.blocks):
+        raise Malformed(f"{id}: the group has {len(blocks)} blocks, each one digest")
+    # The digests are not signed, the root is: shards and holders must speak of the same payloads.
+    if receipt.root != ciphertext_root(receipt.blocks):
+        raise Malformed(f"{id}: its root is not that of its blocks' digests")
+    size = sum(block_bytes(plan, layout, purpose, block) for block in blocks)
+    if receipt.size != size:
+        raise Malformed(f"{id}: {receipt.size} bytes, the plan makes {size}")
+    # Without a name of its own an update could be summed twice, sealed under two keys.
+    beside = DIGEST_BYTES if len(together(plan, id.group)) > 1 else 0
+    wanted = (UPDATE_BYTES, beside) if purpose == UPDATE else (0, 0)
+    if (len(receipt.update), len(receipt.beside)) != wanted:
+        raise Malformed(f"{id}: its update's name and the groups beside it take {wanted}")
+    _check_magnitude(plan, receipt)
+    _check_shared_key(plan, receipt)
+    _check_fact(plan, layout, receipt)
+
+
+def _check_magnitude(plan: Plan, receipt: Receipt) -> None:
+    """Malformed unless a size is declared where the plan's rule asks for one, and within bounds."""
+    rule, given = plan.group(receipt.id.group).rule, receipt.magnitude
+    asks = isinstance(rule, PrioritySection) and rule.score == "magnitude"
+    if not (asks and receipt.purpose == UPDATE):
+        # It would tell of the data what no plan has announced.
+        if given is not None:
+            raise Malformed(f"{receipt.id}: it declares a size, and nobody asks for one")
+    # One beyond the bounds would come before all others for ever, however long these have waited.
+    elif given is None or not 0 <= given <= LARGEST:
+        raise Malformed(f"{receipt.id}: it declares a size of 0 to {LARGEST}, not {given}")
+
+
+def _check_shared_key(plan: Plan, receipt: Receipt) -> None:
+    """Counts and sizes of what a receipt says of its one-time key; what is sealed, holders check.
+
+    Raises:
+        Malformed, Oversized: there is more or less than the plan's committee wants.
+    """
+    id, correction = receipt.id, receipt.correction
+    shared = cipher(plan.cipher_parameters).opening is Opening.COMMITTEE
+    if not shared or receipt.purpose != UPDATE:
+        # What nobody reads would be journalled and sent on all the same, at any length.
+        if receipt.envelopes or receipt.commitments or correction is not None:
+            raise Malformed(f"{id}: it has no key to share, and no envelopes or commitments to it")
+        return
+    committee = plan.committee([f"{number:02d}" for number in range(plan.holders)])
+    subsets, size = len(committee.subsets), committee.seed_bytes + OVERHEAD
+    # A key that a holder cannot have its share of burns the whole cohort when that is opened.
+    if len(receipt.envelopes) != plan.holders or len(receipt.commitments) != subsets:
+        raise Malformed(
+            f"{id}: {plan.holders} key holders want as many envelopes and {subsets} commitments, "
+            f"not {len(receipt.envelopes)} and {len(receipt.commitments)}"
+        )
+    if any(len(commitment) != DIGEST_BYTES for commitment in receipt.commitments):
+        raise Malformed(f"{id}: a commitment has {DIGEST_BYTES} bytes")
+    for sealed in receipt.envelopes:
+        if len(sealed) != size:
+            kind = Oversized if len(sealed) > size else Malformed
+            raise kind(f"{id}: an envelope has {size} bytes, not {len(sealed)}")
+    if correction is None:
+        raise Malformed(f"{id}: the correction of its key is missing")
+    parse_vector(correction, key_length(plan.cipher_parameters))
+
+
+def _check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
+    """Malformed unless the charge or release is what the plan makes for this submission.
+
+    The ledger believes it: with less than was spent, or in another's name, it would count too
+    little for somebody.
+    """
+    id, given = receipt.id, receipt.fact
+    planned = None
+    if receipt.purpose == UPDATE:
+        attempt = 0 if given is None else max(0, given.attempt)
+        planned = fact(plan, id.client, id.group, layout.size, receipt.version, attempt)
+    if planned is None:
+        if given is not None:
+            raise Malformed(f"{id}: a charge where nothing is private")
+        return
+    wanted = (id.client, id.group, receipt.version)
+    if given is None or (given.party, given.group, given.version) != wanted:
+        raise Malformed(f"{id}: the privacy charge is missing or for another submission")
+    if given != planned or (receipt.charge is not None and receipt.release is not None):
+        raise Malformed(f"{id}: the privacy charge differs from the plan")
+
+
+# --- now --------------------------------------------------------------------------
+
+
+def _check_founder(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+    # Version 0 lies in the clear and is everybody's: one client gives it, and once.
+    client, given = receipt.id.client, turn.plan.given(group.name)
+    if given or group.phase is not Phase.FOUNDING or client != turn.federation.founder:
+        raise WrongVersion(f"the founding model of {group.name} is not asked from {client}")
+    if group.receipts:
+        raise WrongVersion(f"the founding model of {group.name} is here already")
+
+
+def _check_round(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+    """Accepts an update of a group with rounds, of whom the open one is for."""
+    id, coming, base = receipt.id, group.version + 1, turn.federation.base(group)
+    # Once a cohort is closed its members are fixed: holders are shown no other.
+    if group.phase is not Phase.COLLECTING:
+        raise WrongVersion(
+            f"{group.name} takes no updates now ({group.reason}); pull and wait to be invited"
+        )
+    # A late or replayed update of an older model would be summed with those of this one.
+    if receipt.version != group.version or receipt.base != base:
+        raise WrongVersion(
+            f"{id} was trained on version {receipt.version}, the open base is "
+            f"{group.version}; pull and train again"
+        )
+    # The rule chose how many take part: privacy and weights go by that.
+    if id.client not in group.invited:
+        raise WrongVersion(f"{id.client} is not invited to version {coming}")
+    # No client counts twice in a mean.
+    if id.client in group.inbox.clients:
+        raise Conflict(f"{id.client} has contributed to version {coming} already")
+    again = opening.wanted(turn.plan) and id.client in group.places
+    if again and not suspects.anew(group) and (wrong := _other_than_burnt(group, receipt)):
+        raise WrongVersion(f"{id}: {wrong}")
+
+
+def _check_stream(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+    """Accepts an update of a group without rounds, from the base that was asked for or a newer one.
+
+    One whose blocks were lost comes once more as it was.
+    """
+    id, pool, base = receipt.id, group.pool, Base(receipt.version, receipt.step)
+    if not group.streaming:
+        raise WrongVersion(f"{group.name} takes no updates now ({group.reason})")
+    if id in pool.returning:
+        return
+    if id.client in group.invited:
+        # No client counts twice in a mean.
+        if any(other.client == id.client for other in group.receipts):
+            raise Conflict(f"{id.client} has sent that once more already")
+        wrong = _other_than_burnt(group, receipt)
+        if wrong or group.history.get(receipt.version) != receipt.base:
+            raise WrongVersion(f"{id}: {wrong or 'its base is another model'}")
+        return
+    # Who was not asked would be summed more often than the rule's clocks and the ledger allow.
+    asked = pool.training.get(id.client)
+    if not turn.federation.takes_part(id.client, group.name):
+        raise WrongVersion(f"{id.client} takes no part in {group.name}: it joined for other groups")
+    if asked is None:
+        raise WrongVersion(f"{id.client} was not asked for an update of {group.name} now; wait")
+    # Holders refuse a cohort in which a version is said to be two models.
+    if receipt.version > group.version or group.history.get(receipt.version) != receipt.base:
+        raise WrongVersion(f"{id}: its base is no version {receipt.version} of {group.name}")
+    # The same step of a version twice would be one update in two sums: their difference tells it.
+    if base < asked or base.step != (asked.step if base.version == asked.version else 0):
+        raise WrongVersion(
+            f"{id}: asked was update {asked.step} of version {asked.version}, or the first of a "
+            f"newer version, and this is update {base.step} of version {base.version}"
+        )
+
+
+def _other_than_burnt(group: GroupState, receipt: Receipt) -> str:
+    """Why this is not what its client was asked for once more; empty if it is.
+
+    A burnt cohort may have been opened all the same. What follows it must hold the same updates, or
+    the difference of the two sums is of few clients; holders refuse it then.
+    """
+    place = group.places[receipt.id.client]
+    if Base(receipt.version, receipt.step) != base_of(place):
+        return (
+            f"asked was update {place.step} of version {place.version} once more, and this is "
+            f"update {receipt.step} of version {receipt.version}"
+        )
+    if receipt.update != place.update:
+        return f"{place.id} was another update of that version: only the same may follow it"
+    # Under the old name it is bound to the burnt cohort, and its key has sealed already.
+    if receipt.id.sequence <= place.id.sequence:
+        return f"{place.id} is over; seal it anew"
+    return ""
+
+
+def _check_bound(group: GroupState, receipt: Receipt) -> None:
+    # One with a bound of its own stands out of the mean: holders refuse its cohort.
+    if receipt.most_examples != group.most_examples:
+        raise Malformed(
+            f"{receipt.id}: it counts up to {receipt.most_examples} examples, and members of "
+            f"{group.name} count up to {group.most_examples}"
+        )
