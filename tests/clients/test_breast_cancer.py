@@ -14,9 +14,9 @@ from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer
 
-ROOT = Path(__file__).parent.parent.parent
 SCRIPT = Script(ROOT / "clients" / "breast_cancer.py")
 PLAN = ROOT / "policies" / "breast_cancer.toml"
 CONFIG = FitConfig({"all": 0}, 1 << 40, {"lr": 0.01, "local_epochs": 2})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,9 @@ from secureps.roles.member.member import Member
 from secureps.run.simulate.simulate import load_scenario
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Walker
+from tests.kits.nursery import ROOT
 from tests.kits.roles_kit import make_plan
 
-ROOT = Path(__file__).parent.parent.parent
 SHAPE = (40, 25)
 
 

@@ -11,9 +11,9 @@ from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.simulate.simulate import load_scenario, simulate
 from secureps.scenario.clicks import Clicks, auc
+from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer
 
-ROOT = Path(__file__).parent.parent.parent
 TABLE = "embedding.weight"
 CONFIG = FitConfig({"tower": 0}, 1, {"lr": 0.3, "momentum": 0.9, "local_epochs": 2})
 

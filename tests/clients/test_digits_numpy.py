@@ -15,9 +15,9 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import load_plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer
 
-ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "clients" / "digits_numpy.py"
 PLAN = ROOT / "policies" / "digits_numpy.toml"
 

@@ -1,5 +1,4 @@
 import importlib.util
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -8,9 +7,10 @@ import pytest
 
 from secureps.client.trainer import FitConfig, RecordPrivacy, Trainer
 from secureps.errors import ConfigError
+from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer
 
-SCRIPT = Path(__file__).parent.parent.parent / "clients" / "digits_torch.py"
+SCRIPT = ROOT / "clients" / "digits_torch.py"
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,10 @@ from secureps.policy.explain.visibility import sights
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.nursery import ROOT
 from tests.kits.streams import seconds
 
-POLICIES = Path(__file__).parent.parent.parent / "policies"
+POLICIES = ROOT / "policies"
 PRESETS = ("ssp", "buffered", "priority", "async")
 VERSIONS = {"async": 24, "buffered": 6}
 """Played here; the others are played for four."""

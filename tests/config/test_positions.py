@@ -17,6 +17,7 @@ from secureps.config.scenario import ScenarioSection
 from secureps.config.sections import Section, parse, read_toml, toml_text
 from secureps.config.serve import ServeSection
 from secureps.errors import ConfigError
+from tests.kits.nursery import ROOT
 
 TEXT = """# a comment with [brackets] and key = 1
 name = "a # no comment ] \\" }"   # one
@@ -93,9 +94,7 @@ def test_texts_of_many_lines(quotes: str, end: str) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "path", sorted(Path(__file__).parent.parent.parent.glob("*/*.toml")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", sorted(ROOT.glob("*/*.toml")), ids=lambda path: path.name)
 def test_all_that_is_in_a_file_has_a_line(path: Path) -> None:
     """The same keys as the parser of the library finds, each where it is written."""
     text = path.read_text()

@@ -6,7 +6,6 @@ import copy
 import hashlib
 import math
 import pickle
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import ETA, SIGMA, choose
 from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
 from secureps.errors import InternalError, Malformed, Oversized, PlanRefused, Refused
+from tests.kits.nursery import ROOT
 from tests.kits.rlwe_kit import Ints, cohort, misfit, place, public_element, sealed
 
 NARROW = CipherParameters("rlwe", 32, 65_534)
@@ -429,6 +429,6 @@ def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPat
         "of its total with weight 4": digest,
         "opened by 4 s": ", ".join(map(str, found)),
     }
-    document = (Path(__file__).parent.parent.parent / "docs" / "protocol.md").read_text()
+    document = (ROOT / "docs" / "protocol.md").read_text()
     for what, value in rows.items():
         assert f"\n| {what} | `{value}` |\n" in document

@@ -6,9 +6,10 @@ A message in the documentation is a pattern: `...` stands for what differs.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-OPERATIONS = Path(__file__).parent.parent.parent / "docs" / "operations.md"
+from tests.kits.nursery import ROOT
+
+OPERATIONS = ROOT / "docs" / "operations.md"
 _ROW = re.compile(r"^\| `([^`]+)` \| (.+) \|$", re.MULTILINE)
 
 

@@ -14,10 +14,11 @@ from secureps.roles.machine import Halt
 from secureps.run.serve import serve
 from secureps.store.keyring import create_kit, issue, load_public
 from tests.kits.command import run
+from tests.kits.nursery import ROOT
 from tests.kits.walker_client import make
 
 PLAIN = CipherParameters("plain", 8, 14)
-SCRIPT = Path(__file__).parent.parent / "kits" / "walker_client.py"
+SCRIPT = ROOT / "tests" / "kits" / "walker_client.py"
 MALFORMED = ("", "0" * 63, "0" * 65, "g" + "0" * 63, "0x" + "0" * 62)
 
 

@@ -27,8 +27,7 @@ from secureps.policy.plan import load_plan
 from secureps.run.cli import app
 from secureps.run.keys import keys
 from secureps.run.simulate.simulate import load_scenario
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.kits.nursery import ROOT
 
 PAGES = (
     "README.md",

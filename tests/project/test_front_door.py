@@ -23,8 +23,8 @@ import pytest
 import secureps as ps
 from secureps.client.script import Script
 from tests.kits.disk_federation import DiskFederation
+from tests.kits.nursery import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "python.md").read_text()
 
 ALIASES = ("Array", "Parameters")

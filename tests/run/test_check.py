@@ -18,9 +18,8 @@ from secureps.policy.plan import load_plan
 from secureps.run.check import check, record, tables
 from secureps.run.simulate.simulate import load_scenario
 from secureps.wording import size
-from tests.kits.nursery import supervise_children
+from tests.kits.nursery import ROOT, supervise_children
 
-ROOT = Path(__file__).parent.parent.parent
 SCENARIOS = sorted((ROOT / "simulations").glob("*.toml"))
 PLAN = """
 name = "small"

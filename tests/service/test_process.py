@@ -12,8 +12,7 @@ import pytest
 from secureps.errors import ConfigError
 from secureps.run.processes.supervisor import GRACE
 from secureps.service.process import LAST_RESORT, settle
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.kits.nursery import ROOT
 
 PARTY = """
 import os, signal, sys, threading, time
@@ -25,6 +24,7 @@ from secureps.roles.machine import Halt, Step, Work
 from secureps.service import process, shutdown
 from secureps.service.executor import Executor
 from secureps.wire.grpc.servers import ShardServer
+from tests.kits.nursery import ROOT
 
 ca, own = Identity.generate(), Identity.generate()
 roster = sign_roster(ca, [certify(ca, "shard-0", "shard", own.public.key, b"")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,10 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.accountant import epsilon
 from tests.kits.committee_plans import committee_plan
 from tests.kits.explained import explain
+from tests.kits.nursery import ROOT
 from tests.kits.roles_kit import SCHEMA, make_plan, private_plan
 
-DIGITS = load_plan(Path(__file__).parent.parent.parent.parent / "policies" / "digits.toml")
+DIGITS = load_plan(ROOT / "policies" / "digits.toml")
 VALUES = 9610
 
 
@@ -38,7 +38,7 @@ def test_bytes_are_those_of_the_sealed_blocks(name: str) -> None:
 
 def test_fifty_small_holders_send_no_more_than_their_blocks_need() -> None:
     """Blocks of 4,096, 4,096 and 1,421 slots: 2, 2 and 1 elements of the small ring."""
-    plan = load_plan(Path(__file__).parent.parent.parent.parent / "policies" / "digits_50.toml")
+    plan = load_plan(ROOT / "policies" / "digits_50.toml")
     (group,) = explain(plan, {"all": VALUES}).groups
     assert group.bytes_up == 5 * 13_568 == 67_840
 

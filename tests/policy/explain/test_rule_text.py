@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +12,10 @@ from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.visibility import sights
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import check, tables
+from tests.kits.nursery import ROOT
 from tests.policy.checks.test_privacy import CLIENT, RECORD
 
-POLICIES = Path(__file__).parent.parent.parent.parent / "policies"
+POLICIES = ROOT / "policies"
 
 
 def words(rule: dict[str, Any], cipher: str = "rlwe", **changes: Any) -> RuleText:

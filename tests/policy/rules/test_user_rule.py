@@ -22,10 +22,11 @@ from secureps.policy.rules.registry import Bounds, refuse_close
 from secureps.policy.rules.rule import Admit, Arrival, Close, Drop, Extend, Rule, RuleState, Wait
 from secureps.policy.rules.user_rule import Guarded, own_rule
 from tests.kits.federations import same
+from tests.kits.nursery import ROOT
 from tests.kits.processes import Processes, plan_text
 from tests.kits.streams import PRIORITY, stream, stream_plan
 
-PAGE = (Path(__file__).parent.parent.parent.parent / "docs" / "rules.md").read_text()
+PAGE = (ROOT / "docs" / "rules.md").read_text()
 HERE = Arrival(SubmissionId("client-00", "all", 7), version=3, at=1.0, step=2)
 STATE = RuleState(5, frozenset({"client-00"}), clocks={"client-00": 3})
 

@@ -14,8 +14,9 @@ from secureps.run.report.trackers import Extras
 from secureps.run.simulate.simulate import load_scenario, simulate
 from secureps.store.checkpoint import read_state
 from tests.kits import extras_kit
+from tests.kits.nursery import ROOT
 
-SCRIPT = Path(__file__).parent.parent.parent.parent / "clients" / "digits_torch.py"
+SCRIPT = ROOT / "clients" / "digits_torch.py"
 PLAN = """
 name = "few"
 versions = 4

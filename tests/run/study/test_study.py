@@ -28,8 +28,9 @@ from secureps.run.study.trial import (
     section_of,
 )
 from tests.kits.flower_apps import SERVER, project
+from tests.kits.nursery import ROOT
 
-SCRIPT = Path(__file__).parent.parent.parent.parent / "clients" / "breast_cancer.py"
+SCRIPT = ROOT / "clients" / "breast_cancer.py"
 PLAN = """
 name = "few"
 versions = 5

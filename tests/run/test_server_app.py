@@ -27,6 +27,7 @@ from secureps.run.cli import app as cli
 from secureps.run.server_app import Founding, found, prepare
 from secureps.store.checkpoint import write_state
 from tests.kits.flower_apps import CLIENT_APP, MESSAGES, SERVER, founded, initial_of, project, write
+from tests.kits.nursery import ROOT
 
 PLAN = """
 name = "app"
@@ -423,7 +424,7 @@ def test_check_says_what_becomes_of_a_strategy(tmp_path: Path) -> None:
 
 
 def test_the_least_plan_of_the_page_is_a_plan(tmp_path: Path) -> None:
-    page = (Path(__file__).parent.parent.parent.parent / "clients" / "README.md").read_text()
+    page = (ROOT / "clients" / "README.md").read_text()
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     plan = write(tmp_path, text, "plan.toml")
     (tmp_path / "quickstart-pytorch").mkdir()
@@ -435,7 +436,7 @@ def test_the_least_plan_of_the_page_is_a_plan(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["digits", "digits_numpy", "ctr_up", "digits_client"])
 def test_a_plan_that_is_written_is_the_plan_that_was_read(name: str, tmp_path: Path) -> None:
-    path = Path(__file__).parent.parent.parent.parent / "policies" / f"{name}.toml"
+    path = ROOT / "policies" / f"{name}.toml"
     read = load_plan(path)
     body = read.section.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     copy = write(tmp_path, toml_tables(body), "plan.toml")

@@ -1,0 +1,138 @@
+"""Every module of the package has the test that bears its name, in the same room of `tests/`.
+
+What is tested elsewhere is listed here, with the file that tests it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kits.nursery import ROOT
+
+ELSEWHERE = {
+    # values: what is written and sent is read again, each kind of it
+    "golden/test_stored_values.py": (
+        "messages/charge",
+        "messages/coordinator_records",
+        "messages/evaluation",
+        "messages/holder_records",
+        "messages/member_records",
+        "messages/orders",
+        "messages/records",
+        "messages/requests",
+        "messages/run",
+        "messages/schema",
+        "messages/shard_records",
+    ),
+    "golden/test_format.py": ("messages/format",),
+    # sections of files, and the page that lists their keys
+    "config/test_sections.py": ("config/plan", "config/scenario", "config/serve"),
+    # kernels and their tables; a cohort's parts; what one machine is made of
+    "crypto/test_rlwe_kernels.py": ("crypto/rlwe_tables",),
+    "policy/rules/test_rule.py": (
+        "policy/rules/buffered",
+        "policy/rules/priority",
+        "policy/rules/ssp",
+    ),
+    "policy/rules/test_user_rule.py": ("policy/rules/registry",),
+    "policy/explain/test_committee_cost.py": ("policy/envelope_size",),
+    "federation/test_accusing.py": ("policy/cohorts/accusations",),
+    "federation/test_evaluation.py": ("policy/checks/evaluation",),
+    "roles/test_extreme_lives.py": ("roles/machine", "roles/pinned_run"),
+    "roles/coordinator/test_coordinator.py": (
+        "roles/coordinator/cache",
+        "roles/coordinator/checkpointing",
+        "roles/coordinator/founding",
+        "roles/coordinator/group",
+        "roles/coordinator/membership",
+        "roles/coordinator/receipts",
+        "roles/coordinator/resubscribe",
+        "roles/coordinator/sessions",
+        "roles/coordinator/tasks",
+        "roles/coordinator/transaction",
+    ),
+    "federation/test_streams.py": ("roles/coordinator/asynchronous", "policy/base"),
+    "federation/test_committee_runs.py": ("roles/coordinator/envelope_checks",),
+    "federation/test_stream_following.py": ("roles/coordinator/retry_sets",),
+    "roles/coordinator/test_opening.py": ("roles/coordinator/synchronous",),
+    "run/report/test_status_tables.py": ("roles/coordinator/status", "service/snapshot"),
+    "policy/test_counting.py": ("roles/coordinator/example_bounds", "roles/member/example_count"),
+    "roles/holder/test_bfv.py": ("roles/holder/tasks", "roles/tasks"),
+    "roles/member/test_member.py": (
+        "roles/member/lease",
+        "roles/member/schedule",
+        "roles/member/settings",
+        "roles/member/tasks",
+    ),
+    "roles/member/test_member_sends.py": ("roles/member/budget",),
+    "federation/test_batch_norm.py": ("policy/groups",),
+    "policy/checks/test_local_work.py": ("roles/member/timing",),
+    "roles/shard/test_shard.py": ("roles/shard/state", "roles/shard/tasks"),
+    # the client and the script that it runs
+    "client/test_session.py": ("client/exchange",),
+    "client/test_worker.py": ("client/notes", "client/sealing", "client/site"),
+    "client/test_script_settings.py": ("client/runner",),
+    "client/test_torch.py": ("client/global_rng",),
+    "client/flower/test_script.py": (
+        "client/flower/mods",
+        "client/flower/settings",
+        "client/flower/trainer",
+        "client/script",
+    ),
+    "run/test_server_app.py": ("client/flower/served", "client/flower/strategy"),
+    # servers
+    "service/test_executor.py": (
+        "service/calls",
+        "service/environment",
+        "service/loop",
+        "service/worker",
+    ),
+    "service/test_logs.py": ("service/log_lines",),
+    "service/test_limits.py": ("service/disk_faults",),
+    "processes/test_shard_memory.py": ("service/malloc",),
+    "processes/test_federation.py": ("service/coordinator_worker",),
+    "processes/test_committee.py": ("service/holder/committee_worker",),
+    "store/test_keyring.py": ("store/holder_keys",),
+    "wire/grpc/test_replays.py": ("wire/grpc/authentication", "wire/grpc/challenges"),
+    "wire/grpc/test_resuming.py": ("wire/grpc/pacing", "wire/grpc/uploads"),
+    "processes/test_floods.py": ("wire/grpc/admission",),
+    # commands
+    "project/test_front_door.py": ("run/api", "tracebacks"),
+    "run/test_cli.py": ("run/run_commands", "run/state_commands"),
+    "run/test_status.py": ("run/status_client",),
+    "run/up/test_up.py": ("run/assemble", "run/party_names", "run/up/watch"),
+    "processes/test_resume.py": ("run/up/interruption",),
+    "crypto/test_compiled.py": ("run/warm",),
+    "run/report/test_terminal.py": ("run/report/summary",),
+    "run/script/test_process.py": ("run/script/channel", "run/script/host"),
+    "run/script/test_baselines.py": ("run/script/scoring",),
+    "run/study/test_study.py": ("run/study/results", "run/study/trial"),
+    "run/simulate/test_simulation.py": ("scenario/seeds",),
+}
+"""By the file of a test, the modules of other names that it tests."""
+
+
+def modules() -> set[str]:
+    """All, as `room/name`."""
+    package = ROOT / "secureps"
+    return {
+        str(path.relative_to(package).with_suffix(""))
+        for path in package.rglob("*.py")
+        if "_pb2" not in path.name and "templates" not in path.parts and path.name[0] != "_"
+    }
+
+
+def has_its_test(module: str) -> bool:
+    room, _, name = module.rpartition("/")
+    return (ROOT / "tests" / room / f"test_{name}.py").exists()
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_a_module_has_a_test(module: str) -> None:
+    listed = [file for file, others in ELSEWHERE.items() if module in others]
+    assert len(listed) + has_its_test(module) == 1, f"{module}: {listed}"
+
+
+def test_the_list_names_files_and_modules_that_are_there() -> None:
+    assert [file for file in ELSEWHERE if not (ROOT / "tests" / file).exists()] == []
+    assert {module for others in ELSEWHERE.values() for module in others} <= modules()
