@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test check bench numbers study proto clean
+.PHONY: demo test quick slow check bench numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in about a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -15,6 +15,12 @@ test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal || { \
 		echo "== some tests failed side by side; the same once more, one after another"; \
 		$(BIN)/pytest --last-failed --last-failed-no-failures none; }
+
+quick: $(STAMP)  ## the tests that take less than 0.4 s and start no process, in under two minutes
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+slow: $(STAMP)  ## measures which those are, one after another; on an idle machine, half an hour
+	$(BIN)/pytest -p tests.kits.slow
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from secureps.store import journal
+from tests.kits import slow
 
 pytest.register_assert_rewrite("tests.kits.transport_kit")  # its contract is made of tests
 
@@ -39,6 +40,14 @@ if sys.dont_write_bytecode:
 # Nothing that is collected goes away before the end: a quarter of the time of collecting tests
 # would be searching it for what does.
 gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what `make quick` leaves out."""
+    names = slow.listed()
+    for item in items:
+        if slow.is_slow(item, names):
+            item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

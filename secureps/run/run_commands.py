@@ -72,7 +72,7 @@ def log(
 
     Ctrl-C ends --follow, and not the run.
     """
-    from secureps.run.party_logs import log as lines
+    from secureps.run.up.party_logs import log as lines
 
     for line in lines(run, party, tail, follow):
         typer.echo(line)
@@ -85,7 +85,7 @@ def stop(
 
     As Ctrl-C there does: nothing is lost, and `secureps resume` goes on with it.
     """
-    from secureps.run.stop import stop as end
+    from secureps.run.up.stop import stop as end
 
     typer.echo(end(run))
 

@@ -39,6 +39,7 @@ PAGES = (
     "docs/threat-model.md",
     "docs/trainers.md",
     "docs/tuning.md",
+    "secureps/run/templates/every/README.md",
 )
 FOLDERS = ("aggregator", "clients", "policies", "simulations")
 PLACES = (*FOLDERS, "secureps", "docs", "tests", "benchmarks")

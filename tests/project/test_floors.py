@@ -45,7 +45,7 @@ FLOORS = (
     ("run/simulate",),
     ("run/check", "run/study"),
     ("run/up",),
-    ("run/api", "run/party_logs", "run/status", "run/stop"),
+    ("run/api", "run/status"),
     ("run/run_commands",),
     ("run/cli",),
     ("__init__",),

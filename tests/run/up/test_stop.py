@@ -15,9 +15,9 @@ import pytest
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.run.run_lock import claimed, is_claimed, player
-from secureps.run.stop import stop
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import STOPPED
+from secureps.run.up.stop import stop
 
 PLAYER = """
 import signal, sys, time
@@ -82,7 +82,7 @@ def test_a_number_that_another_process_has_now_is_nobodys(
 ) -> None:
     """A killed play leaves its number behind, and the next has not written its own yet."""
     bystander = os.getppid()
-    monkeypatch.setattr("secureps.run.stop.PATIENCE", 0.0)
+    monkeypatch.setattr("secureps.run.up.stop.PATIENCE", 0.0)
     with played(root):
         for text in (str(bystander), "", "no number"):
             (root / "lock").write_text(text)
