@@ -1,7 +1,7 @@
-"""What clip and range cut off an update, told on the client's own terminal and nowhere else.
+"""Clips an update, and tells the client's own terminal what `clip` and `range` cut off.
 
-No noise covers an update's norm, so it must not live in telemetry, receipts or journals; and
-whoever chose `clip` or `range` too small would otherwise never learn of it.
+Whoever chose `clip` or `range` too small would otherwise never learn of it. What must not live
+here: telemetry, receipts or journals, because no noise covers an update's norm.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def clip_update(
     scale: float | None,
     kinds: Mapping[str, Kind],
 ) -> NDArray[np.float32]:
-    """An update of a group as it is rounded: within its clip, running statistics left alone.
+    """Clips an update of a group to its L2 norm; running statistics are left as they are.
 
-    Statistics are in the units of what their layer sees, not of steps along a gradient: in one norm
-    with the weights they would shrink what the weights learnt to nothing. No plan adds noise to
+    Statistics are in the units of a layer's inputs, not of gradient steps: counted in the same norm
+    as the weights, they would shrink the weights' part to nothing. No plan adds noise to
     them (`policy.tensor_kinds.refuse_statistics`), so no privacy depends on their length.
 
     Args:
@@ -60,7 +60,7 @@ def clip_update(
 def without_statistics(
     layout: GroupLayout, delta: NDArray[np.float32], kinds: Mapping[str, Kind]
 ) -> NDArray[np.float32]:
-    """The values of an update that its clip counts: zeros in place of running statistics.
+    """The update that the clip measures, with zeros in place of running statistics.
 
     Args:
         delta: float32 of shape (values of the group,); itself comes back if there are none.
@@ -76,7 +76,7 @@ def without_statistics(
 def tell_range(
     party: str, where: str, layout: GroupLayout, scaled: NDArray[np.float64], most: float
 ) -> None:
-    """A line if values of an update, as they go on the grid, are beyond its range; and in what."""
+    """Tells the client how many scaled values exceed the grid's range, and in which tensor."""
     if max(scaled.max(initial=0), -scaled.min(initial=0)) > most:
         beyond = np.abs(scaled) > most
         count = {name: int(beyond[part].sum()) for name, part in _parts(layout)}
@@ -87,12 +87,12 @@ def tell_range(
 
 
 def _statistics(layout: GroupLayout, kinds: Mapping[str, Kind]) -> list[slice]:
-    """Where running statistics lie in the group's values."""
+    """The slices of the group's values that hold running statistics."""
     return [part for name, part in _parts(layout) if kinds.get(name) == "statistics"]
 
 
 def _parts(layout: GroupLayout) -> Iterator[tuple[str, slice]]:
-    """Where each tensor's values lie in the group's; of a row-block, its rows of them."""
+    """Each tensor's name and its slice of the group's values; in a row-block, of its rows."""
     start = 0
     for spec in layout.tensors:
         shape = spec.shape

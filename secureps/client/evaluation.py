@@ -1,4 +1,4 @@
-"""A data holder's judgement of a model, as the plan wants it: named metrics of held-out records.
+"""Evaluates a model on a data holder's held-out records, and reads the metrics that a plan names.
 
 What must not live here: when it is asked for (`roles.member.evaluation`), and how it travels
 (`client.worker`).
@@ -25,7 +25,7 @@ LOSS = "loss"
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """What `evaluate` returned.
+    """The result of an evaluation, checked against the plan.
 
     Args:
         metrics: those of the plan, in their own units, sorted by name.
@@ -44,7 +44,13 @@ def judge(
     section: EvaluationSection,
     model: tuple[GroupVersion, ...],
 ) -> Judgement:
-    """Has a model judged, of these versions; the evaluator gets it for itself.
+    """Calls the data holder's `evaluate_at`, or `evaluate` where there is no such method.
+
+    Args:
+        evaluator: the data holder's; the arrays it gets are its own.
+        parameters: the model, every tensor by name.
+        section: the plan's; names the metrics.
+        model: the base version of every group.
 
     Raises:
         ScriptFailed: the holder's code raised; or a metric of the plan is missing or no number.

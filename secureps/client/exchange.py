@@ -1,4 +1,4 @@
-"""How a client's worker and its data holder's own thread hand a model and an update to each other.
+"""Passes models and updates between a client's worker thread and the data holder's own thread.
 
 What must not live here: what users call (`client.session`), and what a client does with an update.
 """
@@ -44,7 +44,7 @@ class PulledModel(Mapping[str, Array]):
 
     @property
     def version(self) -> int:
-        """Of the model; where its groups are at several versions, the lowest."""
+        """The model's version; the lowest, where its groups are at several versions."""
         return min(self.config.versions.values())
 
     def __getitem__(self, name: str) -> Array:
@@ -58,8 +58,8 @@ class PulledModel(Mapping[str, Array]):
 
 
 @dataclass(frozen=True)
-class Site:
-    """What a data holder's loop brings to `join`; see there."""
+class LoopSite:
+    """The arguments of `join` that describe a data holder's own training loop."""
 
     initial: Parameters | Callable[[int], Parameters]
     examples: int
@@ -68,11 +68,14 @@ class Site:
 
 
 class Left(BaseException):
-    """Ends a training that nobody waits for: no Exception, so that no script is blamed for it."""
+    """Ends a training whose session is closed.
+
+    A BaseException, because `blamed` would report an Exception as a fault of the script.
+    """
 
 
 class Exchange:
-    """Where the client's worker and the caller's thread meet: each waits for the other."""
+    """The rendezvous of the client's worker thread and the caller's: each waits for the other."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -87,7 +90,11 @@ class Exchange:
     # --- the client's side ----------------------------------------------------------
 
     def ask(self, model: PulledModel) -> FitResult:
-        """Hands out a model, and waits for what is pushed."""
+        """Hands out a model, and waits for the update that is pushed.
+
+        Raises:
+            Left: the session was closed, or the client ended.
+        """
         with self._changed:
             self._asked, self._pushed, self._sealed = model, None, None
             self._changed.notify_all()
@@ -97,13 +104,13 @@ class Exchange:
             return self._pushed
 
     def sealed(self, ids: set[str]) -> None:
-        """These updates came of what was pushed; they count once they are journalled."""
+        """Notes the ids of the sealed updates; `give` returns once all of them are journalled."""
         with self._changed:
             self._sealed = ids
             self._changed.notify_all()
 
     def journalled(self, records: Sequence[Any]) -> None:
-        """Records of the client are durable."""
+        """Reads durable records of the client: which updates are sealed, which are settled."""
         with self._changed:
             for record in records:
                 match record:
@@ -114,11 +121,13 @@ class Exchange:
             self._changed.notify_all()
 
     def started(self) -> None:
+        """Says that the client is put together; it may still have to join."""
         with self._changed:
             self._started = True
             self._changed.notify_all()
 
     def ended(self, end: Halt | BaseException) -> None:
+        """Says that the client ended, and why."""
         with self._changed:
             self.end = end
             self._changed.notify_all()
@@ -126,6 +135,7 @@ class Exchange:
     # --- the caller's side ----------------------------------------------------------
 
     def wait_for_start(self) -> None:
+        """Waits until the client is put together, or has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._started or self.over)
 
@@ -137,7 +147,7 @@ class Exchange:
             return None if self.over else model
 
     def give(self, result: FitResult) -> tuple[str, ...]:
-        """Hands an update over; returns what is durable of it."""
+        """Hands an update over, and waits until it is durable; returns the ids of what is."""
         with self._changed:
             if self.over:
                 return ()
@@ -147,14 +157,14 @@ class Exchange:
             return tuple(sorted((self._sealed or set()) & self._durable))
 
     def close(self) -> None:
-        """Nothing is trained any more."""
+        """Ends all training: whoever waits for a model or an update goes on without."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     @property
     def over(self) -> bool:
-        """Whether nothing is trained any more."""
+        """Whether the session was closed, or its client ended."""
         return self._closed or self.end is not None
 
     @property
@@ -163,50 +173,57 @@ class Exchange:
 
 
 class ExchangeMeter(Unmetered):
-    """Tells an exchange what is durable."""
+    """A meter that tells an exchange what is durable."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
     def journalled(self, records: Sequence[Any]) -> None:
+        """Passes durable records on."""
         self._exchange.journalled(records)
 
 
 class ExchangeTrainer:
-    """The `Trainer` of a session: its fit is whatever the caller does between pull and push."""
+    """The `Trainer` of a session; its `fit` is the caller's code between `pull` and `push`."""
 
-    def __init__(self, site: Site, exchange: Exchange) -> None:
+    def __init__(self, site: LoopSite, exchange: Exchange) -> None:
         self._site, self._exchange = site, exchange
 
     def parameters(self, seed: int) -> Parameters:
+        """Version 0 as it was given to `join`; see `Trainer`."""
         initial = self._site.initial
         return initial(seed) if callable(initial) else dict(initial)
 
     def examples(self) -> int:
+        """The number of records that was given to `join`; see `Trainer`."""
         return self._site.examples
 
     def touches(self) -> Mapping[str, NDArray[np.int64]]:
+        """The rows that were given to `join`; see `Trainer`."""
         return self._site.touches
 
     def fit(self, parameters: Parameters, config: FitConfig) -> FitResult:
+        """Lets the caller train; see `Trainer.fit`."""
         for array in parameters.values():
             array.flags.writeable = False
         return self._exchange.ask(PulledModel(parameters, config))
 
     def evaluate(self, parameters: Parameters) -> EvaluateResult:
+        """Calls the function that was given to `join`; see `Evaluator`."""
         if self._site.evaluate is None:
             raise ScriptFailed("this session was joined without evaluate=")
         return self._site.evaluate(parameters)
 
 
-class ExchangeHands:
-    """A client's hands that tell an exchange what they sealed."""
+class ExchangeWorker:
+    """A client's worker that tells an exchange which updates it sealed."""
 
     def __init__(self, hands: Worker, exchange: Exchange) -> None:
         self._hands, self._exchange = hands, exchange
         self.keep, self.fetch, self.seconds = hands.keep, hands.fetch, hands.seconds
 
     def work(self, task: Any) -> Any:
+        """Does a task; returns `Leave` in place of a training that the session gave up."""
         try:
             done = self._hands.work(task)
         except Left:

@@ -1,4 +1,4 @@
-"""The global random generators, for a data holder's code that draws from them.
+"""Seeds the global random generators, for data holders' code that draws from them.
 
 What must not live here: our own randomness, which is always an argument.
 """
@@ -18,10 +18,10 @@ _TURNS = threading.RLock()
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Global generators from a seed of 63 bits, and back as they were.
+    """Seeds the global generators with 63 bits, and restores their state on exit.
 
-    They are global, so calls in one process take turns. torch is not imported for it: an app
-    that uses it has imported it.
+    They are global, so calls in one process take turns. torch is not imported for this: an app
+    that uses torch has imported it.
     """
     with _TURNS, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())

@@ -1,8 +1,8 @@
-"""The file of version 0 that a data holder was given: its run has to be founded on just that.
+"""Checks that a run is founded on the file of version 0 that a data holder was given.
 
-The plan pins the file by its digest, and with it what a ServerApp tells clients. Who has the file
-compares: the digest when it joins, and the values of version 0 when it pulls them. What must not
-live here: making the file (`run.server_app`), and what is in it beside tensors
+The plan pins the file by its digest, and with it what a ServerApp tells clients. A client that has
+the file compares the digest when it joins, and the values of version 0 when it pulls them. What
+must not live here: making the file (`run.server_app`), and what is in it beside tensors
 (`client.flower.served`).
 """
 
@@ -21,7 +21,7 @@ from secureps.model.layout import GroupLayout
 
 
 def initial_digest(trainer: Trainer) -> str:
-    """Of the file of version 0 that a trainer was given, as a plan has it; empty if of none."""
+    """The hex digest of the file of version 0 that a trainer was given; empty without a file."""
     with blamed("initial_digest"):
         tells = getattr(trainer, "initial_digest", None)
         return "" if tells is None else str(tells())
@@ -30,14 +30,15 @@ def initial_digest(trainer: Trainer) -> str:
 def refuse_other_start(
     layout: GroupLayout, initial: Mapping[str, NDArray[Any]], served: NDArray[np.float32]
 ) -> None:
-    """Accepts the values of a group's version 0, if they are those of the file.
+    """Refuses a run whose version 0 is not the file's.
 
     Args:
         initial: the file's tensors; served: float32 of shape (values of the group,).
 
     Raises:
-        WrongRun: they are others.
+        WrongRun: the values differ.
     """
+    # A malicious server could found the run on a model whose updates give records away.
     if not np.array_equal(layout.flatten(initial), served):
         raise WrongRun(
             "version 0 of the run is not the model of the file that this client was given "

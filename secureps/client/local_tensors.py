@@ -1,4 +1,4 @@
-"""The tensors of a model that never leave their client, on its disk, version by version.
+"""Keeps the tensors that never leave their client on its disk, version by version.
 
 What must not live here: which tensors those are (`model.layout`), and who trains them.
 """
@@ -20,19 +20,19 @@ Model = Sequence[GroupVersion]
 """The versions of a model's groups, at least one."""
 
 KEPT = 3
-"""Versions: a client that is started again may have to train from an earlier one once more."""
+"""Versions kept: a client that is started again may have to train from an earlier one once more."""
 
 
 class LocalTensors:
-    """Those of one client, in a folder of its own."""
+    """The local tensors of one client, in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def save(self, model: Model, before: Tensors, after: Tensors) -> None:
-        """What a training from a model made of them.
+        """Saves the local tensors that a training from `model` left.
 
-        Nothing is written where it left them as they were before: a frozen base never is.
+        Nothing is written if training did not change them: a frozen base is never copied.
         """
         if all(np.array_equal(before[name], each) for name, each in after.items()):
             return
@@ -42,7 +42,7 @@ class LocalTensors:
             path.unlink()
 
     def load(self, model: Model | None = None) -> Tensors | None:
-        """Those that the newest training made, or the newest of those before this model, if any."""
+        """The newest saved tensors, or the newest from before `model`; None if there are none."""
         found = self._files()
         if model is not None:
             found = [path for path in found if path <= self._file(_newest(model))]

@@ -1,6 +1,6 @@
-"""What the person who runs a client should know of it, on its own terminal and nowhere else.
+"""Prints remarks for the person who runs a client, on its own terminal and nowhere else.
 
-What must not live here: what that is, which whoever finds it says.
+What must not live here: when a remark is due, which its finder decides.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ EVENT = "Note"
 
 @dataclass
 class Notes:
-    """Of one client, in one process: each is told once."""
+    """The remarks of one client; each text is printed once in a process."""
 
     party: str
     told: set[str] = field(default_factory=set)
 
     def tell(self, notes: Iterable[str]) -> None:
-        """A line for each that was not told before."""
+        """Prints a line for each note that was not printed before."""
         for note in notes:
             if note not in self.told:
                 self.told.add(note)
@@ -30,6 +30,9 @@ class Notes:
 
 
 def told(result: FitResult) -> str:
-    """Of a training, for its data holder's terminal alone: no noise covers these numbers."""
+    """A line about a training, for its data holder's terminal alone.
+
+    It must not reach a server: no noise covers these numbers.
+    """
     loss = result.metrics.get("loss")
     return f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")

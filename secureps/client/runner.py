@@ -1,4 +1,4 @@
-"""The last two lines of a data holder's script: one client as a process of its own.
+"""Runs one client as a process of its own: what the last lines of a data holder's script call.
 
 `make_member` puts a client together; `join` takes part until the run is over, and `run_client`
 reads the command line before it. What must not live here: training.
@@ -41,7 +41,7 @@ from secureps.store.ownership import own
 from secureps.tracebacks import dump_crashes
 
 LOCAL = "local"
-"""The folder of the tensors that never leave, in a client's state folder."""
+"""Name of the folder of local tensors, in a client's state folder."""
 
 
 def make_member(
@@ -52,9 +52,18 @@ def make_member(
     cost: Callable[[object], float] = lambda task: 0.0,
     terms: Terms = NO_TERMS,
 ) -> Executor:
-    """A client.
+    """Puts a client together.
 
-    `cost` is how long its tasks take in virtual time, `terms` what it insists on.
+    Args:
+        kit: the start-up kit's public part.
+        holdings: what the data holder brings.
+        stores: its journal, outbox and folder.
+        around: transport, clock and meter.
+        cost: seconds of virtual time that a task takes.
+        terms: what it insists on, whatever the plan says.
+
+    Raises:
+        ScriptFailed: the trainer's own code failed, or told something unusable.
     """
     initial = initial_parameters(holdings.trainer, holdings.seed)
     with blamed("what parameters returned"):
@@ -80,10 +89,10 @@ def make_member(
 
 
 def counted(trainer: Trainer) -> int | None:
-    """How many records a trainer trains on; None if training alone can tell.
+    """The number of records that a trainer has; None if it has no method `examples`.
 
     Raises:
-        Malformed: it says something else than an integer of 1 or more.
+        Malformed: it is not an integer of 1 or more.
     """
     tells = getattr(trainer, "examples", None)
     if tells is None:
@@ -95,10 +104,10 @@ def counted(trainer: Trainer) -> int | None:
 
 
 def touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
-    """The rows of tensors that a trainer's records touch, ascending; {} if it does not say.
+    """The rows of tensors that a trainer's records touch, ascending; {} without a method `touches`.
 
     Raises:
-        WrongShape: it says something else than one-dimensional integers for every name.
+        WrongShape: it does not map names to one-dimensional integers.
         Malformed: the model has no such tensor, or the tensor no such row.
     """
     touches = getattr(trainer, "touches", None)
@@ -124,12 +133,23 @@ def touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class Joining:
-    """How a client joins: which coordinator, with which kit, as whom, with what state.
+    """The options by which a client joins a run.
 
-    `terms` are what it insists on whatever the plan says. `threads` is how many seal its blocks,
-    `ledger` counts what its records spend over all runs (default: beside the kit).
-    `records` the public number of records by which it counts.
-    `ca_fingerprint` is of the CA whose kit alone is taken, if it is known.
+    Args:
+        server: HOST:PORT of the coordinator.
+        kit: the start-up kit's folder.
+        name: the client's, on the kit's roster.
+        state: the folder of journal, outbox and seed.
+        unsafe_seed: makes runs repeatable, without privacy; needs `insecure`.
+        terms: what it insists on, whatever the plan says.
+        threads: that seal blocks.
+        ca_fingerprint: a kit that another CA has signed is refused; None takes any.
+        records: the public number of records by which it counts.
+        insecure: no real data is at stake.
+        ledger: file of what its records spend over all runs; default: beside the kit.
+
+    Raises:
+        ConfigError: a value is out of range.
     """
 
     server: str
@@ -157,7 +177,7 @@ class Joining:
 
 
 Make = Callable[[PublicKit, Site, Stores, Environment], Executor]
-"""Makes a client; see `make_member`."""
+"""A function that makes a client, such as `make_member`."""
 
 
 def join(joining: Joining, trainer: Trainer) -> Halt:
@@ -170,7 +190,7 @@ def join(joining: Joining, trainer: Trainer) -> Halt:
 
 
 def take_part(joining: Joining, trainer: Trainer, make: Make) -> Halt:
-    """As `join`, with a client that `make` puts together."""
+    """Takes part as `join` does, with a client that `make` puts together."""
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     identity = load_private(joining.kit, joining.name)
@@ -201,7 +221,7 @@ _looked_at: ContextVar[bool] = ContextVar("a script is imported for its function
 
 @contextmanager
 def looked_at() -> Iterator[None]:
-    """While a script is imported for its functions: a `run_client` at its end joins nothing."""
+    """Makes `run_client` do nothing meanwhile: a script is imported only for its functions."""
     token = _looked_at.set(True)
     try:
         yield
@@ -210,7 +230,7 @@ def looked_at() -> Iterator[None]:
 
 
 Build = Callable[[Joining, Mapping[str, Setting]], Trainer]
-"""Makes a client's trainer from how it joins and from its `--set key=value` settings."""
+"""A function that makes a trainer from the joining options and `--set key=value` settings."""
 
 
 def run_client(
@@ -245,7 +265,7 @@ def run_client(
 
 
 def run(build: Build, arguments: Sequence[str] | None = None) -> None:
-    """As `run_client`, for trainers that need more than settings."""
+    """Runs a script as `run_client` does, for trainers that need more than settings."""
     if _looked_at.get():
         return
     given = _parser().parse_args(arguments)
@@ -279,10 +299,10 @@ def run(build: Build, arguments: Sequence[str] | None = None) -> None:
 
 
 def read_settings(given: Sequence[str]) -> dict[str, Setting]:
-    """The values of `--set key=value`, as TOML has them: 3, 0.5, true, "text"; else text.
+    """Parses `--set key=value`: values are TOML (3, 0.5, true, "text"), anything else is text.
 
     Raises:
-        ConfigError: one is not of that form.
+        ConfigError: an argument is not KEY=VALUE.
     """
     settings = {}
     for text in given:

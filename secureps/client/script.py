@@ -1,4 +1,7 @@
-"""Loads a data holder's script by its path: one of ours, or a Flower app."""
+"""Loads a data holder's script by its path: one with `make(settings)`, or a Flower app.
+
+What must not live here: running a client (`client.runner`).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 def speaks_flower(path: Path) -> bool:
     """Whether a script is a Flower app: a project's folder, or a file that imports flwr.
 
-    It is only read, not run. A file that defines `make` is ours, whatever else it uses.
+    The file is read, not run. One that defines `make` is a script, whatever else it uses.
     """
     if path.is_dir():
         return True
@@ -46,7 +49,12 @@ def speaks_flower(path: Path) -> bool:
 
 
 def refuse_privacy(path: Path, plan: Plan) -> None:
-    """Raises PlanRefused: a Flower app under a plan with record privacy, before anything starts."""
+    """Refuses a Flower app under a plan with record privacy, before anything starts.
+
+    Raises:
+        PlanRefused: it is one.
+    """
+    # Nothing here clips and noises the steps of an app: an epsilon for them would be false.
     if record_privacy(plan) is not None and speaks_flower(path):
         from secureps.client.flower.script import NO_RECORD_PRIVACY
 
@@ -54,7 +62,7 @@ def refuse_privacy(path: Path, plan: Plan) -> None:
 
 
 class Script:
-    """A script with `make(settings)`; `make_evaluator` and `central` are optional.
+    """A data holder's script, with `make(settings)`; `make_evaluator` and `central` are optional.
 
     Or a Flower app: then every client evaluates for itself, and nothing is trained centrally.
 
@@ -80,7 +88,12 @@ class Script:
     def make(
         self, settings: Mapping[str, Setting], state: Path | None = None, name: str = ""
     ) -> Trainer:
-        """One data holder's trainer; `state` is its client's state folder, None for memory."""
+        """Makes one client's trainer; `state` is its state folder, None for memory.
+
+        Raises:
+            ConfigError: a setting is not known.
+            ScriptFailed: the script raised.
+        """
         with blamed("make(settings)"):
             if not isinstance(self._source, ModuleType):
                 return self._source.make(settings, state, name)
@@ -91,10 +104,10 @@ class Script:
         return made
 
     def found(self, settings: Mapping[str, Setting], order: FoundingOrder) -> Founded | None:
-        """What a Flower app's ServerApp decides, run here; None of what has none.
+        """Runs a Flower app's ServerApp, and returns its decisions; None if there is none.
 
         Raises:
-            ConfigError: it fails, or asks for what cannot be had here; says what.
+            ConfigError: it fails, or asks for something that secureps does not do; says what.
         """
         if isinstance(self._source, ModuleType):
             return None
@@ -102,27 +115,27 @@ class Script:
 
     @property
     def takes_initial(self) -> bool:
-        """Whether version 0's file is one of its settings: `initial`."""
+        """Whether the script takes the file of version 0 as its setting `initial`."""
         return not isinstance(self._source, ModuleType)
 
     @property
     def own_code(self) -> str:
-        """Why the script runs in its clients alone; empty if others may train and judge with it."""
+        """Why the script must run in its clients alone; empty if anybody may run it."""
         return "" if isinstance(self._source, ModuleType) else self._source.own_code
 
     @property
     def trains_centrally(self) -> bool:
-        """Whether it can tell what one party that held everything would reach."""
+        """Whether the script has a `central` baseline."""
         return getattr(self._source, "central", None) is not None
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> Evaluator | None:
-        """Who judges on the federation's held-out records, if the script can tell."""
+        """Makes the evaluator of the federation's held-out records; None if there is none."""
         build = getattr(self._source, "make_evaluator", None)
         with blamed("make_evaluator(settings)"):
             return None if build is None else cast(Evaluator | None, build(Asked(settings)))
 
     def central(self, settings: Mapping[str, Setting]) -> EvaluateResult | None:
-        """What one party that held everything would reach, if the script can tell."""
+        """Trains the baseline that holds all records; None if the script has none."""
         train = getattr(self._source, "central", None)
         with blamed("central(settings)"):
             return None if train is None else cast(EvaluateResult, train(Asked(settings)))

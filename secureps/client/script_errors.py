@@ -1,8 +1,7 @@
-"""When the data holder's own code fails: one line that says what raised, and where.
+"""Turns failures of the data holder's own code into one line that says what raised, and where.
 
-Its traceback is for whoever wrote the code, and goes to the log at DEBUG (`secureps
-join --verbose`). What
-must not live here: what a trainer is asked, and whether its client goes on.
+The traceback is for whoever wrote the code, and goes to the log at DEBUG (`secureps join
+--verbose`). What must not live here: what a trainer is asked, and whether its client goes on.
 """
 
 from __future__ import annotations
@@ -21,27 +20,31 @@ _listeners: list[Callable[[str], None]] = []
 
 
 def entering(listener: Callable[[str], None]) -> None:
-    """From now on, what is called of the data holder is told before it is: it may not return."""
+    """Adds a listener, told the name of each function of the data holder before it is called.
+
+    Before, because such a call may never return.
+    """
     _listeners.append(listener)
 
 
 def leaving(listener: Callable[[str], None]) -> None:
-    """It is told no more."""
+    """Removes a listener."""
     _listeners.remove(listener)
 
 
 def told_of(what: str) -> None:
-    """Tells those who listen."""
+    """Tells all listeners what is called next."""
     for listener in _listeners:
         listener(what)
 
 
 @contextmanager
 def blamed(what: str, whose: str = "") -> Iterator[None]:
-    """Around code of the data holder, or what judges its results; `what` names it.
+    """Wraps code of the data holder, or checks of its results, and says so in errors.
 
     Args:
-        whose: the client's name, for those who listen: others may run in this process.
+        what: names the code.
+        whose: the client's name, for listeners: other clients may run in this process.
 
     Raises:
         ScriptFailed: in place of whatever is no SecurepsError, SystemExit included (it would end

@@ -1,4 +1,4 @@
-"""A script's settings, and which of them it asks for: a misspelt one is not passed over.
+"""Reads a script's settings, and refuses misspelt ones by what the script asks for.
 
 What must not live here: where settings come from (`client.runner`, `run`), and what they mean.
 """
@@ -39,7 +39,7 @@ class Settings(Section):
 
 
 class MissingSetting(KeyError):
-    """A script asks for a setting that it was not given; its text names the nearest that it was."""
+    """Raised when a script asks for a setting that it was not given; names the nearest one."""
 
     def __init__(self, key: str, given: Iterable[str]) -> None:
         super().__init__(key)
@@ -51,7 +51,7 @@ class MissingSetting(KeyError):
 
 
 class Asked(dict[str, Any]):
-    """Settings that remember which keys were asked for, whether they are there or not."""
+    """A dict of settings that remembers which keys were asked for, present or not."""
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:
         super().__init__(settings)
@@ -64,6 +64,7 @@ class Asked(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
+        """The setting, or `default`; the key counts as asked for."""
         self._asked.add(key)
         return super().get(key, default)
 
@@ -76,28 +77,35 @@ class Asked(dict[str, Any]):
         return super().__iter__()
 
     def keys(self) -> Any:
+        """All keys; all of them count as asked for."""
         self._asked.update(super().keys())
         return super().keys()
 
     def items(self) -> Any:
+        """All settings; all of them count as asked for."""
         self._asked.update(super().keys())
         return super().items()
 
     def refuse_misspelt(self) -> None:
-        """ConfigError: a key that nobody asked for, where one like it was asked for in vain."""
+        """Refuses a key that nobody asked for, if a similar one was asked for and is missing.
+
+        Raises:
+            ConfigError: there is one; names both.
+        """
         known = set(super().keys())
         refuse_misspelt(known - self._asked, self._asked - known)
 
 
 EVERYBODYS = ("partition", "partitions")
-"""What `up` and `simulate` give to every client, whether its script asks for it or not."""
+"""Settings that `up` and `simulate` give to every client, whether its script asks or not."""
 
 
 def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
-    """Of a script that declares what it reads, in `SETTINGS`; of any other it cannot be known.
+    """Refuses settings that a script does not declare in `SETTINGS`; without it, none.
 
     Args:
-        names: the script's own, of the module that `make` is in.
+        given: the keys of the settings.
+        names: the globals of the script's module.
 
     Raises:
         ConfigError: a given key is not declared, or SETTINGS is no collection of names.
@@ -114,9 +122,12 @@ def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
 
 
 def refuse_misspelt(given: set[str], wanted: set[str]) -> None:
-    """Raises ConfigError: a given key is none of the wanted ones, but nearly.
+    """Refuses a given key that is similar to a wanted one.
 
     A key that is like none of them may be for somebody who has not asked yet.
+
+    Raises:
+        ConfigError: there is one; names both.
     """
     for key in sorted(given):
         for near in difflib.get_close_matches(key, sorted(wanted), 1, cutoff=0.75):

@@ -1,8 +1,8 @@
-"""A submission on its way into the outbox: blocks sealed, digested, signed, and the receipt.
+"""Seals a submission into the outbox: encrypts, digests and signs its blocks and its receipt.
 
 Every payload is durable before the receipt that names it exists. A key that a committee shares is
 kept in memory until nobody can ask for its update again: after a burnt cohort the same integers are
-sealed anew. What must not live here: what is sealed (`client.worker`),
+sealed anew. What must not live here: making the integers (`client.worker`),
 and when anything is sent (`roles.member.member`).
 """
 
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """What a submission was made from.
+    """The base of a submission, and what its receipt says besides.
 
     Args:
         version: the base version, and digest: of its model.
-        spends: what it costs in privacy, if anything.
+        spends: the privacy that it costs, or None.
         unsafe: its randomness is no secret.
         step, magnitude, update, beside, most_examples: as in the receipt.
     """
@@ -75,8 +75,8 @@ class OutboxSealer:
     Args:
         identity: signs headers and receipts.
         holder_keys: the holders' public cipher keys, from the kit.
-        outbox: where payloads lie until they are durable elsewhere.
-        threads: that seal blocks; what they seal does not depend on how many there are.
+        outbox: keeps payloads until they are durable elsewhere.
+        threads: that seal blocks; the integers do not depend on their number.
         ledger: charged with what an update spends, before a key of its own is made.
     """
 
@@ -98,7 +98,7 @@ class OutboxSealer:
     def offer(
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
     ) -> SealedUpdate:
-        """A founding model, in the clear.
+        """Puts a founding model into the outbox, in the clear.
 
         Args:
             values: float32 (values of the group,).
@@ -116,7 +116,7 @@ class OutboxSealer:
         weight: int,
         origin: Origin,
     ) -> SealedUpdate:
-        """An update. Every block carries the weight, so that shards can form its mean.
+        """Encrypts an update. Every block carries the weight, so that shards can form the mean.
 
         Args:
             values: int64 (values of the group,), on the grid.
@@ -124,6 +124,7 @@ class OutboxSealer:
             KitError: the kit has no key of a holder, or too many.
             BudgetSpent: over all runs more would be spent than this client allows.
         """
+        # Charged before it is sealed: a kill may waste budget, but leaves no update uncharged.
         self._charge(pinned, origin.spends)
         layout, sealer = pinned.layout.group(id.group), self._sealer(pinned, id.group)
         digits = pinned.plan.weights(id.group).digits(weight)
@@ -138,10 +139,10 @@ class OutboxSealer:
         return self._put(pinned, id, UPDATE, blocks, origin, getattr(sealer, "key", None))
 
     def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> None:
-        """Looks whether all runs together leave what this will spend, before it is done.
+        """Checks that the budget over all runs covers a task, before the task is done.
 
         Raises:
-            BudgetSpent: they do not.
+            BudgetSpent: it does not.
         """
         privacy = pinned.plan.section.privacy
         if self._ledger is None or privacy is None:
@@ -154,7 +155,7 @@ class OutboxSealer:
         self._ledger.look(pinned.run.id, ahead, privacy.delta)
 
     def _charge(self, pinned: Pinned, spends: Fact | None) -> None:
-        """Killed after it, the same update is sealed again and costs nothing more."""
+        """Charges the ledger. The same update, sealed again after a kill, costs nothing more."""
         privacy = pinned.plan.section.privacy
         if self._ledger is not None and spends is not None and privacy is not None:
             self._ledger.charge(pinned.run.id, spends, privacy.delta)
@@ -162,12 +163,13 @@ class OutboxSealer:
     def seal_again(
         self, pinned: Pinned, receipt: Receipt, headers: Sequence[BlockHeader], sequence: int
     ) -> SealedUpdate:
-        """The integers of an update in the outbox, under a key and a sequence of their own.
+        """Encrypts the integers of an update anew, under a fresh key and sequence number.
 
         Args:
-            receipt, headers: of the update, which this process sealed and did not forget.
+            receipt, headers: of the update, whose key this process must still have.
+            sequence: the new submission's.
         Raises:
-            InternalError: it did not.
+            InternalError: the key is gone.
         """
         from secureps.crypto.rlwe import KeySum
 
@@ -202,7 +204,7 @@ class OutboxSealer:
         return self._put(pinned, id, UPDATE, blocks, origin, getattr(sealer, "key", None))
 
     def forget(self, keys: Iterable[str]) -> None:
-        """The payloads under these spool keys are gone: so is what opens them."""
+        """Drops the one-time keys of payloads that were deleted, by their spool keys."""
         for key in keys:
             self._kept.pop(key, None)
 
@@ -223,7 +225,7 @@ class OutboxSealer:
         origin: Origin,
         key: OneTimeKey | None = None,
     ) -> SealedUpdate:
-        """Every block into the outbox, durably; headers and receipt are signed."""
+        """Writes every block to the outbox, durably, and signs headers and receipt."""
         run, headers = pinned.run.id, []
         for block, payload in enumerate(payloads):
             header = BlockHeader(
@@ -267,7 +269,7 @@ class OutboxSealer:
         return SealedUpdate(receipt, tuple(headers))
 
     def _shared(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
-        """The receipt with the one-time key shared among the committee: it is complete but signed.
+        """Adds the shares of the one-time key to a receipt, which then lacks only its signature.
 
         Raises:
             PlanRefused: the kit has not as many key holders as the plan says.
@@ -277,6 +279,7 @@ class OutboxSealer:
         receipt = dataclasses.replace(
             receipt, commitments=shared.commitments, correction=vector_bytes(shared.correction)
         )
+        # Bound to the receipt, so that an envelope cannot be moved to another submission.
         bound = enveloped_part(receipt)
         return dataclasses.replace(
             receipt,

@@ -1,8 +1,8 @@
-"""A data holder's own training loop in a federation: pull the model, train, push the update.
+"""Sessions for data holders' own training loops: pull the model, train, push the update.
 
-The client is the one of `client.runner`, on a thread beside the caller's; its trainer hands the
-model to whoever pulls it, and waits for what is pushed. What must not live here: sealing,
-budgets and rules, which are that client's.
+The client is that of `client.runner`, on a thread beside the caller's; its trainer hands the model
+to the caller, and waits for the update. What must not live here: sealing, budgets and rules,
+which are that client's.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from numpy.typing import ArrayLike, NDArray
 from secureps.client.exchange import (
     LEFT,
     Exchange,
-    ExchangeHands,
     ExchangeMeter,
     ExchangeTrainer,
+    ExchangeWorker,
+    LoopSite,
     PulledModel,
-    Site,
 )
 from secureps.client.runner import Joining, make_member, take_part
 from secureps.client.trainer import (
@@ -46,11 +46,11 @@ from secureps.service.executor import Executor
 from secureps.store.keyring import default_state
 
 LEAVE_SECONDS = 30.0
-"""That the coordinator gets to hear that this client leaves, and updates to arrive before."""
+"""Seconds in which pushed updates may arrive, and the coordinator learns that a client leaves."""
 
 
 class Session:
-    """One client of a run, in a `with`, for a training loop of one's own; made by `join`.
+    """A client of a run for your own training loop, used in a `with`; made by `join`.
 
     It joins when the `with` begins. When the block ends before the run does, the client leaves in
     order: updates that were pushed arrive, then the coordinator is told that nobody need wait for
@@ -71,7 +71,7 @@ class Session:
         'all 3 versions are made'
     """
 
-    def __init__(self, joining: Joining, site: Site) -> None:
+    def __init__(self, joining: Joining, site: LoopSite) -> None:
         self._joining, self._exchange = joining, Exchange()
         self._trainer = ExchangeTrainer(site, self._exchange)
         self._examples = site.examples
@@ -106,7 +106,7 @@ class Session:
             self._stop()
 
     def __iter__(self) -> Iterator[PulledModel]:
-        """Every model that this client is asked to train from, until the run is over."""
+        """Yields every model that this client is asked to train from, until the run is over."""
         while (model := self.pull()) is not None:
             yield model
 
@@ -118,7 +118,7 @@ class Session:
 
     @property
     def outcomes(self) -> Mapping[str, str]:
-        """What became of updates, by what `push` returned, as far as it is known.
+        """The outcomes of updates so far, by the names that `push` returned.
 
         "included" in a version, and "durable" once a checkpoint has that version; or "dropped" or
         "lost", and the log says why.
@@ -128,8 +128,8 @@ class Session:
     def pull(self) -> PulledModel | None:
         """Waits until the federation asks this client to train, and returns the model.
 
-        The same version may come again, where what was made of its updates was lost: push the
-        same once more, and no more privacy is spent.
+        The same version may come again, after its updates were lost: push the same update once
+        more, and no more privacy is spent.
 
         Returns:
             None once the run is over, or this client's budget is spent: `finished` says.
@@ -157,17 +157,17 @@ class Session:
         metrics: Mapping[str, float] | None = None,
         steps: int = 1,
     ) -> tuple[str, ...]:
-        """Hands over what came of the pulled model: clipped, noised and sealed as the plan says.
+        """Clips, noises and seals an update of the pulled model, as the plan says.
 
-        Returns when the sealed update is durable in this client's outbox, and what it spends in
-        its journal and ledger. From then on it is sent, the same bytes however often, until the
-        coordinator has it, also after a kill. Whether it becomes part of a version is for the
-        rule to decide: `outcomes` tells later.
+        Returns when the sealed update is durable in this client's outbox, and its cost in
+        its journal and ledger. From then on the same bytes are sent until the coordinator has
+        them, also after a kill. The rule decides whether the update becomes part of a version:
+        `outcomes` tells later.
 
         Args:
-            delta: what is to be added to the model: a finite array for each tensor, of its shape.
+            delta: the difference to the model: a finite array for each tensor, of its shape.
             parameters: the whole new model, in place of `delta`.
-            examples: how many records it comes from; default: those told to `join`.
+            examples: how many records it comes from; default: the number told to `join`.
             metrics: numbers about the training, for this client's terminal alone.
             steps: optimizer steps taken.
 
@@ -205,7 +205,7 @@ class Session:
         kit, site, stores, around = parts
         metered = replace(around, meter=ExchangeMeter(self._exchange))
         executor = make_member(kit, site, stores, metered, terms=self._joining.terms)
-        executor.hands = ExchangeHands(executor.hands, self._exchange)
+        executor.hands = ExchangeWorker(executor.hands, self._exchange)
         self._executor = executor
         if self._exchange.over:  # it was stopped before there was anything to stop
             executor.stop()
@@ -213,7 +213,7 @@ class Session:
         return executor
 
     def _leave(self) -> None:
-        """Retires the client, if it has joined a run that is not over; then it ends in any case."""
+        """Leaves the run in order, if the client has joined it; then stops the client."""
         executor = self._executor
         try:
             if executor is not None and executor.run and self._exchange.end is None:
@@ -262,7 +262,7 @@ def join(
     unsafe_seed: int | None = None,
     insecure_for_tests: bool = False,
 ) -> Session:
-    """Takes part in a run with a training loop of one's own; to be used in a `with`.
+    """Takes part in a run with your own training loop; to be used in a `with`.
 
     The guarantees, rules and ledgers are those of `run_client`.
 
@@ -270,9 +270,9 @@ def join(
         kit: the start-up kit's folder.
         plan: the plan that this client agrees to; a run of any other is refused.
         server: HOST:PORT of the coordinator.
-        name: who this is on the kit's roster.
-        initial: version 0, every tensor by name, or a function of a seed that makes it; what
-            counts if this client is the one that founds the run, and its shapes and dtypes always.
+        name: this client's, on the kit's roster.
+        initial: version 0, every tensor by name, or a function of a seed that makes it. The values
+            count if this client founds the run; shapes and dtypes always.
         examples: how many records it trains on.
         evaluate: judges a model on held-out records, where the plan asks for it; called in another
             thread, between a push and the next pull.
@@ -322,7 +322,7 @@ def join(
         insecure_for_tests,
         None if ledger is None else Path(ledger),
     )
-    return Session(joining, Site(initial, examples, evaluate, touches or {}))
+    return Session(joining, LoopSite(initial, examples, evaluate, touches or {}))
 
 
 # --- what is pushed -----------------------------------------------------------------
@@ -333,7 +333,7 @@ def _trained(
     delta: Mapping[str, ArrayLike] | None,
     parameters: Mapping[str, ArrayLike] | None,
 ) -> Parameters:
-    """The new model; ScriptFailed says what is wrong with the update."""
+    """The new model, from the delta or the whole; ScriptFailed if the update is not usable."""
     pushed = delta if parameters is None else parameters
     if pushed is None or (delta is not None and parameters is not None):
         raise ScriptFailed("push: give the delta, or parameters= of the whole new model")
@@ -366,7 +366,10 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _demand_private(config: FitConfig, result: FitResult) -> None:
-    """What a plan with record-level privacy asks of an update, before the client ends by it."""
+    """Refuses an update that breaks record-level privacy, while the session can still go on.
+
+    The ledger charges the plan's steps: with more of them epsilon would be more than is counted.
+    """
     if result.steps != config.settings["local_steps"]:
         raise ScriptFailed(
             f"push: the plan charges for {config.settings['local_steps']} private steps, and "

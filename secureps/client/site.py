@@ -1,4 +1,4 @@
-"""What a client brings to a run; nothing of it but public keys and sealed updates ever leaves."""
+"""The settings and secrets of one client; only public keys and sealed updates ever leave it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,18 @@ from secureps.store.budget import BudgetLedger
 
 @dataclass(frozen=True)
 class Site:
-    """What a client brings: its trainer, its identity, its seed and the holders' keys.
+    """A client's trainer, keys and settings.
 
-    `local` is the folder for tensors that never leave (the plan's `local` patterns); `threads`
-    seal its blocks; `records` is the public number that it counts by, None for the plan's; `ledger`
-    is charged with what every update spends, before it is sealed.
+    Args:
+        name: on the roster.
+        trainer: the data holder's code.
+        identity: the private signing key.
+        seed: all randomness but keys and encryption errors comes from it.
+        holder_keys: the key holders' public cipher keys, by name.
+        local: folder of the tensors that never leave (the plan's `local` patterns).
+        threads: that seal blocks.
+        records: the public number that the client counts by; None for the plan's.
+        ledger: charged with the cost of every update, before it is sealed.
     """
 
     name: str

@@ -50,7 +50,7 @@ from secureps.policy.tensor_kinds import Kind
 from secureps.wording import meant
 
 Records = tuple[Tensor | Array, Tensor | Array]
-"""(x, y): inputs and targets; the first dimension of both counts the same records."""
+"""(x, y): inputs and targets; the first dimension of both counts records."""
 
 EVALUATION_BATCH = 1024
 
@@ -64,9 +64,9 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """torch's global generators from a seed of 63 bits, for code that is not ours.
+    """Seeds torch's global generators with 63 bits, for code that is not ours.
 
-    As they were on the way out, but for those of a CUDA that it was the first to use.
+    Restores their state on exit, except on CUDA devices that this code is the first to use.
     """
     used = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with _GLOBAL_GENERATORS, torch.random.fork_rng(used):
@@ -92,7 +92,7 @@ class LocalSgd:
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting], privacy: RecordPrivacy | None) -> LocalSgd:
-        """Read `settings`.
+        """Reads `settings`.
 
         Raises:
             ConfigError: an unknown name, a value of the wrong type or out of range.
@@ -119,7 +119,7 @@ class LocalSgd:
         return cls(**values)
 
     def steps(self, records: int, privacy: RecordPrivacy | None) -> int:
-        """Optimizer steps of one fit on `records` records (which privacy does not look at)."""
+        """Optimizer steps of one fit on `records` records; under privacy they do not count."""
         if self.local_steps:
             return self.local_steps
         if privacy is not None:
@@ -197,14 +197,14 @@ class TorchTrainer:
     def refuse_settings(
         self, settings: Mapping[str, Setting], privacy: RecordPrivacy | None
     ) -> None:
-        """ConfigError or PlanRefused for what `fit` does not take; see `Trainer`."""
+        """Refuses settings that `fit` does not take (ConfigError, PlanRefused); see `Trainer`."""
         LocalSgd.of(settings, privacy)
         if privacy is not None:
             with self._reproducible(b"", "load"):
                 refuse_mixing_layers(self._model().train())
 
     def kinds(self) -> dict[str, Kind]:
-        """What training does to each tensor; see `Trainer`."""
+        """The kind of each tensor; see `Trainer`."""
         with self._reproducible(b"", "load"):
             module = self._model()
         statistics = {
@@ -220,24 +220,24 @@ class TorchTrainer:
         return found
 
     def touches(self) -> dict[str, NDArray[np.int64]]:
-        """What it was made with; see `Trainer`."""
+        """The rows that the constructor was given; see `Trainer`."""
         return {name: rows.copy() for name, rows in self._touches.items()}
 
     def examples(self) -> int:
-        """How many records it trains on; see `Trainer`."""
+        """The number of training records; see `Trainer`."""
         return len(self._train[0])
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """Train from `parameters`; see `Trainer.fit` for the contract and the errors.
+        """Trains from `parameters`; see `Trainer.fit` for the contract and the errors.
 
         Plain SGD goes through shuffled passes over the records. With `config.privacy` every
-        step draws its own Poisson sample, may find it empty (then it adds noise alone), and
+        step draws its own Poisson sample, which may be empty (then it adds noise alone), and
         divides by the expected batch size, a public number (`RecordPrivacy.expected_batch`): the
-        true one stays private. The noise is floating-point Gaussian (Mironov 2012 tells what that
-        costs).
+        true size stays private. The noise is floating-point Gaussian (for its weakness see Mironov
+        2012).
 
         Metrics without privacy: `loss`, the mean over steps. Under privacy: none.
-        `PlanRefused` under privacy if rows are left out: which ones, says what the records are.
+        `PlanRefused` under privacy if rows are left out: the choice of rows tells about records.
         """
         if config.privacy is not None and self._touches:
             raise PlanRefused(
@@ -306,8 +306,8 @@ class TorchTrainer:
     def _data(self, privacy: RecordPrivacy | None) -> bytes:
         """A digest of the records; empty without privacy.
 
-        Were noise not bound to them, a client that removed a record and repeated a version
-        after it lost a part of its state would give away the record: the noise would cancel.
+        The noise is bound to it. Otherwise a client that lost state, removed a record and repeated
+        a version would add the same noise, which cancels in the difference: that is the record.
         """
         if privacy is None:
             return b""
@@ -320,7 +320,7 @@ class TorchTrainer:
         return self._digest
 
     def _touched(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
-        """What a training depends on: of the tensors that were named, their rows."""
+        """The part of a model that training depends on: of tensors in `touches`, their rows."""
         reason = _lacking(parameters, self._touches)
         if reason is not None:
             raise WrongShape(f"not a state of this trainer's model: {reason}")
@@ -350,7 +350,7 @@ class TorchTrainer:
 
     @contextmanager
     def _reproducible(self, key: bytes, purpose: str) -> Iterator[None]:
-        """Global generators seeded, kernels deterministic; all as before on the way out."""
+        """Seeds global generators and makes kernels deterministic; restores both on exit."""
         cuda = self._device.type == "cuda"
         with _GLOBAL_GENERATORS, torch.random.fork_rng([self._device] if cuda else []):
             # torch.manual_seed would also reseed devices that are not put back
@@ -370,7 +370,7 @@ class TorchTrainer:
 def _bound(
     parameters: Mapping[str, Array], config: FitConfig, local: LocalSgd, records: bytes
 ) -> bytes:
-    """32 bytes for one fit: BLAKE2b over seed, secret, records and all that the server chose."""
+    """A key of 32 bytes for one fit: BLAKE2b of seed, secret, records and the server's choices."""
     digest = hashlib.blake2b(digest_size=32, person=b"secureps-fit")
     versions = sorted((name, int(version)) for name, version in config.versions.items())
     privacy = config.privacy and [value and float(value) for value in astuple(config.privacy)]
@@ -385,19 +385,19 @@ def _bound(
 
 
 def _derive(key: bytes, purpose: str) -> int:
-    """63 bits of `key` for one purpose."""
+    """Derives 63 bits from `key` for one purpose."""
     digest = hashlib.blake2b(key, digest_size=8, key=purpose.encode(), person=b"secureps-rng")
     return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
 
 
 def _wide(key: bytes, purpose: str) -> int:
-    """256 bits of `key` for one purpose, for a generator that takes so many."""
+    """Derives 256 bits from `key` for one purpose."""
     digest = hashlib.blake2b(key, digest_size=32, key=purpose.encode(), person=b"secureps-rng")
     return int.from_bytes(digest.digest(), "big")
 
 
 def _noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator, ...]:
-    """Generators of `device` whose Gaussians together depend on every bit of `key`.
+    """Makes generators of `device` whose Gaussians together depend on every bit of `key`.
 
     On the CPU one is enough: torch uses only the low 32 bits of a seed (mt19937), few enough to
     try them all, so the state is filled from SHAKE-256 instead: 24 bytes of header, then 624
@@ -417,22 +417,22 @@ def _noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator
 def _noise_seeds(key: bytes) -> tuple[int, ...]:
     """Four seeds of 64 bits, of which the noise is the sum.
 
-    Whoever knows a noise may try the sums of two of them against what the other two leave (a meet
-    in the middle): that halves 256 bits to 2^128 of work and memory.
+    The best attack by somebody who knows the noise is a meet in the middle, two seeds against the
+    other two: 2^128 of work and memory.
     """
     wide = _wide(key, "noise")
     return tuple(wide >> shift & (1 << 64) - 1 for shift in (0, 64, 128, 192))
 
 
 def _seeded_with(seeds: Sequence[int], device: torch.device) -> tuple[torch.Generator, ...]:
-    """A generator of `device` from each seed of 64 bits; that of a CPU takes the low 32."""
+    """Makes a generator of `device` from each seed of 64 bits; a CPU's takes the low 32."""
     return tuple(torch.Generator(device=device).manual_seed(seed) for seed in seeds)
 
 
 def _shuffled(
     rng: np.random.Generator, records: int, size: int, steps: int
 ) -> Iterator[NDArray[np.int64]]:
-    """`steps` batches from shuffled passes over the records; the last of a pass may be short."""
+    """Yields `steps` batches of shuffled passes over the records; a pass's last may be short."""
     order = rng.permutation(records)
     start = 0
     for _ in range(steps):
@@ -443,19 +443,19 @@ def _shuffled(
 
 
 def _numpy_ready(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """NumPy has no bfloat16: such tensors travel as float32, exactly."""
+    """Casts bfloat16, which NumPy does not have, to float32, which is exact."""
     return {
         name: each.float() if each.dtype == torch.bfloat16 else each for name, each in state.items()
     }
 
 
 def _whole(array: Array) -> bool:
-    """Whether it holds integers or booleans."""
+    """Whether an array holds integers or booleans."""
     return array.dtype.kind in "iub"
 
 
 def _arrays(module: nn.Module) -> dict[str, Array]:
-    """The state dict as arrays of its own memory, in its order."""
+    """Copies the state dict to arrays, in its order."""
     state = _numpy_ready(module.state_dict())
     return {name: each.detach().cpu().numpy().copy() for name, each in state.items()}
 
@@ -470,7 +470,7 @@ def _tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A copy of row numbers as `touches` tells them; ConfigError if they are not."""
+    """Copies the row numbers of `touches`; ConfigError if they do not ascend."""
     own = np.array(rows, np.int64)
     if own.ndim != 1 or (own < 0).any() or (np.diff(own) <= 0).any():
         raise ConfigError(f"touches: the rows of {name!r} must ascend from 0 or more, none twice")
@@ -480,7 +480,7 @@ def _ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def _lacking(
     tensors: Mapping[str, Array | Tensor], touches: Mapping[str, NDArray[np.int64]]
 ) -> str | None:
-    """The first of these rows that the tensors do not have, or None."""
+    """Says which of these rows the tensors lack; None if they have them all."""
     for name, rows in touches.items():
         height = tuple(tensors[name].shape)[:1] if name in tensors else ()
         if not height or (rows >= height[0]).any():

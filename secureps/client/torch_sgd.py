@@ -1,7 +1,7 @@
-"""Descent on a PyTorch model: SGD, and DP-SGD by Opacus' own clipping and noise.
+"""SGD on a PyTorch model, and DP-SGD by Opacus' own clipping and noise.
 
-DP-SGD is algorithm 1 of Abadi et al. 2016. Where the model and the loss allow it, it goes by
-ghost clipping (Li et al. 2021; Bu et al. 2022): the norms of the records' gradients are
+DP-SGD is algorithm 1 of Abadi et al. 2016. Where the model and the loss allow it, gradients are
+clipped by ghost clipping (Li et al. 2021; Bu et al. 2022): the norms of the records' gradients are
 computed without the gradients, in a second backward pass; elsewhere by per-record gradients.
 Opacus is imported at the first private step; it costs more than a second. What must not live
 here: seeds, models, and what a plan says.
@@ -26,12 +26,12 @@ from secureps.client.trainer import RecordPrivacy
 from secureps.errors import NotFinite, PlanRefused
 
 Measure = Callable[..., Tensor]
-"""(outputs, targets) -> a scalar, float32 or float64; that of a loss is a mean over the records."""
+"""(outputs, targets) -> a scalar, float32 or float64; a loss is a mean over the records."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What to train on: x and y by record, the loss, the device."""
+    """The data of one training: x and y by record, the loss, the device."""
 
     x: Tensor
     y: Tensor
@@ -39,13 +39,13 @@ class Task:
     device: torch.device
 
     def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """The records of these numbers, on the device."""
+        """The records at these indices, on the device."""
         chosen = torch.from_numpy(index)
         return self.x[chosen].to(self.device), self.y[chosen].to(self.device)
 
 
 def demand_finite(loss: Tensor) -> Tensor:
-    """The loss itself; NotFinite if any of it is NaN or infinite."""
+    """Returns the loss; raises NotFinite if any of it is NaN or infinite."""
     if not bool(torch.isfinite(loss.detach()).all()):
         raise NotFinite(
             f"training loss is {float(loss.detach().mean())}; lower lr, or look for NaN in this "
@@ -80,7 +80,7 @@ def descend_privately(
     """Takes private steps, each on its own Poisson sample of the records.
 
     Args:
-        generators: of the samples, and of the noise, which is the sum of what each of them gives.
+        generators: one for the samples, and several for the noise, which is the sum of theirs.
     Raises:
         PlanRefused: a layer mixes records, or changes a buffer, or has no per-record gradient.
         NotFinite: the loss became NaN or infinite.
@@ -99,6 +99,7 @@ def descend_privately(
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         for _ in range(steps):
             stepper.step(task, np.flatnonzero(rng.random(records) < privacy.sample_rate))
+    # A statistic of the records in a buffer would leave the client without clip and noise.
     for name, each in module.named_buffers():
         if not torch.equal(each, before[name]):
             raise PlanRefused(
@@ -108,7 +109,7 @@ def descend_privately(
 
 
 def ghost_fits(module: nn.Module, loss: Measure) -> bool:
-    """Whether norms can be had without gradients.
+    """Whether ghost clipping works for a model and a loss.
 
     Every layer with parameters of its own must be one that Opacus has a formula for, no
     parameter may belong to two of them, and the loss must tell records apart (`reduction`, as
@@ -131,7 +132,7 @@ def ghost_fits(module: nn.Module, loss: Measure) -> bool:
 
 
 class _PerRecord:
-    """Every record's gradient is made, clipped, and added up."""
+    """DP-SGD by per-record gradients, each of which is computed, clipped and added."""
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class _PerRecord:
         self._optimizer: Any = _noisy(DPOptimizer, sgd, privacy, records, noise)
 
     def step(self, task: Task, index: NDArray[np.int64]) -> None:
-        """One step on these records; on none of them it is a step of noise."""
+        """Takes one step on these records; without any, a step of noise."""
         self._optimizer.zero_grad()
         if len(index):
             x, y = task.batch(index)
@@ -160,7 +161,7 @@ class _PerRecord:
 
 
 class _Ghost:
-    """The records' norms first, then the gradient of the loss weighted by what they allow."""
+    """DP-SGD by ghost clipping: the records' norms, then the gradient of the reweighted loss."""
 
     def __init__(
         self,
@@ -182,7 +183,7 @@ class _Ghost:
         self._pack: Any = DPTensorFastGradientClipping
 
     def step(self, task: Task, index: NDArray[np.int64]) -> None:
-        """As `_PerRecord.step`."""
+        """Takes one step, as `_PerRecord.step` does."""
         self._optimizer.zero_grad()
         if len(index):
             x, y = task.batch(index)
@@ -205,10 +206,10 @@ def _noisy(
     records: int,
     noise: Sequence[torch.Generator],
 ) -> Any:
-    """One of Opacus' optimizers, whose noise is a sum of independent Gaussians.
+    """Makes an Opacus optimizer whose noise is a sum of independent Gaussians.
 
-    Each has its share of the variance and comes from a generator of its own: who would take the
-    noise off has to find all of their seeds.
+    Each has its share of the variance and a generator of its own: an attacker who wants to
+    subtract the noise has to find all of their seeds.
     """
 
     class Summing(kind):  # type: ignore[misc]
@@ -233,10 +234,12 @@ _INSTEAD = (
 
 
 def refuse_mixing_layers(module: nn.Module) -> None:
-    """Layers that Opacus cannot give per-record gradients for, trainable or not, by name.
+    """Refuses layers without per-record gradients (BatchNorm), trainable or not.
+
+    One that mixes records would let a record change the gradients of others, past its own clip.
 
     Raises:
-        PlanRefused: there is one.
+        PlanRefused: there is one; names it.
     """
     from opacus.validators import ModuleValidator
 

@@ -1,4 +1,4 @@
-"""What a data holder supplies: a `Trainer` that makes, trains and evaluates its own model.
+"""The `Trainer` Protocol, which a data holder implements, and the values it takes and returns.
 
 Nothing here knows of torch, of the network, or of how an update is clipped, encrypted and
 pushed. A trainer sees plain NumPy arrays and a `FitConfig`, and keeps nothing between calls
@@ -35,7 +35,7 @@ Setting = float | int | str | bool
 SEED_BITS = 63
 """A seed is an integer in [0, 2^63): it fits a signed 64-bit field."""
 SECRET_BYTES = 32
-"""Of what noise is made from: too many to try."""
+"""Length of the secret that noise is made from: too many values to try."""
 
 
 def _require(condition: bool, text: str) -> None:
@@ -90,12 +90,12 @@ class RecordPrivacy:
         )
 
     def expected_batch(self, held: int) -> float:
-        """Records in a step's batch, on average; of a client that holds so many."""
+        """The mean number of records in a step's batch, for a client that holds `held`."""
         return self.sample_rate * (held if self.records is None else self.records)
 
 
 def record_privacy(plan: Plan, records: int | None = None) -> RecordPrivacy | None:
-    """What a plan asks of a local training; None where it is not private record by record.
+    """The record-level mechanism of a plan; None if it has none.
 
     Args:
         records: the public number of the client's own settings.
@@ -116,7 +116,7 @@ def record_privacy(plan: Plan, records: int | None = None) -> RecordPrivacy | No
 
 @dataclass(frozen=True)
 class FitConfig:
-    """What the run asks of one local training.
+    """The order for one local training.
 
     Args:
         versions: base version of every group, by the group's name.
@@ -157,7 +157,7 @@ class FitConfig:
         _require(0 <= self.seed < 1 << SEED_BITS, f"a training seed has {SEED_BITS} bits, unsigned")
 
     def part(self, count: int) -> int:
-        """Of so many steps or epochs, those that this training takes."""
+        """The steps or epochs, out of `count`, that this training takes; at least one."""
         return max(1, math.floor(count * self.work))
 
 
@@ -205,10 +205,10 @@ class EvaluateResult:
 
 
 class Evaluator(Protocol):
-    """Whoever judges a model on held-out records."""
+    """Evaluates a model on held-out records."""
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Judge `parameters` on this holder's held-out data; changes nothing.
+        """Evaluates `parameters` on this holder's held-out data; changes nothing.
 
         Raises:
             WrongShape: `parameters` are not this model's.
@@ -268,7 +268,7 @@ class Trainer(Evaluator, Protocol):
         ...
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """Train from `parameters` on this holder's own data.
+        """Trains from `parameters` on this holder's own data.
 
         A deterministic function of (parameters, config, own data), to the last bit.
 
@@ -282,7 +282,7 @@ class Trainer(Evaluator, Protocol):
 
 
 def kinds_of(trainer: Trainer) -> Mapping[str, Kind]:
-    """What a trainer says that training does to its tensors; {} if it says nothing."""
+    """The kinds of tensors that a trainer declares; {} without a method `kinds`."""
     with blamed("kinds"):
         kinds = getattr(trainer, "kinds", None)
         return {} if kinds is None else dict(kinds())
@@ -291,7 +291,7 @@ def kinds_of(trainer: Trainer) -> Mapping[str, Kind]:
 def check_like(
     parameters: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
 ) -> str | None:
-    """Why `parameters` are not a state of the model whose tensors have these `shapes`.
+    """Compares `parameters` with the names and shapes of a model.
 
     Returns:
         One line that names the first tensor that differs, or None when names and shapes agree

@@ -1,11 +1,11 @@
-"""What a member does with data and payloads: trains, clips, rounds, seals, fills the outbox.
+"""The worker of a client: trains, clips, rounds, seals, and fills the outbox.
 
     delta = trained - pulled -> times the weight -> clip -> grid (integers) -> seal -> outbox
 
 Everything random but keys and encryption errors derives from the member's seed and from
 (client, group, base version, purpose): a killed member that trains again makes the same
-integers, and so does every cipher. Metrics of held-out records take the same way. What must
-not live here: whether to train, to evaluate or to send.
+integers, under every cipher. Metrics of held-out records take the same way. What must
+not live here: whether to train, to evaluate or to send (`roles.member`).
 """
 
 from __future__ import annotations
@@ -74,21 +74,21 @@ from secureps.store.spool import Spool
 Tensors = dict[str, NDArray[Any]]
 
 _PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
-"""Published blocks that a client of this process has: many clients share one copy, read-only."""
+"""Published blocks by key: the clients of this process share one read-only copy."""
 
 
 def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
     """The founding model of this client; the same for all clients under one unsafe seed.
 
     Raises:
-        ScriptFailed: the trainer made none.
+        ScriptFailed: the trainer raised.
     """
     with blamed("parameters"):
         return trainer.parameters(seed.derive("initial").integer(63))
 
 
 def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
-    """Names, shapes and dtypes of a model, sorted by name; WrongShape if it has other things."""
+    """Names, shapes and dtypes of a model, sorted by name; WrongShape if one is no array."""
     for name, array in parameters.items():
         if not isinstance(array, np.ndarray | np.generic):
             raise WrongShape(f"{name} is a {type(array).__name__}, and must be a NumPy array")
@@ -101,7 +101,7 @@ def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
 
 
 class ClientWorker:
-    """The hands of one client. `cost` tells how long a task takes in virtual time."""
+    """The worker of one client. `cost` tells how many seconds of virtual time a task takes."""
 
     def __init__(
         self,
@@ -122,13 +122,14 @@ class ClientWorker:
         )
 
     def seconds(self, task: object) -> float:
+        """How long a task takes in virtual time; see `Worker`."""
         return self._cost(task)
 
     # --- payloads -----------------------------------------------------------------
 
     @property
     def pulled(self) -> Mapping[str, NDArray[np.float32]]:
-        """The blocks that are here, by `roles.member.tasks.block_key`; for reading."""
+        """The cached blocks by `roles.member.tasks.block_key`, read-only."""
         return self._cache
 
     def keep(self, request: object, payload: bytes | memoryview) -> None:
@@ -147,6 +148,7 @@ class ClientWorker:
         return self._outbox.get(key)
 
     def work(self, task: object) -> Contributed | Counted | Judged | None:
+        """Does a task of the member's; see `Worker`."""
         match task:
             case Offer(group, sequence):
                 return self._offer(group, sequence)
@@ -169,7 +171,7 @@ class ClientWorker:
                 for key in set(self._outbox.keys("")) - kept:
                     self._outbox.delete(key)
                 return None
-        raise InternalError(f"a member has no hands for a {type(task).__name__}")
+        raise InternalError(f"a client's worker does not know a {type(task).__name__}")
 
     # --- founding -----------------------------------------------------------------
 
@@ -208,13 +210,13 @@ class ClientWorker:
         return Contributed(updates, (report,), others, told(result))
 
     def _count(self, task: Count) -> Counted:
-        """Trains as the first contribution will, which takes what came of it."""
+        """Trains to learn the number of examples; the first contribution reuses the result."""
         whole = Contribute(task.model, task.blocks, ())
         self._early = (whole, *self._trained(whole, self._assemble(whole)))
         return Counted(self._early[1].examples)
 
     def _trained(self, task: Contribute, base: Tensors) -> tuple[FitResult, float]:
-        """The trained model, and for how many seconds it was trained, now or when it counted."""
+        """The trained model and the seconds of its training, which may have been done before."""
         self._sealer.afford(self._machine.pinned, self._holdings.name, task)
         early, self._early = self._early, None
         if early is not None and self._labels(early[0]) == self._labels(task):
@@ -244,7 +246,7 @@ class ClientWorker:
     def _check_start(
         self, task: Contribute | Evaluate, values: Callable[[GroupLayout], NDArray[np.float32]]
     ) -> None:
-        """WrongRun if version 0 is not of the file that this client was given."""
+        """Refuses a version 0 that is not the file's (WrongRun), if the client was given one."""
         trainer, layout, pulled = self._holdings.trainer, self._layout(), self._blocks(task)
         first = [at.group for at in task.model if at.version == 0 and at.group in pulled]
         if first and initial_digest(trainer):
@@ -280,13 +282,13 @@ class ClientWorker:
 
     @staticmethod
     def _labels(task: Contribute) -> tuple[Label, ...]:
-        """What a training follows from, besides the plan and this client."""
+        """The labels that a training's randomness derives from, besides this client's name."""
         labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
         return (*labels, digest("secureps-base", *task.blocks))
 
     def _check(self, result: FitResult) -> None:
-        """WrongShape unless fit returned a model of the run's schema."""
+        """Refuses anything but a FitResult with a model of the run's schema (WrongShape)."""
         if not isinstance(result, FitResult):
             raise WrongShape(f"it is a {type(result).__name__}, and must be a FitResult")
         run, fitted = self._machine.pinned.run.schema, schema_of(result.parameters)
@@ -313,7 +315,7 @@ class ClientWorker:
         return self._contribution(task, aim, model, clipped, weight)
 
     def _check_steps(self, aim: Aim, result: FitResult) -> None:
-        """Malformed unless the trainer took as many private steps as are charged."""
+        """Refuses more or fewer private steps than are charged: epsilon would be wrong."""
         plan, size = self._machine.pinned.plan, self._layout().group(aim.group).size
         spends = fact(plan, self._holdings.name, aim.group, size, aim.version)
         if isinstance(spends, Charge) and result.steps != spends.steps:
@@ -329,12 +331,12 @@ class ClientWorker:
         clipped: NDArray[np.float32],
         weight: int,
     ) -> SealedUpdate | None:
-        """Rounds, adds noise where the plan wants it, seals, and puts it into the outbox.
+        """Rounds an update, adds the plan's noise, seals it, and puts it into the outbox.
 
-        None if another update is wanted.
+        Returns None if the coordinator waits for another update than this one.
 
-        What comes of another model, or at another step of one, is another release even if it is
-        the same: that it is the same would be told without noise.
+        The same update from another base, or at another step, counts as another release: without
+        that, repeated bytes would tell, without noise, that nothing changed.
         """
         holdings, plan = self._holdings, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
@@ -366,18 +368,15 @@ class ClientWorker:
         return dataclasses.replace(sealed, content=content)
 
     def _name(self, aim: Aim, attempt: int, content: bytes) -> bytes:
-        """What names the integers that are sealed, by what they follow from; see `_on_grid`."""
+        """A pseudorandom name of the sealed integers; equal names mean equal integers."""
         labels = (self._holdings.name, aim.group, aim.version, aim.step, attempt, content)
         return self._stream("update", *labels).words(UPDATE_BYTES // 4).tobytes()
 
     def _beside(self, group: str, task: Contribute | Evaluate) -> bytes:
-        """Digest of the models that all groups of one round were trained on; empty for one group.
-
-        What is evaluated is in the base's own digest.
-        """
+        """Digest of the models that all groups of a round were trained on; empty for one group."""
         groups, pulled = together(self._machine.pinned.plan, group), self._blocks(task)
         if len(groups) == 1 or isinstance(task, Evaluate):
-            return b""
+            return b""  # the digest of an evaluation's base covers what is evaluated
         at = {each.group: each.version for each in task.model}
         models = (model_digest(name, at[name], pulled[name]) for name in groups)
         return digest("secureps-beside", *models)
@@ -394,7 +393,7 @@ class ClientWorker:
         return adaptive.check(float(self._cache[block_key(last)][-1]))
 
     def _magnitude(self, group: str, clipped: NDArray[np.float32]) -> int | None:
-        """What is declared of an update's size, as its clip counts it, if the rule asks for it."""
+        """The norm that the receipt declares, if the rule asks for it; statistics do not count."""
         section = self._machine.pinned.plan.group(group)
         if not isinstance(section.rule, PrioritySection) or section.rule.score != "magnitude":
             return None
@@ -438,12 +437,12 @@ class ClientWorker:
         return Contributed((made,), ()) if made is not None else Contributed((), (), (aim,))
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
-        """Words for one purpose; a secret seed gives other ones in every run."""
+        """Random words for one purpose; under a secret seed they differ from run to run."""
         seed, run = self._holdings.seed, self._machine.pinned.run.id
         return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
 
     def _weight(self, aim: Aim, examples: int) -> int:
-        """How much an update counts; says so where that is not what its client would expect."""
+        """The weight of an update; notes on the terminal where it may surprise the client."""
         plan = self._machine.pinned.plan
         section, code = plan.group(aim.group), plan.weights(aim.group)
         if section.weighting == "uniform":
@@ -458,12 +457,12 @@ class ClientWorker:
     def _on_grid(
         self, aim: Aim, attempt: int, clipped: NDArray[np.float32], weight: int
     ) -> NDArray[np.int64]:
-        """The integers that are sealed: rounded, and with this client's noise if it adds any.
+        """Rounds an update to integers, and adds this client's noise if the plan wants any.
 
         The same update gets the same noise. Another one of the same version, from whatever
-        model, gets noise of its own and is charged: nobody can subtract one from the other.
-        That holds also where a part of this client's state is lost, and with it how often it was
-        asked: noise is bound to the integers that it hides, by a digest under the secret seed.
+        model, gets fresh noise and is charged: nobody can subtract one from the other. Noise is
+        bound to the integers that it hides, by a digest under the secret seed, so this holds even
+        if the client lost the part of its state that counts how often it was asked.
         """
         plan, name = self._machine.pinned.plan, self._holdings.name
         layout, labels = self._layout().group(aim.group), (name, aim.group, aim.version, attempt)
@@ -479,7 +478,7 @@ class ClientWorker:
         return grid.encode(scaled, words.words(clipped.size))
 
     def _digests(self, group: str, integers: NDArray[np.int64]) -> Iterator[bytes]:
-        """A digest of each block's integers under the secret seed, as they come one by one."""
+        """Yields a digest of each block's integers under the secret seed."""
         layout = self._layout().group(group)
         for block in range(layout.blocks):
             part = integers[slice(*layout.span(block))].astype("<i8", copy=False)
@@ -492,7 +491,7 @@ class ClientWorker:
     # --- tensors that never leave -------------------------------------------------
 
     def _load_local(self, task: Contribute | Evaluate) -> Tensors:
-        """Those saved after the newest training before this one, or the initial ones."""
+        """The local tensors that this training starts from: saved ones, or the initial ones."""
         saved = LocalTensors(self._holdings.local).load(task.model)
         if saved is not None:
             return saved

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import secureps as ps
-from secureps.client.exchange import LEFT, Exchange, ExchangeHands, ExchangeTrainer, Site
+from secureps.client.exchange import LEFT, Exchange, ExchangeTrainer, ExchangeWorker, LoopSite
 from secureps.client.trainer import RecordPrivacy, Trainer
 from secureps.errors import BudgetSpent, ScriptFailed, WrongRun
 from secureps.messages.member_records import Sealed
@@ -304,7 +304,7 @@ def test_an_update_that_a_private_plan_refuses_is_not_handed_over(
 
 def test_the_holders_own_function_evaluates() -> None:
     judged = ps.EvaluateResult(0.5, 3, {})
-    site = Site({}, 3, evaluate=lambda parameters: judged)
+    site = LoopSite({}, 3, evaluate=lambda parameters: judged)
     assert ExchangeTrainer(site, Exchange()).evaluate({}) is judged
     with pytest.raises(ScriptFailed, match="without evaluate="):
         ExchangeTrainer(replace(site, evaluate=None), Exchange()).evaluate({})
@@ -313,7 +313,7 @@ def test_the_holders_own_function_evaluates() -> None:
 def test_a_training_that_nobody_waits_for_any_more_leaves_the_run() -> None:
     """A worker inside `fit` is let go, and blames no script."""
     exchange = Exchange()
-    trainer = ExchangeTrainer(Site({}, 3), exchange)
+    trainer = ExchangeTrainer(LoopSite({}, 3), exchange)
 
     class Worker:
         keep = fetch = seconds = None
@@ -322,7 +322,7 @@ def test_a_training_that_nobody_waits_for_any_more_leaves_the_run() -> None:
             return trainer.fit({}, ps.FitConfig({"all": 0}, 1, {}))
 
     found: list[object] = []
-    hands = ExchangeHands(Worker(), exchange)  # type: ignore[arg-type]
+    hands = ExchangeWorker(Worker(), exchange)  # type: ignore[arg-type]
     worker = threading.Thread(target=lambda: found.append(hands.work("fit")))
     worker.start()
     assert exchange.take() is not None

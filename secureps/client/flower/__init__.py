@@ -1,1 +1,1 @@
-"""Flower apps in a data holder's place; flwr is an extra."""
+"""Runs unmodified Flower apps as a client's trainer; flwr is an extra."""

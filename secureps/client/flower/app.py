@@ -1,4 +1,4 @@
-"""Finding a Flower app: in a Python file, in a project's folder, or among a script's objects.
+"""Finds a Flower app in a Python file, in a project's folder, or among a script's objects.
 
 What must not live here: running an app (`client.flower.trainer`), and its ServerApp
 (`client.flower.server`).
@@ -36,7 +36,7 @@ NOTHING = (
 
 @dataclass(frozen=True)
 class FlowerApp:
-    """An app that can be run here.
+    """A Flower app that a client can run.
 
     Args:
         where: it was found, for messages.
@@ -67,7 +67,7 @@ class FlowerApp:
 
     @property
     def legacy(self) -> bool:
-        """Whether a client_fn answers, instead of functions that take messages."""
+        """Whether the app is a client_fn, instead of functions that take messages."""
         return self.client._call is not None
 
     def has(self, message_type: str) -> bool:
@@ -96,7 +96,7 @@ class FlowerApp:
 
     @property
     def has_mods(self) -> bool:
-        """Whether something of the user's stands around the app."""
+        """Whether the app has mods."""
         return has_mods(self.client)
 
 
@@ -104,16 +104,20 @@ class FlowerApp:
 
 
 def of_object(thing: Any, where: str) -> FlowerApp:
-    """What a script hands over: a ClientApp, a client_fn, a client, or a client's class."""
+    """Makes an app of a ClientApp, a client_fn, a client, or a client's class.
+
+    Raises:
+        ConfigError: `thing` is none of them.
+    """
     return FlowerApp(where, _client_app(thing, where))
 
 
 def in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
-    """The app of a file.
+    """Finds the app of a file.
 
     Args:
         module: the file, loaded.
-        started: what it handed to `start_client` meanwhile (`loading`).
+        started: the clients that it gave to `start_client` meanwhile (`loading`).
 
     Raises:
         ConfigError: there is none, or more than one.
@@ -153,10 +157,10 @@ def in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
 
 
 def in_project(folder: Path) -> FlowerApp:
-    """The app that a project's pyproject.toml names; its folder joins sys.path, as under Flower.
+    """Imports the app that a project's pyproject.toml names; its folder joins sys.path.
 
     Raises:
-        ConfigError: it names none, or not one that imports.
+        ConfigError: it names none, or one that does not import.
     """
     where = str(folder / "pyproject.toml")
     try:
@@ -183,7 +187,7 @@ def in_project(folder: Path) -> FlowerApp:
 
 @contextmanager
 def loading(where: str) -> Iterator[list[Any]]:
-    """While a file is loaded: what it hands to `start_client` is kept, and nothing is started.
+    """Collects what a file gives to `start_client` while it is loaded; starts nothing.
 
     Raises:
         ConfigError: the file mixes Flower's two ways to write an app.
@@ -241,12 +245,12 @@ def _client_app(thing: Any, where: str) -> ClientApp:
 
 
 def _wrapped(client: Client | NumPyClient) -> Client:
-    """Flower complains at every message of a client_fn that leaves this to it."""
+    """Converts a NumPyClient; Flower does so too, but with a warning at every message."""
     return client.to_client()
 
 
 def _named(things: Mapping[str, Any], wanted: Callable[[Any], bool]) -> dict[str, Any]:
-    """Those of a module that are wanted, each once."""
+    """The objects of a module that are wanted, each once, by name."""
     found = {id(thing): (name, thing) for name, thing in things.items() if wanted(thing)}
     return dict(found.values())
 
@@ -261,7 +265,7 @@ def _only(things: Mapping[str, Any], kind: str, where: str) -> Any:
 
 
 def _load(folder: Path, reference: str, where: str) -> Any:
-    """What "module:name" of a project is."""
+    """Imports the object "module:name" of a project."""
     module_name, _, name = reference.partition(":")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

@@ -1,6 +1,6 @@
-"""Flower's mods: which of them mean something without Flower's server.
+"""Refuses Flower mods that do not work without Flower's server.
 
-Mods in general run as they are, around the app. What must not live here: running them.
+All others run as they are, around the app. What must not live here: running them.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ log = logging.getLogger("secureps")
 
 
 def check_mods(app: ClientApp, where: str, legacy: bool) -> None:
-    """Raises ConfigError: a mod that cannot do here what it is for; says why.
+    """Refuses mods that cannot do their work here.
 
     Args:
         app: the ClientApp that has them.
         where: it was found, for messages.
         legacy: whether a client_fn answers, instead of functions that take messages.
+
+    Raises:
+        ConfigError: there is one; says why.
     """
     for mod in {id(mod): mod for mod in _mods(app)}.values():
         _refuse(where, mod, legacy)
 
 
 def has_mods(app: ClientApp) -> bool:
-    """Whether an app has any mods, of its functions too."""
+    """Whether an app or one of its functions has a mod."""
     return next(_mods(app), None) is not None
 
 
 def _mods(app: ClientApp) -> Iterator[Any]:
-    """All mods of an app, those of single functions too, from outside in."""
+    """Yields all mods of an app and of its functions, from outside in."""
     yield from app._mods
     functions: list[Any] = list(app._registered_funcs.values())
     for function in functions:

@@ -1,6 +1,6 @@
-"""Judges a model as its holders do: each on records of its own, counted by their number.
+"""Evaluates a model on the held-out records of all clients, weighted by their number.
 
-For apps that have no held-out set but their clients'. What must not live here: whose they are.
+For apps that have no other held-out set. What must not live here: which clients there are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PooledEvaluation:
         self._evaluators = tuple(evaluators)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """As `Evaluator.evaluate`; examples are those of all."""
+        """Evaluates as `Evaluator.evaluate` does; `examples` is the total."""
         results = [each.evaluate(parameters) for each in self._evaluators]
         total = sum(result.examples for result in results)
 

@@ -1,4 +1,4 @@
-"""Flower's records and ours: a model as an `ArrayRecord`, and `context.state` on disk.
+"""Converts a model to and from Flower's `ArrayRecord`, and keeps `context.state` on disk.
 
 What must not live here: apps and messages (`client.flower.script`).
 """
@@ -22,10 +22,10 @@ from secureps.store.checkpoint import read_state, write_state
 Tensors = dict[str, NumpyArray]
 
 KEPT = 3
-"""Versions in `States`: the one before this one, and two for a run that had to go back."""
+"""Versions kept in `States`: the last one, and two for a run that had to go back."""
 
 KINDS = {"arrays": ArrayRecord, "metrics": MetricRecord, "config": ConfigRecord}
-"""Flower's records, and what they are called in the files of `States`."""
+"""Flower's records, by their names in the files of `States`."""
 
 _EMPTY = "_empty"
 """Flower's placeholder in a record of no arrays."""
@@ -35,7 +35,7 @@ _EMPTY = "_empty"
 class FlowerModel:
     """A model in the app's own order. Arrays without names are called arr_0, arr_1, ...
 
-    Flower calls those "0", "1", ...: `nameless` says that they are to be called so again.
+    Flower calls those "0", "1", ...; `nameless` says that it gets them by these names again.
     """
 
     tensors: Tensors
@@ -43,7 +43,7 @@ class FlowerModel:
 
     @classmethod
     def of_record(cls, record: ArrayRecord) -> FlowerModel:
-        """Raises WrongShape: no arrays, or one that is none of NumPy's."""
+        """Reads a record of the app; WrongShape if it has no arrays, or one that is not NumPy's."""
         arrays = {name: array for name, array in record.items() if name != _EMPTY}
         if not arrays:
             raise WrongShape("the app's model has no arrays")
@@ -52,7 +52,10 @@ class FlowerModel:
 
     @classmethod
     def of_file(cls, tensors: Mapping[str, NumpyArray], names: Sequence[str] = ()) -> FlowerModel:
-        """As a safetensors file has it; without `names` in the file's order, but for arr_0, ..."""
+        """Takes the tensors of a file in the order of `names`.
+
+        Without `names`: in the file's order; arr_0, arr_1, ... by number.
+        """
         if names:
             nameless = list(names) == [_ours(str(i), True) for i in range(len(names))]
             return cls({name: tensors[name] for name in names}, nameless)
@@ -61,10 +64,10 @@ class FlowerModel:
         return cls({name: tensors[name] for name in (expected if nameless else tensors)}, nameless)
 
     def record(self, tensors: Mapping[str, NumpyArray]) -> ArrayRecord:
-        """A state of this model as the app expects it; the arrays are copied.
+        """Makes the record of a state of this model, as the app expects it; arrays are copied.
 
         Raises:
-            WrongShape: it is none.
+            WrongShape: `tensors` are not this model's.
         """
         reason = check_like(tensors, self.shapes)
         if reason is not None:
@@ -73,12 +76,12 @@ class FlowerModel:
         return ArrayRecord({theirs: Array(np.asarray(tensors[n])) for n, theirs in names.items()})
 
     def read(self, record: ArrayRecord, given: Mapping[str, NumpyArray]) -> Tensors:
-        """What the app made of the state `given` of this model, in its order.
+        """Reads the model that the app trained from `given`, in this model's order.
 
-        Floating-point numbers may come in another width than they were given in, because
-        many apps compute in float64: they are cast back. Integers and booleans beside them stay
-        as they were given: they count steps, as BatchNorm does, and in an update's length a
-        hundred steps would leave what trains no room under the clip.
+        Floating-point numbers of another width are cast back: many apps compute in float64.
+        Integers and booleans beside them stay as they were given: they count steps, as BatchNorm
+        does, and a hundred steps in an update's norm would leave the weights no room under the
+        clip.
 
         Raises:
             WrongShape: other names, shapes or kinds of numbers; says which.
@@ -94,7 +97,7 @@ class FlowerModel:
         return {n: each if _real(each) else given[n].copy() for n, each in trained.items()}
 
     def refuse_unsummable(self, where: str) -> None:
-        """Raises ConfigError: nothing in it is a number that an average means anything for."""
+        """Refuses a model without numbers to average, such as serialized trees (ConfigError)."""
         if any(
             a.size and a.dtype.kind in "fiu" and a.dtype != np.uint8 for a in self.tensors.values()
         ):
@@ -111,6 +114,7 @@ class FlowerModel:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor, by name."""
         return {name: array.shape for name, array in self.tensors.items()}
 
 
@@ -147,12 +151,12 @@ def _like(wanted: NumpyArray, found: NumpyArray, name: str) -> NumpyArray:
 
 
 EVALUATED = "-evaluated"
-"""Ends the name of a file that an evaluation left."""
+"""The end of the name of a file that an evaluation left."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Place:
-    """After which version a state is, and whether that was evaluated meanwhile."""
+    """The version that a state follows, and whether an evaluation of it left the state."""
 
     version: int
     evaluated: bool
@@ -168,11 +172,11 @@ class _Place:
 
 
 class States:
-    """`context.state` by the version it came after; in memory if there is no folder.
+    """Keeps `context.state` by the version that it follows; in memory if there is no folder.
 
     A fit at version n starts from the newest state of n or before, and leaves n + 1: a fit that
-    a killed client repeats finds what it found the first time. The evaluation of version n comes
-    before the fit: it starts from what the last fit left, and its own state is found by this one.
+    a killed client repeats finds the same state as the first time. The evaluation of version n
+    comes before the fit: it starts from the last fit's state, and the fit starts from its state.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -180,18 +184,18 @@ class States:
         self._memory: dict[_Place, tuple[Tensors, str]] = {}
 
     def before(self, version: int, evaluates: bool = False) -> RecordDict:
-        """What the fit or evaluation at `version` starts from; DamagedStore if its file is torn."""
+        """The state that a fit or evaluation at `version` starts from; may raise DamagedStore."""
         newest = _Place(version, not evaluates)
         return self._load([known for known in self._places() if known <= newest])
 
     def newest(self) -> RecordDict:
-        """What the last fit or evaluation left."""
+        """The state that the last fit or evaluation left."""
         return self._load(self._places())
 
     def keep(self, version: int, state: RecordDict, evaluated: bool = False) -> None:
-        """What the fit at `version` left; whatever came later is of a run that went back.
+        """Keeps the state that the fit at `version` left, and drops later ones: the run went back.
 
-        Or, with `evaluated`, what the evaluation of `version` left.
+        With `evaluated` it is the state that the evaluation of `version` left.
         """
         if not state and not self._places():
             return
@@ -236,7 +240,7 @@ class States:
 
 
 def to_plain(state: RecordDict) -> tuple[Tensors, str]:
-    """Every array's own bytes as a tensor, and everything else as JSON."""
+    """Splits a state into its arrays' bytes, as tensors, and JSON of everything else."""
     arrays: Tensors = {}
     records: list[tuple[str, str, dict[str, Any]]] = []
     for name, record in state.items():
@@ -254,6 +258,7 @@ def to_plain(state: RecordDict) -> tuple[Tensors, str]:
 
 
 def from_plain(arrays: Mapping[str, NumpyArray], text: str) -> RecordDict:
+    """Joins what `to_plain` split; KeyError, ValueError or TypeError if it did not write this."""
     state = RecordDict()
     for name, kind, items in json.loads(text):
         if kind == "arrays":
@@ -268,7 +273,7 @@ def from_plain(arrays: Mapping[str, NumpyArray], text: str) -> RecordDict:
 
 
 def _scalars(value: Any) -> Any:
-    """JSON has no bytes."""
+    """Replaces bytes by hex, because JSON has none."""
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     return [_scalars(each) for each in value] if isinstance(value, list) else value

@@ -1,9 +1,9 @@
-"""Flower apps in a data holder's place: the only door between secureps and flwr.
+"""Runs a Flower app as a data holder's script.
 
 `run_flower` ends a Flower script that joins by itself; `FlowerScript` is what `secureps join`
-and `secureps up` make of a file or a project. Only this module and its neighbours `flower_*`
-import flwr, which is an extra: pip install 'secureps[flower]'. What must not live here: driving
-an app (`client.flower.trainer`).
+and `secureps up` make of a file or a project. Only modules of `client.flower` import flwr, which is
+an extra: pip install 'secureps[flower]'. What must not live here: driving an app
+(`client.flower.trainer`).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ telemetry.FLWR_TELEMETRY_ENABLED = "0"
 __all__ = ["NO_RECORD_PRIVACY", "FlowerScript", "FlowerTrainer", "run_flower"]
 
 STATE = "flower"
-"""The folder of `context.state` in a client's state folder."""
+"""Name of the folder of `context.state`, in a client's state folder."""
 
 
 ROUNDS = "num-server-rounds"
-"""Of run_config: how Flower's templates call the number of rounds, which the plan says here."""
+"""The run_config key of Flower's templates for the number of rounds; the plan decides it here."""
 
 
 class FlowerScript:
@@ -59,10 +59,10 @@ class FlowerScript:
 
     @classmethod
     def at(cls, path: Path, load: Callable[[Path], ModuleType]) -> FlowerScript:
-        """Of a project's folder, or of a file, which `load` imports.
+        """Finds the app of a project's folder, or of a file, which `load` imports.
 
         Raises:
-            ConfigError: no app, or one that cannot be run here; says why.
+            ConfigError: there is none, or one that cannot be run here; says why.
         """
         if path.is_dir():
             return cls(in_project(path))
@@ -73,27 +73,28 @@ class FlowerScript:
     def make(
         self, settings: Mapping[str, Setting], state: Path | None, name: str = ""
     ) -> FlowerTrainer:
-        """One data holder's trainer; `state` is its client's state folder, None for memory."""
+        """Makes one client's trainer; `state` is its state folder, None for memory."""
         folder = None if state is None else state / STATE
         return FlowerTrainer(self._app, settings, folder, name)
 
     @property
     def own_code(self) -> str:
-        """Why nobody else should run the app beside its clients; empty if anybody may."""
+        """Why the app must run in its clients alone; empty if anybody may run it."""
         return "the app has mods, which run in its clients alone" if self._app.has_mods else ""
 
     def found(self, settings: Mapping[str, Setting], order: FoundingOrder) -> Founded | None:
-        """What the app's ServerApp decides, which is run here and nowhere else.
+        """Runs the app's ServerApp, once for the whole run, and returns its decisions.
 
         Args:
-            settings: as a client's; the data of `partition` 0 are asked for a model if the
-                ServerApp has none.
+            settings: as a client's; if the ServerApp has no model, the client of `partition` 0
+                is asked for one.
+            order: versions, seed, and settings that are given up.
 
         Returns:
             None if there is no ServerApp.
 
         Raises:
-            ConfigError: it fails, has no model, or asks for what cannot be had here.
+            ConfigError: it fails, has no model, or asks for something that secureps does not do.
         """
         where = self._app.where
         try:
@@ -136,7 +137,7 @@ class FlowerScript:
     def _model(
         self, settings: Mapping[str, Setting], heard: Heard, order: FoundingOrder
     ) -> FlowerModel:
-        """The initial one: the plan's own, the ServerApp's, or a client's."""
+        """The initial model: the plan's own, the ServerApp's, or a client's."""
         if "initial" not in settings and heard.arrays is not None:
             model = FlowerModel.of_record(heard.arrays)
             model.refuse_unsummable(self._app.where)
@@ -146,7 +147,7 @@ class FlowerScript:
         return trainer.model
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> PooledEvaluation | None:
-        """All holders' own evaluations, if the app has one: there is no other held-out set."""
+        """Pools all clients' evaluations, if the app has one: there is no other held-out set."""
 
         def holder(partition: int) -> FlowerTrainer:
             return self.make({**settings, "partition": partition}, None)
@@ -162,7 +163,7 @@ class FlowerScript:
 
 
 def _changes(rounds: Sequence[Round]) -> tuple[Told, ...]:
-    """What is told, from each round on at which it is something else."""
+    """The settings that clients are told, at each round where they change."""
     found = list[Told]()
     for number, each in enumerate(rounds, 1):
         if not found or found[-1].records != each.records:
@@ -171,7 +172,7 @@ def _changes(rounds: Sequence[Round]) -> tuple[Told, ...]:
 
 
 def _told(heard: Heard, lost: tuple[Fate, ...]) -> tuple[Fate, ...]:
-    """What became of what clients are told, and of what only a server has."""
+    """The fates of what clients are told, and of a server's own evaluation, before those lost."""
     changes = len(_changes(heard.fits))
     each = "the same in every round" if changes < 2 else f"{changes} different ones, by the round"
     fates = [Fate("what clients are told to train", each, "each version's, from this founding")]
@@ -186,7 +187,7 @@ def _told(heard: Heard, lost: tuple[Fate, ...]) -> tuple[Fate, ...]:
 
 
 def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:
-    """The last line of a Flower script that joins a federation of secureps by itself.
+    """Runs a Flower script as a client of secureps: the last line of the script.
 
     Reads the command line as `client.runner.run_client` does; exits with status 1 and one line
     on stderr when something is wrong.

@@ -1,8 +1,7 @@
-"""What a ServerApp decided when it ran once, and how every holder is given it: beside version 0.
+"""The decisions of a ServerApp, which ran once, as metadata of the file of version 0.
 
-The file of the initial model has it among its metadata, as JSON, so the plan's digest of that file
-pins it, and nobody else need run the ServerApp. What must not live here: Flower (this module must
-be readable without it), and running anything.
+The plan's digest of that file pins them, and nobody else need run the ServerApp. What must not live
+here: flwr (this module must import without it), and running anything.
 """
 
 from __future__ import annotations
@@ -18,18 +17,21 @@ from secureps.errors import ConfigError, DamagedStore
 from secureps.store.checkpoint import read_state, write_state
 
 KEY = "flower"
-"""Of the metadata."""
+"""Key of the file's metadata."""
 
 MOST_BYTES = 1 << 20
-"""Of what is told, as JSON: thousands of rounds of settings."""
+"""The longest JSON that is read: enough for thousands of rounds of settings.
+
+A larger one could fill the memory of every client that is given the file.
+"""
 
 MOST_RECORDS = 64
-"""Of a round's message."""
+"""The most records in a round's message."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What clients are told from a round on: records that are no arrays, as `flower_records` has.
+    """The records, without arrays, that clients are told from a round on.
 
     Args:
         since: the first round, from 1.
@@ -42,15 +44,15 @@ class Told:
 
 @dataclass(frozen=True)
 class Served:
-    """What the messages of a ServerApp are like; the defaults are those of Flower's FedAvg.
+    """The form of a ServerApp's messages; the defaults are those of Flower's FedAvg.
 
     Args:
-        names: of the model's arrays, in the app's order; empty: as the file has them.
-        train, evaluate: types of messages; empty: what the ClientApp has.
+        names: of the model's arrays, in the app's order; empty: the file's names and order.
+        train, evaluate: types of messages; empty: the ClientApp's own.
         arrays, config: names of the records.
         weighted_by: the metric that is a reply's weight.
-        run: what it changes in run_config.
-        fits, evaluations: what is told, by the round from which on it is.
+        run: its changes to run_config.
+        fits, evaluations: settings that clients are told, by the round at which they begin.
     """
 
     names: tuple[str, ...] = ()
@@ -64,7 +66,7 @@ class Served:
     evaluations: tuple[Told, ...] = ()
 
     def told(self, evaluates: bool, number: int) -> str:
-        """The records of a round, from 1, as JSON."""
+        """The records that clients are told in round `number` (from 1), as JSON."""
         known = self.evaluations if evaluates else self.fits
         before = [told for told in known if told.since <= max(number, 1)]
         return before[-1].records if before else "[]"
@@ -74,7 +76,7 @@ def write_served(path: Path, model: Mapping[str, Array], served: Served) -> None
     """Writes the file of version 0.
 
     Raises:
-        ConfigError: clients are told more than fits.
+        ConfigError: the settings of all rounds are longer than MOST_BYTES.
         OperatorError: the disk refuses.
     """
     text = json.dumps(asdict(served))
@@ -86,10 +88,10 @@ def write_served(path: Path, model: Mapping[str, Array], served: Served) -> None
 
 
 def read_served(path: Path) -> tuple[dict[str, Array], Served | None]:
-    """The tensors of a file of version 0, and what a ServerApp said, if it was asked.
+    """Reads the tensors of a file of version 0, and a ServerApp's decisions if it has any.
 
     Raises:
-        ConfigError: no such file, or it says what no ServerApp can have said.
+        ConfigError: no such file, or its decisions cannot be read.
     """
     try:
         tensors, metadata = read_state(path, None)
@@ -113,7 +115,7 @@ def read_served(path: Path) -> tuple[dict[str, Array], Served | None]:
 
 
 def _parsed(text: str) -> Served:
-    """Raises ValueError, KeyError or TypeError: not what `write_served` writes."""
+    """Parses the JSON of `write_served`; ValueError, KeyError or TypeError if it is another."""
     if len(text) > MOST_BYTES:
         raise ValueError("too long")
     said = json.loads(text)
@@ -153,10 +155,11 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of one setting of a strategy.
+    """The outcome of one setting of a strategy.
 
     Args:
-        setting: "fraction_train"; app: "0.5"; here: "rule.fraction = 0.5".
+        setting: its name, such as "fraction_train"; app: its value in the app, "0.5"; here: its
+            form in the plan, "rule.fraction = 0.5".
         lost: whether it was given up, which the plan allows by name.
     """
 
@@ -168,7 +171,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a strategy asks for in the words of a plan; None: nothing.
+    """The settings of a strategy in the words of a plan; None where it has none.
 
     Args:
         optimizer: of all groups.
@@ -189,7 +192,7 @@ class Wishes:
 
 @dataclass(frozen=True)
 class FoundingOrder:
-    """How a ServerApp is run: for so many versions, from a seed; what of it is given up by name."""
+    """How a ServerApp is run: the number of versions, a seed, and settings to give up, by name."""
 
     versions: int
     seed: int
@@ -198,7 +201,7 @@ class FoundingOrder:
 
 @dataclass(frozen=True, eq=False)
 class Founded:
-    """All that a ServerApp decided: version 0, what clients are told, what the plan takes over."""
+    """All decisions of a ServerApp: version 0, settings for clients, and words for the plan."""
 
     model: Mapping[str, Array]
     served: Served

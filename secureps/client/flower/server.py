@@ -1,8 +1,8 @@
-"""Running a ServerApp once, where the plan's author is: what it would send, and to whom it listens.
+"""Runs a ServerApp once, on the plan author's machine, to record the messages that it would send.
 
 It runs until its strategy would start, or until its first train message; then the strategy is
-asked for every round's messages, which go nowhere. Nobody answers. What must not live here: what
-becomes of a strategy's settings (`client.flower.strategy`).
+asked for every round's messages, which are not sent. Nobody answers. What must not live here: the
+translation of a strategy's settings (`client.flower.strategy`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RUN = 1
 """The run id that an app sees; it has no meaning here."""
 
 UNKNOWN_MINIMUM = 1024
-"""Nodes that a ServerApp sees whose own minimum nobody can know: it must wait for no more."""
+"""Nodes that a ServerApp with an unknown minimum sees: it must not wait for more of them."""
 
 MINIMA = (
     "min_available_nodes",
@@ -54,7 +54,7 @@ MINIMA = (
 
 
 def message(content: RecordDict, message_type: str, node: int = 1) -> Message:
-    """A message to a client, as if from Flower's server."""
+    """Makes a message to a client, as if from Flower's server."""
     metadata = Metadata(RUN, "", 0, node, "", "", time.time(), DEFAULT_TTL, message_type)
     made: Message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
     return made
@@ -62,11 +62,11 @@ def message(content: RecordDict, message_type: str, node: int = 1) -> Message:
 
 @dataclass(frozen=True)
 class Round:
-    """What the clients of one round are told.
+    """The message to the clients of one round.
 
     Args:
-        type: of the messages; arrays, config: the records' names; empty: there is none.
-        records: those that are no arrays, as `flower_records` has them.
+        type: of the message; arrays, config: the records' names; empty: there is none.
+        records: those without arrays, as JSON of `client.flower.records.to_plain`.
     """
 
     type: str
@@ -77,7 +77,7 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Heard:
-    """What a ServerApp says before anybody answers.
+    """The record of a ServerApp's rehearsal, in which nobody answers.
 
     Args:
         arrays: the initial model; None if it would ask a client.
@@ -99,16 +99,16 @@ class Heard:
 
 
 def rehearse(server: ServerApp, config: Mapping[str, Setting], versions: int) -> Heard:
-    """Runs a ServerApp up to what it would send first, and asks its strategy for all rounds.
+    """Runs a ServerApp up to its first message, and asks its strategy for those of all rounds.
 
     Args:
         server: with a main function under @app.main(), or with a server_fn and a strategy of
             the old kind.
         config: the project's.
-        versions: of the plan: how many rounds there are.
+        versions: the number of rounds, from the plan.
 
     Raises:
-        ConfigError: it ends, or asks for something else, before it trains.
+        ConfigError: it ends before it trains, or sends another message first.
         Exception: whatever the ServerApp raises.
     """
     context = Context(RUN, 0, {}, RecordDict(), dict(config))
@@ -131,7 +131,10 @@ def rehearse(server: ServerApp, config: Mapping[str, Setting], versions: int) ->
 
 
 class _Started(BaseException):
-    """A strategy was started; no Exception, so that no ServerApp can go on after it."""
+    """Raised when a strategy is started.
+
+    A BaseException, because a ServerApp that catches Exception must not go on after it.
+    """
 
     def __init__(self, strategy: Strategy, own: bool, arguments: Mapping[str, Any]) -> None:
         super().__init__()
@@ -201,7 +204,7 @@ def _round(sent: Message) -> Round:
 
 
 def _without_round(records: RecordDict) -> RecordDict:
-    """The number of a round is said anew in every version."""
+    """The records without the round's number, which each version says anew."""
     kept = RecordDict()
     for name, record in records.items():
         if isinstance(record, ConfigRecord):
@@ -212,7 +215,7 @@ def _without_round(records: RecordDict) -> RecordDict:
 
 
 def _differing(method: str, sent: Sequence[Message]) -> list[tuple[str, str]]:
-    """Whether nodes are told different things."""
+    """Names a method that tells nodes of one round different things: no plan can do that."""
     first = sent[0].content
     if all(each.content is first or each.content == first for each in sent):
         return []
@@ -293,13 +296,13 @@ def _told_apart(method: str, sent: Sequence[tuple[Any, Any]]) -> list[tuple[str,
 
 
 def _nodes(strategy: Any) -> int:
-    """As many as a strategy waits for, and no fewer than a cohort."""
+    """The number of nodes to show: as many as a strategy waits for, at least 16."""
     known = [getattr(strategy, name) for name in MINIMA if hasattr(strategy, name)]
     return max([16, *known]) if known else UNKNOWN_MINIMUM
 
 
 class _Absent(ClientProxy):
-    """A client that is not there."""
+    """A client that never answers."""
 
     def _nobody(self, *args: Any, **settings: Any) -> NoReturn:
         raise ConfigError("the ServerApp waits for a client's answer before it trains")
@@ -308,7 +311,7 @@ class _Absent(ClientProxy):
 
 
 class _Clients(SimpleClientManager):
-    """So many clients that are not there."""
+    """A manager of clients that never answer."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -317,7 +320,7 @@ class _Clients(SimpleClientManager):
 
 
 class _TrainMessage(BaseException):
-    """Ends a loop of a ServerApp's own; no Exception, as above."""
+    """Ends a ServerApp's own loop at its first train message; a BaseException, as above."""
 
     def __init__(self, taken: Message) -> None:
         super().__init__()
@@ -325,7 +328,7 @@ class _TrainMessage(BaseException):
 
 
 class _Nowhere(Grid):
-    """A grid of nodes that are not there."""
+    """A grid of nodes that never answer."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
@@ -370,7 +373,7 @@ class _Nowhere(Grid):
 
 @contextmanager
 def _rehearsing() -> Iterator[None]:
-    """A ServerApp may make messages, is quiet, and no strategy gets beyond its start."""
+    """Lets a ServerApp make messages, silences its log, and stops strategies at their start."""
     starts = {kind: kind.__dict__["start"] for kind in _strategies(Strategy)}  # type: ignore[type-abstract]
     logger = logging.getLogger("flwr")
     level = logger.level
@@ -392,7 +395,7 @@ def _rehearsing() -> Iterator[None]:
 
 
 def _strategies(kind: type[Strategy]) -> Iterator[type[Strategy]]:
-    """A class and those derived from it, as far as they have a `start` of their own."""
+    """Yields a class and its subclasses that have a `start` of their own."""
     if "start" in kind.__dict__:
         yield kind
     for derived in kind.__subclasses__():

@@ -1,4 +1,7 @@
-"""`--set key=value`, as a Flower app knows it: node_config and run_config."""
+"""Translates `--set key=value` into a Flower app's node_config and run_config.
+
+What must not live here: running an app (`client.flower.trainer`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from secureps.errors import ConfigError
 from secureps.wording import meant
 
 NODE = {"partition": "partition-id", "partitions": "num-partitions"}
-"""Settings of `up` and `simulate`, and what Flower's simulations call them in node_config."""
+"""Settings of `up` and `simulate`, by their names in the node_config of Flower's simulations."""
 
 _NOT_ITS_OWN = ("site-packages", "venv", "node_modules")
 """Folders in a project's folder with code that is not the project's."""
@@ -23,7 +26,7 @@ _NOT_ITS_OWN = ("site-packages", "venv", "node_modules")
 
 @dataclass(frozen=True)
 class Settings:
-    """A client's settings as Flower knows them: node_config, run_config; and ours, `initial`."""
+    """A client's settings: Flower's node_config and run_config, and our own `initial`."""
 
     node: Mapping[str, Setting]
     run: Mapping[str, Setting]
@@ -36,7 +39,7 @@ class Settings:
         given: Mapping[str, Setting],
         read: Callable[[], Collection[str]] = frozenset,
     ) -> Settings:
-        """From `--set`, and what the project's [tool.flwr.app.config] declares with defaults.
+        """Merges `--set` with the defaults that the project's [tool.flwr.app.config] declares.
 
         Declared names override run_config; `partition` and `partitions` become node_config's
         partition-id and num-partitions. All others go to node_config and, if nothing is
@@ -44,11 +47,12 @@ class Settings:
         contain is refused: it cannot ask node_config for it.
 
         Args:
+            declared: names and defaults; given: `--set`.
             read: finds every text in the code of a project that declares names.
 
         Raises:
             ConfigError: a value of another type than the default's, a partition that is no
-                whole number, or a name that is none, or nearly a declared one.
+                whole number, or an unknown or misspelt name.
         """
         node: dict[str, Setting] = {}
         run = dict(declared)
@@ -72,7 +76,7 @@ class Settings:
 
 
 def texts_of(folder: Path) -> frozenset[str]:
-    """Every text in the Python files of a project: whatever its code asks node_config for."""
+    """Every string in a project's Python files, and so every key that its code can ask for."""
     found = set[str]()
     for path in folder.rglob("*.py"):
         inside = path.relative_to(folder).parts

@@ -1,7 +1,7 @@
-"""What becomes of a Flower strategy's settings: a plan's words, or a refusal by name.
+"""Translates a Flower strategy's settings into a plan's, or refuses them by name.
 
-Every setting ends in a `Fate`. What would need single updates, which nobody here sees, or changes
-the sum in ways that a plan has no words for, is refused; a plan's `federation.drop` gives it up by
+Every setting ends in a `Fate`. A setting that needs single updates, which nobody sees, or that
+changes the sum in ways that no plan can say, is refused; a plan's `federation.drop` gives it up by
 name. What must not live here: running a ServerApp (`client.flower.server`), and plans.
 """
 
@@ -42,7 +42,7 @@ REFUSED = {
     "DPFedAvgFixed": NOISE,
     "DPFedAvgAdaptive": NOISE,
 }
-"""Of Flower's own strategies; whatever begins with "DifferentialPrivacy" is as NOISE."""
+"""Flower's strategies that are refused, and why; also all that begin with DifferentialPrivacy."""
 
 MEANS = ("FedAvg", "FedProx", "FedAvgM", "FedAdam", "FedYogi", "FedAdagrad")
 """Flower's strategies that step along the mean of all updates."""
@@ -54,7 +54,7 @@ REPLACED = {
     "num_fit_clients": "chooses how many train",
     "num_evaluation_clients": "chooses how many evaluate",
 }
-"""Methods of which an app has its own, and that no plan can call."""
+"""Methods that an app's strategy may override, but that no plan can call; and why."""
 
 NAMES = {
     "fraction": ("fraction_train", "fraction_fit"),
@@ -63,7 +63,7 @@ NAMES = {
     "evaluate_fraction": ("fraction_evaluate",),
     "evaluate_least": ("min_evaluate_nodes", "min_evaluate_clients"),
 }
-"""Of wishes, in the two kinds of strategies."""
+"""The fields of `Wishes`, by their names in the two kinds of strategies."""
 
 MEAN_METRICS = ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
 OLD_MEAN_METRICS = ("fit_metrics_aggregation_fn", "evaluate_metrics_aggregation_fn")
@@ -71,7 +71,7 @@ OLD_MEAN_METRICS = ("fit_metrics_aggregation_fn", "evaluate_metrics_aggregation_
 
 @dataclass(frozen=True)
 class Examined:
-    """A strategy's name, what it asks for, and what became of what no plan has words for."""
+    """The result of `examine`: the strategy's name, its wishes, and the fates of the rest."""
 
     name: str
     wishes: Wishes
@@ -80,14 +80,14 @@ class Examined:
 
 
 def examine(heard: Heard, drop: Collection[str]) -> Examined:
-    """What a ServerApp asks for in a plan's words.
+    """Translates a ServerApp's settings into a plan's words.
 
     Args:
-        heard: of its rehearsal; drop: what is given up, by name.
+        heard: its rehearsal; drop: the settings to give up, by name.
 
     Raises:
-        ConfigError: it has what cannot be had here; names all of it. Or `drop` names what it
-            has not.
+        ConfigError: settings that secureps cannot follow, all by name; or `drop` names one that
+            is not refused.
     """
     strategy, refused = heard.strategy, dict(heard.own)
     if strategy is not None:
@@ -124,7 +124,7 @@ def _first(strategy: Any, names: tuple[str, ...]) -> Any:
 
 
 def flowers_own(strategy: Any) -> str:
-    """The name of the first class of Flower's that a strategy is derived from."""
+    """The name of the nearest of Flower's classes that a strategy is derived from."""
     kinds = type(strategy).__mro__
     return next(kind.__name__ for kind in kinds if kind.__module__.startswith("flwr."))
 
@@ -154,7 +154,7 @@ def _refusals(strategy: Any) -> Iterator[tuple[str, str]]:
 
 
 def _at(function: Any) -> str:
-    """Where the app has it."""
+    """The file and line of a function."""
     try:
         code = inspect.unwrap(function).__code__
         return f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
@@ -163,7 +163,7 @@ def _at(function: Any) -> str:
 
 
 def _optimizer(strategy: Any) -> dict[str, Any] | None:
-    """In the plan's words; None for the mean itself."""
+    """The strategy's optimizer in the plan's words; None for the mean itself."""
     kind = "" if strategy is None else flowers_own(strategy)
     if kind in ("FedAdam", "FedYogi", "FedAdagrad"):
         return {
@@ -183,7 +183,7 @@ def _optimizer(strategy: Any) -> dict[str, Any] | None:
 # --- functions that put metrics together ------------------------------------------
 
 PROBES = ((3, {"accuracy": 0.25, "loss": 2.0}), (9, {"accuracy": 0.75, "loss": 5.0}))
-"""Replies that nobody sent: examples, and metrics; any other metric is 0.1 of the examples."""
+"""Made-up replies: examples and metrics; any other metric is 0.1 of the examples."""
 
 
 def _is_mean(function: Callable[..., Any], old: bool) -> bool:
@@ -210,7 +210,7 @@ def _mean(key: str) -> float:
 
 
 class _AnyMetrics(dict[str, float]):
-    """Metrics of whatever name."""
+    """Metrics that have a value for every name."""
 
     def __init__(self, count: int, metrics: dict[str, float]) -> None:
         super().__init__(metrics)
@@ -224,7 +224,7 @@ class _AnyMetrics(dict[str, float]):
 
 
 class _AnyRecord(MetricRecord):
-    """The same as a record."""
+    """A record that has a value for every name."""
 
     def __init__(self, count: int, metrics: dict[str, float]) -> None:
         super().__init__({**metrics, "num-examples": count})

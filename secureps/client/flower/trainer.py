@@ -1,11 +1,11 @@
-"""`FlowerTrainer`: an unmodified Flower client app as a data holder's `Trainer`.
+"""`FlowerTrainer` runs an unmodified Flower client app as a `Trainer`.
 
-The app is driven in this process, with messages as Flower's server would send them; nothing
-of Flower listens or dials. What must not live here: finding an app (`client.flower.app`), and
-rounds, clipping and encryption, which are the same for every trainer.
+The app runs in this process, on messages like those of Flower's server; nothing of Flower opens a
+connection. What must not live here: finding an app (`client.flower.app`), and rounds, clipping and
+encryption, which are the same for every trainer.
 
 An app draws from the global generators of random, NumPy and torch, so these are seeded for
-every call from `FitConfig.seed`, and put back: a client that was killed repeats its bits. An
+every call from `FitConfig.seed`, and restored: a client that was killed repeats its bits. An
 app that draws from the operating system instead still trains, but repeats nothing.
 """
 
@@ -37,14 +37,13 @@ from secureps.policy.tensor_kinds import Kind
 log = logging.getLogger("secureps")
 
 FITTED = "secureps.fitted"
-"""The record of `context.state` in which the metrics of the last training are kept; apps do not
-see it."""
+"""The record of `context.state` that keeps the metrics of the last training; apps never see it."""
 
 LOCAL_WORK = ("local_steps", "local_epochs")
-"""Settings of `[training]` that say how much work a version is."""
+"""Settings of `[training]` that give the amount of work for a version."""
 
 STATISTICS = ("running_mean", "running_var")
-"""What a BatchNorm's are called."""
+"""Names of a BatchNorm's running statistics."""
 
 NO_RECORD_PRIVACY = (
     "the plan's record privacy is a promise about every training step, and a Flower app takes "
@@ -54,12 +53,12 @@ NO_RECORD_PRIVACY = (
 
 
 class FlowerTrainer:
-    """A `Trainer` that drives an app.
+    """A `Trainer` that runs a Flower app.
 
     Args:
-        app: what was found.
-        settings: see `flower_settings.Settings`.
-        state: where `context.state` survives; None for memory.
+        app: the app.
+        settings: see `client.flower.settings.Settings`.
+        state: the folder that keeps `context.state`; None for memory.
         name: the client's; its node id follows from it.
 
     Raises:
@@ -83,7 +82,7 @@ class FlowerTrainer:
     # --- Trainer ------------------------------------------------------------------
 
     def parameters(self, seed: int) -> dict[str, Array]:
-        """From `initial`, else the client's get_parameters.
+        """The model of the file `initial`, else of the client's get_parameters.
 
         Raises:
             ConfigError: neither has a model that can be averaged; says how to make one.
@@ -96,10 +95,10 @@ class FlowerTrainer:
         return {name: array.copy() for name, array in tensors.items()}
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """One train message; its config is the plan's `[training]` and server-round.
+        """Sends one train message; its config is the plan's `[training]` and server-round.
 
-        With less than all of the work, `local_steps` or `local_epochs` of `[training]` are fewer,
-        and `work` is the part. What the ServerApp tells clients in that round comes before that.
+        Under partial work, `local_steps` or `local_epochs` of `[training]` are fewer, and `work` is
+        the part. The ServerApp's settings for that round are overridden by these.
         Metrics are in the result, and in that of the next evaluation, and go no further. Nobody
         counts an app's steps: they are 0.
 
@@ -128,7 +127,7 @@ class FlowerTrainer:
         return result
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """One evaluate message, of no version. What it does to `context.state` is forgotten.
+        """Sends one evaluate message, of no version; changes to `context.state` are dropped.
 
         Raises:
             ConfigError: the app has no evaluate function, or answers what cannot be used.
@@ -138,29 +137,28 @@ class FlowerTrainer:
     def evaluate_at(
         self, parameters: dict[str, Array], versions: Mapping[str, int]
     ) -> EvaluateResult:
-        """The same of a version, and what it leaves in `context.state` is there for the next fit.
+        """Evaluates a published version; changes to `context.state` are kept for the next fit.
 
-        Metrics of this client's last training are in the result too.
+        The result has the metrics of this client's last training too.
         """
         return self._demanded(self._evaluate(parameters, versions))
 
     def kinds(self) -> dict[str, Kind]:
-        """Running statistics, by the names that PyTorch gives them; arrays without names are not
-        told apart."""
+        """Running statistics, by PyTorch's names for them; unknown for arrays without names."""
         names = self._known().model.tensors
         return {name: "statistics" for name in names if name.endswith(STATISTICS)}
 
     def initial_digest(self) -> str:
-        """Of the file that `initial` names, in hex; empty if it was given none."""
+        """The hex digest of the file that `initial` names; empty if there is none."""
         return self._known().digest
 
     @property
     def model(self) -> FlowerModel:
-        """The initial model, as the app orders it."""
+        """The initial model, in the app's order."""
         return self._known().model
 
     def evaluates(self) -> bool:
-        """Whether the app can; asks it to, with its initial model."""
+        """Whether the app can evaluate; sends it an evaluate message with its initial model."""
         return self._evaluate(self.parameters(0), None) is not None
 
     def _demanded(self, result: EvaluateResult | None) -> EvaluateResult:
@@ -214,23 +212,23 @@ class FlowerTrainer:
         return Context(RUN, self._node_id(), node, state, run)
 
     def _node_id(self) -> int:
-        """Of its own for every client: by its name, or else by its partition."""
+        """An id that differs between clients: from the name, or else from the partition."""
         if not self._name:
             return 1 + int(self._settings.node.get(NODE["partition"], 0))
         name = hashlib.blake2b(self._name.encode(), digest_size=8, person=b"secureps-node").digest()
         return int.from_bytes(name, "big") >> 1 or 1
 
     def _kind(self, action: str, asked: str) -> str:
-        """The type of a message: what the ServerApp sends, else what the app has."""
+        """The type of a message: the ServerApp's, else the app's own."""
         found = asked or self._app.action(action)
         return found if found is not None else action
 
     def _content(
         self, legacy: str, parameters: Mapping[str, Array], config: Mapping[str, Setting], at: int
     ) -> RecordDict:
-        """A message's; `legacy` is what the records' names begin with in the older API.
+        """Makes a message's content; `legacy` is the prefix of records' names in the older API.
 
-        What the ServerApp tells clients in round `at` comes before `config`.
+        `config` overrides the ServerApp's settings for round `at`.
 
         Raises:
             WrongShape: the tensors are not this model's.
@@ -245,7 +243,7 @@ class FlowerTrainer:
         return RecordDict({**said, served.arrays: arrays, served.config: settings})
 
     def _ask(self, kind: str, content: RecordDict, context: Context, seed: int) -> RecordDict:
-        """The content of the app's answer."""
+        """Sends the app a message, and returns the content of its answer."""
         where = f"{self._app.where}: {kind} failed"
         try:
             with seeded(seed):
@@ -291,7 +289,7 @@ class FlowerTrainer:
     def _evaluate(
         self, parameters: dict[str, Array], versions: Mapping[str, int] | None
     ) -> EvaluateResult | None:
-        """None if the app has no function for it."""
+        """Sends an evaluate message; None if the app has no function for it."""
         legacy, start = self._app.legacy, self._known()
         kind = self._kind("evaluate", start.served.evaluate)
         if not legacy and not self._app.has(kind):
@@ -344,7 +342,7 @@ class FlowerTrainer:
         self._states.keep(at, state, evaluated)
 
     def _numbers(self, what: str, said: Mapping[str, Any]) -> dict[str, float]:
-        """The finite numbers among metrics; the others are named once on this client's terminal."""
+        """The finite numbers among metrics; this client's terminal names the others, once."""
         found = dict(_flat(said))
         numbers = {n: float(v) for n, v in found.items() if isinstance(v, bool | int | float)}
         metrics = {name: value for name, value in numbers.items() if math.isfinite(value)}
@@ -362,7 +360,7 @@ class FlowerTrainer:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The initial model, and what the ServerApp said with it."""
+    """The initial model, with the ServerApp's decisions and the digest of the file."""
 
     model: FlowerModel
     served: Served
@@ -370,7 +368,7 @@ class Start:
 
 
 def _lighter(config: FitConfig) -> dict[str, Setting]:
-    """The plan's settings, for the part of the work that is to be done."""
+    """The plan's settings, with steps and epochs reduced to this training's part of the work."""
     told = dict(config.settings)
     if config.work == 1:
         return told
@@ -382,10 +380,10 @@ def _lighter(config: FitConfig) -> dict[str, Setting]:
 
 
 def _bound(seed: int, parameters: Mapping[str, Array]) -> int:
-    """63 bits of BLAKE2b over a seed and the model that is trained.
+    """Derives 63 bits from a seed and the model that is trained, by BLAKE2b.
 
-    An app's own noise (LocalDpMod) comes of it too: who has a version trained again from
-    another model must not be able to subtract one answer from the other, and with it the noise.
+    An app's own noise (LocalDpMod) comes from them too. A server that has a version trained again
+    from another model must not get the same noise: it would cancel in the difference.
     """
     digest = hashlib.blake2b(seed.to_bytes(8, "big"), digest_size=8, person=b"secureps-flower")
     for name, array in sorted(parameters.items()):
@@ -395,7 +393,7 @@ def _bound(seed: int, parameters: Mapping[str, Array]) -> int:
 
 
 def told(error: Exception) -> str:
-    """What went wrong in the app, and where, in one line."""
+    """One line about an error in the app, with file and line."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "site-packages" not in frame.filename]
     at = (own or frames)[-1]
@@ -407,13 +405,13 @@ def told(error: Exception) -> str:
 
 
 def _said(reply: RecordDict) -> dict[str, Any]:
-    """Everything of a reply but arrays, whatever its records are called."""
+    """All metrics and settings of a reply, whatever its records are called."""
     records: list[Any] = [*reply.config_records.values(), *reply.metric_records.values()]
     return {name: value for record in records for name, value in record.items()}
 
 
 def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Lists become metrics of their own: per-class.0, per-class.1, ..."""
+    """Yields names and values; a list becomes several metrics: per-class.0, per-class.1, ..."""
     for name, value in said.items():
         if isinstance(value, list):
             yield from ((f"{name}.{i}", each) for i, each in enumerate(value))
