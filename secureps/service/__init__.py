@@ -1,0 +1,1 @@
+"""Runs parties as processes: executor, loop, workers, logs and metrics."""

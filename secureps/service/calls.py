@@ -1,8 +1,8 @@
-"""A party's requests to servers: tried again until they are answered or refused.
+"""Sends a party's requests to servers, and tries again until they are answered or refused.
 
-Few payloads are under way at a time, the others wait for their turn; a payload that comes
-back is checked against its digest and kept before the machine hears of it. What must not
-live here: answering requests, and the stream of orders (`service.executor`).
+Few payloads are under way at a time, and the others queue; a payload in an answer is checked
+against its digest and stored before the machine gets the answer. What must not live here:
+answering requests, and the stream of orders (`service.executor`).
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from secureps.service.environment import Environment
 from secureps.service.logs import tell
 
 PAYLOADS_IN_FLIGHT = 4
-"""Calls with a payload that a party has open at a time."""
+"""Calls with a payload that a party has open at a time: they bound its memory."""
 
 LONGEST_BACKOFF = 5.0
-"""Seconds between two tries, at most."""
+"""The most seconds between two tries."""
 
 NOTICES = (4, 40, 400)
-"""After so many vain tries (a few seconds, minutes, half an hour) the log says that it goes on."""
+"""Numbers of failed tries (a few seconds, minutes, half an hour) at which the log says so."""
 
 
 class Caller(Protocol):
-    """Whose requests they are."""
+    """The party whose requests `Calls` sends."""
 
     def later(self, action: Callable[[], None], delay: float = 0.0) -> None:
-        """Does it on the party's thread, unless the party has ended by then."""
+        """Runs an action on the party's thread, unless the party has ended by then."""
 
     def fetched(self, key: str) -> Future[bytes]:
-        """The payload under a key; a KeyError if nobody wants it sent any more."""
+        """Reads the payload under a key; KeyError if it was deleted, since nobody needs it."""
 
     def kept(self, request: Any, payload: bytes) -> Future[None]:
-        """Done when the payload that answers a request is checked and stored."""
+        """Checks and stores the payload that answers a request."""
 
     def heard(self, sender: str, event: Any) -> None:
-        """What came of a request."""
+        """Takes the outcome of a request: an event for the machine."""
 
 
 class Calls:
@@ -130,20 +130,21 @@ class Calls:
         tell(self._party, "StillTrying", f"{error}; still trying", logging.WARNING, known)
 
     def _back(self, to: str) -> None:
-        """Says once that whoever was said to be unreachable answers."""
+        """Logs once that a server that was unreachable answers again."""
         if to in self._lost:
             self._lost.discard(to)
             tell(self._party, "BackAgain", f"{to} answers again", logging.INFO, {"peer": to})
 
     def _take_in(self, to: str, request: Any, reply: Any) -> None:
         try:
-            check_answer(to, request, reply)
+            check_answer(to, request, reply)  # a server may send anything, also other messages
         except Malformed as error:
             self._caller.heard(to, Failed(request, error))
             return
         if not isinstance(reply, Payload):
             self._caller.heard(to, Answered(request, reply))
             return
+        # Damage on the way is told from a wrong answer, which the machine compares with records.
         if payload_digest(reply.payload) != reply.digest:
             damaged = Malformed(f"{to} sent a payload that does not have its digest")
             self._caller.heard(to, Failed(request, damaged))

@@ -1,4 +1,7 @@
-"""What a coordinator does beside deciding: makes checkpoints complete."""
+"""The worker of the coordinator: writes the manifests that complete checkpoints.
+
+What must not live here: decisions (`roles.coordinator`).
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,28 @@ from secureps.store.checkpoint import Manifest, ShardFile, checkpoint_path, writ
 
 
 class CoordinatorWorker:
-    """The hands of the coordinator; manifests go to `checkpoints`/NUMBER/manifest.json."""
+    """The worker of the coordinator; manifests go to `checkpoints`/NUMBER/manifest.json."""
 
     def __init__(self, machine: Coordinator, checkpoints: Path) -> None:
         self._machine = machine
         self._checkpoints = checkpoints
 
     def seconds(self, task: object) -> float:
+        """No virtual time; see `Worker`."""
         return 0.0
 
     def keep(self, request: object, payload: bytes | memoryview) -> None:
+        """Refuses every payload (Malformed)."""
         no_payload(request, payload)
 
     def fetch(self, key: str) -> bytes:
+        """Raises InternalError: there are no payloads to fetch."""
         raise InternalError("the coordinator stores no payloads")
 
     def work(self, task: object) -> ManifestWritten:
+        """Writes a manifest; see `Worker`."""
         if not isinstance(task, WriteManifest):
-            raise InternalError(f"the coordinator has no hands for a {type(task).__name__}")
+            raise InternalError(f"a coordinator's worker does not know a {type(task).__name__}")
         federation = self._machine.federation
         assert federation.pinned is not None
         checkpoint = federation.checkpoint(task.number)

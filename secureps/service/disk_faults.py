@@ -1,8 +1,8 @@
-"""What a party's own disk refuses now: said in its log, and to whoever shows how the run stands.
+"""Tracks the faults of a party's own disk, for its log and for `secureps status`.
 
-Such a fault is nobody else's and passes by itself once there is space: senders are asked to wait,
-works are done again, and nothing is dropped. What must not live here: what is done again
-(`service.executor`), and to whom a role says it.
+Such a fault is nobody else's, and passes once there is space again: senders are asked to wait,
+tasks are done again, and nothing is dropped. What must not live here: trying again
+(`service.executor`), and whom a role tells.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from secureps.service.limits import exhaustion
 from secureps.service.logs import tell
 
 AGAIN_SECONDS = 1.0
-"""Until the disk is tried once more, and what a sender is asked to wait."""
+"""Seconds until the disk is tried once more, and that a sender is asked to wait."""
 
 
 def refused(error: BaseException | None) -> bool:
-    """Whether an error is the disk's, and the same may work later."""
+    """Whether an error is the disk's, and the same action may work later."""
     return isinstance(error, DiskFailed | OSError) and not exhaustion(error)
 
 
 class DiskFaults:
-    """Of one party; for its thread."""
+    """The disk faults of one party; to be used on its thread."""
 
     def __init__(self, party: str) -> None:
         self._party = party
@@ -31,11 +31,11 @@ class DiskFaults:
 
     @property
     def text(self) -> str:
-        """What is refused now, in one line; empty if nothing is."""
+        """The present faults in one line; empty if there are none."""
         return "; ".join(dict.fromkeys(self._known.values()))
 
     def note(self, what: str, error: BaseException | None) -> bool:
-        """The disk has refused to do something, or done it (None); whether that is news."""
+        """Notes that the disk failed to do `what`, or did it (None); returns whether it is news."""
         before = self.text
         if refused(error):
             self._known[what] = str(error)

@@ -1,4 +1,7 @@
-"""What a party runs in, and what it keeps: the same words for processes and simulations."""
+"""The environment and the stores of a party, the same for processes and simulations.
+
+What must not live here: any of their implementations.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from secureps.wire.transport import Transport
 
 
 class Meter(Protocol):
-    """Is told what an executor does, and changes none of it; returns at once, never raises.
+    """Observes an executor without changing what it does; returns at once, never raises.
 
     `asked` and `worked` come from any thread, the others from the loop.
     """
@@ -33,37 +36,37 @@ class Meter(Protocol):
         """Records are durable."""
 
     def worked(self, task: Any, seconds: float) -> None:
-        """The hands are done with a task, whatever came of it."""
+        """The worker is done with a task, or failed at it."""
 
     def stands(self, machine: Any, now: float) -> None:
         """Events were handled and journalled: the machine may be read now, and not later."""
 
 
 class Unmetered:
-    """The meter of who counts nothing: clients and simulations."""
+    """The meter of clients and simulations, which counts nothing."""
 
     def asked(self, message: Any, answer: Future[Any]) -> None:
-        pass
+        """Ignores a request."""
 
     def called(self, message: Any, answer: Future[Any]) -> None:
-        pass
+        """Ignores a call."""
 
     def retried(self, to: str) -> None:
-        pass
+        """Ignores a retry."""
 
     def journalled(self, records: Sequence[Any]) -> None:
-        pass
+        """Ignores records."""
 
     def worked(self, task: Any, seconds: float) -> None:
-        pass
+        """Ignores a task."""
 
     def stands(self, machine: Any, now: float) -> None:
-        pass
+        """Ignores the machine's state."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Its way to servers, its loop, the jitter (factors) of its retries, and who counts."""
+    """A party's transport, its loop, the jitter of its retries (factors), and its meter."""
 
     transport: Transport
     loop: Loop
@@ -73,7 +76,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Stores:
-    """Journal, payloads, and a folder for files of its own."""
+    """A party's journal, its payloads, and a folder for its other files."""
 
     journal: Journal
     spool: Spool

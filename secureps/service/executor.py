@@ -1,4 +1,4 @@
-"""The executor: runs any machine over a transport, a loop, a journal and its hands.
+"""The executor: runs any machine over a transport, a loop, a journal and a worker.
 
 Events are handled one at a time; the records of all events that waited together go into
 the journal in one transaction (group commit) before any of their effects is performed.
@@ -71,10 +71,10 @@ class _Event:
 
 
 class Executor:
-    """Performs one machine. An `Endpoint`: servers hand requests to it. A `Caller`: it makes some.
+    """Runs one machine; an `Endpoint` for other parties' requests, a `Caller` for its own.
 
-    `halted` is done when the machine says so (its result is the Halt) or when something
-    went wrong that must not go on (its exception).
+    `halted` ends with the machine's Halt as its result, or with the error, as its exception,
+    after which the party must not go on.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Executor:
     # --- life ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Folds the journal and resumes; the first thing on the loop."""
+        """Replays the journal and resumes the machine, as the first action on the loop."""
         self.later(self._start)
 
     def _start(self) -> None:
@@ -130,10 +130,10 @@ class Executor:
             self._transport.belong(self.run)
 
     def stop(self) -> None:
-        """Performs nothing any more: as if the process had died, but for its open files.
+        """Stops all effects, as if the process had died, but leaves its files open.
 
-        Who waits for an answer, or asks from now on, hears at once that it is Unreachable,
-        and asks again when the party is back. May be called from any thread.
+        Whoever waits for an answer, or asks from now on, gets Unreachable at once, and asks again
+        when the party is back. May be called from any thread.
         """
         self._halt(Halt("stopped"))
         with self._lock:
@@ -149,12 +149,12 @@ class Executor:
             self.halted.set_result(end)
 
     def fail(self, error: BaseException) -> None:
-        """Something went wrong that must not go on; may be called from any thread."""
+        """Ends the party with an error; may be called from any thread."""
         with suppress(InvalidStateError):
             self.halted.set_exception(error)
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        """An action of this party on the loop: nothing after a halt, and no error gets lost."""
+        """Wraps an action on the loop: it is skipped after a halt, and its error ends the party."""
 
         def guarded() -> None:
             if self.halted.done():
@@ -169,7 +169,7 @@ class Executor:
     # --- Endpoint -----------------------------------------------------------------
 
     def request(self, sender: str, message: Any) -> Future[Any]:
-        """A request of another party; may be called from any thread."""
+        """Takes a request of another party; may be called from any thread."""
         answer: Future[Any] = Future()
         self._meter.asked(message, answer)
         with self._lock:
@@ -196,8 +196,8 @@ class Executor:
     ) -> Callable[[], None]:
         """Opens a stream of orders to `sender`; returns what closes it.
 
-        A refusal is the last thing that is delivered. So is an error on a stream that another one
-        of the same party takes the place of: the process that had it would wait for ever.
+        A refusal is the last message. If the same party opens another stream, the older one ends
+        with an error: the process that had it would wait for ever.
         """
 
         def begin() -> None:
@@ -220,7 +220,7 @@ class Executor:
         return lambda: self.later(end)
 
     def _admit(self, sender: str, message: Any, answer: Future[Any]) -> None:
-        """Payloads are checked and stored by the hands, the machine never sees them."""
+        """Has the worker check and store a payload, which the machine never sees; then posts it."""
         if not isinstance(message, PutBlock):
             self._post(_Event(sender, message, answer))
             return
@@ -257,7 +257,7 @@ class Executor:
         return NotReady(f"{self._party} waits for its own disk: {error}", AGAIN_SECONDS)
 
     def _disk(self, what: str, error: BaseException | None) -> None:
-        """The disk has refused to do something, or done it; what is used up ends the process."""
+        """Notes that the disk failed or worked; exhausted limits of the process end it."""
         if error is not None and exhaustion(error):
             raise error
         if self._troubles.note(what, error):
@@ -270,25 +270,25 @@ class Executor:
     # --- Caller -------------------------------------------------------------------
 
     def later(self, action: Callable[[], None], delay: float = 0.0) -> None:
-        """On the loop, guarded; from any thread."""
+        """Runs an action on the loop, guarded; may be called from any thread."""
         self._loop.call_later(delay, self._guarded(action))
 
     def fetched(self, key: str) -> Future[bytes]:
-        """By the hands."""
+        """Has the worker read a payload."""
         return self._beside(partial(self.hands.fetch, key))
 
     def kept(self, request: Any, payload: bytes | memoryview) -> Future[None]:
-        """By the hands."""
+        """Has the worker check and store a payload."""
         return self._beside(partial(self.hands.keep, request, payload))
 
     def heard(self, sender: str, event: Any) -> None:
-        """An event for the machine."""
+        """Posts an event for the machine."""
         self._post(_Event(sender, event))
 
     # --- events -------------------------------------------------------------------
 
     def _meanwhile(self, event: _Event) -> Any:
-        """What a request hears while nothing can be journalled: the view it wants, or to wait."""
+        """Answers a request while nothing can be journalled: a view, or that it has to wait."""
         try:
             if isinstance(self.machine, Viewed):
                 seen = self.machine.view(self._loop.now(), event.sender, event.event)
@@ -346,7 +346,7 @@ class Executor:
             try:
                 self._journal.append(self._loop.now(), records)
             except DiskFailed as error:
-                self._draining = True  # nothing else is handled before, and nobody hears of these
+                self._draining = True  # no effect before it is durable, and no later event first
                 self._full = error
                 self._disk("journal", error)
                 for item in (*(item for item, _ in handled), *self._inbox):
@@ -439,7 +439,7 @@ class Executor:
         self.fetched(attach).add_done_callback(finish)
 
     def _beside(self, action: Callable[[], T], seconds: float = 0.0) -> Future[T]:
-        """Has the hands do something; nothing is begun for a party that has ended."""
+        """Has the worker do something; nothing is begun for a party that has ended."""
 
         def begin() -> T:
             if self.halted.done():

@@ -1,7 +1,8 @@
-"""What the operating system allows a process: looked at before it begins, named when it ends.
+"""Checks the operating system's limits before a process begins, and names one that ended it.
 
 A process that can start no thread and open no file cannot do its work, and must not look alive:
-it ends, says which limit it met, and is started again. What must not live here: who runs.
+it ends, says which limit it met, and is started again. What must not live here: the process's life
+(`service.process`).
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ import threading
 from secureps.errors import ConfigError
 
 OWN_DESCRIPTORS = 128
-"""Of a process that serves nobody: its files, its threads' pipes, its own calls."""
+"""Descriptors of a process that serves nobody: its files, its threads' pipes, its own calls."""
 
 PER_PARTY = 2
-"""Descriptors for everybody who may dial in: a connection, and the one that follows it."""
+"""Descriptors for each party that may connect: its connection, and the one that follows it."""
 
 
 def demand_descriptors(parties: int) -> None:
-    """Makes room for so many parties, as far as the hard limit goes.
+    """Raises the limit of file descriptors for so many parties.
 
     Raises:
-        ConfigError: it does not go as far.
+        ConfigError: the hard limit is too low.
     """
     wanted = OWN_DESCRIPTORS + PER_PARTY * parties
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -39,7 +40,7 @@ def demand_descriptors(parties: int) -> None:
 
 
 def exhaustion(error: BaseException | None) -> str:
-    """What the operating system refused, and its limits, if that is why; empty if not."""
+    """Says which limit of the operating system caused an error; empty if none did."""
     while error is not None:
         if isinstance(error, MemoryError):
             return _told("memory is used up", "-v", resource.RLIMIT_AS)
@@ -52,14 +53,14 @@ def exhaustion(error: BaseException | None) -> str:
 
 
 FIRST_THREADS = 4
-"""Of a party's own and of gRPC's, which crashes natively where it cannot start its first one."""
+"""Threads to start in a first probe: gRPC crashes natively if it cannot start its first one."""
 
 
 def probe(threads: int = 1) -> None:
-    """Opens a file and starts so many threads at once, and nothing else.
+    """Tries to open a file and to start so many threads at once.
 
-    Where neither can be had, threads of gRPC's own fail in silence: the process looks alive, and
-    its heartbeats go on.
+    Without this, gRPC's own threads fail in silence: the process looks alive, and its heartbeats
+    go on.
 
     Raises:
         OSError, RuntimeError, MemoryError: as `exhaustion` names them.

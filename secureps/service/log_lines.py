@@ -1,6 +1,6 @@
-"""One line for the operator about each record that is worth one: what a server's log says.
+"""Words the log lines of a server: one for each journal record that an operator should see.
 
-It reads records and nothing else; what must not live here: decisions, and any secret.
+It reads records and nothing else. What must not live here: decisions, and any secret.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from secureps.policy.plan import Plan
 from secureps.wording import named
 
 KNOWN = ("group", "version", "round", "number", "extensions", "client")
-"""Fields of records that programs are told beside the line."""
+"""Fields of records that are logged beside the line, for programs."""
 
 
 class LogLines:
-    """Of one party. A group that is all of the plan's goes without saying."""
+    """The log lines of one party. A group is not named if the plan has no other."""
 
     def __init__(self) -> None:
         self._plan: Plan | None = None
 
     def hear(self, record: Any) -> None:
-        """Of every record of the party's journal, those of before a restart included."""
+        """Reads every record of the party's journal, also those from before a restart."""
         if isinstance(record, records.RunPinned):
             self._plan = Plan.from_text(record.run.plan)
 
@@ -34,7 +34,7 @@ class LogLines:
         return f"{group}: {text}" if self._plan is None else self._plan.headed(group, text)
 
     def told(self, record: Any) -> str | None:
-        """What to log when a record is journalled, or None."""
+        """The line to log when a record is journalled, or None."""
         match record:
             case records.Incarnated(number):
                 return f"incarnation {number}"
@@ -114,7 +114,7 @@ class LogLines:
 
 
 def facts(record: Any) -> dict[str, str | int]:
-    """What programs are told of a record: its group, version, cohort number and the like."""
+    """The fields of a record for programs: its group, version, cohort number and the like."""
     known = {f.name: getattr(record, f.name) for f in fields(record) if f.name in KNOWN}
     if isinstance(cohort := getattr(record, "cohort", None), Cohort):
         known |= {"group": cohort.group, "version": cohort.version, "cohort": cohort.number}

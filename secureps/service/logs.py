@@ -1,11 +1,10 @@
-"""What a process logs, for people or, one JSON object a line, for programs.
+"""Sets up the log of a process, for people or, one JSON object a line, for programs.
 
     {"ts": "2026-01-01T12:00:00.123456Z", "level": "INFO", "party": "coordinator",
      "event": "VersionCommitted", "message": "version 3 is committed",
      "group": "all", "version": 3}
 
-The one home of logging's set-up. What must not live here: what is worth a line
-(`service.log_lines`).
+Nothing else sets up logging. What must not live here: the choice of lines (`service.log_lines`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ LogFormat = Literal["text", "json"]
 FORMATS: tuple[LogFormat, ...] = ("text", "json")
 
 PLAIN = "Log"
-"""The event of a line that names none."""
+"""The event of a line that names no other."""
 
 _LOG = logging.getLogger("secureps")
 _EXTRA = "secureps"
@@ -39,16 +38,16 @@ def tell(
     level: int = logging.INFO,
     fields: Mapping[str, str | int | float] | None = None,
 ) -> None:
-    """One line of a party about one event, with what programs want to know of it."""
+    """Logs one line of a party about one event, with fields for programs."""
     extra = {_EXTRA: {"party": party, "event": event, "message": text, **(fields or {})}}
     _LOG.log(level, "%s: %s", party, text, extra=extra)
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ts, level, party, event, message, then whatever else is known.
+    """Formats a line as one JSON object: ts, level, party, event, message, then other fields.
 
     Args:
-        party: whose process this is, for lines that do not say.
+        party: the process's, for lines that name none.
     """
 
     def __init__(self, party: str) -> None:
@@ -56,6 +55,7 @@ class JsonFormatter(logging.Formatter):
         self._party = party
 
     def format(self, record: logging.LogRecord) -> str:
+        """The JSON of a record, in one line."""
         told: dict[str, Any] = getattr(record, _EXTRA, {})
         line: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -73,7 +73,7 @@ class JsonFormatter(logging.Formatter):
 def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[None]:
     """Sets up logging on stderr for the process of one party; `verbose` shows DEBUG lines too.
 
-    In JSON whatever ends the `with` is a line too, and then the process ends with `exit_status`.
+    In JSON an error that ends the `with` is a line too, and the process ends with `exit_status`.
     """
     if verbose:
         _LOG.setLevel(logging.DEBUG)

@@ -1,9 +1,9 @@
-"""Loops: where a party's events happen, one after another, in real or in virtual time.
+"""Event loops, which run a party's actions one after another, in real or in virtual time.
 
 `RealLoop` is a thread with a heap of timers and a few workers beside it; `VirtualLoop`
 is the same heap without a thread, whose time jumps to the next event, so that a
 simulation is a function of its inputs. Both number events, so that those of one time
-happen in the order in which they were asked for.
+happen in the order in which they were scheduled. What must not live here: parties.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Loop(Protocol):
 
 
 class RealLoop:
-    """Real time, counted on from `begin` (seconds: the journal's last).
+    """A loop in real time, counted on from `begin` (the last second in the journal).
 
-    One worker by default: works happen in the order in which they were handed out.
+    With one worker, the default, offloaded actions run in the order in which they came.
     """
 
     def __init__(self, begin: float = 0.0, workers: int = 1) -> None:
@@ -48,9 +48,11 @@ class RealLoop:
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="work")
 
     def now(self) -> float:
+        """Seconds of the run's clock; see `Loop`."""
         return self._begin + time.monotonic() - self._started
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
+        """Runs `action` in `delay` seconds; see `Loop`."""
         with self._changed:
             if self._stopped:
                 return
@@ -59,6 +61,7 @@ class RealLoop:
             self._changed.notify()
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
+        """Runs `action` on a worker thread; see `Loop`."""
         try:
             return self._workers.submit(action)
         except RuntimeError:
@@ -92,7 +95,7 @@ class RealLoop:
 
 
 class VirtualLoop:
-    """Virtual time from 0; works happen at once and take as long as they say."""
+    """A loop in virtual time from 0; offloaded actions take as long as they are said to."""
 
     def __init__(self) -> None:
         self._time = 0.0
@@ -100,12 +103,15 @@ class VirtualLoop:
         self._count = itertools.count()
 
     def now(self) -> float:
+        """Seconds of virtual time."""
         return self._time
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
+        """Runs `action` in `delay` virtual seconds."""
         heapq.heappush(self._heap, (self._time + max(0.0, delay), next(self._count), action))
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
+        """Runs `action` at once in real time, and in `seconds` of virtual time."""
         future: Future[T] = Future()
 
         def perform() -> None:

@@ -1,6 +1,6 @@
-"""How the memory of a server's payloads goes back to the operating system.
+"""Gives the memory of a server's payloads back to the operating system.
 
-What must not live here: bounds on what is in flight (`wire.grpc.servers`).
+What must not live here: bounds on payloads in flight (`wire.grpc.servers`).
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import ctypes
 
 PAYLOAD = 512 << 10
-"""Bytes from which a piece of memory is one of its own: below a piece of a frame."""
+"""Bytes from which a block of memory is mapped by itself: less than a piece of a frame."""
 
 _M_MMAP_THRESHOLD = -3
 
 
 def give_back_payloads() -> bool:
-    """Has glibc map every block of PAYLOAD bytes or more, and unmap it when it is freed.
+    """Makes glibc map every block of PAYLOAD bytes or more, and unmap it when it is freed.
 
     Left alone, glibc raises that threshold to the largest block ever freed (mallopt(3)).
     Payloads then come from the heaps of many threads, among small things that live on,

@@ -1,4 +1,4 @@
-"""What a server counts, in Prometheus' words, and the port that it is read from.
+"""Counts what a server does, for Prometheus, and serves the counts on a port.
 
 A `Metrics` has a registry of its own; nothing is global. Labels are words of the code
 (message, record, task and error classes), the plan's groups and steps, rules' reasons and servers'
@@ -45,7 +45,7 @@ IN, OUT = "in", "out"
 
 
 class Metrics:
-    """Counts what one executor does; implements `service.environment.Meter`."""
+    """The counters of one executor; implements `service.environment.Meter`."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -109,21 +109,21 @@ class Metrics:
         ProcessCollector(registry=registry)
 
     def snapshot(self) -> Snapshot:
-        """How the machine stood last; from any thread."""
+        """The last snapshot of the machine; may be called from any thread."""
         return self._snapshot
 
     def on_ready(self, tell: Callable[[bool], None]) -> None:
-        """Tells whether the party is ready: now, and whenever that changes, on its loop."""
+        """Calls `tell` with whether the party is ready: now, and at each change, on its loop."""
         with self._ready_lock:
             self._tell_ready = tell
             tell(self._snapshot.ready)
 
     def gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
-        """One gauge more, read at every scrape on the scraper's thread."""
+        """Adds a gauge, read at every scrape on the scraper's thread."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
     def counting(self, authenticate: Authenticate) -> Authenticate:
-        """The same, and whoever does not pass is counted."""
+        """Wraps `authenticate` to count the requests that it refuses."""
 
         def counted(party: str, request: bytes, signature: bytes) -> None:
             try:
@@ -137,6 +137,7 @@ class Metrics:
     # --- Meter --------------------------------------------------------------------
 
     def asked(self, message: Any, answer: Future[Any]) -> None:
+        """Counts a request, its seconds and its outcome; see `Meter`."""
         kind, began = type(message).__name__, time.perf_counter()
         if isinstance(message, PutBlock):
             self._payload.labels(IN).inc(len(message.payload))
@@ -149,6 +150,7 @@ class Metrics:
         answer.add_done_callback(answered)
 
     def called(self, message: Any, answer: Future[Any]) -> None:
+        """Counts a call and its outcome; see `Meter`."""
         kind = type(message).__name__
         if isinstance(message, PutBlock):
             self._payload.labels(OUT).inc(len(message.payload))
@@ -160,17 +162,21 @@ class Metrics:
         answer.add_done_callback(came_back)
 
     def retried(self, to: str) -> None:
+        """Counts a retry; see `Meter`."""
         self._retries.labels(to).inc()
 
     def journalled(self, records: Sequence[Any]) -> None:
+        """Counts records by class; see `Meter`."""
         for record in records:
             self._records.labels(type(record).__name__).inc()
             self._spent_more |= isinstance(record, Charge | Release)
 
     def worked(self, task: Any, seconds: float) -> None:
+        """Counts a task's seconds; see `Meter`."""
         self._works.labels(type(task).__name__).observe(seconds)
 
     def stands(self, machine: Any, now: float) -> None:
+        """Takes a snapshot of the machine; see `Meter`."""
         known, was_ready = self._snapshot.spending, self._snapshot.ready
         self._snapshot = Snapshot.of(machine, now, None if self._spent_more else known)
         self._spent_more = False
@@ -193,7 +199,7 @@ def _outcome(done: Future[Any]) -> str:
 
 
 class _Standing(Collector):
-    """The gauges that the last snapshot has."""
+    """Collects the gauges of the last snapshot."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
@@ -250,9 +256,10 @@ class _Standing(Collector):
 
 
 def unnamed(reason: str, clients: Collection[str]) -> str:
-    """A reason without the names of these: "client-1, client-2 and 3 more" are "clients".
+    """Replaces clients' names in a reason: "client-1, client-2 and 3 more" becomes "clients".
 
-    Nor has it the seconds that are left, which would make a label of each.
+    Also removes the seconds that are left. Both keep the number of labels bounded, and the names
+    keep who takes part out of the metrics, which need no signature to read.
     """
     reason = re.sub(r", \d+ s left", "", reason)
     words = ("clients" if w in clients else w for w in re.split(r"([^\w.-]+|[.](?:\s|$))", reason))
@@ -265,9 +272,9 @@ def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:
 
 @contextmanager
 def exposed(metrics: Metrics, listen: str, state: Path) -> Iterator[str]:
-    """Answers HTTP GETs on `listen` while the `with` lasts; STATE/metrics-address says where.
+    """Answers HTTP GETs on `listen` while the `with` lasts; STATE/metrics-address has the address.
 
-    Whoever reaches the port may read: there is nothing in it that `status` would not tell.
+    Whoever reaches the port may read: it tells nothing that `status` does not.
 
     Args:
         listen: HOST:PORT; port 0 takes a free one.
@@ -296,7 +303,7 @@ def exposed(metrics: Metrics, listen: str, state: Path) -> Iterator[str]:
 
 
 def spooled_bytes(spool: Path) -> int:
-    """Bytes of all files in a spool's folder; one that goes meanwhile counts for nothing."""
+    """Bytes of all files in a spool's folder; one that is deleted meanwhile counts as 0."""
     total = 0
     with os.scandir(spool) as entries:
         for entry in entries:

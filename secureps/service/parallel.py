@@ -1,7 +1,7 @@
-"""Blocks side by side: what a party does to every block, by as many threads as it is told.
+"""Processes the blocks of a vector on several threads, in order.
 
-Kernels leave the interpreter's lock alone while they work, so that threads share the cores; a
-cipher whose library holds the lock gains nothing. What must not live here: what is done.
+Kernels release the interpreter's lock while they work, so that threads share the cores; a
+cipher whose library holds the lock gains nothing. What must not live here: the action itself.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Made = TypeVar("Made")
 
 
 def in_order(threads: int, action: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-    """What `action` makes of every item, in the order of the items.
+    """Yields `action(item)` for every item, in the order of the items.
 
-    At most `threads` are being made, and as many are made and wait, before one is taken: memory
-    does not grow with their number. Raises what `action` raises, once no thread works any more;
-    items that were not begun then never are.
+    At most `threads` items are in work, and as many wait to be taken, so memory does not grow with
+    their number. Raises what `action` raises, once no thread works any more; items that were not
+    begun by then never are.
 
     Args:
         threads: 1 or more; with 1 everything happens in the caller's.

@@ -1,7 +1,7 @@
-"""The life of one party as an operating-system process.
+"""Runs one party as an operating-system process, from its journal to its end.
 
 Journal -> loop -> transport -> executor -> (server), until the machine halts, something
-fails or a signal comes; then everything is closed. Killed instead, it starts again from
+fails or a signal comes; then everything is closed. If it is killed, it starts again from
 its journal, on the same port. What must not live here: any knowledge of roles.
 """
 
@@ -39,24 +39,24 @@ CALL_TIMEOUT = 30.0
 """Seconds after which an unanswered call counts as lost, and is tried again."""
 
 GRACE = 1.0
-"""Seconds that requests under way get to end by themselves."""
+"""Seconds in which requests under way may end by themselves."""
 
 LAST_RESORT = 3.0
 """Seconds after a signal at which the process ends, whatever is still at work in it."""
 
 
 PROBE_SECONDS = 5.0
-"""Between two looks whether a file can be opened and a thread started."""
+"""Seconds between two probes whether a file can be opened and a thread started."""
 
 
 class Probing:
-    """Of one process: once may be a moment's need of others, twice in succession is want."""
+    """Probes the limits of one process; a single failure may pass, two in succession do not."""
 
     def __init__(self) -> None:
         self._failed = False
 
     def look(self) -> None:
-        """Raises what `limits.probe` does, the second time."""
+        """Probes; raises the error of `limits.probe` when it fails for the second time in a row."""
         try:
             probe()
         except (OSError, RuntimeError, MemoryError) as error:
@@ -68,11 +68,13 @@ class Probing:
 
 
 class Server(Protocol):
-    """What `wire.grpc.client`'s servers have in common."""
+    """The server of a party; see `wire.grpc.servers`."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Begins to listen."""
 
-    def stop(self, grace: float) -> None: ...
+    def stop(self, grace: float) -> None:
+        """Ends; requests under way have `grace` seconds."""
 
 
 Serve = Callable[[Endpoint, str, "Authenticate"], Server]
@@ -81,7 +83,7 @@ Authenticate = Callable[[str, bytes, bytes], None]
 
 @dataclass(frozen=True)
 class Party:
-    """Who runs here: name, signing identity, roster of the others, where its state is kept."""
+    """The party of a process: name, signing identity, roster of the others, state folder."""
 
     name: str
     identity: Identity
@@ -89,12 +91,12 @@ class Party:
     state: Path
 
     def sign(self, request: bytes) -> bytes:
-        """Signs one of our own requests."""
+        """Signs a request of this party."""
         return self.identity.sign(REQUEST_DOMAIN, request)
 
 
 def authenticator(roster: Roster) -> Authenticate:
-    """Checks that a request was signed by whom it says: Unsigned or UnknownParty if not."""
+    """Makes a check that a request is signed by its sender (else Unsigned or UnknownParty)."""
     keys = {c.name: c.identity for c in roster.certificates}
 
     def authenticate(party: str, request: bytes, signature: bytes) -> None:
@@ -119,8 +121,8 @@ def run_process(
     """Runs one party until it halts (the result says why) or a signal stops it.
 
     Args:
-        party: who it is.
-        addresses: of the servers that it knows from the start.
+        party: the party to run.
+        addresses: of the servers that it knows from the start, by name.
         build: puts its executor together.
         serve: makes its server, if it is one; it binds `listen` (HOST:PORT, from
             `settle`), and `STATE/address` says so once it answers.
@@ -194,7 +196,7 @@ def _run(
 
 
 def settle(state: Path, listen: str) -> str:
-    """HOST:PORT to listen on: the port of `listen`, or the last one, or one that is free.
+    """Chooses HOST:PORT to listen on: the port of `listen`, or the last one, or a free one.
 
     Raises:
         ConfigError: `listen` is not HOST:PORT, or nothing can be bound there.
@@ -228,9 +230,9 @@ def _listen(party: Party, serve: Serve, executor: Executor, listen: str) -> Serv
 def _end_in_any_case() -> None:
     """Ends the process after LAST_RESORT seconds, with status 0, if it has not ended by then.
 
-    A trainer in the middle of a fit, or a sum of large blocks, cannot be called back, and
-    the interpreter waits for the thread that is at it: for hours, if it is a fit. Nothing
-    of such a work is acknowledged, and it is done again after a restart.
+    A trainer in the middle of a fit, or a sum of large blocks, cannot be interrupted, and
+    the interpreter waits for its thread, for hours if it is a fit. Nothing of such a task is
+    acknowledged, and it is done again after a restart.
     """
 
     def leave() -> None:

@@ -1,6 +1,6 @@
-"""Where the main thread of a process waits for its end: a signal, or somebody inside.
+"""Lets the main thread of a process wait for its end, by a signal or by another thread.
 
-What must not live here: what happens at the end (`service.process`).
+What must not live here: closing the process's parts (`service.process`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ _INSIDE = 0
 
 
 class Shutdown:
-    """Rung by SIGTERM, by SIGINT and by `ring`; to be used in a `with`.
+    """Waits for SIGTERM, SIGINT or `ring`; to be used in a `with`.
 
-    A handler in Python that sets a `threading.Event` does not do. It runs in the main
+    A handler in Python that sets a `threading.Event` would not do. It runs in the main
     thread, which may be waiting for the event in C: a signal that the kernel hands to
     another thread, or that comes just before the main thread goes to sleep, does not wake
     it; and a second signal, while the first one's handler holds the event's lock, waits
     for that lock for ever. Here the interpreter's C handler writes a byte into a pipe, in
     whatever thread and at whatever moment, and the byte stays there until it is read.
 
-    In other threads than the main one, where Python allows no handlers, it is rung by
-    `ring` alone.
+    In other threads than the main one, where Python allows no handlers, only `ring` ends the wait.
     """
 
     def __init__(self) -> None:
@@ -54,10 +53,10 @@ class Shutdown:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Puts the handlers back; after a signal more of them are ignored and do no harm.
+        """Restores the handlers; after a signal, further signals are ignored instead.
 
-        Not only until the process ends, but while it does: the interpreter puts its own handlers
-        back to the default action before it is gone, and leaves alone what is ignored.
+        They stay ignored while the process ends: the interpreter resets its own handlers to the
+        default action at its end, which would kill it, but leaves ignored signals alone.
         """
         if self._signalled:
             for number in self._before:
@@ -78,7 +77,7 @@ class Shutdown:
     def wait(
         self, every: float | None = None, meanwhile: Callable[[], None] = lambda: None
     ) -> signal.Signals | None:
-        """The signal that came, or None if it was rung from inside; at once if it has been.
+        """Waits for the end, and returns its signal, or None if it was `ring`.
 
         Args:
             every: seconds between two calls of `meanwhile`, whose errors end it; None: no calls.

@@ -1,7 +1,7 @@
-"""How a machine stands, as an immutable value that other threads may read.
+"""Snapshots of a machine's state: immutable values that other threads may read.
 
-Machines belong to their loop's thread; whoever serves metrics or health reads the last
-`Snapshot` instead. What must not live here: counters and formats.
+Machines belong to their loop's thread; metrics and health checks read the last `Snapshot`
+instead. What must not live here: counters and formats.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from secureps.roles.shard.shard import Shard
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What members have spent: facts by member under a plan; `unsafe` protects nobody."""
+    """The privacy spent: facts by member under a plan; an `unsafe` seed protects nobody."""
 
     plan: Plan
     facts: Mapping[str, tuple[Fact, ...]]
     unsafe: bool
 
     def largest_epsilon(self) -> float | None:
-        """Of all members; infinite under an unsafe seed, None if the plan protects nothing."""
+        """The largest epsilon of a member; infinite under an unsafe seed, None without privacy."""
         if self.plan.section.privacy is None:
             return None
         if self.unsafe:
@@ -39,14 +39,14 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One moment.
+    """The state of a machine at one moment.
 
     Args:
         ready: it can do its work: a coordinator has read its journal, the others are part
             of a run as well.
-        groups: (version, step of the commit) by group; the coordinator's alone, as are the rest.
-        reasons: what each waits for, in words that may name `clients`.
-        joined, live: how many clients ever joined, and have a lease that runs.
+        groups: (version, step of the commit) by group; only a coordinator has this and the rest.
+        reasons: why each group waits, in words that may name `clients`.
+        joined, live: how many clients ever joined, and how many have a lease that runs.
         away: how many servers of a role, "shard" or "holder", do not watch the coordinator now.
     """
 
@@ -62,10 +62,11 @@ class Snapshot:
 
     @classmethod
     def of(cls, machine: Any, now: float, spending: Spending | None) -> Snapshot:
-        """Taken on the machine's own thread.
+        """Takes a snapshot, on the machine's own thread.
 
         Args:
-            spending: what to go on with, or None to read the ledger, which takes longer.
+            spending: of the last snapshot, if it still holds; None reads the ledger, which takes
+                longer.
         """
         match machine:
             case Coordinator():

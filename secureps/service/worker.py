@@ -1,6 +1,6 @@
-"""What every role's hands have in common: long work, and everything with payloads.
+"""The Protocol of a role's worker, which does long tasks and everything with payloads.
 
-What must not live here: what any role does.
+What must not live here: the tasks of any role.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from secureps.errors import Malformed
 
 
 class Worker(Protocol):
-    """What a role does outside its machine: long work, and everything with payloads."""
+    """Does a role's work outside its machine: long tasks, and everything with payloads."""
 
     def work(self, task: Any) -> Any:
         """Does a task; returns the event that reports its end, or None."""
@@ -20,12 +20,12 @@ class Worker(Protocol):
         """Checks and stores the payload that came with a PutBlock or answers a request."""
 
     def fetch(self, key: str) -> bytes:
-        """The payload that a machine named by `key`; a PeerError is the caller's answer."""
+        """The payload that a machine named by `key`; a PeerError goes to the caller as answer."""
 
     def seconds(self, task: Any) -> float:
-        """How long a task takes in virtual time."""
+        """The seconds of virtual time that a task takes."""
 
 
 def no_payload(request: Any, payload: bytes | memoryview) -> None:
-    """`Worker.keep` of a role that takes no payloads."""
+    """Refuses every payload (Malformed): `Worker.keep` of a role that takes none."""
     raise Malformed(f"no payload is expected with a {type(request).__name__}")

@@ -1,1 +1,1 @@
-"""A key holder's work with keys and sums."""
+"""Workers of key holders: they use the secret keys, and open or unmask sums."""

@@ -1,6 +1,6 @@
-"""What a bfv key holder does with payloads: takes in sums, decrypts them, signs the result.
+"""The worker of a bfv key holder: takes in sums, decrypts them, and signs the results.
 
-The one place where the secret key is used. What must not live here: whether a cohort may
+The secret key is used nowhere else. What must not live here: whether a cohort may
 be opened (`roles.holder.bfv`).
 """
 
@@ -24,7 +24,7 @@ from secureps.store.spool import Spool
 
 
 class BfvWorker:
-    """The hands of one key holder; `secret` never leaves this process."""
+    """The worker of one key holder; `secret` never leaves this process."""
 
     def __init__(
         self, machine: KeyHolder, identity: Identity, name: str, secret: Secret, spool: Spool
@@ -37,10 +37,11 @@ class BfvWorker:
         self._opener: Opener | None = None
 
     def seconds(self, task: object) -> float:
+        """No virtual time; see `Worker`."""
         return 0.0
 
     def keep(self, request: object, payload: bytes | memoryview) -> None:
-        """Stores a shard's sum; Malformed if it is not the one that the shard announced."""
+        """Stores a shard's sum; Malformed if it is no ciphertext of the block's size."""
         if not isinstance(request, GetSum):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
         pinned = self._machine.pinned
@@ -51,10 +52,11 @@ class BfvWorker:
         self._spool.put(f"{key}/{digest.hex()}", payload)
 
     def fetch(self, key: str) -> bytes:
-        """An opened sum on its way to its shard."""
+        """Reads an opened sum, to send it to its shard."""
         return self._spool.get(key)
 
     def work(self, task: object) -> SumOpened | None:
+        """Opens a sum, or deletes payloads; see `Worker`."""
         match task:
             case OpenSum():
                 return self._open(task)
@@ -62,7 +64,7 @@ class BfvWorker:
                 for key in keys:
                     self._spool.delete(key)
                 return None
-        raise InternalError(f"a holder has no hands for a {type(task).__name__}")
+        raise InternalError(f"a holder's worker does not know a {type(task).__name__}")
 
     def _open(self, task: OpenSum) -> SumOpened:
         began = time.perf_counter()
@@ -70,6 +72,8 @@ class BfvWorker:
         layout = self._machine.pinned.layout.group(task.group)
         sums = self._tools(task.group).open(task.block, total, layout.slots(task.block))
         self._spool.delete(task.key)
+        # An aggregator that sends a single update under a large cohort's name gets nothing opened:
+        # the sum has to carry that cohort's weight.
         weights = sums[: layout.weight_slots]
         self._machine.pinned.plan.check_weight(task.group, task.weight, weights)
         payload = sums.astype("<i8").tobytes()

@@ -1,6 +1,6 @@
-"""What a committee's key holder does with secrets: opens envelopes, checks seeds, derives shares.
+"""The worker of a committee's key holder: opens envelopes, checks seeds, and derives shares.
 
-The one place where its envelope key is used; seeds and shares are in memory alone, and only a
+Its envelope key is used nowhere else; seeds and shares are in memory alone, and only a
 cohort's sum of shares leaves it. What must not live here: whether a cohort may be opened
 (`roles.holder.committee`).
 """
@@ -41,24 +41,28 @@ class CommitteeWorker:
         self._secret = secret
 
     def seconds(self, task: object) -> float:
+        """No virtual time; see `Worker`."""
         return 0.0
 
     def keep(self, request: object, payload: bytes | memoryview) -> None:
+        """Refuses every payload (Malformed): no ciphertext may reach a holder of key shares."""
         no_payload(request, payload)
 
     def fetch(self, key: str) -> bytes:
+        """Raises KeyError: there are no payloads to fetch."""
         raise KeyError(key)
 
     def work(self, task: object) -> EnvelopeExamined | ShareDerived:
+        """Examines an envelope, or derives a share; see `Worker`."""
         match task:
             case ExamineEnvelope(receipt):
                 return EnvelopeExamined(receipt, self._flaw(receipt))
             case DeriveShare():
                 return self._derive(task)
-        raise InternalError(f"a committee's holder has no hands for a {type(task).__name__}")
+        raise InternalError(f"a holder's worker does not know a {type(task).__name__}")
 
     def _flaw(self, receipt: Receipt) -> str:
-        """What is wrong with the own envelope of a receipt; empty if nothing is."""
+        """Says what is wrong with this holder's envelope of a receipt; empty if nothing is."""
         try:
             self._share(receipt)
         except ClientError as error:
@@ -66,7 +70,7 @@ class CommitteeWorker:
         return ""
 
     def _derive(self, task: DeriveShare) -> ShareDerived:
-        """The weighted sum of this holder's shares of the members' keys.
+        """Adds this holder's shares of the members' keys, each times its weight.
 
         Raises:
             Malformed, Oversized: an envelope does not open or does not fit; it names the member.
@@ -85,7 +89,7 @@ class CommitteeWorker:
             raise type(error)(f"{receipt.id}: {error}") from None
 
     def _share(self, receipt: Receipt) -> HolderShare:
-        """What the own envelope says, checked against the commitments."""
+        """Opens this holder's envelope of a receipt, and checks it against the commitments."""
         committee = self._committee()
         index = committee.holders.index(self._name)
         if len(receipt.envelopes) != len(committee.holders):
@@ -94,6 +98,7 @@ class CommitteeWorker:
             self._secret, receipt.envelopes[index], enveloped_part(receipt), committee.seed_bytes
         )
         found = HolderShare(committee, index, sharing_id(receipt.run, receipt.id), seeds)
+        # Inconsistent shares of one client's key would keep its whole cohort from being opened.
         found.check(receipt.commitments)
         return found
 

@@ -1,1 +1,1 @@
-"""A shard's work with payloads."""
+"""The worker of a shard: stores, adds and opens payloads, and keeps versions."""

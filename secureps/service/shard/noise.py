@@ -1,7 +1,7 @@
-"""The aggregator's own noise: one contribution more to a sum, before anybody opens it.
+"""Draws the aggregator's own noise, and adds it to a sum before anybody opens the sum.
 
-It protects clients against everyone who sees the opened sum or the model, and against
-nobody who knows this shard's seed. What must not live here: how much noise
+It protects clients against everyone who sees the opened sum or the model, but not against
+anybody who knows this shard's seed. What must not live here: how much noise
 (`privacy.client_level`), and sums (`service.shard.worker`).
 """
 
@@ -24,7 +24,7 @@ from secureps.policy.plan import Plan
 
 @dataclass(frozen=True)
 class ShardNoise:
-    """Draws and seals it, under the key that clients seal under.
+    """Draws noise, and seals it under the key that clients seal under.
 
     Args:
         seed: the shard's own; a sum that is made again gets the same noise, two cohorts never.
@@ -35,9 +35,9 @@ class ShardNoise:
     holder_keys: Mapping[str, bytes]
 
     def sealed(self, plan: Plan, layout: GroupLayout, cohort: Cohort, block: int) -> bytes:
-        """A block of noise, as a client of weight 1 would send it.
+        """Seals a block of noise, as a client of weight 1 would send it.
 
-        The weight's slots are empty: noise is no member that counts.
+        Its slots for the weight are zero: noise does not count as a member.
 
         Raises:
             KitError: the cipher needs a holder's key, and the kit has none or several.
@@ -45,7 +45,8 @@ class ShardNoise:
         mechanism = plan.mechanism(cohort.group, layout.size)
         if mechanism is None:
             raise InternalError("noise is added where the plan protects whole clients, only there")
-        # Bound to the members: a number that is used again, by whatever mistake, is not enough.
+        # Bound to the members too: if a cohort's number were used twice, by whatever mistake,
+        # the same noise would cancel in the difference of two sums.
         stream = self.seed.derive("aggregator-noise", canonical(cohort), block)
         slots = np.zeros(layout.slots(block), dtype=np.int64)
         values = slots[layout.weight_slots :]

@@ -1,8 +1,8 @@
-"""A shard's versions on disk: state files, its parts of checkpoints, and each from the other.
+"""Keeps a shard's versions on disk, in state files and in its parts of checkpoints.
 
-A version that is asked for comes from memory, from its state file, from this shard's part
-of any checkpoint that holds it, or is made again from the version before it; whatever the
-way, its state file has the digest on record afterwards. What must not live here: sums, and
+A version comes from memory, from its state file, from this shard's part of any checkpoint that
+holds it, or is computed again from the version before it; in each case its state file has the
+digest on record afterwards. What must not live here: sums, and
 how a version is made (`service.shard.worker`).
 """
 
@@ -48,12 +48,12 @@ class GroupValues:
 
 
 Make = Callable[[MakeState | StepState, GroupValues | None], GroupValues]
-"""Makes a version from what a task names and from the version before (None for version 0)."""
+"""A function that computes a version from a task and the version before (None for version 0)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFolders:
-    """Where a shard keeps files: its states, and its parts of checkpoints."""
+    """The folders of a shard: its states, and its parts of checkpoints."""
 
     states: Path
     checkpoints: Path
@@ -76,10 +76,10 @@ class States:
         return digest
 
     def values(self, group: str, version: int) -> GroupValues:
-        """A version that is on record.
+        """Reads or recomputes a version that is on record.
 
         Raises:
-            DamagedStore: it is not whole anywhere, and neither is what it was made from.
+            DamagedStore: no copy of it is whole, and neither is what it was computed from.
         """
         known = self._newest.get(group, {}).get(version)
         if known is not None:
@@ -115,7 +115,7 @@ class States:
         )
 
     def write_part(self, number: int, versions: tuple[GroupVersion, ...]) -> Checkpointed:
-        """Writes this shard's file of a checkpoint; its metadata say which versions it holds."""
+        """Writes this shard's part of a checkpoint; its metadata say which versions it holds."""
         tensors: dict[str, NDArray[np.generic]] = {}
         metadata = {"shard": self._name}
         for at in versions:
@@ -127,7 +127,7 @@ class States:
         return Checkpointed(self._name, number, path.name, path.stat().st_size, digest)
 
     def forget(self, group: str, version: int, keep: int) -> None:
-        """Of a group whose `version` is committed: files older than `keep`."""
+        """Deletes the files older than `keep` of a group whose `version` is committed."""
         held = self._newest.get(group, {})
         for old in [v for v in held if v < version - 1]:
             del held[old]
@@ -139,7 +139,7 @@ class States:
     # --- when files are damaged ---------------------------------------------------
 
     def _found(self, group: str, version: int) -> GroupValues:
-        """Back to the newest version that is whole on disk, and from there step by step."""
+        """Goes back to the newest version that is whole on disk, and recomputes from there."""
         tasks: list[MakeState | StepState] = []
         reasons: list[str] = []
         found: GroupValues | None = None
@@ -165,7 +165,7 @@ class States:
         return found
 
     def _stored(self, group: str, version: int) -> GroupValues:
-        """A version from its state file, or the file itself from a part of a checkpoint.
+        """Reads a version from its state file, or restores the file from a part of a checkpoint.
 
         Raises:
             DamagedStore: neither is whole; names the state file.
@@ -181,10 +181,10 @@ class States:
         return _group_values(version, tensors)
 
     def _from_part(self, group: str, version: int, digest: bytes, damage: DamagedStore) -> Tensors:
-        """The tensors of a state file from a checkpoint; the file is whole again then.
+        """Restores a state file from a part of a checkpoint, and returns its tensors.
 
-        A manifest is not asked: it may lie on another machine, and be damaged where this
-        part is whole. That the digest of the file is the one on record says more.
+        The manifest is not read: it may be on another machine, or damaged where this part is
+        whole. The digest on record is the stronger proof.
         """
         for directory in checkpoint_directories(self._folders.checkpoints):
             part = self._part(directory)
@@ -246,7 +246,7 @@ def _tensors(group: str, made: GroupValues) -> dict[str, NDArray[np.generic]]:
 
 
 def _group_values(version: int, tensors: Tensors) -> GroupValues:
-    """What `_tensors` wrote."""
+    """Reads the tensors that `_tensors` made."""
     values: dict[int, Values] = {}
     slots: dict[int, dict[str, Values]] = {}
     steps: dict[int, int] = {}

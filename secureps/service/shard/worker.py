@@ -1,10 +1,9 @@
-"""What a shard does with payloads: stores, adds, opens, averages, steps.
+"""The worker of a shard: stores, adds, opens and averages payloads, and steps the optimizer.
 
 Blocks are taken one at a time, or as many as there are threads, so that memory does not grow with
-the number of members.
-Nothing that lies on the disk is believed: a payload is used if it has the digest on
-record, else it is made again from others that have theirs, or asked for again. What must
-not live here: decisions, and files of versions (`service.shard.states`).
+the number of members. Nothing on the disk is trusted: a payload is used if it has the digest on
+record, else it is made again from others that have theirs, or asked for again. What must not live
+here: decisions, and files of versions (`service.shard.states`).
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ log = logging.getLogger("secureps")
 
 
 class _DoesNotOpen(Refused):
-    """The sum of keys is not that of these ciphertexts: another one may be."""
+    """Raised when a sum of keys does not open these ciphertexts; another set of shares may."""
 
 
 class ShardWorker:
-    """The hands of one shard.
+    """The worker of one shard.
 
     Args:
-        threads: that add, open and step blocks; what comes out does not depend on how many.
+        threads: that add, open and step blocks; the results do not depend on their number.
     """
 
     def __init__(
@@ -79,6 +78,7 @@ class ShardWorker:
         self._states = States(name, shelves, folders, self._make)
 
     def seconds(self, task: object) -> float:
+        """No virtual time; see `Worker`."""
         return 0.0
 
     # --- payloads -----------------------------------------------------------------
@@ -97,6 +97,7 @@ class ShardWorker:
         if payload_digest(payload) != header.digest:
             raise Malformed("the payload does not have the digest of its header; send it again")
         slots = self._slots(header.group, header.block)
+        # Checked before it counts: one coefficient out of range would spoil the whole cohort's sum.
         if header.purpose == UPDATE:
             self._cipher().adder().check(slots, payload)
         elif header.purpose == FOUNDING:
@@ -130,7 +131,7 @@ class ShardWorker:
         return values.astype("<f4").tobytes()
 
     def _payload(self, key: str, digest: bytes) -> bytes:
-        """The payload under a key; DamagedStore unless it is there and has this digest."""
+        """Reads the payload under a key; DamagedStore if it is gone or has another digest."""
         name = key.removesuffix(f"/{digest.hex()}")
         try:
             payload = self._spool.get(key)
@@ -141,12 +142,13 @@ class ShardWorker:
         return payload
 
     def _block(self, key: str) -> bytes:
-        """The same of what came with a header, whose key ends in its digest."""
+        """Reads a payload that came with a header, whose key ends in its digest."""
         return self._payload(key, bytes.fromhex(key.rpartition("/")[2]))
 
     # --- works --------------------------------------------------------------------
 
     def work(self, task: object) -> object:
+        """Does a task of the shard's; see `Worker`."""
         match task:
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
@@ -165,13 +167,13 @@ class ShardWorker:
                     if not key.startswith("sum/") and key not in referenced:
                         self._spool.delete(key)
             case _:
-                raise InternalError(f"a shard has no hands for a {type(task).__name__}")
+                raise InternalError(f"a shard's worker does not know a {type(task).__name__}")
         return None
 
     def _try(
         self, task: SumCohort | MakeState | StepState
     ) -> SumsReady | StateReady | Damaged | Unopened:
-        """Does a task, or says what has to be sent again before it can be done."""
+        """Does a task, or says which payloads have to be sent again first."""
         try:
             match task:
                 case SumCohort():
@@ -190,7 +192,7 @@ class ShardWorker:
             return Damaged(task, damaged)
 
     def _damage(self, task: SumCohort | MakeState | StepState) -> frozenset[str]:
-        """Keys of what a task needs, can be sent again, and is not whole."""
+        """The keys of a task's payloads that are not whole, and can be sent again."""
         match task:
             case SumCohort(cohort, keys):
                 for block in self._shelves.own(cohort.group):  # no record will name these
@@ -237,7 +239,7 @@ class ShardWorker:
     def _added(
         self, cohort: Cohort, block: int, keys: Sequence[str | None], noise: bytes | None
     ) -> bytes:
-        """The sum of a block over the members; DamagedStore if one's is not whole."""
+        """Adds a block over the members; DamagedStore if a member's payload is not whole."""
         adder = self._cipher().adder()
         total = adder.zero(self._slots(cohort.group, block))
         for member, key in zip(cohort.members, keys, strict=True):
@@ -249,7 +251,7 @@ class ShardWorker:
         return adder.total(total)
 
     def _fresh_noise(self, cohort: Cohort, block: int) -> bytes | None:
-        """The shard's own noise for a sum that is not on record yet, sealed and kept."""
+        """Seals and stores the shard's own noise for a sum that is not on record yet."""
         plan, layout = self._shelves.pinned.plan, self._shelves.pinned.layout.group(cohort.group)
         if not plan.noisy_shards:
             return None
@@ -258,9 +260,9 @@ class ShardWorker:
         return noise
 
     def _kept_noise(self, cohort: Cohort, block: int) -> bytes | None:
-        """What is in a sum on record, whose digest says whether it is whole.
+        """The noise that a sum on record contains.
 
-        In the clear it is sealed once more; encrypted that would be another ciphertext.
+        If it is lost, noise in the clear is drawn again; encrypted, it would be another ciphertext.
         """
         if not self._shelves.pinned.plan.noisy_shards:
             return None
@@ -273,10 +275,10 @@ class ShardWorker:
             raise DamagedStore(f"{self._name}: {what} is gone") from error
 
     def _held(self, group: str, number: int, block: int) -> bytes:
-        """A sum as it is on record: from the disk, or else made again from members' blocks.
+        """Reads a sum on record, or makes it again from members' blocks.
 
         Raises:
-            Refused: neither is whole.
+            Refused: neither the sum nor the blocks are whole.
         """
         name = f"the sum of block {block} of cohort {number} of {group}"
         made = self._shelves.shelf(group).sums.get(number)
@@ -299,7 +301,7 @@ class ShardWorker:
         return again
 
     def _unsummable(self, cohort: Cohort, block: int) -> frozenset[str]:
-        """Members' blocks without which a lost sum cannot be made again; none if it can."""
+        """The members' blocks that a lost sum needs and that are not whole; none if it is whole."""
         try:
             self._held(cohort.group, cohort.number, block)
         except Refused:
@@ -310,7 +312,7 @@ class ShardWorker:
     # --- versions -----------------------------------------------------------------
 
     def _make(self, task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
-        """As `States` asks for it, when a version has to be made again."""
+        """Computes a version once more, for `States`."""
         if isinstance(task, MakeState):
             return self._founded(task)
         assert before is not None
@@ -348,7 +350,7 @@ class ShardWorker:
         return self._ready(cohort.group, made, cohort.number, report)
 
     def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
-        """One version further: a pure function of the sums and the state before."""
+        """Computes the next version, as a pure function of the sums and the state before."""
         cohort, group = task.cohort, task.cohort.group
         plan, size = self._shelves.pinned.plan, self._shelves.pinned.layout.group(group).size
         grid, apply = plan.grid(group, size), plan.optimizer(group).apply
@@ -391,7 +393,7 @@ class ShardWorker:
         return None if at is None else float(made.values[at][-1])
 
     def _opener(self, task: StepState) -> Opener:
-        """What opens this cohort's sums here; _DoesNotOpen if the sum of keys is none."""
+        """Makes the opener of a cohort's sums; _DoesNotOpen if the sum of keys is not usable."""
         place, key = self._shelves.pinned.place(task.cohort.group), None
         if task.key is not None:
             from secureps.crypto.rlwe import KeySum
@@ -406,10 +408,10 @@ class ShardWorker:
     def _opened(
         self, task: StepState, place: int, block: int, opener: Opener | None
     ) -> NDArray[np.int64]:
-        """The sums of a block.
+        """The opened sums of a block.
 
         Raises:
-            Refused: they are lost; as _DoesNotOpen, the sum of keys is that of others.
+            Refused: they are lost; as _DoesNotOpen, the sum of keys belongs to other ciphertexts.
         """
         group = task.cohort.group
         if opener is None:
