@@ -17,7 +17,7 @@ from secureps.client.site import Site
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import SecurepsError
-from secureps.roles.machine import COORDINATOR
+from secureps.messages.run import COORDINATOR
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop

@@ -26,9 +26,10 @@ from secureps.client.trainer import Setting, Trainer
 from secureps.client.worker import ClientWorker, initial_parameters, schema_of
 from secureps.config.sections import toml_value
 from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
+from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema
 from secureps.policy.counting import MOST_EXAMPLES
-from secureps.roles.machine import COORDINATOR, Halt
+from secureps.roles.machine import Halt
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import NO_TERMS, MemberSettings, Terms
 from secureps.service.environment import Environment, Stores

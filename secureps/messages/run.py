@@ -8,6 +8,9 @@ from functools import lru_cache
 from secureps.messages.encoding import digest
 from secureps.messages.schema import Schema
 
+COORDINATOR = "coordinator"
+"""The name of the one party that everyone dials and watches."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:

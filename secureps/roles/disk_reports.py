@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from secureps.messages.requests import Trouble
-from secureps.roles.machine import COORDINATOR, Answered, Call, Step
+from secureps.messages.run import COORDINATOR
+from secureps.roles.machine import Answered, Call, Step
 
 
 class Alone:

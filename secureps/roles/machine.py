@@ -17,9 +17,6 @@ from typing import Any, Protocol, runtime_checkable
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Subscribe
 
-COORDINATOR = "coordinator"
-"""The one party that everyone dials."""
-
 WORKER = "hands"
 """The sender of an event that reports the end of a `Work`."""
 

@@ -62,7 +62,7 @@ from secureps.messages.requests import (
     Welcome,
     Withdraw,
 )
-from secureps.roles.machine import COORDINATOR
+from secureps.messages.run import COORDINATOR
 
 Allowed = Mapping[Role, frozenset[type]]
 

@@ -13,14 +13,13 @@ from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
-from secureps.messages.run import ShardAddress
+from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.holder.bfv import KeyHolder
+from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.ledger import HolderRules
-from secureps.roles.machine import COORDINATOR
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.shard.shard import Shard
 from secureps.service.coordinator_worker import CoordinatorWorker
@@ -109,6 +108,6 @@ def make_holder(
         names = tuple(certificate.name for certificate in kit.roster.holders())
         committee_hands = CommitteeWorker(member, own.name, names, own.secret)
         return Executor(own.name, member, stores.journal, around, committee_hands)
-    machine = KeyHolder(own.name, kit.roster, rules)
+    machine = BfvHolder(own.name, kit.roster, rules)
     hands = BfvWorker(machine, own.identity, own.name, own.secret, stores.spool)
     return Executor(own.name, machine, stores.journal, around, hands)

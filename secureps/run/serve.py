@@ -15,11 +15,10 @@ from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, naming
-from secureps.messages.run import ShardAddress
+from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
-from secureps.roles.machine import COORDINATOR
 from secureps.run.assemble import (
     Founding,
     HolderSecrets,

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from secureps.errors import ConfigError, OperatorError, PeerError
 from secureps.messages.requests import Status
-from secureps.roles.machine import COORDINATOR
+from secureps.messages.run import COORDINATOR
 from secureps.run.report.status_tables import show, show_fitting, show_json
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import Origin, RunFolder

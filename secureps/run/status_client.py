@@ -13,9 +13,9 @@ from secureps.crypto.identity import Identity
 from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welcome
+from secureps.messages.run import COORDINATOR
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
-from secureps.roles.machine import COORDINATOR
 from secureps.store.keyring import find_observer, load_private
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport

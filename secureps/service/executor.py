@@ -30,8 +30,8 @@ from secureps.errors import (
 )
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import PutBlock, Subscribe
+from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import (
-    COORDINATOR,
     WORKER,
     Answer,
     Call,

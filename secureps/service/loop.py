@@ -16,17 +16,16 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
+from secureps.wire.transport import Clock
+
 T = TypeVar("T")
 
 
-class Loop(Protocol):
-    """A clock with timers and workers; every action runs on the loop, one at a time."""
+class Loop(Clock, Protocol):
+    """The run's clock, with workers; every action runs on the loop, one at a time.
 
-    def now(self) -> float:
-        """Seconds of the run's clock; never runs backwards, resumes after a restart."""
-
-    def call_later(self, delay: float, action: Callable[[], None]) -> None:
-        """Runs `action` on the loop in `delay` seconds; may be called from any thread."""
+    Its time never runs backwards, and goes on after a restart where the journal ends.
+    """
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
         """Runs `action` beside the loop. Under virtual time it takes `seconds` of it."""

@@ -15,8 +15,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, facts_of, spent
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.status import why
-from secureps.roles.holder.bfv import KeyHolder
-from secureps.roles.holder.committee import CommitteeHolder
+from secureps.roles.holder.holder import Holder
 from secureps.roles.shard.shard import Shard
 
 
@@ -73,7 +72,7 @@ class Snapshot:
                 return cls._coordinator(machine, now, spending)
             case Shard():
                 return cls(ready=machine.shelves.founded)
-            case KeyHolder() | CommitteeHolder():
+            case Holder():
                 return cls(ready=machine.configured)
         return cls(ready=True)
 

@@ -22,9 +22,7 @@ from typing import Any, Protocol
 
 from secureps.errors import InternalError, SecurepsError, Unreachable
 from secureps.messages.requests import Subscribe
-
-COORDINATOR = "coordinator"
-"""The one party that is watched."""
+from secureps.messages.run import COORDINATOR
 
 _LOG = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from secureps.messages.submission import Cohort, SubmissionId
 from secureps.messages.submission import Member as Summed
 from secureps.policy.spending import fact, spent
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.holder.bfv import KeyHolder
+from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 from secureps.run.simulate.simulation import Conditions
@@ -141,12 +141,12 @@ def test_a_holder_opens_no_cohort_with_too_few_honest_members(tmp_path: Path) ->
     simulation = federation(private_plan("distributed"), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     holder = simulation.parties["holder-0"].machine
-    assert isinstance(holder, KeyHolder)
-    object.__setattr__(holder._grants._rules, "minimum", 1)
+    assert isinstance(holder, BfvHolder)
+    object.__setattr__(holder._ledger._rules, "minimum", 1)
     members = tuple(Summed(SubmissionId(f"c{k}", "all", 9), 1, 1) for k in range(4))
     few = Cohort("all", 99, 2, 1, members)
     with pytest.raises(Refused, match="4 members, this holder opens 5 or more"):
-        holder._grants.check(few, (), ())
+        holder._ledger.check(few, (), ())
 
 
 class Restless(Walker):

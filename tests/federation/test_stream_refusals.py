@@ -10,8 +10,9 @@ import pytest
 
 from secureps.errors import Conflict, Malformed, Refused, SecurepsError, WrongVersion
 from secureps.messages import coordinator_records, orders, requests
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
-from secureps.roles.machine import COORDINATOR, Failed
+from secureps.roles.machine import Failed
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.log_lines import LogLines
 from tests.kits.cheats import journalled

@@ -24,8 +24,8 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.secret import Secret
 from secureps.messages.encoding import canonical, digest
+from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import load_plan
-from secureps.roles.machine import COORDINATOR
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.simulate.simulation import Cast, Conditions, MemoryKit, Simulation
 from secureps.store.checkpoint import latest_good

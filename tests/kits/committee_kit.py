@@ -21,12 +21,12 @@ from secureps.crypto.suite import cipher, key_length
 from secureps.errors import SecurepsError
 from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
-from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
+from secureps.messages.run import COORDINATOR, GroupPlacement, Placement, RunInfo, ShardAddress
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted, sharing_id
 from secureps.policy.plan import Plan
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.ledger import HolderRules
-from secureps.roles.machine import COORDINATOR, WORKER, Call, Step, Work, WorkFailed
+from secureps.roles.machine import WORKER, Call, Step, Work, WorkFailed
 from secureps.roles.pinned_run import Pinned
 from secureps.run.simulate.simulation import MemoryKit, memory_kit
 from secureps.service.holder.committee_worker import CommitteeWorker

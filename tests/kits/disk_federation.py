@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from secureps.client.trainer import Trainer
+from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
-from secureps.roles.machine import COORDINATOR
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.run.status_client import Model, StatusClient
 from secureps.store.keyring import create_kit, issue, load_holder_secret, load_private, load_public

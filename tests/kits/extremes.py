@@ -19,7 +19,7 @@ from secureps.messages.encoding import canonical, field_types, from_plain, to_pl
 from secureps.messages.evaluation import Evaluated, evaluated_bytes
 from secureps.messages.submission import BlockHeader, Receipt, signing_bytes
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.holder.bfv import KeyHolder
+from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.machine import WORKER, Answer, Answered, Call, Order, Step
 from secureps.roles.member.member import Member
@@ -139,7 +139,7 @@ def _is_record(value: Any) -> bool:
 
 # --- what happened in a run -------------------------------------------------------
 
-MACHINES: tuple[type, ...] = (Coordinator, Shard, KeyHolder, CommitteeHolder, Member)
+MACHINES: tuple[type, ...] = (Coordinator, Shard, BfvHolder, CommitteeHolder, Member)
 
 
 @dataclasses.dataclass(eq=False)

@@ -119,7 +119,7 @@ def derived(done: ShareDerived, hands: CommitteeWorker, task: Any) -> ShareDeriv
 def answered(machine: CommitteeHolder, now: float, sender: str, event: Any) -> None:
     match event:
         case Answered(KeyShare(_, group, number)):
-            known = machine._grants._standings.values()
+            known = machine._ledger._standings.values()
             released = {(c.group, c.number): c.version for each in known for c in each.released}
             reached("answered", released[group, number])
 

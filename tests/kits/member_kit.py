@@ -6,9 +6,10 @@ import dataclasses
 from typing import Any
 
 from secureps.messages import orders, requests
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_digest
 from secureps.policy.plan import Plan
-from secureps.roles.machine import COORDINATOR, WORKER, Answered, Call, Halt, Step, WatchLost, Work
+from secureps.roles.machine import WORKER, Answered, Call, Halt, Step, WatchLost, Work
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Contributed, SealedUpdate

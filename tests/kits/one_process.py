@@ -17,9 +17,8 @@ from secureps.crypto.identity import Identity, certify, sign_roster
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskStatus, Status
-from secureps.messages.run import ShardAddress
+from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.policy.plan import Plan
-from secureps.roles.machine import COORDINATOR
 from secureps.run.assemble import (
     Founding,
     HolderSecrets,

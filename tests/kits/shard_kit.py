@@ -11,10 +11,10 @@ from secureps.errors import SecurepsError
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.orders import MemberBlocks
-from secureps.messages.run import ShardAddress
+from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
-from secureps.roles.machine import COORDINATOR, WORKER, Call, Step, Work
+from secureps.roles.machine import WORKER, Call, Step, Work
 from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.tasks import StateReady, SumsReady
 from tests.kits.roles_kit import (

@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 
 from secureps.errors import NotFresh
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import cohort_digest
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import Signer
-from secureps.wire.transport import COORDINATOR
 
 WAIT = 20.0
 

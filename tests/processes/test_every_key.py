@@ -9,8 +9,8 @@ import pytest
 from secureps.crypto.identity import ROLES
 from secureps.errors import Malformed, SecurepsError, UnknownParty
 from secureps.messages import orders, requests
+from secureps.messages.run import COORDINATOR
 from secureps.roles import permissions
-from secureps.roles.machine import COORDINATOR
 from secureps.wire import protobuf
 from tests.kits.federations import small_plan
 from tests.kits.one_process import OBSERVER, OneProcess, ended

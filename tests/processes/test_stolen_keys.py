@@ -42,6 +42,7 @@ from secureps.messages.requests import (
     Telemetry,
     Withdraw,
 )
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
@@ -55,7 +56,6 @@ from secureps.messages.submission import (
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.machine import COORDINATOR
 from secureps.roles.validation import block_bytes
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN

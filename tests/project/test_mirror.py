@@ -57,7 +57,7 @@ ELSEWHERE = {
     "roles/coordinator/test_opening.py": ("roles/coordinator/synchronous",),
     "run/report/test_status_tables.py": ("roles/coordinator/status", "service/snapshot"),
     "policy/test_counting.py": ("roles/coordinator/example_bounds", "roles/member/example_count"),
-    "roles/holder/test_bfv.py": ("roles/holder/tasks", "roles/tasks"),
+    "roles/holder/test_bfv.py": ("roles/holder/holder", "roles/holder/tasks", "roles/tasks"),
     "roles/member/test_member.py": (
         "roles/member/lease",
         "roles/member/schedule",
@@ -67,7 +67,7 @@ ELSEWHERE = {
     "roles/member/test_member_sends.py": ("roles/member/budget",),
     "federation/test_batch_norm.py": ("policy/groups",),
     "policy/checks/test_local_work.py": ("roles/member/timing",),
-    "roles/shard/test_shard.py": ("roles/shard/state", "roles/shard/tasks"),
+    "roles/shard/test_shard.py": ("roles/shard/state", "roles/shard/tasks", "roles/validation"),
     # the client and the script that it runs
     "client/test_session.py": ("client/exchange",),
     "client/test_worker.py": ("client/notes", "client/sealing", "client/site"),

@@ -27,8 +27,9 @@ from secureps.messages.requests import (
     PutBlock,
     Trouble,
 )
+from secureps.messages.run import COORDINATOR
 from secureps.roles.disk_reports import DiskReports
-from secureps.roles.machine import COORDINATOR, WORKER, Answer, Answered, Call, Step, Work
+from secureps.roles.machine import WORKER, Answer, Answered, Call, Step, Work
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.disk_faults import AGAIN_SECONDS
 from secureps.store import checkpoint

@@ -21,12 +21,13 @@ import pytest
 from secureps.crypto.identity import Identity, Role
 from secureps.errors import SecurepsError
 from secureps.messages import orders, requests
+from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles import permissions
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.holder.bfv import KeyHolder
+from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.holder.committee import CommitteeHolder
-from secureps.roles.machine import COORDINATOR, Answered, Tick, WatchLost
+from secureps.roles.machine import Answered, Tick, WatchLost
 from secureps.roles.member.member import Member
 from secureps.roles.permissions import MESSAGES
 from secureps.roles.shard.shard import Shard
@@ -40,7 +41,7 @@ ANSWERS = frozenset(protobuf.KINDS[name] for name in protobuf._BODY) - MESSAGES
 HEARD: dict[type, frozenset[type]] = {
     Coordinator: frozenset().union(*permissions.TO_COORDINATOR.values()),
     Shard: frozenset().union(*permissions.TO_SHARD.values()) | ORDERS,
-    KeyHolder: ORDERS,
+    BfvHolder: ORDERS,
     CommitteeHolder: ORDERS,
     Member: ORDERS,
 }

@@ -12,9 +12,8 @@ from secureps.errors import SecurepsError, UnknownParty
 from secureps.messages import orders, requests
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.requests import PutBlock
-from secureps.messages.run import ShardAddress
+from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.roles import permissions
-from secureps.roles.machine import COORDINATOR
 from secureps.roles.shard.shard import Shard
 from secureps.wire import protobuf
 from tests.kits.roles_kit import CA, HOLDER, HOLDERS, IDENTITIES, ROSTER, STRANGER, World, make_plan

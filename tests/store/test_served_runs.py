@@ -10,9 +10,10 @@ import pytest
 from secureps.errors import KitError, PlanRefused, WrongRun
 from secureps.messages.orders import Configure
 from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.run import COORDINATOR
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.ledger import HolderRules
-from secureps.roles.machine import COORDINATOR, Halt
+from secureps.roles.machine import Halt
 from secureps.roles.pinned_run import check_minimum
 from secureps.store.journal import MemoryJournal
 from secureps.store.served_runs import ServedJournal, served_runs

@@ -50,6 +50,7 @@ from secureps.messages.requests import (
     Welcome,
     Withdraw,
 )
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId, cohort_digest
 from secureps.model.layout import Layout
 from secureps.policy.checks.evaluation import from_vector
@@ -76,16 +77,7 @@ from secureps.roles.coordinator.status import servers, status
 from secureps.roles.coordinator.tasks import ManifestWritten
 from secureps.roles.coordinator.telemetry import Window
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import (
-    COORDINATOR,
-    WORKER,
-    Answer,
-    Halt,
-    Step,
-    Tick,
-    Unwatched,
-    WorkFailed,
-)
+from secureps.roles.machine import WORKER, Answer, Halt, Step, Tick, Unwatched, WorkFailed
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import check_digests, check_part, check_prepared
 

@@ -16,6 +16,7 @@ from secureps.messages.requests import (
     Status,
     Telemetry,
 )
+from secureps.messages.run import COORDINATOR
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
 from secureps.policy.plan import Plan
@@ -25,7 +26,6 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import COORDINATOR
 from secureps.wording import named
 
 Servers = tuple[ServerStatus, ...]

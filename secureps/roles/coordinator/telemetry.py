@@ -16,9 +16,9 @@ from collections.abc import Container, Iterable
 from secureps.errors import Malformed
 from secureps.messages.coordinator_records import CohortClosed, Received, VersionCommitted
 from secureps.messages.requests import Figure, Telemetry
+from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.status import clip_of, most_spent
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import COORDINATOR
 
 KEPT = 4096
 """Reports that a status shows; who wants them all asks before so many have come."""

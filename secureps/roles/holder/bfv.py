@@ -11,37 +11,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secureps.crypto.identity import Roster
-from secureps.errors import ClientError, Malformed, Refused, SecurepsError
-from secureps.messages.orders import Configure, Finish, Open
+from secureps.errors import Refused, SecurepsError
+from secureps.messages.orders import Open
 from secureps.messages.requests import (
-    Figure,
     GetSum,
     Opened,
     PutBlock,
-    Register,
-    Subscribe,
-    Telemetry,
-    Trouble,
 )
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader, Cohort
-from secureps.roles.disk_reports import DiskReports
+from secureps.roles.holder.holder import Holder, Name, name_of
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
 from secureps.roles.holder.tasks import OpenSum, SumOpened
 from secureps.roles.machine import (
-    COORDINATOR,
     WORKER,
     Answered,
     Call,
     Failed,
-    Halt,
     Step,
-    Tick,
-    Watch,
-    WatchLost,
     Work,
-    WorkFailed,
 )
-from secureps.roles.pinned_run import Pinned
 from secureps.roles.tasks import Prune
 
 
@@ -57,87 +46,27 @@ class Opening:
     seconds: float = 0.0
 
 
-class KeyHolder:
+class BfvHolder(Holder[Opening]):
     """The machine of one key holder (of the bfv cipher: it decrypts the sums themselves)."""
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
-        self._grants = HolderLedger(name, roster, rules)
-        self._disk = DiskReports(name)
-        self._openings: dict[tuple[str, int], Opening] = {}
+        super().__init__(HolderLedger(name, roster, rules))
 
-    # --- Machine ------------------------------------------------------------------
-
-    def apply(self, at: float, record: Any) -> None:
-        self._grants.apply(record)
-
-    def resume(self, now: float) -> Step:
-        return self._grants.greeting()
-
-    def troubled(self, reason: str) -> list[Any]:
-        return self._disk.troubled(reason)
-
-    def wake(self) -> float | None:
-        return None
-
-    def subscription(self) -> Subscribe:
-        return self._grants.subscription()
-
-    def inspect(self, sender: str, message: Any) -> bool:
-        raise Malformed("a key holder takes no payloads")
-
-    def handle(self, now: float, sender: str, event: Any) -> Step:
+    def own(self, sender: str, event: Any) -> Step | None:
         match event:
-            case Answered(Trouble()):
-                return self._disk.heard(event)
-            case Answered(request, reply):
-                return self._answered(request, reply)
+            case Answered(GetSum() as request, reply):
+                return self._fetched(request, reply.digest)
+            case Answered(PutBlock(header)):
+                return self._stored(header.group, header.sequence, header.block)
+            case Answered():
+                return Step()
             case Failed(request, error):
                 return self._failed(request, error)
-            case WatchLost():
-                return self.resume(now)
-            case Finish() | Tick():
-                return Step()
-            case WorkFailed(task, error):
-                return self._spoilt(task, error)
             case SumOpened() if sender == WORKER:
                 return self._opened(event)
-            case Configure() if sender == COORDINATOR:
-                return self._grants.configure(event)
-            case Open() if sender == COORDINATOR:
-                return self._open(event)
-        raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
+        return None
 
-    @property
-    def configured(self) -> bool:
-        """Whether it is part of a run."""
-        return self._grants.configured
-
-    @property
-    def pinned(self) -> Pinned:
-        """The run; NotReady before it is founded."""
-        return self._grants.pinned
-
-    # --- orders -------------------------------------------------------------------
-
-    def _open(self, order: Open) -> Step:
-        step, cohort = self._grants.obeys(order.incarnation), order.cohort
-        name = (cohort.group, cohort.number)
-        if not self.configured or name in self._openings:
-            return step
-        try:
-            self._grants.check(cohort, order.receipts, order.held)
-            opening = self._assign(order)
-        except SecurepsError as error:
-            step.effects.append(self._grants.refusal(cohort, error))
-            return step
-        self._grants.grant(step, order)
-        self._openings[name] = opening
-        run = self.pinned.run.id
-        for block, shard in opening.blocks.items():
-            step.effects.append(Call(shard, GetSum(run, cohort.group, cohort.number, block)))
-        return step
-
-    def _assign(self, order: Open) -> Opening:
+    def assign(self, order: Open) -> Opening:
         placed = self.pinned.placement.of(order.cohort.group)
         digests = {held.shard: held.sums for held in order.held}
         blocks = dict(enumerate(placed.owners))
@@ -149,17 +78,25 @@ class KeyHolder:
             expected |= dict(zip(own, digests[shard]))
         return Opening(order.cohort, blocks, expected)
 
-    # --- answers ------------------------------------------------------------------
+    def begin(self, opening: Opening) -> list[Any]:
+        run, cohort = self.pinned.run.id, opening.cohort
+        return [
+            Call(shard, GetSum(run, cohort.group, cohort.number, block))
+            for block, shard in opening.blocks.items()
+        ]
 
-    def _answered(self, request: Any, reply: Any) -> Step:
-        match request:
-            case Register():
-                return Step(effects=[Watch()])
-            case GetSum():
-                return self._fetched(request, reply.digest)
-            case PutBlock(header):
-                return self._stored(header.group, header.sequence, header.block)
-        return Step()
+    def opens(self, task: Any) -> Name | None:
+        return (task.group, task.cohort) if isinstance(task, OpenSum) else None
+
+    def cohort(self, opening: Opening) -> Cohort:
+        return opening.cohort
+
+    def give_up(self, name: Name, reason: str) -> Step:
+        opened = tuple(header.key for header in self._openings[name].headers.values())
+        prune = [Work(Prune(opened))] if opened else []
+        return Step(effects=[*prune, *super().give_up(name, reason).effects])
+
+    # --- answers ------------------------------------------------------------------
 
     def _fetched(self, request: GetSum, digest: bytes) -> Step:
         group, cohort, block = request.group, request.cohort, request.block
@@ -167,9 +104,8 @@ class KeyHolder:
         if opening is None:
             return Step()
         if digest != opening.expected[block]:
-            return self._give_up(
-                opening, f"the sum of block {block} is not the one that its shard held"
-            )
+            reason = f"the sum of block {block} is not the one that its shard held"
+            return self.give_up((group, cohort), reason)
         key = f"{received_key(group, cohort, block)}/{digest.hex()}"
         return Step(effects=[Work(OpenSum(group, cohort, block, key, opening.cohort.weight))])
 
@@ -188,9 +124,9 @@ class KeyHolder:
         """All blocks opened: into the ledger first, and only then out of this process."""
         step, cohort = Step(), opening.cohort
         try:
-            self._grants.release(step, cohort)
+            self._ledger.release(step, cohort)
         except Refused as error:
-            return self._give_up(opening, str(error))
+            return self.give_up(name_of(cohort), str(error))
         for block, header in sorted(opening.headers.items()):
             step.effects.append(Call(opening.blocks[block], PutBlock(header), attach=header.key))
         return step
@@ -205,49 +141,26 @@ class KeyHolder:
         del self._openings[group, cohort]
         sent = tuple(header.key for header in opening.headers.values())
         sums = tuple(opening.headers[b].digest for b in sorted(opening.blocks))
-        figures = (Figure("opening_seconds", opening.seconds),)
-        about = self._grants.about(opening.cohort)
+        about = self._ledger.about(opening.cohort)
         return Step(
             effects=[
                 Work(Prune(sent)),
-                Call(COORDINATOR, Opened(self._grants.name, group, cohort, sums, about)),
-                Call(
-                    COORDINATOR,
-                    Telemetry(self._grants.name, group, opening.cohort.version, figures),
-                ),
+                Call(COORDINATOR, Opened(self._ledger.name, group, cohort, sums, about)),
+                self._took(opening.cohort, opening.seconds),
             ]
         )
 
     def _failed(self, request: Any, error: SecurepsError) -> Step:
-        if isinstance(request, Register | Subscribe):
-            return self._grants.turned_away(error)
-        name = (
-            (request.group, request.cohort)
-            if isinstance(request, GetSum)
-            else (request.header.group, request.header.sequence)
-            if isinstance(request, PutBlock)
-            else None
-        )
-        opening = self._openings.get(name) if name is not None else None
-        return Step() if opening is None else self._give_up(opening, str(error))
-
-    def _spoilt(self, task: Any, error: SecurepsError) -> Step:
-        """A sum that does not open is its cohort's end; anything else is ours."""
-        opening = (
-            self._openings.get((task.group, task.cohort)) if isinstance(task, OpenSum) else None
-        )
-        if isinstance(task, OpenSum) and isinstance(error, ClientError):
-            return Step() if opening is None else self._give_up(opening, str(error))
-        return Step(effects=[Halt(str(error), type(error))])
-
-    def _give_up(self, opening: Opening, reason: str) -> Step:
-        cohort = opening.cohort
-        self._openings.pop((cohort.group, cohort.number), None)
-        opened = tuple(header.key for header in opening.headers.values())
-        prune = [Work(Prune(opened))] if opened else []
-        return Step(effects=[*prune, self._grants.refusal(cohort, reason)])
+        match request:
+            case GetSum():
+                name = request.group, request.cohort
+            case PutBlock(header):
+                name = header.group, header.sequence
+            case _:
+                return Step()
+        return self.give_up(name, str(error)) if name in self._openings else Step()
 
 
 def received_key(group: str, cohort: int, block: int) -> str:
-    """Where the executor's hands put the answer to a `GetSum`."""
+    """Where the executor's worker puts the answer to a `GetSum`."""
     return f"received/{group}/{cohort}/{block}"

@@ -14,103 +14,60 @@ from __future__ import annotations
 from typing import Any
 
 from secureps.crypto.identity import Roster
-from secureps.errors import ClientError, Malformed, Refused, SecurepsError
-from secureps.messages.orders import Configure, Examine, Finish, Open
-from secureps.messages.requests import Examined, Figure, KeyShare, Register, Subscribe, Telemetry
-from secureps.messages.submission import Receipt, receipt_digest
-from secureps.roles.disk_reports import DiskReports
+from secureps.errors import Refused, SecurepsError
+from secureps.messages.orders import Examine, Open
+from secureps.messages.requests import Examined, KeyShare
+from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import Cohort, Receipt, receipt_digest
+from secureps.roles.holder.holder import Holder, Name, name_of
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
 from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope, ShareDerived
 from secureps.roles.machine import (
-    COORDINATOR,
     WORKER,
     Answered,
     Call,
     Failed,
-    Halt,
     Step,
-    Tick,
-    Watch,
-    WatchLost,
     Work,
-    WorkFailed,
 )
-from secureps.roles.pinned_run import Pinned
 
 
-class CommitteeHolder:
+class CommitteeHolder(Holder[Open]):
     """The machine of one of a committee's key holders."""
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
-        self._grants = HolderLedger(name, roster, rules, blind=True)
-        self._disk = DiskReports(name)
-        self._busy: set[tuple[str, int]] = set()
+        super().__init__(HolderLedger(name, roster, rules, blind=True))
 
-    # --- Machine ------------------------------------------------------------------
-
-    def apply(self, at: float, record: Any) -> None:
-        self._grants.apply(record)
-
-    def resume(self, now: float) -> Step:
-        return self._grants.greeting()
-
-    def troubled(self, reason: str) -> list[Any]:
-        return self._disk.troubled(reason)
-
-    def wake(self) -> float | None:
-        return None
-
-    def subscription(self) -> Subscribe:
-        return self._grants.subscription()
-
-    def inspect(self, sender: str, message: Any) -> bool:
-        raise Malformed("a key holder takes no payloads")
-
-    def handle(self, now: float, sender: str, event: Any) -> Step:
+    def own(self, sender: str, event: Any) -> Step | None:
         match event:
-            case Answered(Register()):
-                return Step(effects=[Watch()])
-            case Answered():
-                return self._disk.heard(event)
-            case Failed(request, error):
-                greeting = isinstance(request, Register | Subscribe)
-                return self._grants.turned_away(error) if greeting else Step()
-            case WatchLost():
-                return self.resume(now)
-            case Finish() | Tick():
+            case Answered() | Failed():
                 return Step()
-            case WorkFailed(task, error):
-                return self._failed(task, error)
             case EnvelopeExamined(receipt, flaw) if sender == WORKER:
                 return Step(effects=[self._examined(receipt, flaw)])
             case ShareDerived() if sender == WORKER:
                 return self._derived(event)
-            case Configure() if sender == COORDINATOR:
-                return self._grants.configure(event)
             case Examine() if sender == COORDINATOR:
                 return self._examine(event)
-            case Open() if sender == COORDINATOR:
-                return self._open(event)
-        raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
+        return None
 
-    @property
-    def configured(self) -> bool:
-        """Whether it is part of a run."""
-        return self._grants.configured
+    def assign(self, order: Open) -> Open:
+        return order
 
-    @property
-    def pinned(self) -> Pinned:
-        """The run; NotReady before it is founded."""
-        return self._grants.pinned
+    def begin(self, opening: Open) -> list[Any]:
+        return [Work(DeriveShare(opening.cohort, opening.receipts))]
 
-    # --- orders -------------------------------------------------------------------
+    def opens(self, task: Any) -> Name | None:
+        return name_of(task.cohort) if isinstance(task, DeriveShare) else None
+
+    def cohort(self, opening: Open) -> Cohort:
+        return opening.cohort
 
     def _examine(self, order: Examine) -> Step:
-        step, receipt = self._grants.obeys(order.incarnation), order.receipt
+        step, receipt = self._ledger.obeys(order.incarnation), order.receipt
         if not self.configured:
             return step
         try:
-            self._grants.check_author(receipt)
+            self._ledger.check_author(receipt)
         except SecurepsError as error:
             step.effects.append(self._examined(receipt, str(error)))
             return step
@@ -119,44 +76,19 @@ class CommitteeHolder:
 
     def _examined(self, receipt: Receipt, flaw: str) -> Call:
         about = receipt_digest(receipt)
-        return Call(COORDINATOR, Examined(self._grants.name, receipt.id, flaw, about))
-
-    def _open(self, order: Open) -> Step:
-        step, cohort = self._grants.obeys(order.incarnation), order.cohort
-        name = (cohort.group, cohort.number)
-        if not self.configured or name in self._busy:
-            return step
-        try:
-            self._grants.check(cohort, order.receipts, order.held)
-        except SecurepsError as error:
-            step.effects.append(self._grants.refusal(cohort, error))
-            return step
-        self._grants.grant(step, order)
-        self._busy.add(name)
-        step.effects.append(Work(DeriveShare(cohort, order.receipts)))
-        return step
+        return Call(COORDINATOR, Examined(self._ledger.name, receipt.id, flaw, about))
 
     # --- the end of works ---------------------------------------------------------
 
     def _derived(self, event: ShareDerived) -> Step:
         """Into the ledger first, and only then out of this process."""
         step, cohort = Step(), event.cohort
-        self._busy.discard((cohort.group, cohort.number))
+        self._openings.pop(name_of(cohort), None)
         try:
-            self._grants.release(step, cohort)
+            self._ledger.release(step, cohort)
         except Refused as error:
-            return Step(effects=[self._grants.refusal(cohort, error)])
-        figures = (Figure("opening_seconds", event.seconds),)
-        name, group, about = self._grants.name, cohort.group, self._grants.about(cohort)
-        step.effects += [
-            Call(COORDINATOR, KeyShare(name, group, cohort.number, event.share, about)),
-            Call(COORDINATOR, Telemetry(name, group, cohort.version, figures)),
-        ]
+            return Step(effects=[self._ledger.refusal(cohort, error)])
+        name, group, about = self._ledger.name, cohort.group, self._ledger.about(cohort)
+        share = KeyShare(name, group, cohort.number, event.share, about)
+        step.effects += [Call(COORDINATOR, share), self._took(cohort, event.seconds)]
         return step
-
-    def _failed(self, task: Any, error: SecurepsError) -> Step:
-        """An envelope that does not open is the end of a cohort here; anything else is ours."""
-        if not (isinstance(task, DeriveShare) and isinstance(error, ClientError)):
-            return Step(effects=[Halt(str(error), type(error))])
-        self._busy.discard((task.cohort.group, task.cohort.number))
-        return Step(effects=[self._grants.refusal(task.cohort, error)])

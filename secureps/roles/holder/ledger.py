@@ -30,7 +30,7 @@ from secureps.messages.holder_records import BaseModel, CohortGranted, CohortRel
 from secureps.messages.orders import Configure, GroupVersion, Open, ShardSums
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Subscribe
-from secureps.messages.run import other_run
+from secureps.messages.run import COORDINATOR, other_run
 from secureps.messages.submission import (
     UPDATE,
     Cohort,
@@ -42,7 +42,7 @@ from secureps.messages.submission import (
 )
 from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of, both_open, check_weights
-from secureps.roles.machine import COORDINATOR, Call, Halt, Locate, Step
+from secureps.roles.machine import Call, Halt, Locate, Step
 from secureps.roles.pinned_run import Pinned, check_minimum, check_run, founded
 
 REMEMBERED = 64

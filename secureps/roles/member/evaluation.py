@@ -16,11 +16,12 @@ from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Decline
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import model_digest
 from secureps.policy.base import Base
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
-from secureps.roles.machine import COORDINATOR, Call, Halt, Say, Step
+from secureps.roles.machine import Call, Halt, Say, Step
 from secureps.roles.member.budget import Budget
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.release_history import ReleaseHistory

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.requests import Heartbeat
-from secureps.roles.machine import COORDINATOR, Call, Step
+from secureps.messages.run import COORDINATOR
+from secureps.roles.machine import Call, Step
 
 
 @dataclass(slots=True)

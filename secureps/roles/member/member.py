@@ -41,6 +41,7 @@ from secureps.messages.requests import (
     Welcome,
     Withdraw,
 )
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.local_work import portion
@@ -49,7 +50,6 @@ from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
 from secureps.roles.disk_reports import Alone
 from secureps.roles.machine import (
-    COORDINATOR,
     WORKER,
     Answered,
     Call,

@@ -13,9 +13,10 @@ from secureps.errors import Malformed
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion, Invite, SealAgain
 from secureps.messages.requests import Decline, Telemetry
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 from secureps.policy.base import Base
-from secureps.roles.machine import COORDINATOR, Call, Step
+from secureps.roles.machine import Call, Step
 from secureps.roles.member.schedule import Desk
 from secureps.roles.member.tasks import Reseal
 from secureps.roles.member.timing import Transfer

@@ -50,7 +50,7 @@ from secureps.messages.requests import (
     Stored,
     Subscribe,
 )
-from secureps.messages.run import ShardAddress, other_run
+from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.messages.shard_records import (
     BlockSpooled,
     Discarded,
@@ -70,7 +70,6 @@ from secureps.messages.submission import (
 from secureps.roles import permissions
 from secureps.roles.disk_reports import DiskReports
 from secureps.roles.machine import (
-    COORDINATOR,
     WORKER,
     Answer,
     Answered,

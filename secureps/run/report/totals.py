@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Telemetry
+from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.telemetry import ARRIVED, CLIP, PUBLISHED, SPENT, WAITED
-from secureps.roles.machine import COORDINATOR
 
 SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
 """Where a version's time goes, in the order of an update; figures are NAME_seconds."""

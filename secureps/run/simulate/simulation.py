@@ -28,12 +28,12 @@ from secureps.crypto.secret import Secret
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, Refused, from_wire
 from secureps.messages.encoding import payload_digest
-from secureps.messages.run import ShardAddress
+from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.machine import COORDINATOR, Halt
+from secureps.roles.machine import Halt
 from secureps.roles.shard.shard import model_key
 from secureps.run.assemble import (
     Founding,

@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from secureps.errors import ConfigError, OperatorError
+from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
-from secureps.roles.machine import COORDINATOR
 from secureps.run.party_names import OBSERVER, client_names, holder_names, shard_names
 from secureps.run.run_lock import ORIGIN, new_folder
 from secureps.store.keyring import create_kit, issue

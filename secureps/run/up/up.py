@@ -28,10 +28,10 @@ from secureps.config.plan import FederationSection
 from secureps.config.sections import refuse_misplaced, toml_text
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import ConfigError, InternalError, SecurepsError, from_wire, naming
+from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, remarks
-from secureps.roles.machine import COORDINATOR
 from secureps.run.check import refuse_few
 from secureps.run.export import export, read_model
 from secureps.run.processes.supervisor import Program, Supervisor

@@ -17,7 +17,7 @@ from secureps.errors import InternalError, Malformed
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetSum
 from secureps.messages.submission import OPENED, BlockHeader, signing_bytes
-from secureps.roles.holder.bfv import KeyHolder, received_key
+from secureps.roles.holder.bfv import BfvHolder, received_key
 from secureps.roles.holder.tasks import OpenSum, SumOpened
 from secureps.roles.tasks import Prune
 from secureps.store.spool import Spool
@@ -27,7 +27,7 @@ class BfvWorker:
     """The worker of one key holder; `secret` never leaves this process."""
 
     def __init__(
-        self, machine: KeyHolder, identity: Identity, name: str, secret: Secret, spool: Spool
+        self, machine: BfvHolder, identity: Identity, name: str, secret: Secret, spool: Spool
     ) -> None:
         self._machine = machine
         self._identity = identity

@@ -28,6 +28,7 @@ from secureps.messages.requests import (
     Stored,
     Subscribe,
 )
+from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import TRIES, Metadata, Signer, check_party
 from secureps.wire.grpc.framing import (
@@ -46,7 +47,7 @@ from secureps.wire.grpc.framing import (
 from secureps.wire.grpc.pacing import LANES, Lanes, Progress
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.protobuf import decode, encode
-from secureps.wire.transport import COORDINATOR, Cancel, Deliver, closed, running, settle, told
+from secureps.wire.transport import Cancel, Deliver, closed, running, settle, told
 
 __all__ = ["Authenticate", "CoordinatorServer", "GrpcTransport", "ShardServer"]
 

@@ -29,6 +29,7 @@ from secureps.errors import (
     Unreachable,
 )
 from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Stored, Subscribe
+from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc.admission import Authenticate, Callers, arrived, request, sent, told_alone
 from secureps.wire.grpc.authentication import Claim
 from secureps.wire.grpc.concurrency import Place
@@ -52,7 +53,7 @@ from secureps.wire.grpc.framing import (
 from secureps.wire.grpc.health import Health
 from secureps.wire.grpc.uploads import Uploads
 from secureps.wire.protobuf import decode, encode
-from secureps.wire.transport import COORDINATOR, Endpoint, told
+from secureps.wire.transport import Endpoint, told
 
 WATCH_QUEUE = 1024
 """Orders that may wait for one watcher before its stream is ended."""

@@ -10,9 +10,10 @@ import pytest
 from secureps.client.trainer import FitConfig, RecordPrivacy
 from secureps.errors import ConfigError, PlanRefused
 from secureps.messages import requests
+from secureps.messages.run import COORDINATOR
 from secureps.policy.checks.local_work import Pace, portion
 from secureps.policy.plan import Plan
-from secureps.roles.machine import COORDINATOR, Answered
+from secureps.roles.machine import Answered
 from secureps.roles.member.tasks import Contribute
 from secureps.roles.member.timing import REMEMBERED, Timing
 from tests.kits.member_kit import Client, works

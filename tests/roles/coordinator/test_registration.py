@@ -10,8 +10,9 @@ import pytest
 from secureps.errors import DamagedStore, NotReady, Refused, WrongRun
 from secureps.messages import coordinator_records, member_records, requests
 from secureps.messages.orders import GroupVersion
+from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import COORDINATOR, Answer, Answered, Halt, Say, Step
+from secureps.roles.machine import Answer, Answered, Halt, Say, Step
 from tests.kits.member_kit import Client
 from tests.kits.roles_kit import (
     ADDRESSES,

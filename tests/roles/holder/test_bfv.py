@@ -19,12 +19,12 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records, holder_records, orders, records, requests
 from secureps.messages.encoding import digest
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, cohort_digest
-from secureps.roles.holder.bfv import KeyHolder, received_key
+from secureps.roles.holder.bfv import BfvHolder, received_key
 from secureps.roles.holder.ledger import HolderRules, receipts_digest
 from secureps.roles.holder.tasks import OpenSum, SumOpened
 from secureps.roles.machine import (
-    COORDINATOR,
     WORKER,
     Answered,
     Call,
@@ -69,7 +69,7 @@ class Keys:
     """A holder that opens cohorts of two or more, with its journal."""
 
     def __init__(self, journal: tuple[Any, ...] = ()) -> None:
-        self.machine = KeyHolder(HOLDER, ROSTER, HolderRules(2, HOLDERS))
+        self.machine = BfvHolder(HOLDER, ROSTER, HolderRules(2, HOLDERS))
         self.journal: list[Any] = []
         for record in journal:
             self.machine.apply(0.0, record)

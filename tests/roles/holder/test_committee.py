@@ -12,12 +12,12 @@ import pytest
 from secureps.errors import Fenced, InternalError, Malformed, UnknownParty, WrongRun
 from secureps.messages import holder_records, orders, requests
 from secureps.messages.encoding import digest
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, Receipt, receipt_digest, signing_bytes
 from secureps.policy.plan import Plan
 from secureps.roles.holder.ledger import receipts_digest
 from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope
 from secureps.roles.machine import (
-    COORDINATOR,
     WORKER,
     Answered,
     Failed,
@@ -226,7 +226,7 @@ def test_no_secret_is_in_journal_or_repr() -> None:
     holder, order = bench().holder(0), bench().opening(crowd())
     share = holder.share(order)
     seeds = holder.hands._share(order.receipts[0])
-    text = repr(holder.journal) + repr(vars(holder.machine._grants)) + repr(seeds)
+    text = repr(holder.journal) + repr(vars(holder.machine._ledger)) + repr(seeds)
     assert share.hex()[:64] not in text
     assert repr(share)[2:40] not in text
     for seed in seeds._seeds.values():
@@ -390,7 +390,7 @@ def test_what_is_our_own_fault_ends_the_process() -> None:
 def test_before_the_run_is_founded_it_answers_nothing() -> None:
     holder = Holder(bench(), "holder-0")
     fresh = type(holder.machine)(
-        "holder-0", bench().kit.public.roster, holder.machine._grants._rules
+        "holder-0", bench().kit.public.roster, holder.machine._ledger._rules
     )
     for order in (bench().opening(crowd()), orders.Examine(1, crowd()[0].receipt)):
         step = fresh.handle(0.0, COORDINATOR, order)

@@ -21,10 +21,9 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records, member_records, orders, records, requests
 from secureps.messages.orders import GroupVersion
-from secureps.messages.run import ShardAddress
+from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.roles.machine import (
-    COORDINATOR,
     Answered,
     Call,
     Failed,

@@ -20,10 +20,11 @@ from secureps.errors import (
 )
 from secureps.messages import member_records, orders, requests
 from secureps.messages.orders import GroupVersion
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
 from secureps.privacy.accountant import epsilon
-from secureps.roles.machine import COORDINATOR, WORKER, Answered, Call, Failed, Say, Step, Tick
+from secureps.roles.machine import WORKER, Answered, Call, Failed, Say, Step, Tick
 from secureps.roles.member.settings import MemberSettings, Terms
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer
 from secureps.roles.tasks import Prune

@@ -9,10 +9,10 @@ import pytest
 
 from secureps.errors import BudgetSpent, Malformed, WrongVersion
 from secureps.messages import orders, requests
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
 from secureps.roles.machine import (
-    COORDINATOR,
     WORKER,
     Answered,
     Failed,

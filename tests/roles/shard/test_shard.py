@@ -21,9 +21,9 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages import coordinator_records, orders, requests, shard_records
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, Member, SubmissionId, signing_bytes
 from secureps.roles.machine import (
-    COORDINATOR,
     Answer,
     Answered,
     Call,

@@ -13,7 +13,7 @@ from secureps.errors import Malformed
 from secureps.messages import records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetSum
-from secureps.roles.holder.bfv import KeyHolder, received_key
+from secureps.roles.holder.bfv import BfvHolder, received_key
 from secureps.roles.holder.tasks import OpenSum
 from secureps.roles.pinned_run import Pinned
 from secureps.service.holder.bfv_worker import BfvWorker
@@ -28,7 +28,7 @@ MOST = PLAN.weights("all").most
 def opened(weight: int, members: int = 3) -> bytes:
     """What becomes of a sum of so many members in whose first slot such a weight stands."""
     pinned = Pinned.of(records.RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES))
-    machine, spool = cast(KeyHolder, SimpleNamespace(pinned=pinned)), MemorySpool()
+    machine, spool = cast(BfvHolder, SimpleNamespace(pinned=pinned)), MemorySpool()
     own = BfvWorker(machine, IDENTITIES[HOLDER], HOLDER, SecretSeed(bytes(32)), spool)
     sums = np.full(pinned.layout.group("all").slots(1), 5, np.int64)
     sums[0] = weight

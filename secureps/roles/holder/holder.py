@@ -1,0 +1,160 @@
+"""What both kinds of key holder are: obedient to one coordinator, and to a ledger of their own.
+
+An order to open a cohort is checked against the ledger and journalled before anything is done for
+it. What must not live here: the conditions themselves (`roles.holder.ledger`), what a holder does
+for a cohort (`roles.holder.bfv`, `roles.holder.committee`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+from secureps.errors import ClientError, Malformed, SecurepsError
+from secureps.messages.orders import Configure, Finish, Open
+from secureps.messages.requests import Figure, Register, Subscribe, Telemetry, Trouble
+from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import Cohort
+from secureps.roles.disk_reports import DiskReports
+from secureps.roles.holder.ledger import HolderLedger
+from secureps.roles.machine import (
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Step,
+    Tick,
+    Watch,
+    WatchLost,
+    WorkFailed,
+)
+from secureps.roles.pinned_run import Pinned
+
+Name = tuple[str, int]
+"""Of a cohort: its group and number."""
+
+T = TypeVar("T")
+
+
+def name_of(cohort: Cohort) -> Name:
+    return cohort.group, cohort.number
+
+
+class Holder(ABC, Generic[T]):
+    """The machine of a key holder; a `T` is kept of each cohort while it is being opened."""
+
+    def __init__(self, ledger: HolderLedger) -> None:
+        self._ledger = ledger
+        self._disk = DiskReports(ledger.name)
+        self._openings: dict[Name, T] = {}
+
+    # --- Machine ------------------------------------------------------------------
+
+    def apply(self, at: float, record: Any) -> None:
+        self._ledger.apply(record)
+
+    def resume(self, now: float) -> Step:
+        return self._ledger.greeting()
+
+    def troubled(self, reason: str) -> list[Any]:
+        return self._disk.troubled(reason)
+
+    def wake(self) -> float | None:
+        return None
+
+    def subscription(self) -> Subscribe:
+        return self._ledger.subscription()
+
+    def inspect(self, sender: str, message: Any) -> bool:
+        raise Malformed("a key holder takes no payloads")
+
+    def handle(self, now: float, sender: str, event: Any) -> Step:
+        match event:
+            case Answered(Trouble()):
+                return self._disk.heard(event)
+            case Answered(Register()):
+                return Step(effects=[Watch()])
+            case Failed(Register() | Subscribe(), error):
+                return self._ledger.turned_away(error)
+            case WatchLost():
+                return self.resume(now)
+            case Finish() | Tick():
+                return Step()
+            case WorkFailed(task, error):
+                return self._spoilt(task, error)
+            case Configure() if sender == COORDINATOR:
+                return self._ledger.configure(event)
+            case Open() if sender == COORDINATOR:
+                return self._open(event)
+        step = self.own(sender, event)
+        if step is None:
+            raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
+        return step
+
+    @property
+    def configured(self) -> bool:
+        """Whether it is part of a run."""
+        return self._ledger.configured
+
+    @property
+    def pinned(self) -> Pinned:
+        """The run; NotReady before it is founded."""
+        return self._ledger.pinned
+
+    # --- what kinds of holders differ in --------------------------------------------
+
+    @abstractmethod
+    def own(self, sender: str, event: Any) -> Step | None:
+        """What follows from an event of this kind of holder; None for one that it does not know."""
+
+    @abstractmethod
+    def assign(self, order: Open) -> T:
+        """What is to be done for a cohort; raises SecurepsError if it cannot be."""
+
+    @abstractmethod
+    def begin(self, opening: T) -> list[Any]:
+        """The effects with which it begins."""
+
+    @abstractmethod
+    def opens(self, task: Any) -> Name | None:
+        """The cohort that a task is part of opening; None for any other task."""
+
+    def give_up(self, name: Name, reason: str) -> Step:
+        """A cohort is not opened here, and the coordinator hears why."""
+        cohort = self.cohort(self._openings.pop(name))
+        return Step(effects=[self._ledger.refusal(cohort, reason)])
+
+    @abstractmethod
+    def cohort(self, opening: T) -> Cohort:
+        """Of an opening."""
+
+    # --- orders -------------------------------------------------------------------
+
+    def _open(self, order: Open) -> Step:
+        step, cohort = self._ledger.obeys(order.incarnation), order.cohort
+        if not self.configured or name_of(cohort) in self._openings:
+            return step
+        try:
+            self._ledger.check(cohort, order.receipts, order.held)
+            opening = self.assign(order)
+        except SecurepsError as error:
+            step.effects.append(self._ledger.refusal(cohort, error))
+            return step
+        self._ledger.grant(step, order)
+        self._openings[name_of(cohort)] = opening
+        step.effects += self.begin(opening)
+        return step
+
+    def _spoilt(self, task: Any, error: SecurepsError) -> Step:
+        """What a client sent and does not open is its cohort's end; anything else is ours."""
+        name = self.opens(task)
+        if name is not None and isinstance(error, ClientError):
+            return self.give_up(name, str(error)) if name in self._openings else Step()
+        return Step(effects=[Halt(str(error), type(error))])
+
+    def _took(self, cohort: Cohort, seconds: float) -> Call:
+        """How long it took to open a cohort."""
+        figures = (Figure("opening_seconds", seconds),)
+        return Call(
+            COORDINATOR, Telemetry(self._ledger.name, cohort.group, cohort.version, figures)
+        )
