@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.crypto import envelope
-from secureps.crypto.cipher import Opening, Sealer
+from secureps.crypto.cipher import OneTimeKey, Opening, Sealer
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share
@@ -42,9 +41,6 @@ from secureps.roles.pinned_run import Pinned
 from secureps.service.parallel import in_order
 from secureps.store.budget import BudgetLedger
 from secureps.store.spool import Spool
-
-if TYPE_CHECKING:
-    from secureps.crypto.rlwe import OneTimeKey
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,7 +132,7 @@ class OutboxSealer:
             return sealer.seal(block, slots)
 
         blocks = in_order(self._threads, sealed, range(layout.blocks))
-        return self._put(pinned, id, UPDATE, blocks, origin, getattr(sealer, "key", None))
+        return self._put(pinned, id, UPDATE, blocks, origin, sealer.key)
 
     def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> None:
         """Checks that the budget over all runs covers a task, before the task is done.
@@ -171,15 +167,11 @@ class OutboxSealer:
         Raises:
             InternalError: the key is gone.
         """
-        from secureps.crypto.rlwe import KeySum
-
         old = self._kept.get(headers[0].key)
         if old is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
         layout, kind = pinned.layout.group(receipt.id.group), cipher(pinned.plan.cipher_parameters)
-        opener = kind.opener(
-            pinned.place(receipt.id.group), KeySum(old.coefficients().astype(np.int64), 1)
-        )
+        opener = kind.opener(pinned.place(receipt.id.group), old)
         adder, sealer = kind.adder(), self._sealer(pinned, receipt.id.group)
 
         def sealed(header: BlockHeader) -> bytes:
@@ -201,7 +193,7 @@ class OutboxSealer:
             receipt.most_examples,
         )
         id = dataclasses.replace(receipt.id, sequence=sequence)
-        return self._put(pinned, id, UPDATE, blocks, origin, getattr(sealer, "key", None))
+        return self._put(pinned, id, UPDATE, blocks, origin, sealer.key)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drops the one-time keys of payloads that were deleted, by their spool keys."""

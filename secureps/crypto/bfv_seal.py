@@ -151,6 +151,8 @@ class BfvSealer:
         PlanRefused: the sums of these parameters do not fit the plain modulus.
     """
 
+    key = None
+
     def __init__(self, parameters: CipherParameters, key: BfvPublicKey) -> None:
         check_parameters(parameters)
         self._levels = parameters.levels

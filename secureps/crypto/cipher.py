@@ -10,12 +10,14 @@ What must not live here: any scheme (`plain`, `bfv`), which cipher a name stands
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, Oversized, PlanRefused
 
 Payload = bytes | memoryview
@@ -106,6 +108,19 @@ class Accumulator:
     units: int = 0
 
 
+class OneTimeKey(Secret):
+    """What one submission alone is sealed under, N small integers; only its sealer makes one."""
+
+    __slots__ = ("_small",)
+
+    def __init__(self, small: npt.NDArray[np.int32]) -> None:
+        self._small = small
+
+    def coefficients(self) -> npt.NDArray[np.int32]:
+        """s, int32 (N,), |s| <= 41: for `crypto.sharing` and the submission's own opener alone."""
+        return self._small
+
+
 class Adder(Protocol):
     """The shard's side: it needs no key."""
 
@@ -144,6 +159,10 @@ class Adder(Protocol):
 
 class Sealer(Protocol):
     """The client's side, for one submission: it needs the public key at most."""
+
+    @property
+    def key(self) -> OneTimeKey | None:
+        """What a committee is to share; None under a cipher that no committee opens."""
 
     def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
         """Seals a block of the place.
@@ -189,8 +208,18 @@ class Cipher(Protocol):
     def noise_sealer(self, public_key: bytes | None) -> Sealer:
         """For what a shard itself adds to a sum, and hides from nobody who may open that."""
 
-    def opener(self, place: Place, key: object) -> Opener:
-        """The opening side; KitError without the secret key, or key sum, that it needs."""
+    def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
+        """The opening side.
+
+        Args:
+            key: the holder's secret key; where a committee opens, the sum of the members' one-time
+                keys, int32 little-endian, or the `OneTimeKey` of one submission.
+            weights: of the members of the sum.
+
+        Raises:
+            KitError: another key than it needs.
+            Malformed: a sum of keys that is none of any cohort.
+        """
 
 
 def check_length(what: str, data: Payload, expected: int) -> None:

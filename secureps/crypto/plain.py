@@ -5,6 +5,8 @@ What must not live here: keys, and anything that a shard could mistake for secre
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -73,6 +75,8 @@ class PlainAdder:
 class PlainSealer:
     """Narrows integers to the wire's type."""
 
+    key = None
+
     def __init__(self, parameters: CipherParameters) -> None:
         self._levels = parameters.levels
         self._dtype = _wire_dtype(parameters.levels)
@@ -120,5 +124,5 @@ class PlainCipher(Cipher):
     def noise_sealer(self, public_key: bytes | None) -> PlainSealer:
         return PlainSealer(self._parameters)
 
-    def opener(self, place: Place, key: object) -> PlainOpener:
+    def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> PlainOpener:
         return PlainOpener(self._parameters)

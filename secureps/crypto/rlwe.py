@@ -38,6 +38,7 @@ from cryptography.hazmat.primitives.ciphers import algorithms
 from secureps.crypto.cipher import (
     Accumulator,
     CipherParameters,
+    OneTimeKey,
     Payload,
     Place,
     added_weight,
@@ -90,19 +91,6 @@ class _Noise(Secret):
             return made
 
         return words
-
-
-class OneTimeKey(Secret):
-    """The key of one submission: N small integers. Only a sealing makes one."""
-
-    __slots__ = ("_small",)
-
-    def __init__(self, small: npt.NDArray[np.int32]) -> None:
-        self._small = small
-
-    def coefficients(self) -> npt.NDArray[np.int32]:
-        """s, int32 (N,), |s| <= 41: for `crypto.sharing` alone."""
-        return self._small
 
 
 class RlweAdder:
@@ -235,6 +223,8 @@ class RlweClear:
     Whoever may open the sum that they are added to sees them as part of it; alone they are
     in the clear.
     """
+
+    key = None
 
     def __init__(self, parameters: CipherParameters) -> None:
         load_kernels()

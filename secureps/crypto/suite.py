@@ -6,19 +6,27 @@ asked for, `rlwe` and with it numba when any side is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from secureps.crypto.bfv import BfvAdder, BfvPublicKey, BfvSecretKey, check_parameters
-from secureps.crypto.cipher import Adder, Cipher, CipherParameters, Opener, Opening, Place, Sealer
+from secureps.crypto.cipher import (
+    Adder,
+    Cipher,
+    CipherParameters,
+    OneTimeKey,
+    Opener,
+    Opening,
+    Place,
+    Sealer,
+    check_length,
+)
 from secureps.crypto.plain import PlainCipher
 from secureps.crypto.ring import choose
 from secureps.errors import KitError, PlanRefused
 from secureps.wording import meant
-
-if TYPE_CHECKING:
-    from secureps.crypto.rlwe import RlweSealing
 
 
 class BfvCipher(Cipher):
@@ -49,7 +57,7 @@ class BfvCipher(Cipher):
             raise KitError("bfv seals under the holder's public key, and the kit holds none")
         return _bfv_sealer(self._parameters, public_key)
 
-    def opener(self, place: Place, key: object) -> Opener:
+    def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
         if not isinstance(key, BfvSecretKey):
             raise KitError("bfv opens with the holder's secret key, and this party holds none")
         from secureps.crypto.bfv_seal import BfvOpener
@@ -87,7 +95,7 @@ class RlweCipher(Cipher):
 
         return RlweAdder(self._parameters)
 
-    def sealer(self, place: Place, public_key: bytes | None) -> RlweSealing:
+    def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
         from secureps.crypto.rlwe import RlweSealing
 
         return RlweSealing(self._parameters, place)
@@ -97,12 +105,18 @@ class RlweCipher(Cipher):
 
         return RlweClear(self._parameters)
 
-    def opener(self, place: Place, key: object) -> Opener:
+    def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
         from secureps.crypto.rlwe import KeySum, RlweOpener
 
-        if not isinstance(key, KeySum):
+        if isinstance(key, OneTimeKey):
+            coefficients = key.coefficients()
+        elif isinstance(key, bytes):
+            check_length("a sum of keys", key, 4 * key_length(self._parameters))
+            coefficients = np.frombuffer(key, dtype="<i4")
+        else:
             raise KitError("rlwe opens a cohort's sums with the sum of its members' keys")
-        return RlweOpener(self._parameters, place, key)
+        squares = sum(weight**2 for weight in weights)
+        return RlweOpener(self._parameters, place, KeySum(coefficients.astype(np.int64), squares))
 
 
 def key_length(parameters: CipherParameters) -> int:

@@ -40,19 +40,19 @@ def warm() -> Warmth:
         ConfigError: the folder cannot be made, or others may write to it.
     """
     from secureps.crypto.compiled import compiled_here, load_kernels, note_all_kept
-    from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
+    from secureps.crypto.suite import cipher
 
     began, before = time.perf_counter(), compiled_here()
     folder = load_kernels()
     values = np.arange(64)
     for parameters in EVERY_RING:
         place = Place(bytes(32), "warm", bytes(32), values.size)
-        sealing, adder = RlweSealing(parameters, place), RlweAdder(parameters)
-        payload, sums = sealing.seal(0, values), adder.zero(values.size)
+        kind = cipher(parameters)
+        sealer, adder = kind.sealer(place, None), kind.adder()
+        payload, sums = sealer.seal(0, values), adder.zero(values.size)
         adder.check(values.size, payload)
         adder.add(sums, payload, 1)
-        key = KeySum(sealing.key.coefficients().astype(np.int64), 1)
-        opened = RlweOpener(parameters, place, key).open(0, adder.total(sums), values.size)
+        opened = kind.opener(place, sealer.key).open(0, adder.total(sums), values.size)
         if not np.array_equal(opened, values):
             raise InternalError("kernels were compiled to something else than they say")
     note_all_kept()

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from secureps.crypto.bfv import most_levels
 from secureps.crypto.cipher import Adder, Cipher, CipherParameters, Opener, Opening, Sealer
-from secureps.crypto.rlwe import KeySum, RlweSealing
 from secureps.crypto.suite import CIPHERS, cipher, key_length
 from secureps.errors import Malformed, Oversized, PlanRefused
 from tests.kits.cipher_kit import PLACE
@@ -64,19 +63,19 @@ class OneTime:
     def __init__(self, built: Cipher) -> None:
         self._built = built
         self._key = np.zeros(key_length(built.parameters), np.int64)
-        self._squares = 0
+        self._weights: list[int] = []
 
     def seal(self, values: Values, weight: int = 1) -> bytes:
         sealer = self._built.sealer(PLACE, None)
-        assert isinstance(sealer, RlweSealing)
+        assert sealer.key is not None
         payload = sealer.seal(0, values)
         self._key = self._key + weight * sealer.key.coefficients()
-        self._squares += weight * weight
+        self._weights.append(weight)
         return payload
 
     def open(self, total: bytes | memoryview, slots: int) -> Values:
-        key = KeySum(self._key, max(1, self._squares))
-        return self._built.opener(PLACE, key).open(0, total, slots)
+        opener = self._built.opener(PLACE, self._key.astype("<i4").tobytes(), self._weights or (1,))
+        return opener.open(0, total, slots)
 
 
 @dataclass(frozen=True)

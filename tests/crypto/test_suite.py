@@ -6,12 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import secureps
 from secureps.crypto.cipher import CipherParameters, Opening
-from secureps.crypto.suite import CIPHERS, cipher
-from secureps.errors import KitError, Malformed, PlanRefused
+from secureps.crypto.suite import CIPHERS, cipher, key_length
+from secureps.errors import KitError, Malformed, Oversized, PlanRefused, Refused
 from tests.kits.cipher_kit import PLACE
 
 
@@ -39,11 +40,31 @@ def test_bfv_names_the_missing_key() -> None:
         built.sealer(PLACE, b"no key")
 
 
+def test_a_key_belongs_to_its_sealer_and_opens_that_submission_alone() -> None:
+    parameters = CipherParameters("rlwe", 4, 100)
+    built, values = cipher(parameters), np.arange(10)
+    sealers = [built.sealer(PLACE, None) for _ in range(2)]
+    sums = built.adder().zero(10)
+    built.adder().add(sums, sealers[0].seal(0, values), 1)
+    total = built.adder().total(sums)
+    own, other = (built.opener(PLACE, sealer.key) for sealer in sealers)
+    assert own.open(0, total, 10).tolist() == values.tolist()
+    with pytest.raises(Refused, match="does not open"):
+        other.open(0, total, 10)
+    size = 4 * key_length(parameters)
+    wrong = ((None, KitError), (bytes(size - 4), Malformed), (bytes(size + 1), Oversized))
+    for key, error in wrong:
+        with pytest.raises(error):
+            built.opener(PLACE, key)
+    plain = cipher(CipherParameters("plain", 4, 100))
+    assert (plain.sealer(PLACE, None).key, built.noise_sealer(None).key) == (None, None)
+
+
 def test_servers_never_import_tenseal() -> None:
     program = """
 import sys
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.suite import CIPHERS, cipher
+from secureps.crypto.suite import CIPHERS, cipher, key_length
 import secureps.store.keyring
 for name in CIPHERS:
     adder = cipher(CipherParameters(name, 4, 100)).adder()

@@ -15,7 +15,6 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.field import P, combination, parse_vector
-from secureps.crypto.rlwe import KeySum
 from secureps.crypto.sharing import Committee, Subset, _pseudorandom, key_sum
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import SecurepsError
@@ -146,8 +145,7 @@ class Site:
     def opened(self, sent: Sequence[Sent], weights: Sequence[int], key: Ints) -> Ints:
         """The sum of values under a sum of keys; Refused if it is another's."""
         built, layout = cipher(self.plan.cipher_parameters), self.pinned.layout.group("all")
-        squares = sum(weight * weight for weight in weights)
-        opener = built.opener(self.pinned.place("all"), KeySum(key, squares))
+        opener = built.opener(self.pinned.place("all"), key.astype("<i4").tobytes(), weights)
         found = []
         for block in range(layout.blocks):
             adder = built.adder()

@@ -394,14 +394,10 @@ class ShardWorker:
 
     def _opener(self, task: StepState) -> Opener:
         """Makes the opener of a cohort's sums; _DoesNotOpen if the sum of keys is not usable."""
-        place, key = self._shelves.pinned.place(task.cohort.group), None
-        if task.key is not None:
-            from secureps.crypto.rlwe import KeySum
-
-            squares = sum(member.weight**2 for member in task.cohort.members)
-            key = KeySum(np.frombuffer(task.key, dtype="<i4").astype(np.int64), squares)
+        place = self._shelves.pinned.place(task.cohort.group)
+        weights = [member.weight for member in task.cohort.members]
         try:
-            return self._cipher().opener(place, key)
+            return self._cipher().opener(place, task.key, weights)
         except ClientError as error:
             raise _DoesNotOpen(str(error)) from error
 
