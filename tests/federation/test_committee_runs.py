@@ -183,7 +183,7 @@ def test_a_coordinator_killed_between_two_tries_does_not_repeat_the_first(tmp_pa
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     lies(simulation, "holder-1", small_error)
     group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: bool(group.failed))
+    simulation.run(lambda: bool(group.closed_cohort.failed))
     simulation.kill("coordinator")
     simulation.start("coordinator")
     ends_as_unharmed(simulation)
@@ -293,15 +293,15 @@ def test_shares_are_for_committees_and_opened_sums_are_not(tmp_path: Path) -> No
 def test_the_first_answer_of_a_holder_stands(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: bool(group.shares))
-    shares = dict(group.shares)
+    simulation.run(lambda: bool(group.closed_cohort.shares))
+    shares = dict(group.closed_cohort.shares)
     holder, share = next(iter(shares.items()))
     say = partial(simulation.coordinator.handle, simulation.loop.now(), holder)
     bound = about(simulation.coordinator.federation, "all")
     other = requests.KeyShare(holder, "all", group.number, bytes(len(share)), bound)
     assert say(other).records == []
     assert say(requests.OpenRefused(holder, "all", group.number, "no", bound)).records == []
-    assert group.shares == shares
+    assert group.closed_cohort.shares == shares
 
 
 def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(tmp_path: Path) -> None:

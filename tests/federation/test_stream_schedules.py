@@ -152,8 +152,7 @@ class Schedules(RuleBasedStateMachine):
             assert fate.reason
             assert (id in summed) == (fate.outcome != "dropped") or fate.version == 0
             places[id] += 1
-        places.update(list(group.receipts))
-        places.update(list(group.pool.returning))
+        places.update(group.pending)
         assert {id: places[id] for id in self.world.acked} == dict.fromkeys(self.world.acked, 1)
 
     @invariant()

@@ -59,7 +59,7 @@ REASON_LIMIT = 300
 def found(turn: Transaction, group: GroupState, receipt: Receipt | None) -> None:
     """A founding model is complete (or lies in the plan's file): the shards make version 0."""
     for shard in turn.federation.owners(group.name):
-        if shard not in group.prepared:
+        if shard not in group.coming.blocks:
             turn.order(shard, Found(turn.federation.incarnation, group.name, receipt))
 
 
@@ -87,17 +87,17 @@ def close(turn: Transaction, group: GroupState, members: tuple[Member, ...], rea
 
 def make_hold(turn: Transaction, group: GroupState, blocks: tuple[int, ...]) -> Hold:
     """To a shard with these blocks."""
-    assert group.cohort is not None
+    cohort = group.closed_cohort.cohort
     members = tuple(
         MemberBlocks(m.id, tuple(group.receipts[m.id].blocks[b] for b in blocks))
-        for m in group.cohort.members
+        for m in cohort.members
     )
-    return Hold(turn.federation.incarnation, group.cohort, members)
+    return Hold(turn.federation.incarnation, cohort, members)
 
 
 def held(turn: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
     """A shard holds the sums of the cohort; when all do, it is opened."""
-    if shard not in group.held:
+    if shard not in group.closed_cohort.held:
         turn.write(SumsHeld(group.name, group.number, ShardSums(shard, sums)))
     if group.phase is not Phase.OPENING:
         return
@@ -119,7 +119,7 @@ def held_again(turn: Transaction, group: GroupState, shard: str, sums: tuple[byt
     It may have lost its journal and made the sums anew. They must be those that holders were shown:
     what is in others, such as noise under another seed, is no part of what is opened.
     """
-    if group.held.get(shard) != sums:
+    if group.closed_cohort.held.get(shard) != sums:
         text = f"{shard} lost the sums, and made again from the same blocks they came out different"
         burnt(turn, group, text)
     elif group.phase is Phase.PREPARING:
@@ -148,7 +148,7 @@ def opening_lost(turn: Transaction, group: GroupState, ids: tuple[SubmissionId, 
         clients = named([id.client for id in ids])
         text = f"a shard lost the sums and blocks of members: waits for {clients} again"
         turn.reasons[group.name] = text
-    elif group.key is not None:
+    elif group.closed_cohort.key is not None:
         prepare_again(turn, group)
     else:
         open_again(turn, group)
@@ -186,12 +186,12 @@ def send_again(turn: Transaction, ids: tuple[SubmissionId, ...]) -> None:
 
 def make_open(turn: Transaction, group: GroupState) -> Open:
     """The same for every holder."""
-    assert group.cohort is not None
-    receipts = tuple(rooted(group.receipts[m.id]) for m in group.cohort.members)
-    held = [ShardSums(shard, digests) for shard, digests in sorted(group.held.items())]
+    making = group.closed_cohort
+    receipts = tuple(rooted(group.receipts[m.id]) for m in making.cohort.members)
+    held = [ShardSums(shard, digests) for shard, digests in sorted(making.held.items())]
     if opening.wanted(turn.plan):
         held = [sums.rooted for sums in held]
-    return Open(turn.federation.incarnation, group.cohort, receipts, tuple(held))
+    return Open(turn.federation.incarnation, making.cohort, receipts, tuple(held))
 
 
 def open_again(turn: Transaction, group: GroupState) -> None:
@@ -242,8 +242,9 @@ def try_answers(turn: Transaction, group: GroupState) -> Wait:
 
 def did_not_open(turn: Transaction, group: GroupState, shard: str, reason: str) -> None:
     """The sum of keys that was tried is not that of the cohort: another subset may give it."""
-    text = f"with the answers of {', '.join(group.opened_by)}, {shard} says: {reason}"
-    turn.write(OpeningFailed(group.name, group.number, group.opened_by, text[:REASON_LIMIT]))
+    holders = group.closed_cohort.opened_by
+    text = f"with the answers of {', '.join(holders)}, {shard} says: {reason}"
+    turn.write(OpeningFailed(group.name, group.number, holders, text[:REASON_LIMIT]))
 
 
 # --- 4 prepare, 5 commit, 6 publish -----------------------------------------------
@@ -251,15 +252,15 @@ def did_not_open(turn: Transaction, group: GroupState, shard: str, reason: str) 
 
 def make_prepare(turn: Transaction, group: GroupState, blocks: tuple[int, ...]) -> Prepare:
     """To a shard with these blocks."""
-    assert group.cohort is not None
-    sums = tuple(group.opened[b] for b in blocks) if group.opened else ()
-    return Prepare(turn.federation.incarnation, group.cohort, sums, group.key)
+    making = group.closed_cohort
+    sums = tuple(making.opened[b] for b in blocks) if making.opened else ()
+    return Prepare(turn.federation.incarnation, making.cohort, sums, making.key)
 
 
 def prepare_again(turn: Transaction, group: GroupState) -> None:
     """Tells shards that are not prepared yet once more."""
     for shard, blocks in turn.federation.owners(group.name).items():
-        if shard not in group.prepared:
+        if shard not in group.coming.blocks:
             turn.order(shard, make_prepare(turn, group, blocks))
 
 
@@ -270,18 +271,18 @@ def prepared(turn: Transaction, group: GroupState, by: Prepared) -> bool:
         whether it is.
     """
     version = group.version + 1
-    if by.shard not in group.prepared:
+    if by.shard not in group.coming.blocks:
         made = ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
         turn.write(made)
     turn.unconfirmed.discard((group.name, by.shard))
     owners = turn.federation.owners(group.name)
-    if len(group.prepared) < len(owners):
+    if len(group.coming.blocks) < len(owners):
         return False
     if unsure := [shard for shard in owners if _unsure(turn, group, shard)]:
         for shard in unsure:
             turn.order(shard, make_hold(turn, group, owners[shard]))
         return False
-    if group.key is not None:
+    if group.making is not None and group.making.key is not None:
         _name_liars(turn, group)
     ids = group.summed
     turn.write(VersionCommitted(group.name, version))

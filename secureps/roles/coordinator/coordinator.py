@@ -326,7 +326,7 @@ class Coordinator:
         if state is None:
             return
         if state.phase is Phase.PREPARING:
-            if state.opened == sums:
+            if state.closed_cohort.opened == sums:
                 commit.prepare_again(turn, state)
             return
         assert self._layout is not None
@@ -361,7 +361,7 @@ class Coordinator:
             return
         if event.key is None:
             commit.burnt(turn, state, f"{shard} cannot use the sum: {event.reason}")
-        elif state.key is not None and event.key == payload_digest(state.key):
+        elif (key := state.closed_cohort.key) is not None and event.key == payload_digest(key):
             commit.did_not_open(turn, state, shard, event.reason)
 
     def _prepared(self, turn: Transaction, shard: str, event: Prepared) -> None:
@@ -476,9 +476,9 @@ class Coordinator:
         name, number = answer.group, answer.cohort
         state = self._opening(name, number)
         if state is not None:
-            assert state.cohort is not None
             assert self._federation.pinned is not None
-            if answer.about != cohort_digest(self._federation.pinned.run.id, state.cohort):
+            cohort = state.closed_cohort.cohort
+            if answer.about != cohort_digest(self._federation.pinned.run.id, cohort):
                 raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
         return state
 

@@ -28,6 +28,7 @@ from secureps.policy.base import Base
 from secureps.policy.cohorts.suspicion import Suspicion
 from secureps.policy.rules.rule import RuleState
 from secureps.roles.coordinator.clocks import Clocks
+from secureps.roles.coordinator.cohort import CohortInProgress, PreparedVersion
 from secureps.roles.coordinator.receipts import OpenReceipts
 
 
@@ -56,23 +57,19 @@ class Fate:
 class GroupState:
     """One group's life.
 
-    `scale` is the committed version's, under adaptive clipping; `coming` that of the version
-    in the making, once its shard is prepared.
+    Of the committed version: `scale` under adaptive clipping, `states` the digests of its shards'
+    files, `history` the digest of every one; `coming` is what shards have made of the next.
 
-    `inbox` are the receipts whose fate is open. Of a committee: `shares` and `refusals` its
-    holders' answers for the cohort, the last of them at `answered_at`; `failed` those whose sum of
-    keys was tried in vain; `key` the sum that is tried, from the answers of `opened_by`.
-    `suspicion` is what cohorts that came to nothing say of their members.
+    `inbox` are the receipts whose fate is open, `making` the cohort that is closed, `number` the
+    newest one's. `suspicion` is what cohorts that came to nothing say of their members.
 
-    `sitting_out` is who takes no part until the next version. Under a rule without rounds:
-    `streaming` while updates are taken, `pool` who trains and whose clock is where, `history` the
-    digest of every version. `spoilt` are the cohorts that were burnt since the newest one, `lost`
-    whose members cannot send the same once more; `invited` are those who are asked to,
-    `suspicion.chosen` for whom that round is.
+    `stream`, while updates are taken without rounds, is who trains and whose clock is where.
+    `sitting_out` is who takes no part until the next version. `spoilt` are the cohorts that were
+    burnt since the newest one, `lost` whose members cannot send the same once more; `invited` are
+    those who are asked to, `suspicion.chosen` for whom that round is.
 
     `most_examples` is up to how many its members count, once that is agreed on; 0 before.
-    `states` are the digests of shards' files of the version, `coming_states` of the one in the
-    making. `resigned` is why a row-block stays at its version for good, empty while it may go on.
+    `resigned` is why a row-block stays at its version for good, empty while it may go on.
     """
 
     name: str
@@ -85,29 +82,18 @@ class GroupState:
     opened_at: float | None = None
     extensions: int = 0
     inbox: OpenReceipts = field(default_factory=OpenReceipts)
-    cohort: Cohort | None = None
+    making: CohortInProgress | None = None
     number: int = -1
     suspicion: Suspicion = field(default_factory=Suspicion)
-    held: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
-    opened: tuple[bytes, ...] = ()
-    shares: dict[str, bytes] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
-    failed: tuple[tuple[str, ...], ...] = ()
-    answered_at: float = 0.0
-    key: bytes | None = None
-    opened_by: tuple[str, ...] = ()
-    prepared: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     scale: float | None = None
-    coming: float | None = None
-    streaming: bool = False
-    pool: Clocks = field(default_factory=Clocks)
+    coming: PreparedVersion = field(default_factory=PreparedVersion)
+    stream: Clocks | None = None
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
     spoilt: tuple[Cohort, ...] = ()
     lost: frozenset[str] = frozenset()
     resigned: str = ""
     most_examples: int = 0
-    coming_states: dict[str, bytes] = field(default_factory=dict)
     states: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -121,10 +107,36 @@ class GroupState:
         return model_digest(self.name, self.version, self.blocks)
 
     @property
+    def closed_cohort(self) -> CohortInProgress:
+        """The cohort in the making, where there is one: from its close until it is settled."""
+        assert self.making is not None
+        return self.making
+
+    @property
+    def cohort(self) -> Cohort | None:
+        """Who is in the cohort in the making."""
+        return None if self.making is None else self.making.cohort
+
+    @property
     def weights(self) -> dict[str, int]:
         """The clients of the cohort in the making, and their weights."""
         members = self.cohort.members if self.cohort is not None else ()
         return {member.id.client: member.weight for member in members}
+
+    @property
+    def streaming(self) -> bool:
+        """Whether updates are taken without rounds now."""
+        return self.stream is not None
+
+    @property
+    def pool(self) -> Clocks:
+        """Who trains, while there are no rounds."""
+        assert self.stream is not None
+        return self.stream
+
+    def next_base(self, client: str, version: int) -> Base:
+        """What the client's next update is trained from, if `version` is the newest."""
+        return Base(version, 0) if self.stream is None else self.stream.next_base(client, version)
 
     def round_state(self, live: frozenset[str], left_out: int = 0) -> RuleState:
         """What the rule may look at."""
@@ -139,7 +151,7 @@ class GroupState:
 
     def awaits(self, client: str) -> bool:
         """Whether an update of a client is asked for, and is not here."""
-        if self.streaming and client in self.pool.training:
+        if self.stream is not None and client in self.stream.training:
             return True
         asked = self.phase is Phase.COLLECTING and client in self.invited
         return asked and client not in self.inbox.clients
@@ -153,7 +165,11 @@ class GroupState:
     @property
     def pending(self) -> tuple[SubmissionId, ...]:
         """The submissions whose fate is open: those that wait, and those that are to come again."""
-        return (*self.receipts, *sorted(self.pool.returning))
+        return (*self.receipts, *sorted(self.stream.returning if self.stream is not None else ()))
+
+    def waits(self, id: SubmissionId) -> bool:
+        """Whether a submission is one of them."""
+        return id in self.receipts or (self.stream is not None and id in self.stream.returning)
 
     def closed_over(self, id: SubmissionId) -> bool:
         """Whether a submission is part of the cohort in the making, or too late for it."""
@@ -175,8 +191,7 @@ class GroupState:
             self.phase, self.reason = Phase.WAITING, reason
             return
         self.let_go(self.summed)
-        self.cohort = None
-        self.begin_cohort()
+        self.close(None)
         if self.invited:
             self.end_set(at, reason)
         else:
@@ -204,7 +219,7 @@ class GroupState:
         """The cohort in the making comes to nothing: its members sit out until the next version."""
         self.spoilt += (self.cohort,) if self.cohort is not None else ()
         self.lost -= self.weights.keys()  # what they lost was an older one
-        if not self.streaming and not self.opened:
+        if not self.streaming and (self.making is None or not self.making.opened):
             return  # the next round asks them again, or sets of them
         self.sitting_out |= self.weights.keys()  # whoever opened it opens no other of theirs
 
@@ -232,7 +247,8 @@ class GroupState:
         """These wait no more."""
         for id in ids:
             self.inbox.remove(id)
-            self.pool.remove((id,))
+            if self.stream is not None:
+                self.stream.remove((id,))
 
     def lose(self, ids: Iterable[SubmissionId], at: float) -> None:
         """Blocks of these are lost: they are sent again."""
@@ -252,7 +268,12 @@ class GroupState:
         """Nothing is asked of a client: its data has nothing for this group."""
         if self.awaits(client):
             self.invited -= {client}
-            self.pool.forget(client)
+            self.forget(client)
+
+    def forget(self, client: str) -> None:
+        """It will not send what it was asked for without rounds."""
+        if self.stream is not None:
+            self.stream.forget(client)
 
     def end_round(self) -> None:
         """Between rounds."""
@@ -260,30 +281,21 @@ class GroupState:
         self.opened_at = None
         self.extensions = 0
         self.inbox.clear()
-        self.cohort = None
-        self.begin_cohort()
+        self.close(None)
 
-    def begin_cohort(self) -> None:
-        """Nothing is held, opened or prepared of it."""
-        self.held = {}
-        self.opened = ()
-        self.shares = {}
-        self.refusals = {}
-        self.failed = ()
-        self.answered_at = 0.0
-        self.key = None
-        self.opened_by = ()
-        self.prepared = {}
-        self.coming = None
+    def close(self, cohort: Cohort | None) -> None:
+        """Nothing is held, opened or prepared of this cohort (None: of any)."""
+        self.making = None if cohort is None else CohortInProgress(cohort)
+        self.coming = PreparedVersion()
 
     def apply_stream(self, at: float, record: Any) -> None:
         """Folds a record of a group without rounds."""
         match record:
             case StreamBegan():
-                self.streaming, self.phase, self.opened_at = True, Phase.COLLECTING, at
+                self.stream, self.phase, self.opened_at = Clocks(), Phase.COLLECTING, at
                 self.reason = "members are asked one by one"
             case StreamEnded(reason=reason):
-                self.streaming, self.pool = False, Clocks()
+                self.stream = None
                 self.end_round()
                 self.phase, self.reason = Phase.WAITING, reason
             case MemberEntered(client=client, clock=clock):
@@ -302,4 +314,4 @@ class GroupState:
                 self.let_go(ids)
                 self.pool.drop(ids, self.version, at)
             case _:
-                raise InternalError(f"no group without rounds has a {type(record).__name__}")
+                raise InternalError(f"a coordinator's journal has no {type(record).__name__}")

@@ -121,7 +121,8 @@ def _missing(turn: Transaction, answered: Collection[str]) -> str:
 
 def silent(turn: Transaction, group: GroupState) -> tuple[str, ...]:
     """Holders that have neither given nor refused a share of the cohort."""
-    return tuple(h for h in turn.holders if h not in group.shares and h not in group.refusals)
+    making = group.closed_cohort
+    return tuple(h for h in turn.holders if h not in making.shares and h not in making.refusals)
 
 
 def decide(turn: Transaction, group: GroupState) -> Found | Hopeless | Wait:
@@ -130,24 +131,24 @@ def decide(turn: Transaction, group: GroupState) -> Found | Hopeless | Wait:
     While fewer than t have answered, it waits. When all answers that are there are tried, those
     of silent holders have one deadline's time to come.
     """
-    t, n = turn.plan.threshold, len(turn.holders)
-    if len(group.refusals) > n - t:
-        said = "; ".join(f"{h}: {reason}" for h, reason in sorted(group.refusals.items()))
-        return Hopeless(f"{len(group.refusals)} of {n} key holders refused: {said}")
+    making, t, n = group.closed_cohort, turn.plan.threshold, len(turn.holders)
+    if len(making.refusals) > n - t:
+        said = "; ".join(f"{h}: {reason}" for h, reason in sorted(making.refusals.items()))
+        return Hopeless(f"{len(making.refusals)} of {n} key holders refused: {said}")
     late = silent(turn, group)
-    if len(group.shares) < t:
+    if len(making.shares) < t:
         answered = [holder for holder in turn.holders if holder not in late]
         return Wait(None, f"opens: {_missing(turn, answered)}")
     found = next(_candidates(turn, group), None)
     if found is not None:
         return found
     verdict = _judged(turn, group, None)
-    until = group.answered_at + turn.plan.group(group.name).rule.deadline
+    until = making.answered_at + turn.plan.group(group.name).rule.deadline
     if not late or turn.now >= until:
-        reason = f"no {t} of {len(group.shares)} answers open it: {verdict.reason}"
+        reason = f"no {t} of {len(making.shares)} answers open it: {verdict.reason}"
         return Hopeless(reason, spoilt=len(verdict.consistent) > t)
     names = ", ".join(late)
-    return Wait(until, f"no {t} of {len(group.shares)} answers open it; waits for {names}")
+    return Wait(until, f"no {t} of {len(making.shares)} answers open it; waits for {names}")
 
 
 def _candidates(turn: Transaction, group: GroupState) -> Iterator[Found]:
@@ -157,7 +158,7 @@ def _candidates(turn: Transaction, group: GroupState) -> Iterator[Found]:
     for subset in itertools.combinations(sorted(answers), committee.threshold):
         names = tuple(committee.holders[k] for k in subset)
         found[names] = _sum(turn, group, committee, {k: answers[k] for k in subset})
-    failed = {found[names].tobytes() for names in group.failed}
+    failed = {found[names].tobytes() for names in group.closed_cohort.failed}
     for names, total in found.items():
         if total.tobytes() not in failed and _plausible(total, group):
             yield Found(total.astype("<i4").tobytes(), names)
@@ -166,24 +167,23 @@ def _candidates(turn: Transaction, group: GroupState) -> Iterator[Found]:
 def _sum(
     turn: Transaction, group: GroupState, committee: Committee, answers: Mapping[int, Vector]
 ) -> npt.NDArray[np.int64]:
-    assert group.cohort is not None
     length = key_length(turn.plan.cipher_parameters)
-    members = group.cohort.members
+    members = group.closed_cohort.cohort.members
     corrections = (parse_vector(group.receipts[m.id].correction or b"", length) for m in members)
     return key_sum(committee, answers, corrections, [member.weight for member in members])
 
 
 def _plausible(found: npt.NDArray[np.int64], group: GroupState) -> bool:
     """Whether |S| <= 41 sum w_i: necessary, and not sufficient."""
-    assert group.cohort is not None
-    return bool(np.abs(found).max() <= KEY_BOUND * group.cohort.weight)
+    return bool(np.abs(found).max() <= KEY_BOUND * group.closed_cohort.cohort.weight)
 
 
 def _answers(turn: Transaction, group: GroupState) -> dict[int, Vector]:
     """The shares that are there, by the holder's index."""
     length = key_length(turn.plan.cipher_parameters)
     indices = {holder: k for k, holder in enumerate(turn.plan.committee(turn.holders).holders)}
-    return {indices[h]: parse_vector(share, length) for h, share in group.shares.items()}
+    shares = group.closed_cohort.shares
+    return {indices[h]: parse_vector(share, length) for h, share in shares.items()}
 
 
 def _judged(turn: Transaction, group: GroupState, verified: Vector | None) -> Verdict:
@@ -193,6 +193,7 @@ def _judged(turn: Transaction, group: GroupState, verified: Vector | None) -> Ve
 def liars(turn: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
     """Who lied about a cohort that was opened, and why that is beyond doubt; nobody: empty."""
     committee, answers = turn.plan.committee(turn.holders), _answers(turn, group)
-    right = {k: a for k, a in answers.items() if committee.holders[k] in group.opened_by}
+    by = group.closed_cohort.opened_by
+    right = {k: a for k, a in answers.items() if committee.holders[k] in by}
     verdict = _judged(turn, group, interpolate(committee, right))
     return tuple(committee.holders[k] for k in sorted(verdict.liars)), verdict.reason

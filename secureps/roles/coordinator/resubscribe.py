@@ -79,7 +79,7 @@ def _repeat_to_shard(turn: Transaction, group: GroupState, shard: str) -> None:
     if blocks is None:
         return
     if group.phase is Phase.FOUNDING:
-        if shard in group.prepared:
+        if shard in group.coming.blocks:
             return
         for receipt in group.receipts.values():
             turn.order(shard, Found(turn.federation.incarnation, group.name, receipt))
@@ -91,7 +91,7 @@ def _repeat_to_shard(turn: Transaction, group: GroupState, shard: str) -> None:
     turn.order(shard, known)
     if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
         # It may have lost its journal, whatever it said before: what follows, follows its answer.
-        if shard in group.prepared:
+        if shard in group.coming.blocks:
             turn.unconfirmed.add((group.name, shard))
         turn.order(shard, commit.make_hold(turn, group, blocks))
 

@@ -30,14 +30,9 @@ from secureps.messages.coordinator_records import (
     GroupResigned,
     HolderRefused,
     LiarsNamed,
-    MemberAsked,
     MemberDeclined,
-    MemberEntered,
     MemberJoined,
-    MemberLeft,
-    MemberPassed,
     MemberRetired,
-    MembersReturned,
     OpeningFailed,
     ReceiptExamined,
     Received,
@@ -47,7 +42,6 @@ from secureps.messages.coordinator_records import (
     ShardLocated,
     ShardPrepared,
     ShareReceived,
-    StreamBegan,
     StreamEnded,
     SubmissionsDropped,
     SubmissionWithdrawn,
@@ -66,6 +60,7 @@ from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
+from secureps.roles.coordinator.cohort import PreparedVersion
 from secureps.roles.coordinator.group import Fate, GroupState, Phase
 
 
@@ -230,7 +225,7 @@ class CoordinatorState:
     def waits(self, id: SubmissionId) -> bool:
         """Whether a submission was accepted, and its fate is open."""
         group = self.groups.get(id.group)
-        return group is not None and (id in group.receipts or id in group.pool.returning)
+        return group is not None and group.waits(id)
 
     def known(self, id: SubmissionId) -> bool:
         """Whether a receipt of this submission was accepted, whatever became of it."""
@@ -272,7 +267,7 @@ class CoordinatorState:
             case MemberRetired(client):
                 self.retired.add(client)
                 for group in self.groups.values():
-                    group.pool.forget(client)
+                    group.forget(client)
             case FounderChosen(client):
                 self.founder = client
             case CheckpointOrdered(number, versions):
@@ -364,23 +359,24 @@ class CoordinatorState:
                 group.end_round()
                 group.phase, group.reason = Phase.WAITING, reason
             case CohortClosed(cohort, reason):
-                group.begin_cohort()
-                group.cohort, group.number = cohort, cohort.number
-                group.phase, group.reason = Phase.HOLDING, reason
+                group.close(cohort)
+                group.number, group.phase, group.reason = cohort.number, Phase.HOLDING, reason
             case CohortReopened(missing=missing):
                 group.lose(missing, at)
-                group.cohort, group.held = None, {}
+                group.close(None)
                 group.phase = Phase.COLLECTING
                 group.reason = f"{len(missing)} members' blocks are missing and are sent again"
             case SumsHeld(held=held):
-                group.held[held.shard] = held.sums
-                if len(group.held) == len(self.owners(group.name)):
+                known = group.closed_cohort.held
+                known[held.shard] = held.sums
+                if len(known) == len(self.owners(group.name)):
                     group.phase = Phase.OPENING
                     group.reason = "every shard holds; the key holders open"
             case CohortOpened(sums=sums):
-                group.opened, group.phase = sums, Phase.PREPARING
-                group.key, group.opened_by = record.key, record.holders or ()
-                self.answered |= {(h, group.name): record.number for h in group.opened_by}
+                making, holders = group.closed_cohort, record.holders or ()
+                making.opened, making.key, making.opened_by = sums, record.key, holders
+                self.answered |= {(h, group.name): record.number for h in holders}
+                group.phase = Phase.PREPARING
                 group.reason = "opened; the shards average and step"
             case ReceiptExamined() | ShareReceived() | HolderRefused() | OpeningFailed():
                 self._apply_answer(group, at, record)
@@ -407,20 +403,16 @@ class CoordinatorState:
             case SubmissionWithdrawn(id=id):
                 self._use(id)
                 group.apply_stream(at, record)
-            case StreamBegan() | MemberEntered() | MemberLeft() | MemberPassed() | MemberAsked():
-                group.apply_stream(at, record)
-            case MembersReturned():
-                group.apply_stream(at, record)
             case ShardPrepared(shard=shard, blocks=blocks):
-                group.prepared[shard], group.coming_states[shard] = blocks, record.state
+                group.coming.blocks[shard], group.coming.states[shard] = blocks, record.state
                 if record.scale is not None:
-                    group.coming = record.scale
+                    group.coming.scale = record.scale
             case VersionCommitted(version=version):
                 self._commit(at, group, version)
                 if group.name != EVALUATION:
                     self.evaluations.since = at
             case _:
-                raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
+                group.apply_stream(at, record)
 
     def _apply_answer(self, group: GroupState, at: float, record: Any) -> None:
         """What holders of a committee say, and what comes of it."""
@@ -435,23 +427,26 @@ class CoordinatorState:
             case ReceiptExamined(id=id, holder=holder):
                 group.inbox.look(id, holder)
             case ShareReceived(holder=holder, share=share):
-                group.shares[holder], group.answered_at = share, at
+                making = group.closed_cohort
+                making.shares[holder], making.answered_at = share, at
                 self.answered[holder, group.name] = record.number
             case HolderRefused(holder=holder, reason=reason):
-                group.refusals[holder], group.answered_at = reason, at
+                making = group.closed_cohort
+                making.refusals[holder], making.answered_at = reason, at
             case OpeningFailed(holders=holders, reason=reason):
-                group.failed += (holders,)
-                group.key, group.opened_by, group.answered_at = None, (), at
-                group.prepared, group.coming = {}, None
+                making = group.closed_cohort
+                making.failed += (holders,)
+                making.key, making.opened_by, making.answered_at = None, (), at
+                group.coming = PreparedVersion()
                 group.phase, group.reason = Phase.OPENING, reason
 
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}
 
     def _commit(self, at: float, group: GroupState, version: int) -> None:
-        group.blocks = self.by_block(group.name, group.prepared)
-        group.version, group.scale = version, group.coming
-        group.states, group.coming_states = group.coming_states, {}
+        coming, group.version = group.coming, version
+        group.blocks = self.by_block(group.name, coming.blocks)
+        group.states, group.scale = coming.states, coming.scale
         group.history[version] = group.digest
         group.suspicion = group.suspicion.opens(frozenset(group.weights))
         group.sitting_out = frozenset()

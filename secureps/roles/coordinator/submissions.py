@@ -254,8 +254,8 @@ def _check_stream(turn: Transaction, group: GroupState, receipt: Receipt) -> Non
 
     One whose blocks were lost comes once more as it was.
     """
-    id, pool, base = receipt.id, group.pool, Base(receipt.version, receipt.step)
-    if not group.streaming:
+    id, pool, base = receipt.id, group.stream, Base(receipt.version, receipt.step)
+    if pool is None:
         raise WrongVersion(f"{group.name} takes no updates now ({group.reason})")
     if id in pool.returning:
         return

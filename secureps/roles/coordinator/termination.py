@@ -149,7 +149,7 @@ def _next(turn: Transaction, client: str, ahead: list[GroupState]) -> float:
         facts = (_fact(turn, client, group, base) for group, base in bases)
         return after(turn.plan, ledger, client, [each for each in facts if each is not None])
 
-    steps = tuple((base, group.pool.next_base(client, base).step) for group, base in bases)
+    steps = tuple((base, group.next_base(client, base).step) for group, base in bases)
     question = ("epsilon", client, *(group.name for group, _ in bases))
     return turn.memo.of(question, (ledger.count(client), steps), count)
 
@@ -159,7 +159,7 @@ def _fact(turn: Transaction, client: str, group: GroupState, base: int) -> Fact 
     step from it, once more."""
     assert turn.layout is not None
     size, attempt = turn.layout.group(group.name).size, 0
-    if group.name == EVALUATION or group.pool.next_base(client, base).step:
+    if group.name == EVALUATION or group.next_base(client, base).step:
         known = facts_of(turn.federation.ledger, client)
         attempt = sum((each.group, each.version) == (group.name, base) for each in known)
     return fact(turn.plan, client, group.name, size, base, attempt)

@@ -181,14 +181,15 @@ def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
     """A cohort for which so many of four holders gave their shares, and the others refused."""
     sent = [bench.send(client) for client in ("c0", "c1", "c2")]
     order = bench.opening(sent)
-    group = GroupState("all", version=0, phase=Phase.OPENING, cohort=order.cohort, number=0)
+    group = GroupState("all", version=0, phase=Phase.OPENING, number=0)
+    group.close(order.cohort)
     for each in sent:
         group.receive(0.0, each.receipt)
     for index, name in enumerate(bench.names):
         if index < answers:
-            group.shares[name] = bench.holder(index).share(order)
+            group.closed_cohort.shares[name] = bench.holder(index).share(order)
         else:
-            group.refusals[name] = "it does not"
+            group.closed_cohort.refusals[name] = "it does not"
     clients = frozenset(member.id.client for member in order.cohort.members)
     turn = Transaction(
         now=0.0,
@@ -211,7 +212,7 @@ def test_clients_are_to_blame_only_where_one_answer_more_than_needed_fits(
     turn, group = opened(bench, answers)
     found = opening.decide(turn, group)
     assert isinstance(found, opening.Found)
-    group.failed = (found.holders,)
+    group.closed_cohort.failed = (found.holders,)
     over = opening.decide(turn, group)
     assert isinstance(over, opening.Hopeless)
     assert over.spoilt is spoilt

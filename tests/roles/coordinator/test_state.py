@@ -25,6 +25,7 @@ from secureps.messages.charge import Charge
 from secureps.messages.coordinator_records import SubmissionWithdrawn
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import commit
+from secureps.roles.coordinator.clocks import Clocks
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import CheckpointState, CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
@@ -84,7 +85,7 @@ def said_anew(world: World, due: Due) -> bool:
     """What parties are asked after a restart besides: what they have. Steps follow answers."""
     if isinstance(due.order, orders.Hold):
         group = world.group(due.order.cohort.group)
-        return due.to in group.held or group.phase is not Phase.HOLDING
+        return group.phase is not Phase.HOLDING or due.to in group.closed_cohort.held
     return isinstance(due.order, orders.SendAgain | orders.Prepare)
 
 
@@ -330,7 +331,7 @@ def test_records_that_are_not_the_coordinators(record: Any) -> None:
 
 def test_a_client_begins_after_the_newest_of_what_it_sent() -> None:
     """Whatever came last: under a sequence that was used it would seal another update."""
-    known = CoordinatorState({"all": GroupState("all", version=0, streaming=True)})
+    known = CoordinatorState({"all": GroupState("all", version=0, stream=Clocks())})
     for sequence in (5, 3):
         id = SubmissionId("c0", "all", sequence)
         known.apply(0.0, SubmissionWithdrawn("all", id, "refused"))

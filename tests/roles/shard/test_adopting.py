@@ -73,7 +73,7 @@ def test_what_is_lost_after_it_said_that_it_was_prepared_is_prepared_again(tmp_p
     to_part(ward, 2)
     ward.until(Phase.PREPARING, 2)
     ward.play.kill("shard-1")
-    ward.play.run(lambda: SHARD in ward.group.prepared)
+    ward.play.run(lambda: SHARD in ward.group.coming.blocks)
     lose_everything(ward)
     for shard in (SHARD, "shard-1"):
         ward.play.start(shard)
@@ -90,13 +90,13 @@ def test_no_version_is_committed_while_a_shard_that_was_prepared_is_away(
     to_part(ward, 2)
     ward.until(Phase.PREPARING, 2)
     ward.play.kill("shard-1")
-    ward.play.run(lambda: SHARD in ward.group.prepared)
+    ward.play.run(lambda: SHARD in ward.group.coming.blocks)
     lose_everything(ward)
     if restarted:
         ward.play.kill("coordinator")
         ward.play.start("coordinator")
     ward.play.start("shard-1")
-    ward.play.run(lambda: "shard-1" in ward.group.prepared or ward.group.version > 2)
+    ward.play.run(lambda: "shard-1" in ward.group.coming.blocks or ward.group.version > 2)
     assert ward.group.version == 2
     ward.play.start(SHARD)
     ward.ends_as_unharmed()
