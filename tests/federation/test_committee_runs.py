@@ -183,7 +183,7 @@ def test_a_coordinator_killed_between_two_tries_does_not_repeat_the_first(tmp_pa
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     lies(simulation, "holder-1", small_error)
     group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: bool(group.closed_cohort.failed))
+    simulation.run(lambda: group.making is not None and bool(group.making.failed))
     simulation.kill("coordinator")
     simulation.start("coordinator")
     ends_as_unharmed(simulation)
@@ -293,7 +293,7 @@ def test_shares_are_for_committees_and_opened_sums_are_not(tmp_path: Path) -> No
 def test_the_first_answer_of_a_holder_stands(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: bool(group.closed_cohort.shares))
+    simulation.run(lambda: group.making is not None and bool(group.making.shares))
     shares = dict(group.closed_cohort.shares)
     holder, share = next(iter(shares.items()))
     say = partial(simulation.coordinator.handle, simulation.loop.now(), holder)
