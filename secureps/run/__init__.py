@@ -1,1 +1,1 @@
-"""What an operator runs: the command line and the processes that it starts."""
+"""The command line, and the processes that it starts."""

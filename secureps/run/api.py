@@ -1,7 +1,7 @@
-"""What `secureps up`, `simulate` and `check` are in Python, for scripts and notebooks.
+"""`secureps up`, `simulate` and `check` as Python functions, for scripts and notebooks.
 
-They print plain lines, have no live panel, and return what the commands write. What must not live
-here: any of the work.
+They print plain lines, have no live panel, and return the results that the commands write. What
+must not live here: any of the work.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from secureps.store.checkpoint import read_state
 from secureps.store.keyring import refuse_unsafe
 
 COLUMNS = 100
-"""Of a plan's page as text."""
+"""Columns of a plan's page as text."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a finished run came to.
+    """The result of a finished run.
 
     Args:
         name: of the plan or scenario.
@@ -74,7 +74,7 @@ class RunResult:
 
     @classmethod
     def read(cls, folder: Path | str) -> RunResult:
-        """The result of a run that is over, from its folder.
+        """Reads the result of a run that is over, from its folder.
 
         Raises:
             ConfigError: no run has ended there.
@@ -268,7 +268,7 @@ line."""
 
 
 def _silent(line: str) -> None:
-    """Hears a line of progress."""
+    """Drops a line of progress."""
 
 
 def _summary(report: Path) -> Path:

@@ -1,7 +1,7 @@
-"""How a server is put together from its machine, its stores and its surroundings.
+"""Puts a server together from its machine, its stores and its environment.
 
-The same for a process of its own (`run.serve`) and for one of many in a simulation
-(`run.simulate.simulate`): nothing here knows which. Nothing starts before `Executor.start`.
+The same for a process of its own (`run.serve`) and for a simulation (`run.simulate.simulate`).
+Nothing starts before `Executor.start`. What must not live here: which of the two it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from secureps.store.keyring import PublicKit
 
 @dataclass(frozen=True)
 class Founding:
-    """What a coordinator starts a run from; `initial` is the schema of the plan's file."""
+    """The settings from which a coordinator founds a run; `initial` is the plan's file's schema."""
 
     plan: Plan
     initial: Schema | None
@@ -45,7 +45,7 @@ class Founding:
 def make_coordinator(
     kit: PublicKit, founding: Founding, checkpoints: Path, stores: Stores, around: Environment
 ) -> Executor:
-    """The coordinator; checkpoints get their manifests in `checkpoints`.
+    """Makes a coordinator, which writes manifests to `checkpoints`.
 
     Raises:
         PlanRefused: a rule of the user's cannot be imported, or made.
@@ -71,7 +71,7 @@ class ShardSettings:
 
 
 def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
-    """A shard."""
+    """Makes a shard."""
     address = own.address
     machine = Shard(address, kit.roster, kit.holders_digest, not own.seed.private)
     folders = ShardFolders(stores.folder / "states", own.checkpoints)
@@ -83,7 +83,7 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
 
 @dataclass(frozen=True)
 class HolderSecrets:
-    """What only a key holder has.
+    """The secrets and keys of a key holder.
 
     Args:
         minimum: the smallest cohort that it opens; served: ids of runs that its key has served;
@@ -101,7 +101,7 @@ class HolderSecrets:
 def make_holder(
     kit: PublicKit, own: HolderSecrets, stores: Stores, around: Environment
 ) -> Executor:
-    """A key holder: what its secret is for says of which cipher."""
+    """Makes a key holder, of the cipher that its secret is for."""
     rules = HolderRules(own.minimum, kit.holders_digest, own.served, own.threshold)
     if isinstance(own.secret, EnvelopeKey):
         member = CommitteeHolder(own.name, kit.roster, rules)

@@ -1,7 +1,7 @@
-"""`secureps check`: a plan in a page, before anybody runs it.
+"""`secureps check`: explains a plan on one page, before anybody runs it.
 
-What must not live here: what the numbers are (`policy.explain.explanation`), and why a plan is
-refused (`policy.plan`).
+What must not live here: computing the numbers (`policy.explain.explanation`), and the reasons to
+refuse a plan (`policy.plan`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PROGRAM_BYTES = 86_000_000
 """Resident in a shard that has no model yet: Python 3.11, numpy, gRPC (`benchmarks.memory`,
 "idle")."""
 KERNEL_BYTES = 130_000_000
-"""Besides, where numba and the compiled kernels of rlwe are loaded, once a sum was opened."""
+"""Resident besides, once a sum was opened under rlwe: numba and the compiled kernels."""
 
 
 def check(path: Path, values: int | None = None) -> Explanation:
@@ -76,7 +76,7 @@ def check(path: Path, values: int | None = None) -> Explanation:
 
 
 def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
-    """ConfigError: fewer clients train than a version of a group waits for."""
+    """Refuses a plan whose groups wait for more clients than train (ConfigError)."""
     trainers = federation.clients - (plan.evaluator != "")
     for name in (*plan.groups, *plan.all_groups):  # the evaluation's is often the model's
         start = plan.bounds(name).start
@@ -89,7 +89,7 @@ def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
 
 @dataclass(frozen=True)
 class _Cast:
-    """Who plays a plan, as a [federation] or a scenario says."""
+    """The clients of a plan: script, number and settings, from a [federation] or a scenario."""
 
     script: Path
     clients: int
@@ -97,7 +97,7 @@ class _Cast:
 
 
 def service(plan: Plan, clients: int | None = None) -> Service:
-    """How `secureps serve` serves a plan; without a number, the largest cohort is connected."""
+    """The load that a plan puts on servers; without `clients`, the largest cohort is connected."""
     return Service(
         shards=shard_names(plan.section.shards),
         clients=clients or max(plan.bounds(name).most for name in plan.groups),
@@ -148,7 +148,7 @@ def _sizes(
 
 
 MOST_ASKED = 64
-"""Data holders that are made to ask how many examples they have."""
+"""The most data holders whose trainers are made, to ask how many examples they have."""
 
 
 def _model(
@@ -180,7 +180,7 @@ def _model(
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
-    """Plain values for JSON; infinity, which JSON has not, becomes null."""
+    """An explanation as plain values for JSON; infinity, which JSON lacks, becomes null."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
@@ -194,7 +194,7 @@ def record(explanation: Explanation) -> dict[str, Any]:
 
 
 def tables(explanation: Explanation) -> Iterable[Table | Text]:
-    """The page."""
+    """The page, as tables and texts."""
     yield Text(
         f"{explanation.name}: sound. {_count(explanation.versions, 'version')} under "
         f"{explanation.cipher}, {_count(explanation.shards, 'shard')}.",
@@ -302,7 +302,7 @@ def _committee(cost: CommitteeCost) -> Table:
 
 
 def _costs(groups: tuple[GroupCost, ...]) -> Table:
-    """A row for each quantity, so that narrow terminals and pipes lose no digits."""
+    """The costs of groups, a row for each quantity: narrow terminals then lose no digits."""
     quantities: dict[str, Callable[[GroupCost], str]] = {
         "values": lambda g: f"{g.values:,}",
         "blocks": lambda g: str(g.blocks),
@@ -325,7 +325,7 @@ def _costs(groups: tuple[GroupCost, ...]) -> Table:
 
 
 def _named(alike: list[GroupCost]) -> str:
-    """One group, or the first and last of row-blocks that cost the same."""
+    """The name of one group, or of the first and last of row-blocks that cost the same."""
     if len(alike) == 1:
         return alike[0].name
     return f"{alike[0].name} to {alike[-1].name}, each"

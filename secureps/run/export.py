@@ -1,6 +1,6 @@
-"""A model, by the names of its tensors, out of a checkpoint's blocks.
+"""Exports a model, by the names of its tensors, from a checkpoint's blocks.
 
-What must not live here: which checkpoint is whole (`store.checkpoint`), and networks: an
+What must not live here: checks of a checkpoint (`store.checkpoint`), and networks: an
 export needs nothing but the folder.
 """
 
@@ -57,7 +57,7 @@ class Model:
 
     @property
     def version(self) -> str:
-        """The versions in words."""
+        """The versions of the groups in words."""
         return folded(self.versions)
 
 

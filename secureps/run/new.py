@@ -1,7 +1,7 @@
-"""`secureps new`: a folder with a project that runs, to be filled with one's own records.
+"""`secureps new`: makes a folder with a project that runs, to be filled with your own records.
 
-The files are those of `templates/`, as they are but for the project's name. What must not live
-here: their text.
+The files are copies of `templates/`, with the project's name put in. What must not live here:
+their text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from secureps.errors import ConfigError, OperatorError
 TEMPLATES = Path(__file__).parent / "templates"
 
 EVERY = "every"
-"""The folder of what all kinds have; a kind's own file of the same name goes before."""
+"""The folder of files that all kinds share; a kind's own file of the same name overrides."""
 
 NEEDS = {
     "numpy": {},
@@ -25,13 +25,13 @@ NEEDS = {
     "sklearn": {"sklearn": "scikit-learn"},
     "flower": {"flwr": "secureps[flower]"},
 }
-"""Of every kind: the packages that its script imports, and what pip calls what brings them."""
+"""The packages that each kind's script imports, by the names that pip installs them under."""
 
 RENAMED = {"gitignore": ".gitignore"}
-"""What a template cannot be called, for it would mean something where templates lie."""
+"""Files that templates store under other names, because these would have effect there."""
 
 _PROJECT = "PROJECT_NAME"
-"""In a template: the project's name."""
+"""The text in templates that stands for the project's name."""
 
 
 def new(name: str, kind: str, parent: Path) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""Options that several commands have, with their help. What must not live here: commands."""
+"""Options that several commands share, with their help. What must not live here: commands."""
 
 from __future__ import annotations
 

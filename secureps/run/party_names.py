@@ -1,9 +1,9 @@
-"""How parties are called where one command names them all: `up` and `simulate` agree."""
+"""Names of parties, where one command names them all: `up` and `simulate`."""
 
 from __future__ import annotations
 
 OBSERVER = "observer"
-"""Who looks at a run of `up`."""
+"""The party that reads the status of a run of `up`."""
 
 
 def shard_names(count: int) -> tuple[str, ...]:
@@ -17,6 +17,6 @@ def holder_names(count: int) -> tuple[str, ...]:
 
 
 def client_names(count: int) -> tuple[str, ...]:
-    """client-00, client-01, ...: as many digits as sorting by name needs."""
+    """client-00, client-01, ...: with leading zeros, so that they sort by number."""
     digits = max(2, len(str(count - 1)))
     return tuple(f"client-{i:0{digits}d}" for i in range(count))

@@ -1,4 +1,4 @@
-"""`secureps runs`, `status`, `log`, `stop`, `export`: commands about runs that are there already.
+"""`secureps runs`, `status`, `log`, `stop`, `export`: the commands about existing runs.
 
 What must not live here: any work; every command imports what it needs when it runs. Errors go up
 to `run.cli`.

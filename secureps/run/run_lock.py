@@ -23,14 +23,14 @@ HOLDS = {
     STUDY: "a study, which `secureps study` of the same scenario goes on with",
     METRICS: "a report of `secureps simulate` already",
 }
-"""What a file says of the folder that it is in."""
+"""Files that mark a folder as taken, and what each says of it."""
 
 PATIENCE = 1.0
-"""Seconds: somebody who only looks holds the lock for an instant."""
+"""Seconds to wait for the lock: a command that only looks holds it for an instant."""
 
 
 def new_folder(root: Path) -> None:
-    """Makes a folder for a run, a report or a study, which share none with anything.
+    """Makes a folder for a run, a report or a study; refuses one that is not empty.
 
     Raises:
         ConfigError: it holds something, and what.
@@ -51,7 +51,7 @@ def new_folder(root: Path) -> None:
 
 @contextmanager
 def claimed(root: Path) -> Iterator[None]:
-    """The folder is ours while the `with` lasts.
+    """Locks a run's folder while the `with` lasts: two plays would write the same journals.
 
     Raises:
         OperatorError: somebody plays it, or a party of an earlier play still runs.
@@ -77,15 +77,15 @@ def claimed(root: Path) -> Iterator[None]:
 
 
 def is_claimed(root: Path) -> bool:
-    """Whether somebody plays the folder."""
+    """Whether a process plays the run in a folder."""
     return (root / "lock").exists() and _held(root / "lock")
 
 
 def player(root: Path) -> int | None:
-    """The process that plays the folder; None where nobody does, or it has not yet said so.
+    """The id of the process that plays the run; None if there is none, or not yet.
 
-    The number in a lock may be one of an earlier play, which the kernel has given to somebody else
-    since: so it counts only if that process has the lock open.
+    The id in a lock may be that of an earlier play, which the kernel has since given to another
+    process: it counts only if that process has the lock open, so `stop` never ends a stranger.
     """
     if not is_claimed(root):
         return None

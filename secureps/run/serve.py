@@ -45,10 +45,10 @@ from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import Endpoint
 
 MOST_BLOCK_BYTES = 33 << 20
-"""No payload of any plan is longer."""
+"""The longest message in bytes: no payload of any plan is longer."""
 
 EVERYWHERE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*")
-"""Hosts to listen on, which nobody can dial."""
+"""Hosts that a server can listen on, but nobody can connect to."""
 
 IN_FLIGHT_BYTES = 64 << 20
 """Payload bytes that a shard takes in at a time before it answers Busy."""
@@ -56,7 +56,7 @@ IN_FLIGHT_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Serving:
-    """A configuration file, read: its settings, and what its paths are relative to."""
+    """A configuration file: its settings, and the folder that its paths are relative to."""
 
     section: ServeSection
     base: Path
@@ -71,6 +71,7 @@ class Serving:
 
     @property
     def state(self) -> Path:
+        """The party's state folder."""
         return self.path("state")
 
     def seed(self) -> Seed:
@@ -80,7 +81,7 @@ class Serving:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where the coordinator is."""
+        """The coordinator's address, by its name."""
         if self.section.coordinator is None:
             raise ConfigError(f"{self.where}: coordinator: HOST:PORT of the coordinator is missing")
         return {COORDINATOR: self.section.coordinator}
@@ -110,7 +111,7 @@ def serve(role: str, config: Path, log_format: LogFormat = "text") -> None:
 
 
 def _refuse_role(role: str, serving: Serving, kit: PublicKit) -> None:
-    """A name of the roster serves in its own role; one that is not there has no key (`_party`)."""
+    """Refuses to serve a roster's name in another role; a name outside it has no key (`_party`)."""
     name, wanted = serving.section.name, "holder" if role == "keyholder" else role
     for certificate in kit.roster.certificates:
         if certificate.name == name and certificate.role != wanted:
@@ -128,7 +129,7 @@ def _party(serving: Serving, kit: PublicKit) -> Party:
 
 @dataclass(frozen=True)
 class Gauged:
-    """A party whose executor is counted; the port that shows it is open while it runs."""
+    """Adds metrics to a party's executor, and serves them on a port while it runs."""
 
     name: str
     metrics: Metrics
@@ -136,7 +137,7 @@ class Gauged:
     stack: ExitStack
 
     def around(self, stores: Stores, around: Environment) -> Environment:
-        """The same surroundings with a meter; called when the state folder is ours alone."""
+        """The environment with a meter; called when this process has locked the state folder."""
         spool = stores.folder / "spool"
         self.metrics.gauge(
             "secureps_spooled_payload_bytes",
@@ -182,7 +183,7 @@ def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
 
 
 def _advertised(serving: Serving, listen: str) -> str:
-    """What others dial.
+    """The address that others connect to.
 
     Raises:
         ConfigError: no HOST:PORT, or one that nobody else can dial.

@@ -1,8 +1,8 @@
-"""A plan's ServerApp runs once, here: what it decides goes into the plan and beside version 0.
+"""Runs a plan's ServerApp once, and writes its decisions to the plan and the file of version 0.
 
-`up`, `simulate`, `study` and `check` do it by themselves, `secureps flower` for federations of
-several machines. What a plan says itself comes first. What must not live here: running a ServerApp,
-and what of a strategy can be had (`client.flower.script`).
+`up`, `simulate`, `study` and `check` do this by themselves, `secureps flower` does it for
+federations of several machines. The plan's own settings override a ServerApp's. What must not live
+here: running a ServerApp, and translating a strategy (`client.flower.script`).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from secureps.store.checkpoint import read_metadata
 from secureps.store.text_file import replace_text
 
 MODEL = "initial.safetensors"
-"""Version 0 and what the ServerApp said, in the folder of a founding."""
+"""The file of version 0, with the ServerApp's decisions, in the folder of a founding."""
 
 PLAN = "plan.toml"
 
 TIMEOUT = 3600.0
-"""Of a round, in seconds, if a ServerApp does not say another: nobody asked for it."""
+"""Flower's default timeout of a round, in seconds: a ServerApp that has it asked for none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Founding:
-    """A plan that a ServerApp has had its say in."""
+    """A plan with a ServerApp's decisions."""
 
     section: PlanSection
     founded: Founded
@@ -61,13 +61,13 @@ class Founding:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The same as lines."""
+        """The outcome of each setting, as lines."""
         return tuple(
             f"the ServerApp's {fate.setting} ({fate.app}): {fate.here}" for fate in self.fates
         )
 
     def tables(self) -> Iterable[Table | Text]:
-        """What became of each setting."""
+        """The outcome of each setting, as a table."""
         table = headed(f"what became of the ServerApp: {self.founded.strategy}")
         for column in ("setting", "in the app", "here"):
             table.add_column(column, overflow="fold")
@@ -120,7 +120,7 @@ def _is_founded(initial: str) -> bool:
 
 
 def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
-    """`secureps flower`: writes a plan and version 0 into a folder, and says what became of what.
+    """`secureps flower`: writes a plan and version 0, and prints the outcome of each setting.
 
     Raises:
         ConfigError: the plan has no federation, or its script no ServerApp.
@@ -154,7 +154,7 @@ def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
 
 
 def settled(section: PlanSection, wishes: Wishes, clients: int) -> tuple[PlanSection, list[Fate]]:
-    """A plan with what a strategy asks for, where it says nothing itself; and what became of it."""
+    """Fills a plan's gaps with a strategy's settings; returns their outcomes too."""
     groups, fates = list[GroupSection](), list[Fate]()
     for number, group in enumerate(section.group):
         group, own = _group(group, wishes, clients)
@@ -190,7 +190,7 @@ def _group(group: GroupSection, wishes: Wishes, clients: int) -> tuple[GroupSect
 
 
 def _rounds(rule: SyncSection, wishes: Wishes, clients: int) -> tuple[SyncSection, list[Fate]]:
-    """A rule with rounds of so many members."""
+    """The rule with the strategy's number of members for a round."""
     given, update, fates = rule.model_fields_set, dict[str, Any](), list[Fate]()
     if wishes.fraction is not None:
         share = _share(wishes.fraction, wishes.least, clients)
@@ -228,7 +228,7 @@ def _rounds(rule: SyncSection, wishes: Wishes, clients: int) -> tuple[SyncSectio
 
 
 def _share(fraction: float, least: int | None, clients: int) -> float:
-    """The part of the clients that is max(int(clients * fraction), least), as Flower counts."""
+    """The fraction that gives max(int(clients * fraction), least) clients, as Flower counts."""
     wanted = max(int(clients * fraction), least or 0)
     if wanted >= clients:
         return 1.0

@@ -1,6 +1,6 @@
-"""`secureps backup`, `restore` and `budget`: what a party keeps, and what it must not forget.
+"""`secureps backup`, `restore` and `budget`: the commands about a party's state.
 
-What must not live here: what may come back (`store.backup`), and what is counted
+What must not live here: the rules of restoring (`store.backup`), and of counting
 (`store.budget`). Errors go up to `run.cli`.
 """
 

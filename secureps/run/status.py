@@ -1,6 +1,6 @@
-"""`secureps status`: whom to ask, once or until the run is over, and what silence means.
+"""`secureps status`: asks a coordinator, once or until the run is over, and explains silence.
 
-What must not live here: how a status is shown (`run.report.status_tables`).
+What must not live here: printing a status (`run.report.status_tables`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import PLAYED, standing
 
 EVERY = 2.0
-"""Seconds between two looks of a watch."""
+"""Seconds between two requests of a watch."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class StatusTarget:
     folder: RunFolder | None = None
 
     def why_silent(self) -> str:
-        """Why no answer will come any more; empty if one may, or nobody can tell."""
+        """Why no answer will come any more; empty if one may, or it is not known."""
         if self.folder is None or (told := standing(self.folder)) == PLAYED:
             return ""
         return told
 
 
 def find(run: Path | None, server: str | None, kit: Path | None, name: str | None) -> StatusTarget:
-    """Whom to ask, by what the command line says.
+    """The coordinator to ask, from the options of the command line.
 
     Raises:
         ConfigError: too little or too much of it, or no run of `up`.

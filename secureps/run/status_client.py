@@ -1,4 +1,4 @@
-"""Looks at a run from outside: its status and its published model. Changes nothing."""
+"""Reads a run's status and its published model, and changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Model = tuple[dict[str, int], dict[str, NDArray[Any]]]
 
 
 class StatusClient:
-    """One who is on the roster and only looks.
+    """A client of the coordinator that only reads; its party is on the roster.
 
     Args:
         kit: start-up kit with `name`'s identity.
@@ -47,7 +47,7 @@ class StatusClient:
         self._welcome: Welcome | None = None
 
     def status(self) -> Status:
-        """How the run stands; Unreachable if the coordinator does not answer."""
+        """The run's status; Unreachable if the coordinator does not answer."""
         reply = self._ask(COORDINATOR, AskStatus())
         assert isinstance(reply, Status)
         return reply
@@ -70,7 +70,7 @@ class StatusClient:
             return None
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connections."""
         self._transport.close()
 
     def _run(self) -> Welcome:

@@ -1,6 +1,6 @@
-"""`secureps warm`: every kernel of `rlwe` is compiled, and kept, before a party needs it.
+"""`secureps warm`: compiles and keeps every kernel of `rlwe` before a party needs it.
 
-What must not live here: how kernels are compiled and where they are kept (`crypto.compiled`).
+What must not live here: compiling and keeping kernels (`crypto.compiled`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ EVERY_RING = (
     CipherParameters("rlwe", 32, 1 << 18),
     CipherParameters("rlwe", 32, (1 << 16) - 2, security="conservative"),
 )
-"""Plans that take one ring each, and together all."""
+"""Plans that use one ring each, and together all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warmth:
-    """What warming came to: `compiled` kernels were not in `folder` yet."""
+    """The result of warming: the folder, the number of kernels compiled anew, and the seconds."""
 
     folder: Path
     compiled: int
@@ -60,7 +60,7 @@ def warm() -> Warmth:
 
 
 def warm_for(plan: Plan, say: Callable[[str], None]) -> Path | None:
-    """Warms ahead of a plan's parties, who would all compile the same at once.
+    """Warms before a plan's parties start: they would all compile the same kernels at once.
 
     Nothing is imported for a plan without kernels, nothing loaded where all of them are kept.
 

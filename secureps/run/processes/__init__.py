@@ -1,1 +1,1 @@
-"""Processes of this machine: started, watched, restarted and ended together."""
+"""Starts, watches, restarts and ends processes of this machine together."""

@@ -1,4 +1,4 @@
-"""Ends a supervisor's processes when the supervisor itself was ended by what no `with` sees.
+"""Ends a supervisor's processes when the supervisor itself was killed.
 
 A native abort, SIGKILL and the kernel's out-of-memory killer run no handler; the servers of a
 run would go on for nobody. So a small process beside the supervisor reads from a pipe which
@@ -18,7 +18,7 @@ from contextlib import suppress
 
 _TICK = 0.05
 _LOOK = 1.0
-"""Seconds between two looks for the supervisor, of whose pipe a fork may have kept the end."""
+"""Seconds between two checks for the supervisor: a fork may keep its end of the pipe open."""
 
 
 def watch(supervisor: int, grace: float) -> None:
@@ -51,7 +51,7 @@ def _end(groups: set[int], grace: float) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Whether there was anybody to be told."""
+    """Sends a signal to a group; whether it still had a process."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True

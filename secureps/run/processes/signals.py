@@ -1,4 +1,4 @@
-"""Holds signals back while something is done that must not be left half done.
+"""Holds signals back during actions that must not be interrupted.
 
 The handlers of SIGINT, SIGTERM and SIGHUP raise (KeyboardInterrupt, SystemExit), between
 any two instructions of the main thread: also between a fork and the moment at which
@@ -19,7 +19,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class SignalGate:
-    """Stands before the handlers of SIGNALS, from `install` to `remove`.
+    """Delays the handlers of SIGNALS, from `install` to `remove`.
 
     While it is `closed`, signals wait; they are handled when it opens. When a handler has
     raised, the work is being ended: from then on signals wait until `remove`, and are
@@ -34,11 +34,11 @@ class SignalGate:
 
     @property
     def knocked(self) -> bool:
-        """Is a signal waiting?"""
+        """Whether a signal waits."""
         return bool(self._held)
 
     def install(self) -> None:
-        """Takes the place of handlers in Python: what is ignored stays ignored.
+        """Replaces the handlers in Python; signals that are ignored stay ignored.
 
         In another thread than the main one, where signals do not raise, it does nothing.
         """
@@ -51,7 +51,7 @@ class SignalGate:
                 signal.signal(number, self._handle)
 
     def remove(self) -> None:
-        """Puts the handlers back; handles what waits, unless one has raised already."""
+        """Restores the handlers; handles signals that wait, unless one has raised already."""
         if self._raised:
             self._raised = False
             self._held.clear()
@@ -61,7 +61,7 @@ class SignalGate:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Signals wait until the end of this block; blocks may be nested."""
+        """Makes signals wait until the end of this block; blocks may be nested."""
         self._depth += 1
         try:
             yield

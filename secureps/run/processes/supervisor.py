@@ -1,4 +1,4 @@
-"""Processes that live as long as this one: started, watched, restarted, and all stopped.
+"""Supervises processes that live as long as this one: starts, watches, restarts and stops them.
 
 Every process has a session of its own, so that a Ctrl-C on the terminal reaches this
 process alone and this one stops the others, with whatever they started; where this one ends
@@ -28,7 +28,7 @@ from secureps.tracebacks import crashed, fatal
 
 RESTARTS = 3
 RESTART_DELAY = 0.5
-"""Seconds between a death and the next start."""
+"""Seconds between a process's death and its next start."""
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 TAIL_LINES = 8
@@ -36,7 +36,7 @@ TAIL_LINES = 8
 _TICK = 0.02
 _TAIL_BYTES = 16384
 _DUMP_LINES = 200
-"""Of what a native crash leaves in a log: a line for every frame of every thread."""
+"""The most lines that are read of a native crash's dump, one for every frame of every thread."""
 
 ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
 """Before a command: it runs when a line comes, and never if this process has ended before."""
@@ -47,7 +47,7 @@ _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a process runs. One that `may_finish` ends by itself, with exit status 0.
+    """The command of a process. One that `may_finish` ends by itself, with exit status 0.
 
     Without an environment it has this process's own.
     """
@@ -60,7 +60,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A process has done what it was there for; `last` is the last line of its log."""
+    """A process ended as it should; `last` is the last line of its log."""
 
     name: str
     last: str
@@ -88,7 +88,7 @@ class _Running:
 
 
 class Supervisor:
-    """A group of processes, to be used in a `with` that leaves none of them behind.
+    """Runs a group of processes, in a `with` that leaves none of them behind.
 
     Signals whose handlers raise end the `with`; while a process is being started or stopped
     they wait (`run.processes.signals`).
@@ -139,7 +139,7 @@ class Supervisor:
         self._launch(running)
 
     def poll(self) -> tuple[Finished | Died, ...]:
-        """What ended since the last call; starts again what has to be.
+        """Returns the ends since the last call; restarts processes that should not have ended.
 
         Raises:
             OperatorError: a process died once more than it may, or twice in the same way, or says
@@ -150,7 +150,7 @@ class Supervisor:
             return tuple(self._news())
 
     def ended(self, name: str) -> str | None:
-        """How a process has ended, which is left as it is; None while it is there."""
+        """How a process ended, without restarting it; None while it runs."""
         running = self._running[name]
         assert running.process is not None
         with self._gate.closed():
@@ -158,11 +158,11 @@ class Supervisor:
         return None if code is None else _how(code)
 
     def expect_end(self) -> None:
-        """From now on every process may finish."""
+        """Allows every process to finish from now on."""
         self._ending = True
 
     def running(self) -> tuple[str, ...]:
-        """Who is there, or about to be started again."""
+        """The names of processes that run, or are about to be restarted."""
         return tuple(self._running)
 
     def tail(self, name: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
@@ -177,9 +177,9 @@ class Supervisor:
         return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-lines:]
 
     def stop(self) -> None:
-        """SIGTERM to all, SIGKILL after the grace; afterwards none is left, whatever happens.
+        """Sends SIGTERM to all, and SIGKILL after the grace; afterwards none is left.
 
-        A signal that comes meanwhile ends the grace, not the processes' end.
+        A signal that comes meanwhile only shortens the grace.
         """
         with self._gate.closed():
             processes = [e.process for e in self._running.values() if e.process is not None]
@@ -277,12 +277,12 @@ class Supervisor:
             raise OperatorError(f"{program.name} cannot be started: {error}") from None
 
     def _tell(self, line: str) -> None:
-        """The reaper, if it is there: without it the run goes on as well."""
+        """Tells the reaper, if it is there; the run goes on without it."""
         if self._reaper is not None:
             _write(self._reaper, line)
 
     def _dismiss(self) -> None:
-        """The reaper, when nothing is left for it."""
+        """Ends the reaper, when no process is left."""
         if self._reaper is not None:
             _signal(self._reaper, signal.SIGKILL)
             _close(self._reaper)
@@ -298,7 +298,7 @@ def _how(code: int) -> str:
 
 
 def _start_reaper(grace: float) -> subprocess.Popen[bytes]:
-    """Isolated: it needs no package, and nothing of the folder or environment may be in its way."""
+    """Starts the reaper in isolated mode, so that no file or variable can break its imports."""
     arguments = (sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), str(grace))
     return subprocess.Popen(
         arguments,
@@ -310,7 +310,7 @@ def _start_reaper(grace: float) -> subprocess.Popen[bytes]:
 
 
 def _write(process: subprocess.Popen[bytes], line: str) -> None:
-    """One whole line to a process that may have ended."""
+    """Writes one whole line to a process that may have ended."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         os.write(process.stdin.fileno(), f"{line}\n".encode())
@@ -322,7 +322,7 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends what is left of a process's session, its own children too.
+    """Kills the rest of a process's session, with its children.
 
     The group's id is the process's; nobody else can have it while a member is left, and
     the kernel does not hand it out again in the instant after the last one.

@@ -1,1 +1,1 @@
-"""What a run came to: tables, charts, lines of metrics."""
+"""Reports on a run: tables, charts, and lines of metrics."""

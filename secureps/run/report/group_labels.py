@@ -1,7 +1,7 @@
-"""Groups in words: row-blocks of one table together, and the name of an only group unsaid.
+"""Labels of groups: row-blocks of one table together, and no name for an only group.
 
-A reader wants to know how far a table is and what holds it up, and not forty times the same:
-status, progress, summaries, lists and pictures say it alike. What must not live here: printing.
+A reader wants to know once, not forty times, how far a table is and why it waits: status,
+progress, summaries, lists and pictures share these labels. What must not live here: printing.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from secureps.messages.requests import GroupStatus
 from secureps.wording import named
 
 SHOWN = 4
-"""Names of those who are waited for that a row has."""
+"""The most names of awaited clients in a row."""
 
 BESIDE = " / "
-"""Between groups in a line, whose facts have commas and semicolons."""
+"""The separator of groups in a line, whose facts have commas and semicolons."""
 
 _BLOCK = re.compile(r"(.+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One group, or the row-blocks of one table: versions from the least to the greatest.
+    """A row of a status: one group, or the row-blocks of a table from least to greatest version.
 
     `founded`: each of them has a version.
     """
@@ -40,13 +40,13 @@ class Row:
 
 
 def rows(groups: Iterable[GroupStatus]) -> tuple[Row, ...]:
-    """In the order of the groups."""
+    """The rows of groups, in their order."""
     known = {group.name: group for group in groups}
     return tuple(_row([known[name] for name in run]) for run in runs(known))
 
 
 def table(groups: Sequence[GroupStatus]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Heads and cells; with names where there are several rows, and clips where one moves."""
+    """The heads and cells; with names if there are several rows, and clips if one adapts."""
     heads: tuple[str, ...] = ("version", "step", "why", "waits for")
     shown = rows(groups)
     cells: list[tuple[str, ...]] = [(r.version, r.step, r.reason, r.late) for r in shown]
@@ -58,7 +58,7 @@ def table(groups: Sequence[GroupStatus]) -> tuple[tuple[str, ...], list[tuple[st
 
 
 def line(groups: Iterable[GroupStatus]) -> str:
-    """What each waits for, in one line."""
+    """Why each group waits, in one line."""
     shown = rows(groups)
     if not any(row.founded for row in shown):
         return BESIDE.join(dict.fromkeys(row.reason for row in shown))
@@ -83,7 +83,7 @@ def folded(versions: Mapping[str, int], wanted: Mapping[str, int] | None = None)
 
 
 def runs(names: Iterable[str]) -> list[list[str]]:
-    """Names of groups in their order, row-blocks of one table together."""
+    """Collects names of groups, in their order, with the row-blocks of a table together."""
     found: list[list[str]] = []
     for name in names:
         if found and _follows(found[-1][-1], name):
@@ -127,7 +127,7 @@ def _row(run: list[GroupStatus]) -> Row:
 
 
 def _steps(run: list[GroupStatus]) -> str:
-    """The step that all are in, or how many are in each."""
+    """The step that all groups are in, or how many are in each."""
     count = Counter(group.step for group in run)
     if len(count) == 1:
         return run[0].step

@@ -1,4 +1,4 @@
-"""A run's lines as pictures: what it learned, spent and sent, and for whom it waited.
+"""Draws a run's metrics: scores, epsilon, bytes, and the waiting times of clients.
 
 The only importer of matplotlib, and of its `Figure` alone: no window, no global state.
 Colours are Okabe and Ito's ("Color Universal Design", 2008) and cividis, which nearly
@@ -36,7 +36,7 @@ _SIZES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
 
 @dataclass(frozen=True)
 class Sheet:
-    """What stands on a run's pictures besides its lines.
+    """The texts and settings of a run's pictures.
 
     Args:
         name: of the run.
@@ -68,7 +68,7 @@ def draw(lines: Sequence[Line], sheet: Sheet, folder: Path) -> None:
 
 
 def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
-    """Held-out scores and bytes over time, epsilon over versions."""
+    """Draws held-out scores and bytes over time, and epsilon over versions."""
     lines = sorted(lines, key=lambda line: line.elapsed)  # groups' versions come side by side
     measure = _measure(lines)
     above = [measure, "loss"] if measure != "loss" else ["loss", "loss"]
@@ -168,7 +168,7 @@ def _sent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
 
 
 def draw_waiting(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
-    """Seconds from the beginning of each version to each client's update.
+    """Draws the seconds from the beginning of each version to each client's update.
 
     A version begins with its round, or, where there are none, with the version before it. A strip
     of all versions per client, and a map of clients by versions for every group, row-blocks of a
@@ -345,7 +345,7 @@ def _figure(title: str, sheet: Sheet, width: float, height: float) -> Any:
 
 
 def _save(figure: Any, path: Path) -> None:
-    """As a PNG; its metadata have the title too."""
+    """Saves a figure as a PNG, whose metadata have the title too."""
     figure.savefig(path, metadata={"Title": figure.get_suptitle()})
 
 
@@ -356,17 +356,17 @@ def _name(axes: Any, left: str, right: str) -> None:
 
 
 def _marker(shape: str, points: Sequence[float]) -> str | None:
-    """A marker on every point, as long as they can be told apart."""
+    """The marker of points, or None if there are too many to tell apart."""
     return shape if len(points) <= 60 else None
 
 
 def _whole(axes: Any) -> None:
-    """Versions are whole."""
+    """Labels only whole numbers on the axis of versions."""
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def _instead(axes: Any, text: str) -> None:
-    """Says why there is nothing to see."""
+    """Writes in the picture why it is empty."""
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color=GREY)
     axes.set(xticks=[], yticks=[])
 

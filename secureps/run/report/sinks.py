@@ -1,6 +1,6 @@
-"""Where a run's lines are written while it goes: a protocol, and JSON lines.
+"""Writes a run's lines while it goes: the Protocol of sinks, and JSON lines.
 
-What must not live here: what there is to write (`run.report.version_metrics`), and writers that
+What must not live here: making lines (`run.report.version_metrics`), and writers that
 need a package of their own (`run.report.trackers`).
 """
 
@@ -25,20 +25,20 @@ class Sink(Protocol):
     """Takes the lines of one run."""
 
     def add(self, line: Line) -> None:
-        """A version that was published.
+        """Takes the line of a published version.
 
-        It comes again when more is known: what was unknown is added; what was known is
-        replaced where that can be done, and stays otherwise.
+        It may come again with more values: unknown values are added; known ones are replaced
+        if the sink can do so, and stay otherwise.
         """
 
     def close(self, summary: Record | None) -> None:
-        """The end: what the run came to, or None if it broke off."""
+        """Takes the run's summary, or None if the run broke off, and closes."""
 
 
 class JsonLines:
     """A file with one line for every version of every group, in the order of publishing.
 
-    A file of an earlier play of the run is replaced: that one's lines come again.
+    A file of an earlier play of the run is replaced: its lines come again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,6 +46,7 @@ class JsonLines:
         self._lines: dict[At, str] = {}
 
     def add(self, line: Line) -> None:
+        """Appends the line of a new version, or rewrites the file with a changed one."""
         append = line.at not in self._lines and (bool(self._lines) or not self._path.exists())
         self._lines[line.at] = json.dumps(line.record()) + "\n"
         if append:
@@ -57,11 +58,11 @@ class JsonLines:
         beside.replace(self._path)
 
     def close(self, summary: Record | None) -> None:
-        pass
+        """Does nothing: every line is written already."""
 
 
 class Sinks:
-    """All sinks of a run, in a `with`; one that breaks is left out, and the run goes on.
+    """The sinks of a run, in a `with`; one that fails is left out, and the run goes on.
 
     Args:
         warn: hears which one broke, and why.
@@ -83,11 +84,11 @@ class Sinks:
         self.close(None)
 
     def add(self, line: Line) -> None:
-        """A line for all of them."""
+        """Adds a line to all sinks."""
         self._each(lambda sink: sink.add(line))
 
     def close(self, summary: Record | None) -> None:
-        """Closes those that are open."""
+        """Closes the sinks that are open."""
         self._each(lambda sink: sink.close(summary))
         self._open.clear()
 

@@ -1,4 +1,4 @@
-"""A status as tables, or as JSON: what `secureps status` prints, whole or as much as fits.
+"""Prints a status as tables or as JSON, whole or as much as fits.
 
 What must not live here: whom to ask, and how often (`run.status`).
 """
@@ -37,10 +37,10 @@ from secureps.wording import named, size
 ROLES = {"shard": "shard", "holder": "key holder"}
 
 SKIPS = 6
-"""Reasons that versions were skipped for, and versions of each, that are shown."""
+"""The most reasons for skipped versions, and versions of each, that are shown."""
 
 STATES = ("left out", "gone", "stopped", "trains", "waits")
-"""Of clients: those first whom somebody may have to look after."""
+"""The order of clients by state: those first that an operator may have to look after."""
 
 
 def show(status: Status, console: Console) -> None:
@@ -56,7 +56,7 @@ def show_json(status: Status, console: Console) -> None:
 
 
 def show_fitting(status: Status, console: Console) -> None:
-    """Prints as much as the terminal has room for: of the clients the remarkable ones first."""
+    """Prints as much as the terminal has room for, beginning with clients in trouble."""
     room = max(console.height - 2, 1)  # a line below for what else there is to say, and the cursor
     parts = list(tables(status))
     over = sum(_height(part, console) for part in parts) - room
@@ -77,7 +77,7 @@ def _rows(part: Table | Text, console: Console) -> Iterable[Text]:
 
 
 def record(status: Status) -> dict[str, Any]:
-    """The same for programs; an epsilon that protects nobody is None."""
+    """The status as plain values for JSON; an epsilon that protects nobody is None."""
     known = {h.shard: h for h in status.holdings}
     return {
         "run": status.run.hex(),
@@ -99,7 +99,7 @@ def record(status: Status) -> dict[str, Any]:
 
 
 def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]:
-    """Groups, clients and servers of a run; the servers alone before there is one.
+    """Tables of groups, clients and servers; before there is a run, of servers alone.
 
     Args:
         clients: of how many there is a row at most; None: of all.
@@ -165,7 +165,7 @@ def _state(server: ServerStatus) -> str:
 
 
 def ofwhat(adjacency: str, delta: float | None) -> str:
-    """Ends a title above epsilons; empty where nothing is private."""
+    """The end of a title above epsilons; empty if nothing is private."""
     return f"; epsilon (delta {delta:g}) is of {adjacency}" if adjacency else ""
 
 
@@ -199,7 +199,7 @@ def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
 
 
 def _metric(metric: Metric, noise: Mapping[str, float]) -> str:
-    """Its value; with one standard deviation of the noise, if it has some, and no more digits."""
+    """A metric's value, rounded to one standard deviation of its noise, if it has noise."""
     if metric.name not in noise:
         return f"{metric.value:.4f}"
     deviation = noise[metric.name]

@@ -1,4 +1,4 @@
-"""What a run came to: the tables at its end, and the same as JSON for programs.
+"""Summarizes a run: the tables at its end, and the same as JSON for programs.
 
 Every number was measured in this run. What must not live here: measuring.
 """
@@ -25,7 +25,7 @@ from secureps.wording import size
 
 @dataclass(frozen=True)
 class Summary:
-    """The end of a run.
+    """The summary of a finished run.
 
     Args:
         name, finished, wall_seconds: of the plan; why it ended; from start to end.
@@ -64,14 +64,14 @@ class Summary:
     failure: str = ""
 
     def record(self) -> dict[str, Any]:
-        """Plain values, for JSON; an infinite epsilon is None."""
+        """The summary as plain values for JSON; an infinite epsilon is None."""
         members = [asdict(m) | {"epsilon": finite(m.epsilon)} for m in self.members]
         note = {"privacy": NO_PRIVACY} if self.unsafe else {}
         return asdict(self) | {"members": members} | note
 
 
 def tables(summary: Summary) -> Iterable[Table | Text]:
-    """What is printed at the end."""
+    """The tables and texts that are printed at the end."""
     if summary.unsafe:
         yield Text(NO_PRIVACY, "bold red")
     yield _models(summary)

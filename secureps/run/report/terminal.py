@@ -1,6 +1,6 @@
-"""How a run goes, on the screen: a live panel on a terminal, plain lines elsewhere.
+"""Shows the progress of a run: a live panel on a terminal, plain lines elsewhere.
 
-What must not live here: finding out how it goes (`run.up.up`), and the final table
+What must not live here: watching the run (`run.up.watch`), and the final table
 (`run.report.summary`).
 """
 
@@ -24,12 +24,12 @@ from secureps.run.script.scoring import Score
 from secureps.wording import size
 
 QUIET = 15.0
-"""Seconds after which a plain progress repeats itself when no version was made."""
+"""Seconds after which plain progress prints a line again, if no version was made."""
 
 
 @dataclass(frozen=True)
 class View:
-    """How the run stands at one moment.
+    """The state of a run at one moment.
 
     Args:
         elapsed: seconds since the start.
@@ -57,6 +57,7 @@ class View:
 
     @property
     def versions(self) -> dict[str, int]:
+        """The version of every group, by name."""
         return {group.name: group.version for group in self.groups}
 
 
@@ -65,14 +66,14 @@ NARROW = 80
 
 
 def headed(title: str) -> Table:
-    """A table under a title, which may be wider than the table but not than a narrow terminal."""
+    """Makes a table under a title, which may be wider than the table, up to a narrow terminal."""
     fits = len(title) < NARROW
     text = Text(title, "table.title", no_wrap=fits, overflow="ignore" if fits else "fold")
     return Table(title=text, title_justify="left")
 
 
 class Progress:
-    """Shows a run while it goes, in a `with`; what it showed last stays if there was an error."""
+    """Shows a run while it goes, in a `with`; after an error its last view stays."""
 
     def __init__(self, console: Console, name: str, unsafe: bool) -> None:
         self._console = console
@@ -101,18 +102,18 @@ class Progress:
             self._live.stop()
 
     def say(self, text: str, style: str = "") -> None:
-        """One line that stays."""
+        """Prints a line that stays."""
         self._console.print(Text(text, style), soft_wrap=True)
 
     def doing(self, text: str) -> None:
-        """What is being done, when there is no view to show."""
+        """Shows a text, while there is no view to show."""
         if self._live is None:
             self.say(text)
         else:
             self._live.update(Text(f"{text} ...", "cyan"), refresh=True)
 
     def show(self, view: View) -> None:
-        """How the run stands now."""
+        """Shows the run's present state."""
         if self._live is not None:
             self._live.update(self._panel(view), refresh=True)
         elif view.versions != self._told or view.elapsed - self._told_at >= QUIET:
@@ -136,7 +137,7 @@ class Progress:
 
 
 def plain(view: View) -> str:
-    """The view in one line."""
+    """Renders a view in one line."""
     facts = "; ".join(f"{label} {value}" for label, value in _facts(view))
     return f"{facts}; {line(view.groups)}" if view.groups else facts
 

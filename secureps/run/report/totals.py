@@ -1,4 +1,4 @@
-"""Adds up what parties report: a status shows a window of reports, this keeps them all.
+"""Adds up the parties' reports: a status has only a window of them, this keeps them all.
 
 A figure is known by (group, version, party, step, name), so a report that two statuses show is
 counted once, and an update that a restarted party made again replaces what it had said.
@@ -17,12 +17,12 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.telemetry import ARRIVED, CLIP, PUBLISHED, SPENT, WAITED
 
 SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
-"""Where a version's time goes, in the order of an update; figures are NAME_seconds."""
+"""The phases of a version, in the order of an update; their figures are NAME_seconds."""
 
 UP, DOWN = "bytes_up", "bytes_down"
 
 FIGURES = (UP, DOWN, *(f"{stage}_seconds" for stage in SECONDS))
-"""What is summed over the parties; a party may report what it likes besides."""
+"""The figures that are summed over the parties; a party may report others besides."""
 
 At = tuple[str, int]
 """A group and its version."""
@@ -38,14 +38,14 @@ def finite(figure: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """For a client, from the opening of a round: until its update arrived, or in vain."""
+    """The wait for a client, from the opening of a round to its update, or to the round's end."""
 
     seconds: float
     arrived: bool
 
 
 class Totals:
-    """All figures of a run so far; `figures` are those of a tally that it goes on from."""
+    """All figures of a run so far; `figures` are those of earlier totals to continue from."""
 
     def __init__(self, figures: Iterable[Known] = ()) -> None:
         self._figures: defaultdict[At, dict[tuple[str, int, str], float]] = defaultdict(dict)
@@ -53,7 +53,7 @@ class Totals:
             self._figures[group, version][party, step, name] = value
 
     def figures(self) -> tuple[Known, ...]:
-        """What another tally goes on from."""
+        """The figures from which other totals can continue."""
         return tuple(
             (*at, *key, value)
             for at, figures in self._figures.items()
@@ -61,10 +61,10 @@ class Totals:
         )
 
     def add(self, reports: Iterable[Telemetry]) -> set[At]:
-        """Takes a status' window of reports; those that are known change nothing.
+        """Takes a status' window of reports; known ones change nothing.
 
         Returns:
-            the versions of which something new is known.
+            the versions that have new figures.
         """
         changed: set[At] = set()
         for report in reports:
@@ -95,7 +95,7 @@ class Totals:
         return sums
 
     def published(self, group: str, version: int) -> float | None:
-        """When a version was, by the run's clock; None if a restarted coordinator forgot."""
+        """Seconds of the run's clock when a version was published; None if it is not known."""
         return self._figures.get((group, version), {}).get((COORDINATOR, 0, PUBLISHED))
 
     def clip(self, group: str, version: int) -> float | None:
@@ -107,7 +107,7 @@ class Totals:
         return self._figures.get((group, version), {}).get((COORDINATOR, 0, SPENT))
 
     def waits(self, group: str, version: int) -> dict[str, Wait]:
-        """How long the round of a version waited for each client that it invited, by name.
+        """The waits of a version's round for each client that it invited, by name.
 
         Empty for version 0, and for rounds of which a restarted coordinator forgot the reports.
         """

@@ -1,4 +1,4 @@
-"""Writers for programs that draw charts: TensorBoard and MLflow.
+"""Sinks for programs that draw charts: TensorBoard and MLflow.
 
 Each is an extra of this package, and imported when it is asked for. What must not live
 here: anything that a run needs.
@@ -21,12 +21,12 @@ from secureps.run.report.totals import At
 from secureps.run.report.version_metrics import Line
 
 METRICS_AT_A_TIME, PARAMETERS_AT_A_TIME = 1000, 100
-"""What MLflow takes in one batch."""
+"""The most metrics that MLflow takes in one batch."""
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What is to be written besides JSON lines.
+    """The sinks that are asked for besides JSON lines.
 
     Args:
         tensorboard: the folder of all runs; this one's events go to a folder in it.
@@ -38,7 +38,7 @@ class Extras:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """These, as options of a command."""
+        """The same sinks as options of a command."""
         given = (("--tensorboard", self.tensorboard), ("--mlflow", self.mlflow))
         return tuple(word for name, at in given if at is not None for word in (name, str(at)))
 
@@ -50,7 +50,7 @@ class Extras:
         return Extras(None if tensorboard is None else tensorboard.resolve(), mlflow)
 
     def require(self, heading: Heading) -> None:
-        """Refuses what could not be written, before there is anything to write.
+        """Refuses sinks that cannot be written, before a run begins.
 
         Raises:
             ConfigError: a package is not installed, or another run's events are in the way.
@@ -66,7 +66,7 @@ class Extras:
 
 @dataclass(frozen=True)
 class Heading:
-    """Which run it is.
+    """The name and the settings of a run, for its charts.
 
     Args:
         name: of the plan or scenario; run: of this one among its runs.
@@ -89,7 +89,7 @@ class Heading:
 
 
 def open_sinks(heading: Heading, metrics: Path, extras: Extras) -> tuple[Sink, ...]:
-    """JSON lines in the file `metrics`, and what else is asked for.
+    """Opens the sink of JSON lines in the file `metrics`, and those of `extras`.
 
     Raises:
         ConfigError: as `Extras.require`, or a package refuses, and why.
@@ -148,9 +148,11 @@ class TensorBoard:
         self._write(0.0, 0, hparams_pb(heading.parameters, run.name, self._began))
 
     def add(self, line: Line) -> None:
+        """Writes the new scalars of a line."""
         self._scalars(line.elapsed, line.version, self._charts.new(line))
 
     def close(self, summary: Record | None) -> None:
+        """Writes the summary's numbers, and closes."""
         if summary is not None:
             self._scalars(*self._charts.end, _numbers(summary))
         self._file.close()
@@ -167,7 +169,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """One run of the experiment that is named as the plan.
+    """A sink of MLflow: one run of the experiment that has the plan's name.
 
     Args:
         where: a folder or a tracking URI. Writing waits for a server's answer, if it is one.
@@ -195,9 +197,11 @@ class MLflow:
         return made
 
     def add(self, line: Line) -> None:
+        """Writes the new scalars of a line."""
         self._scalars(line.elapsed, line.version, self._charts.new(line))
 
     def close(self, summary: Record | None) -> None:
+        """Writes the summary's numbers, and closes."""
         if summary is not None:
             self._scalars(*self._charts.end, _numbers(summary))
         self._client.set_terminated(self._run, "FAILED" if summary is None else "FINISHED")
@@ -210,7 +214,7 @@ class MLflow:
 
 
 class _Charts:
-    """Which scalars of a line are new: a chart takes each of them once.
+    """Picks the new scalars of a line: a chart takes each of them once.
 
     Names have the group in front where there are several.
     """

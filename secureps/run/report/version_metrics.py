@@ -1,4 +1,4 @@
-"""What there is to say of every version: its line in metrics.jsonl, in a chart, in a table.
+"""Gathers the metrics of every version, for metrics.jsonl, charts and tables.
 
 A line is known when its version is published; its score and late figures come afterwards.
 What must not live here: where lines are written (`run.report.sinks`) and drawn
@@ -20,7 +20,7 @@ from secureps.run.report.totals import FIGURES, At, Known, Totals, Wait, finite
 
 @dataclass(frozen=True)
 class Line:
-    """One version of one group.
+    """The metrics of one version of one group.
 
     Args:
         elapsed: seconds of the run's clock when it was published; virtual where time is.
@@ -45,6 +45,7 @@ class Line:
 
     @property
     def at(self) -> At:
+        """The group and the version."""
         return self.group, self.version
 
     @property
@@ -53,7 +54,7 @@ class Line:
         return max(self.waits, key=lambda client: self.waits[client].seconds, default=None)
 
     def record(self) -> dict[str, Any]:
-        """Plain values, for JSON; an infinite epsilon is None."""
+        """The line as plain values for JSON; an infinite epsilon is None."""
         record: dict[str, Any] = {"group": self.group, "version": self.version}
         spent = None if self.epsilon is None else finite(self.epsilon)
         record |= {"elapsed": round(self.elapsed, 3), "epsilon": spent}
@@ -68,7 +69,7 @@ class Line:
         return record
 
     def scalars(self) -> dict[str, float]:
-        """Every finite number by its name, as programs that draw charts want it."""
+        """Every finite number by its name, for programs that draw charts."""
         named = {**self.scores, **self._federated, **self.figures}
         if self.epsilon is not None:
             named["epsilon"] = self.epsilon
@@ -93,7 +94,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Gathered:
-    """All that is known of a run, for `Metrics` of somebody who goes on with it.
+    """The metrics of a run so far, from which a later play's `Metrics` continue.
 
     Args:
         lines: (group, version, elapsed, epsilon), in the order of publishing.
@@ -142,12 +143,12 @@ class Metrics:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """All versions so far, in the order in which they were published."""
+        """The lines of all versions so far, in the order in which they were published."""
         return tuple(self._complete(line) for line in self._lines.values())
 
     @property
     def gathered(self) -> Gathered:
-        """What another one goes on from; figures that `publish` was given are left out."""
+        """The values from which other `Metrics` continue, without figures given to `publish`."""
         return Gathered(
             tuple((*at, line.elapsed, line.epsilon) for at, line in self._lines.items()),
             tuple((*at, scores) for at, scores in self._scores.items()),
@@ -159,7 +160,7 @@ class Metrics:
         self._due |= dict.fromkeys(sorted(self.tally.add(reports) & self._lines.keys()))
 
     def settle(self) -> None:
-        """Tells every line that is new or has changed.
+        """Sends the sinks every line that is new or has changed.
 
         Best some time after a version was published: some of its reports are on their way
         then, and not every listener can replace what it heard.
@@ -176,7 +177,7 @@ class Metrics:
         epsilon: float | None = None,
         figures: Mapping[str, float] | None = None,
     ) -> None:
-        """A version was published; one that is known stays as it is.
+        """Adds a version that was published; a known one stays as it is.
 
         Args:
             elapsed: when it was seen; what the coordinator reports is nearer to the truth.
@@ -190,14 +191,14 @@ class Metrics:
         self._due[line.at] = None
 
     def judged(self, versions: Mapping[str, int], scores: Mapping[str, float]) -> None:
-        """The scores of the model of these versions, be they published here yet or not."""
+        """Adds the scores of the model of these versions, even before they are published here."""
         for at in versions.items() - self._scores.keys():
             self._scores[at] = scores
             if at in self._lines:
                 self._due[at] = None
 
     def evaluated(self, results: Iterable[VersionEvaluated], groups: Iterable[str]) -> None:
-        """What the federation itself found of versions; each is one of every group."""
+        """Adds the federation's own evaluations; each is of one version of every group."""
         for result in results:
             values = {metric.name: metric.value for metric in result.metrics}
             for at in [(group, result.version) for group in groups]:

@@ -1,1 +1,1 @@
-"""A data holder's script in a process of its own, and what is asked of it there."""
+"""Runs a data holder's script in a process of its own, to look at it, score and compare."""

@@ -1,7 +1,7 @@
-"""What a federation is measured against: every holder alone, and one party with all data.
+"""Trains the baselines of a federation: every holder alone, and one party with all data.
 
 Trainers come from the data holders' script. What must not live here: processes, and any
-number of a data set; whatever is trained or judged, the script does it.
+knowledge of a data set: the script trains and evaluates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Baselines:
-    """What holders reach alone (by name), what central training reaches, what is missing.
+    """The scores of holders alone (by name) and of central training, and notes on missing ones.
 
     `noiseless`: holders alone trained without the noise that the plan adds to their updates.
     """
@@ -38,7 +38,7 @@ class Baselines:
 
     @property
     def best(self) -> Score | None:
-        """The best holder alone."""
+        """The score of the best holder alone."""
         scores = list(self.alone.values())
 
         def merit(score: Score) -> float:
@@ -73,7 +73,7 @@ def train_alone(
 
 @dataclass(frozen=True)
 class Race:
-    """What the baselines start from.
+    """The common start of the baselines.
 
     Args:
         plan, script: of the federation; versions: how many it made.
@@ -93,9 +93,9 @@ class Race:
 
 
 def run_baselines(race: Race, judge: Judge, say: Say) -> Baselines:
-    """Trains them all, one after another; `say` hears which one. None where nothing was made.
+    """Trains all baselines, one after another; `say` is told which. None where nothing was made.
 
-    What the script fails at is left out, with a note.
+    A baseline at which the script fails is left out, with a note.
     """
     if not race.versions:
         return Baselines({}, None, ("nothing is compared: no version was made",))

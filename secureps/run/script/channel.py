@@ -1,7 +1,7 @@
-"""What goes between a command and the process that its script runs in: JSON, and tensors.
+"""Connects a command with the process of a script: it carries JSON records and tensors.
 
 Nothing is pickled: a script's process is trusted no more than a file that somebody sent. What
-must not live here: what is asked for (`run.script.process`, `run.script.host`).
+must not live here: the meaning of records (`run.script.process`, `run.script.host`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tensors = Mapping[str, NDArray[Any]]
 Record = dict[str, Any]
 
 _HEAD = struct.Struct(">QQ")
-"""Bytes of the JSON object, and of the safetensors file after it."""
+"""The header of a record: bytes of the JSON object, and of the safetensors file after it."""
 
 
 class Channel:
@@ -32,7 +32,7 @@ class Channel:
         self._file = connection.makefile("rwb")
 
     def send(self, record: Record, tensors: Tensors | None = None) -> None:
-        """OSError if the other end is gone."""
+        """Sends a record; OSError if the other end is gone."""
         text = json.dumps(record).encode()
         data = b""
         if tensors:
@@ -41,7 +41,7 @@ class Channel:
         self._file.flush()
 
     def receive(self) -> tuple[Record, dict[str, NDArray[Any]]] | None:
-        """The next record; None if the other end is gone."""
+        """Waits for the next record; None if the other end is gone."""
         try:
             head = self._file.read(_HEAD.size)
             if len(head) < _HEAD.size:
@@ -56,7 +56,7 @@ class Channel:
         return record, {name: np.array(each) for name, each in load(data).items()} if data else {}
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         with suppress(OSError):  # what was not sent never will be
             self._file.close()
         self._connection.close()

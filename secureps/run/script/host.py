@@ -1,8 +1,7 @@
-"""The process that a script runs in for `up` and `check`: `python -m secureps.run.script.host`.
+"""The process of a script for `up` and `check`: `python -m secureps.run.script.host`.
 
-It does what `run.script.process` asks for, and says before every call of the script's what it
-calls: whatever ends this process, the other one knows where. What must not live here: what
-becomes of a script that fails.
+It answers `run.script.process`, and names every function of the script before calling it: if this
+process dies, the other one knows where. What must not live here: what follows from a failure.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class ScriptHost:
         self._say = say
 
     def do(self, record: Record, tensors: Tensors) -> Answer:
-        """What is asked for.
+        """Does what a record asks for, and returns the answer.
 
         Raises:
             SecurepsError: whatever was wrong, the script's failure first of all.
@@ -93,7 +92,7 @@ class ScriptHost:
         return {"schema": schema, "kinds": dict(self._look.kinds)}, {}
 
     def _count(self) -> list[int | None]:
-        """How many records each holder trains on; None of one that only training can tell of."""
+        """The number of records of each holder; None if only training can tell it."""
         made = (self._script.make(settings) for settings in self._holders.values())
         with blamed("examples"):
             return [counted(trainer) for trainer in made]
@@ -107,7 +106,7 @@ class ScriptHost:
 
 
 def host(channel: Channel) -> None:
-    """Answers until the other end is gone."""
+    """Answers records until the other end is gone."""
     first = channel.receive()
     if first is None:
         return
@@ -125,7 +124,7 @@ def host(channel: Channel) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Dials the socket that it is given, and answers."""
+    """Connects to the socket named in `arguments`, and answers."""
     dump_crashes()
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(arguments[0])

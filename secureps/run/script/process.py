@@ -1,8 +1,8 @@
-"""A data holder's script, looked at in a process of its own.
+"""Starts a process for a data holder's script, and asks it.
 
 A script may do anything: abort in native code, exit, run out of memory. In a process of its own
-it takes nobody with it, and what it did is told in one line that names its function. What
-must not live here: what is asked of a script (`run.script.host`).
+it ends nobody else, and its failure is told in one line that names its function. What
+must not live here: answering (`run.script.host`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from secureps.tracebacks import crashed
 NAME = "script"
 
 START_SECONDS = 120.0
-"""Until the process must have dialled: it imports nothing of the script's before."""
+"""Seconds until the process must have connected: it imports nothing of the script's before."""
 END_SECONDS = 10.0
-"""Between the loss of the connection and the end of the process."""
+"""Seconds from the loss of the connection to the end of the process."""
 
 _TICK = 0.05
 _DUMP_LINES = 100
@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Assignment:
-    """Which script, and what it is given.
+    """A script, and the settings that it is given.
 
     Args:
         script, plan: of the federation.
@@ -61,7 +61,7 @@ class Assignment:
     environment: Mapping[str, str] | None
 
     def record(self) -> Record:
-        """As JSON has it."""
+        """The assignment as plain values for JSON."""
         return {
             "script": str(self.script.absolute()),
             "plan": self.plan.text,
@@ -74,7 +74,7 @@ class Assignment:
 
 @contextmanager
 def script_process(assignment: Assignment, logs: Path) -> Iterator[ScriptProcess]:
-    """Starts it, and ends it with the `with`; what it prints goes to `script.log` in `logs`."""
+    """Runs the process while the `with` lasts; its output goes to `script.log` in `logs`."""
     with ExitStack() as stack:
         supervisor = stack.enter_context(Supervisor(logs, restarts=0))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="secureps-")))
@@ -113,7 +113,7 @@ class ScriptProcess:
         self.failed = ""
 
     def look(self) -> tuple[Schema, dict[str, Kind]]:
-        """The model's tensors, and what training does to them.
+        """Asks for the model's schema and the kinds of its tensors.
 
         Raises:
             ScriptFailed, ConfigError, PlanRefused: it cannot be used, or not under this plan.
@@ -123,7 +123,7 @@ class ScriptProcess:
         return Schema(tuple(specs)), answer["kinds"]
 
     def count(self) -> tuple[int, ...]:
-        """How many records each holder trains on; empty if any of them cannot tell.
+        """Asks for the number of records of each holder; empty if one cannot tell.
 
         Raises:
             ScriptFailed: as `look`.
@@ -132,14 +132,14 @@ class ScriptProcess:
         return () if None in found else tuple(found)
 
     def prepare(self) -> None:
-        """Has the script's evaluator made; what fails is noted."""
+        """Has the script make its evaluator; a failure is noted."""
         try:
             self.note = self._ask({"do": "judge"})["note"]
         except SecurepsError as error:
             self.note = f"no held-out score: {error}"
 
     def score(self, tensors: Tensors) -> Score | None:
-        """A model's; None if nobody can judge, or the script failed, which `failed` says once."""
+        """Scores a model; None without an evaluator, or if the script failed (see `failed`)."""
         if self.note:
             return None
         try:
@@ -152,7 +152,7 @@ class ScriptProcess:
         return None if answer["score"] is None else Score(**answer["score"])
 
     def baselines(self, versions: int, start: Tensors, say: Say) -> Baselines:
-        """Trains the holders alone and all of them as one; what fails is left out with a note."""
+        """Has the baselines trained; one that fails is left out, with a note."""
         try:
             answer = self._ask({"do": "baselines", "versions": versions}, start, say)
         except SecurepsError as error:
@@ -162,7 +162,7 @@ class ScriptProcess:
         return Baselines(alone, central, tuple(answer["notes"]), answer["noiseless"])
 
     def close(self) -> None:
-        """Hangs up: then the process ends by itself, if it is not in the script's code."""
+        """Closes the connection: the process then ends by itself, unless the script is running."""
         if self._channel is not None:
             self._channel.close()
 
@@ -209,7 +209,7 @@ class ScriptProcess:
         raise InternalError(f"the script's process does not dial after {START_SECONDS:g} s")
 
     def _ended(self) -> SecurepsError:
-        """The process is gone: how, and in which function of the script's."""
+        """The error that says how the process ended, and in which function of the script."""
         until = time.monotonic() + END_SECONDS
         while (how := self._supervisor.ended(NAME)) is None and time.monotonic() < until:
             time.sleep(_TICK)

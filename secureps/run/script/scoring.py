@@ -1,4 +1,4 @@
-"""Judges models on held-out records, also those of which tensors stay with the clients.
+"""Scores models on held-out records, also models with local tensors.
 
 A script that fails here is noted once and ends nothing. What must not live here: training
 (`run.script.baselines`), and the process that a script runs in (`run.script.process`).
@@ -33,7 +33,7 @@ OF_THEIR_OWN = "scores are the holders' own, each with its local tensors on its 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One judgement on held-out records: `accuracy`, or the script's first metric, or the loss."""
+    """A score on held-out records: `accuracy`, or the script's first metric, or the loss."""
 
     measure: str
     value: float
@@ -42,7 +42,7 @@ class Score:
 
     @classmethod
     def of(cls, result: EvaluateResult) -> Score:
-        """Of what `evaluate` returned."""
+        """Picks the score from an evaluation's result."""
         scores = sorted(name for name in result.metrics if "loss" not in name.lower())
         for measure in ("accuracy", *scores):
             if measure in result.metrics:
@@ -57,7 +57,7 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What a holder's trainer says of its model.
+    """A trainer's own description of its model.
 
     Args:
         schema: of its tensors; kinds: what training does to them.
@@ -70,7 +70,7 @@ class Look:
 
     @classmethod
     def at(cls, trainer: Trainer) -> Look:
-        """Asks it.
+        """Asks a trainer.
 
         Raises:
             ScriptFailed: it raised, or its model is none.
@@ -84,11 +84,11 @@ class Look:
             return cls(schema_of(initial), kinds_of(trainer), initial)
 
     def staying(self, plan: Plan) -> dict[str, NDArray[Any]]:
-        """The fresh values of what stays with the clients."""
+        """The initial values of the plan's local tensors."""
         return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).local}
 
     def personal(self, plan: Plan) -> bool:
-        """Whether what stays is trained there: then there are as many models as clients."""
+        """Whether local tensors are trained: then there are as many models as clients."""
         return any(
             np.dtype(spec.dtype).kind not in "iub" and self.kinds.get(spec.name) != "constant"
             for spec in plan.layout(self.schema).local
@@ -140,12 +140,12 @@ class Judge:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What has to be known of the scores: that there are none, or whose, or what failed."""
+        """Notes on the scores: that there are none, or whose they are, or what failed."""
         remark = OF_THEIR_OWN if self._personal and not self.note else ""
         return tuple(each for each in (self.note, remark, self.failed) if each)
 
     def evaluate(self, tensors: Tensors) -> EvaluateResult:
-        """The judgement of a model without what stays with the clients.
+        """Evaluates a model that lacks its local tensors.
 
         Raises:
             ScriptFailed: the script's evaluation raised, or its loss or score is no number.
@@ -154,7 +154,7 @@ class Judge:
         return _evaluated(self._evaluator, self._whole(tensors))
 
     def result(self, tensors: Tensors) -> EvaluateResult | None:
-        """The same; None if nobody can judge, or the script failed, which `failed` says once."""
+        """Evaluates; None without an evaluator, or if the script failed (`failed` says so once)."""
         if self._evaluator is None:
             return None
         try:
@@ -164,12 +164,12 @@ class Judge:
             return None
 
     def score(self, tensors: Tensors) -> Score | None:
-        """The same in short."""
+        """The score of `result`."""
         result = self.result(tensors)
         return None if result is None else Score.of(result)
 
     def alone(self, trainer: Trainer, model: Tensors) -> Score:
-        """Of a holder's own model, whole, by whoever judges the federation's.
+        """The score of a holder's own, whole model, by the federation's evaluator.
 
         Raises:
             ScriptFailed: as `evaluate`.
@@ -179,7 +179,7 @@ class Judge:
         return Score.of(_evaluated(judge, dict(model)))
 
     def _whole(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """With fresh values for what stays, in the model's order."""
+        """Adds initial values of local tensors, in the model's order."""
         known = {**self._stay, **tensors}
         order = {name: known[name] for name in self._initial if name in known}
         return {name: np.array(each) for name, each in {**order, **known}.items()}
@@ -187,7 +187,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class _WithItsOwn:
-    """One holder, who judges with its own local tensors."""
+    """The evaluator of one holder, with its own local tensors."""
 
     trainer: Trainer
     name: str

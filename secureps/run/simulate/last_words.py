@@ -1,4 +1,4 @@
-"""Whose code ended a simulation, when it was ended by what no `except` sees.
+"""Names the client whose code killed a simulation's process.
 
 A simulation runs all clients' scripts in its own process. A native abort in one of them runs no
 handler here, so a small process beside it is told what is called before it is, and says it
@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 OVER = b"\n"
-"""Said last by a process that ends by itself."""
+"""The last line of a process that ends in order."""
 
 
 @contextmanager
 def last_words() -> Iterator[None]:
-    """While clients' code may end this process: the line, and whose it was, is on stderr then."""
+    """Watches this process while clients' code runs: if it dies, a line on stderr says in whose."""
     from secureps.client.script_errors import entering, leaving
     from secureps.tracebacks import dump_crashes
 
@@ -45,7 +45,7 @@ def last_words() -> Iterator[None]:
 
 
 def wait() -> None:
-    """Reads what is called, a line each, until the other process is gone."""
+    """Reads the names of calls, a line each, until the other process is gone."""
     last = b""
     for line in sys.stdin.buffer:
         last = line

@@ -1,11 +1,14 @@
-"""`secureps simulate`: a scenario in virtual time, and its report folder.
+"""`secureps simulate`: plays a scenario in virtual time, and writes its report folder.
 
-    OUT/metrics.jsonl       one line per version, as `run.report.version_metrics` has them, of
-    virtual time OUT/curves.png          scores and bytes over virtual time OUT/waiting.png
-    for whom versions waited OUT/summary.json        what it came to OUT/checkpoints/        as a
-    coordinator and its shards write them OUT/model.safetensors   the final model, by tensor name
+    OUT/metrics.jsonl       one line per version (`run.report.version_metrics`), in virtual time
+    OUT/curves.png          scores and bytes over virtual time
+    OUT/waiting.png         the clients that versions waited for
+    OUT/summary.json        the results
+    OUT/checkpoints/        as a coordinator and its shards write them
+    OUT/model.safetensors   the final model, by tensor name
 
-The same scenario gives the same metrics and the same model, bit for bit.
+The same scenario gives the same metrics and the same model, bit for bit. What must not live here:
+the parties in one process (`run.simulate.simulation`).
 """
 
 from __future__ import annotations
@@ -49,15 +52,15 @@ from secureps.store.checkpoint import write_state
 Say = Callable[[str], None]
 
 REPEATABLE = (UP, DOWN, "network_seconds")
-"""Reported figures that are virtual: the others are this machine's seconds."""
+"""The figures in virtual time: all others are seconds of this machine."""
 
 OFTEN = 1000
-"""Events between two looks at the window of reports, which may not run over."""
+"""Events between two reads of the window of reports, which must not overflow."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scenario file and what it names, all read and checked."""
+    """A scenario file and the files that it names, read and checked."""
 
     section: ScenarioSection
     plan: Plan
@@ -71,16 +74,17 @@ class Scenario:
 
     @property
     def clients(self) -> tuple[str, ...]:
+        """The clients' names."""
         return client_names(self.section.clients)
 
     @property
     def stays(self) -> dict[str, StaySection]:
-        """Of clients that come late or leave, by name."""
+        """The stays of clients that come late or leave, by name."""
         names, stays = self.clients, self.section.stay
         return {names[s.first + k]: s for s in stays for k in range(s.count)}
 
     def settings(self, partition: int) -> dict[str, Setting]:
-        """What a client's script is given."""
+        """The settings of a client's script."""
         own: dict[str, Setting] = {"partition": partition, "partitions": self.section.clients}
         initial = self.plan.section.initial
         if initial is not None and self.script().takes_initial:
@@ -88,12 +92,12 @@ class Scenario:
         return {**self.section.settings, **own}
 
     def founding(self, plan: Plan, seed: int) -> Founding | None:
-        """What the script's ServerApp decides of a plan, if it has one that has not been run."""
+        """Runs the script's ServerApp for a plan, if it has one that has not been run."""
         own = self.section
         return found(plan, self.source, own.settings, own.clients, UnsafeSeed(seed))
 
     def heading(self, folder: Path) -> Heading:
-        """What its figures are filed under."""
+        """The heading of its charts."""
         settings = {
             "scenario": self.section.model_dump(mode="json"),
             "plan": self.plan.section.model_dump(mode="json", exclude={"federation"}),
@@ -137,7 +141,7 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:
-    """ConfigError: a stay ends before it begins, or is of clients that are not there."""
+    """Refuses stays that end before they begin, or of unknown clients (ConfigError)."""
     taken = set[int]()
     for number, stay in enumerate(section.stay, 1):
         own = range(stay.first, stay.first + stay.count)
@@ -217,7 +221,7 @@ def simulate(
 
 @dataclass
 class Play:
-    """A scenario being played: who dropped out where, and a line for every version."""
+    """A scenario being played: the drop-outs, and a line for every version."""
 
     scenario: Scenario
     folder: Path
@@ -292,7 +296,7 @@ class Play:
 
     @property
     def epsilon(self) -> float | None:
-        """The most that any client would have spent with secret noise; None without privacy."""
+        """The largest epsilon of a client, had its noise been secret; None without privacy."""
         plan, ledger = self.scenario.plan, self.simulation.coordinator.federation.ledger
         if plan.section.privacy is None:
             return None
@@ -300,7 +304,7 @@ class Play:
         return max(spent(plan, each) for each in facts)
 
     def summary(self) -> dict[str, Any]:
-        """What it came to, as plain values."""
+        """The summary as plain values."""
         tally, clients = self.metrics.tally, self.scenario.clients
         federation = self.simulation.coordinator.federation
         return {
@@ -329,7 +333,7 @@ class Play:
         return all(self.simulation.parties[name].halted.done() for name in here)
 
     def _publish(self, versions: Mapping[str, int]) -> str:
-        """Lines for the groups that are further than before; in a word, what is new."""
+        """Adds lines for the groups with a new version; returns them in words."""
         simulation, now = self.simulation, self.simulation.loop.now()
         fates, included = simulation.coordinator.federation.fates, 0
         for group, version in versions.items():

@@ -1,6 +1,6 @@
-"""A whole federation in one process, on a loop and a network of its own.
+"""Simulates a whole federation in one process, with a loop and a network of its own.
 
-The machines, hands and executors are those of the real processes; only the transport,
+The machines, workers and executors are those of the real processes; only the transport,
 the clock and most stores are in memory. `kill`, `start` and `lose` do to a party what
 SIGKILL, a service manager and a dead disk do. What must not live here: scenarios and reports
 (`run.simulate.simulate`).
@@ -56,7 +56,7 @@ from secureps.wire.transport import DelayOf, Faults, InProcessNetwork, no_delay
 
 @dataclass(frozen=True)
 class MemoryKit:
-    """A start-up kit that was never written: for one process that plays all parties."""
+    """A start-up kit in memory, for one process that plays all parties."""
 
     public: PublicKit
     identities: Mapping[str, Identity]
@@ -64,7 +64,7 @@ class MemoryKit:
 
 
 def memory_kit(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
-    """Fresh keys for every party of a plan."""
+    """Makes keys for every party of a plan."""
     ca = Identity.generate()
     shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
     roles: dict[str, Role] = {COORDINATOR: "coordinator"}
@@ -106,7 +106,7 @@ def _bfv_keys() -> tuple[Secret, bytes]:
 
 @dataclass(frozen=True)
 class Cast:
-    """Who plays: a trainer for every client, by name, and the seed of their randomness."""
+    """The trainers of all clients, by name, and the seed of their randomness."""
 
     trainers: Mapping[str, Trainer]
     seed: Seed
@@ -115,7 +115,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the network does, where payloads and journals are kept (default: memory), who is late.
+    """The network, the stores of payloads and journals (default: memory), and late clients.
 
     `late` are clients that begin when somebody calls `Simulation.start`.
     """
@@ -159,7 +159,7 @@ class Simulation:
     # --- processes ----------------------------------------------------------------
 
     def start(self, name: str) -> None:
-        """Starts a party, or starts it again from what it had journalled."""
+        """Starts a party, or restarts it from its journal."""
         executor = self._make(name)
         self.parties[name] = executor
         self._failed.discard(name)
@@ -169,13 +169,13 @@ class Simulation:
         executor.start()
 
     def kill(self, name: str) -> None:
-        """The party is gone at once; what it journalled and stored stays."""
+        """Ends a party at once, as SIGKILL does; its journal and payloads stay."""
         self.network.detach(name)
         self.parties[name].stop()
         self._failed.discard(name)
 
     def lose(self, name: str, seed: Seed | None = None) -> None:
-        """The disk of a party that was killed is gone; it starts with empty stores.
+        """Empties the stores of a party that was killed, as if its disk was lost.
 
         A client's or shard's secret seed goes too: `seed` is its new one (None: the same again).
         """
@@ -203,13 +203,13 @@ class Simulation:
                 raise Refused(executor.halted.result().reason)
 
     def refuse_failed(self) -> None:
-        """Raises the error that the run is over with, if its plan does not foresee such an end."""
+        """Raises the error that ended the run, unless the plan foresees such an end."""
         federation = self.coordinator.federation
         if federation.finished and federation.failure:
             raise from_wire(federation.failure, federation.finished, None)
 
     def _refuse_left(self) -> None:
-        """Raises what the first client complained of that left; the others wait for it in vain."""
+        """Raises the error of the first client that left; the others wait for it in vain."""
         for name, executor in self.parties.items():
             if executor.halted.done() and executor.halted.exception() is None:
                 halt = executor.halted.result()
@@ -217,12 +217,12 @@ class Simulation:
                     raise halt.error(f"{name}: {halt.reason}")
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
-        """Heard of every party that ends: nobody looks at all of them after every event."""
+        """Notes the end of a party, so that not all are checked after every event."""
         if halted.exception() is not None or self._complains(name, halted.result()):
             self._failed.add(name)
 
     def _complains(self, name: str, halt: Halt) -> bool:
-        """Whether nothing can go on without this party; other clients can without one."""
+        """Whether the run cannot go on without this party; it can without a client."""
         return halt.error is not None and name not in self._cast.trainers
 
     def _over(self) -> bool:
@@ -235,13 +235,13 @@ class Simulation:
 
     @property
     def coordinator(self) -> Coordinator:
-        """The coordinator's machine, for reading."""
+        """The coordinator's machine, read-only."""
         machine = self.parties[COORDINATOR].machine
         assert isinstance(machine, Coordinator)
         return machine
 
     def reasons(self) -> str:
-        """What every group waits for."""
+        """Why every group waits, in words."""
         groups = self.coordinator.federation.groups.values()
         return "; ".join(self.plan.headed(group.name, group.reason) for group in groups)
 

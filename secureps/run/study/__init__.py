@@ -1,1 +1,1 @@
-"""`secureps study`: rules compared over several seeds."""
+"""`secureps study`: compares rules over several seeds."""

@@ -1,4 +1,4 @@
-"""What the trials of a study come to together: rows, a table, curves.
+"""Sums up the trials of a study in rows, a table and curves.
 
 What must not live here: playing trials, and files.
 """
@@ -28,7 +28,7 @@ from secureps.run.study.trial import (
 
 @dataclass(frozen=True)
 class Row:
-    """A variant: the candidate that tuning chose, judged under all seeds.
+    """The results of a variant: of the candidate that tuning chose, under all seeds.
 
     Args:
         settings: what tuning chose, in words.
@@ -51,7 +51,7 @@ class Row:
 
 
 class StudyResults:
-    """Takes results in any order."""
+    """Collects the results of a study, in any order."""
 
     def __init__(self, study: StudySection) -> None:
         self._study = study
@@ -78,7 +78,7 @@ class StudyResults:
         return f"{goal} after {result.reached:g} s, {result.versions} versions"
 
     def rows(self) -> tuple[Row, ...]:
-        """One for every variant, in the study's order."""
+        """A row for every variant, in the study's order."""
         base = _median(self._outcomes(self._study.baseline))
         return tuple(self._row(variant.name, base) for variant in self._study.variant)
 
@@ -96,7 +96,7 @@ class StudyResults:
         ]
 
     def curves(self) -> dict[str, list[list[tuple[float, float]]]]:
-        """By variant and seed: (virtual seconds, score)."""
+        """The curves by variant and seed: (virtual seconds, score)."""
         return {
             variant.name: [
                 [(point.seconds, point.score) for point in outcome.points]
@@ -125,7 +125,7 @@ class StudyResults:
 
 
 def settings(study: StudySection, candidate: Candidate) -> str:
-    """What sets a candidate apart from the others of its variant."""
+    """The settings that distinguish a candidate from others of its variant."""
     every = [rule.model_dump() for rule in variant_of(study, candidate).rules]
     rule, words = rule_of(study, candidate), list[str]()
     if rule is not None:
@@ -183,7 +183,7 @@ def _heads(study: StudySection) -> tuple[str, ...]:
 
 
 def table(study: StudySection, rows: Sequence[Row]) -> Table:
-    """For a terminal, which may be narrow."""
+    """The table for a terminal, which may be narrow."""
     shown = headed(
         f"virtual seconds to {study.measure} {study.target:g}; times sooner than {study.baseline}"
     )
@@ -197,7 +197,7 @@ def table(study: StudySection, rows: Sequence[Row]) -> Table:
 
 
 def markdown(study: StudySection, rows: Sequence[Row]) -> str:
-    """For a page."""
+    """The table in Markdown."""
     heads = _heads(study)
     lines = [heads, ("---",) * len(heads), *(_cells(study, row) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,7 +1,7 @@
-"""`secureps study`: rules compared by the virtual time to a target, over several seeds.
+"""`secureps study`: compares rules by the virtual time to a target, over several seeds.
 
-    OUT/study.json     what is compared: a folder goes on with the same study alone
-    OUT/trials/        what each trial came to, written when it ends
+    OUT/study.json     the study: only the same study goes on in this folder
+    OUT/trials/        the result of each trial, written when it ends
     OUT/report.json    a row per rule, and all that was tuned
     OUT/table.md       the rows
     OUT/study.png      scores over virtual time
@@ -56,7 +56,7 @@ Course = Generator[Job, Result, None]
 
 
 def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
-    """Plays what is not played yet, and writes the report.
+    """Plays the trials that are not played yet, and writes the report.
 
     Args:
         path: a scenario with a study.
@@ -130,7 +130,7 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
 
 
 def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> None:
-    """What became of the ServerApp's settings, each line once; every trial runs it under its seed.
+    """Prints the outcomes of the ServerApp's settings once; every trial runs it under its seed.
 
     Raises:
         ConfigError, PlanRefused: it asks a plan for what cannot be had.
@@ -144,7 +144,7 @@ def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> N
 
 
 def _sealed(scenario: Scenario, own: StudySection, variant: VariantSection) -> bool:
-    """Whether it is compared with its encrypted self: not if nothing encrypts, or it may not be."""
+    """Whether to compare a variant with its encrypted self: if the plan encrypts, and allows it."""
     section = scenario.plans[variant.name].section
     rules = variant.rules or [group.rule for group in section.group]
     alone = any(isinstance(rule, AsyncSection) for rule in rules)
@@ -157,7 +157,7 @@ def _jobs(scenario: Scenario, own: StudySection, variant: VariantSection) -> int
 
 
 def _course(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
-    """The jobs of a variant, one after another; each is told the last one's result."""
+    """Yields the jobs of a variant, one after another; each is sent the last one's result."""
     limit, best = own.seconds, (math.inf, math.inf)
     chosen, *others = candidates = tuple(_candidates(variant))
     for candidate in candidates if others else ():
@@ -181,7 +181,7 @@ def _candidates(variant: VariantSection) -> Iterator[Candidate]:
 
 
 class _Desk:
-    """Hands jobs to workers, keeps what they come to, and says how far it is."""
+    """Hands jobs to workers, keeps their results, and shows the progress."""
 
     def __init__(
         self, path: Path, folder: Path, findings: StudyResults, total: int, console: Console
@@ -194,7 +194,7 @@ class _Desk:
         self._count = 0
 
     def run(self, courses: Mapping[str, Course], workers: int, kernels: Path | None) -> None:
-        """All courses to their ends, at most one job of each at a time.
+        """Runs all courses to their ends, at most one job of each at a time.
 
         `kernels` is where workers find those of rlwe; None if they need none.
         """
@@ -251,7 +251,7 @@ class _Desk:
 
 
 def _result(job: Job, future: Future[Result]) -> Result:
-    """What a job came to; a run that failed came to nothing, and its variant is named."""
+    """The result of a job; of a run that failed, an error that names the variant."""
     try:
         return future.result()
     except (RuleFailed, TooFew) as error:
@@ -259,7 +259,7 @@ def _result(job: Job, future: Future[Result]) -> Result:
 
 
 def _begin(kernels: Path | None) -> None:
-    """A worker ends its trial whatever key is pressed; who handed it out decides what is next."""
+    """Sets a worker up to ignore Ctrl-C: it ends its trial, and the main process decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if kernels is not None:
         from secureps.crypto.compiled import keep_in
@@ -308,7 +308,7 @@ def _read(path: Path, job: Job) -> Result | None:
 
 @contextmanager
 def _readable(path: Path, advice: str) -> Iterator[None]:
-    """ConfigError: the file is not what a study wrote."""
+    """Turns errors of reading a study's file into a ConfigError with advice."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

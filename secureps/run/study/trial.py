@@ -1,4 +1,4 @@
-"""One trial of a study: a scenario under one rule, until its model is good enough.
+"""Plays one trial of a study: a scenario under one rule, until its model is good enough.
 
 Trials are played in the clear: under a cipher they come to the same models at the same virtual
 times, which a `Comparison` checks on the first versions. Not so where bytes take time: then the
@@ -32,7 +32,7 @@ ENDLESS = 1 << 30
 
 @dataclass(frozen=True)
 class Point:
-    """The newest model, judged at a time of the virtual clock.
+    """The score of the newest model at a time of the virtual clock.
 
     Args:
         seconds: since the first model was there: who had to send it is drawn, and rules have no
@@ -47,7 +47,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A choice for a variant; None: as its plan has it.
+    """A choice of settings for a variant; None: as in its plan.
 
     Args:
         rule: index into the variant's.
@@ -62,7 +62,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """In words, which also name a file."""
+        """The candidate in words, which also name a file."""
         parts = (
             self.variant,
             None if self.rule is None else str(self.rule + 1),
@@ -82,12 +82,13 @@ class Trial:
 
     @property
     def name(self) -> str:
+        """The name of its file."""
         return f"{self.candidate.name}-seed-{self.seed}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial came to.
+    """The result of a trial.
 
     Args:
         reached: virtual seconds to the target; None if it was not reached.
@@ -100,31 +101,32 @@ class Outcome:
 
     @property
     def versions(self) -> int:
-        """How many were made to the target, or to the end."""
+        """The number of versions made to the target, or to the end."""
         until = [p for p in self.points if self.reached is None or p.seconds <= self.reached]
         return until[-1].version if until else 0
 
     @property
     def best(self) -> float:
-        """The best score that was seen."""
+        """The best score of the trial."""
         return max((point.score for point in self.points), default=0.0)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A candidate's first versions in the clear and under the plan's own cipher."""
+    """A check of a candidate's first versions in the clear against the plan's own cipher."""
 
     candidate: Candidate
     seed: int
 
     @property
     def name(self) -> str:
+        """The name of its file."""
         return f"{self.candidate.name}-sealed"
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """Whether a comparison found the same: every bit of the model, and the virtual time."""
+    """The result of a comparison: whether model (bit for bit) and virtual time are the same."""
 
     model: bool
     seconds: bool
@@ -184,7 +186,7 @@ def _group(group: GroupSection, rule: RuleSection | None, candidate: Candidate) 
 
 
 def play(path: Path, job: Trial | Comparison) -> Outcome | Likeness:
-    """Plays it; in any process."""
+    """Plays a trial or a comparison, in any process."""
     scenario, began = _loaded(path), time.process_time()
     done = _try(scenario, job) if isinstance(job, Trial) else _compare(scenario, job)
     return replace(done, cpu=round(time.process_time() - began, 2))
@@ -201,14 +203,14 @@ def variant_of(study: StudySection, candidate: Candidate) -> VariantSection:
 
 
 def rule_of(study: StudySection, candidate: Candidate) -> RuleSection | None:
-    """The rule of a candidate; None: its plan's."""
+    """The rule of a candidate; None if it is the plan's."""
     if candidate.rule is None:
         return None
     return variant_of(study, candidate).rules[candidate.rule]
 
 
 def _founded(scenario: Scenario, job: Trial | Comparison, folder: str) -> Scenario:
-    """The scenario with what a ServerApp decides of the candidate's plan, under the job's seed."""
+    """The scenario with a ServerApp's decisions for the candidate's plan, under the job's seed."""
     variant = job.candidate.variant
     founding = scenario.founding(scenario.plans[variant], job.seed)
     if founding is None:

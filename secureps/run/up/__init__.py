@@ -1,1 +1,1 @@
-"""`secureps up`: a whole federation of processes on this machine."""
+"""`secureps up`: plays a whole federation of processes on this machine."""

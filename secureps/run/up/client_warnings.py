@@ -1,4 +1,4 @@
-"""What clients of one machine say on their own terminals, which `up` repeats once.
+"""Repeats the warnings of clients' own terminals once, under `up`.
 
 A clip or a range that cuts most of an update off is told by its client alone, for no noise covers
 it. Under `up` all clients are one user's, whose terminal this is: so the first such line is
@@ -15,10 +15,10 @@ from pathlib import Path
 from secureps.tracebacks import TEXT_LIMIT
 
 MOST_LEFT = 50.0
-"""Percent of an update: what leaves more of it is no reason to look."""
+"""Percent of an update: a cut that leaves more of it is not repeated."""
 
 PIECE = 1 << 16
-"""Bytes of a log that are read at a time."""
+"""The most bytes of a log that are read at a time."""
 
 _KINDS = {
     "clip": re.compile(r"update norm \S+, clip \S+: cut to (?P<left>\d+(\.\d+)?(e[+-]?\d+)?) %"),
@@ -27,7 +27,7 @@ _KINDS = {
 
 
 class ClientWarnings:
-    """Follows the logs of clients; tells the first far cut of each kind, and no second.
+    """Follows the logs of clients, and finds the first far cut of each kind.
 
     Args:
         logs: the folder; that of client NAME is NAME.log.
@@ -39,13 +39,13 @@ class ClientWarnings:
         self._left = dict(_KINDS)
 
     def news(self) -> Iterator[str]:
-        """A line for each kind that was not told before."""
+        """Yields a line for each kind that was not told before."""
         for client in self._read if self._left else ():
             for line in self._lines(client):
                 yield from self._told(client, line)
 
     def _lines(self, client: str) -> list[str]:
-        """Whole lines that came since the last look."""
+        """The whole lines since the last call."""
         try:
             with (self._logs / f"{client}.log").open("rb") as file:
                 file.seek(self._read[client])

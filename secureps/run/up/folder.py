@@ -1,4 +1,4 @@
-"""The folder of a run that one machine plays alone: kit, configuration files, and what is where.
+"""Lays out and makes the folder of a run of `up`: kit, configuration files, logs and results.
 
     RUN/plan.toml            a copy of the plan: what the coordinator reads
     RUN/origin.json          where the plan came from, and what else the run was started with
@@ -33,47 +33,53 @@ from secureps.store.text_file import replace_text
 from secureps.wording import named
 
 LISTEN = "127.0.0.1:0"
-"""Loopback, any free port: all parties are on this machine."""
+"""Address to listen on: loopback, any free port, since all parties are on this machine."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where everything of a run lies; all paths are absolute."""
+    """The paths of a run's files; all are absolute."""
 
     root: Path
 
     @property
     def kit(self) -> Path:
+        """The start-up kit, with every party's keys."""
         return self.root / "kit"
 
     @property
     def logs(self) -> Path:
+        """The logs of all parties."""
         return self.root / "logs"
 
     @property
     def checkpoints(self) -> Path:
+        """The checkpoints."""
         return self.root / "checkpoints"
 
     @property
     def report(self) -> Path:
+        """The report."""
         return self.root / "report"
 
     @property
     def plan(self) -> Path:
+        """The copy of the plan."""
         return self.root / "plan.toml"
 
     @property
     def summary(self) -> Path:
-        """There once the run is over."""
+        """The summary, which exists once the run is over."""
         return self.report / "summary.json"
 
     @property
     def failed(self) -> Path:
-        """Why a play of the run ended with an error, until it is played again."""
+        """The error that ended the last play of the run, until it is played again."""
         return self.report / "failed.txt"
 
     @property
     def model(self) -> Path:
+        """The last model."""
         return self.root / "model.safetensors"
 
     @property
@@ -82,13 +88,15 @@ class RunFolder:
         return self.root / "best.safetensors"
 
     def state(self, name: str) -> Path:
+        """The state folder of a party."""
         return self.root / "state" / name
 
     def config(self, name: str) -> Path:
+        """The configuration file of a server."""
         return self.root / "config" / f"{name}.toml"
 
     def address(self, name: str) -> str | None:
-        """Where a server listens; None until it does."""
+        """The address at which a server listens; None until it does."""
         try:
             return (self.state(name) / "address").read_text().strip() or None
         except FileNotFoundError:
@@ -97,7 +105,7 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run was started with: what its copy of the plan does not say.
+    """The settings with which a run was started, besides its copy of the plan.
 
     Args:
         plan: the file; paths in it are relative to its folder.
@@ -112,16 +120,17 @@ class Origin:
 
     @classmethod
     def of(cls, plan: Path, unsafe_seed: int | None) -> Origin:
-        """Of a run that begins now."""
+        """The origin of a run that begins now."""
         return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time())
 
     def write(self, folder: RunFolder) -> None:
+        """Writes the file in a run's folder, which is then complete."""
         record = asdict(self) | {"plan": str(self.plan), "directory": str(self.directory)}
         replace_text(folder.root / ORIGIN, json.dumps(record, indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: RunFolder) -> Origin:
-        """Raises ConfigError: no folder that `up` has finished making."""
+        """Reads the file; ConfigError if `up` has not finished making the folder."""
         path = folder.root / ORIGIN
         try:
             record = json.loads(path.read_text())
@@ -135,7 +144,7 @@ class Origin:
 
 
 def _runs(meant: Path) -> str:
-    """Which runs there are beside a folder that is none, and in runs/: the newest first."""
+    """Names the runs beside a folder that is not a run, and in runs/, the newest first."""
     found = {*meant.parent.glob(f"*/{ORIGIN}"), *Path("runs").resolve().glob(f"*/{ORIGIN}")}
     newest = sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True)
     runs = [os.path.relpath(path.parent) for path in newest]
@@ -144,7 +153,7 @@ def _runs(meant: Path) -> str:
 
 @dataclass(frozen=True)
 class Cast:
-    """Who plays, by name."""
+    """The names of a run's parties."""
 
     shards: tuple[str, ...]
     holders: tuple[str, ...]
@@ -152,6 +161,7 @@ class Cast:
 
     @classmethod
     def of(cls, plan: Plan, clients: int) -> Cast:
+        """Names the parties of a plan."""
         return cls(
             shard_names(plan.section.shards), holder_names(plan.holders), client_names(clients)
         )
@@ -163,7 +173,7 @@ def default_root(plan: Plan) -> Path:
 
 
 def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolder:
-    """Makes the folder, with a kit for everybody.
+    """Makes the folder of a run, with a kit for all parties.
 
     Raises:
         ConfigError: the folder holds something.
@@ -189,7 +199,7 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
 
 
 def write_coordinator(folder: RunFolder, base: Path) -> None:
-    """The coordinator's configuration; the plan's own paths are relative to `base`."""
+    """Writes the coordinator's configuration; the plan's own paths are relative to `base`."""
     paths = {"plan": str(folder.plan), "plan_base": str(base.resolve())}
     _write(folder, COORDINATOR, {"listen": LISTEN, **paths, "checkpoints": str(folder.checkpoints)})
 

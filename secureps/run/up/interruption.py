@@ -1,4 +1,4 @@
-"""What a run of `up` says and leaves behind when it is interrupted, or fails.
+"""Handles the interruption or failure of a run of `up`: what is printed and what is kept.
 
 What must not live here: the processes (`run.processes.supervisor`), and how signals wait
 (`run.processes.signals`).
@@ -23,7 +23,7 @@ from secureps.store.text_file import replace_text
 
 @contextmanager
 def told_how_to_go_on(root: Path, options: Sequence[str], console: Console) -> Iterator[None]:
-    """After Ctrl-C or SIGTERM: the command that goes on with the run in this folder."""
+    """Prints, after Ctrl-C or SIGTERM, the command that goes on with the run."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -35,7 +35,7 @@ def told_how_to_go_on(root: Path, options: Sequence[str], console: Console) -> I
 
 @contextmanager
 def noted(folder: RunFolder) -> Iterator[None]:
-    """What a play fails with, for `secureps runs`."""
+    """Writes down the error of a play that fails, for `secureps runs`."""
     folder.failed.unlink(missing_ok=True)
     try:
         yield
@@ -46,7 +46,7 @@ def noted(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def told_that_it_stops(progress: Progress) -> Iterator[None]:
-    """At once, since the processes take a while to end."""
+    """Prints at once that the run stops, since its processes take a while to end."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -56,7 +56,7 @@ def told_that_it_stops(progress: Progress) -> Iterator[None]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM and a lost terminal end the run as an error does: with nothing left over."""
+    """Makes SIGTERM and SIGHUP end the run as an error does: no process is left over."""
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)

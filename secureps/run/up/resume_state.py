@@ -1,7 +1,7 @@
-"""sofar.json: what a run that is not over leaves for who goes on with it.
+"""sofar.json: the state that `secureps resume` needs besides the parties' journals.
 
-Parties have their journals; this is what nobody journals: how long the run was played, and
-what its watch has gathered. What must not live here: going on with a run (`run.up.up`).
+No party journals how long the run was played, and the metrics that its watch has gathered. What
+must not live here: going on with a run (`run.up.up`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from secureps.store.text_file import replace_text
 
 @dataclass(frozen=True)
 class ResumeState:
-    """The seconds of a run, and what is known of its versions."""
+    """The seconds of a run so far, and the metrics of its versions."""
 
     seconds: float = 0.0
     gathered: Gathered = field(default_factory=Gathered)
 
     @classmethod
     def read(cls, folder: RunFolder) -> ResumeState:
-        """Nothing so far, if there is no such file; ConfigError if it cannot be read."""
+        """Reads the file, if there is one; ConfigError if it cannot be read."""
         path = folder.report / "sofar.json"
         try:
             record = json.loads(path.read_text())
@@ -41,5 +41,5 @@ class ResumeState:
             raise ConfigError(f"{path}: cannot be read: {error}") from None
 
     def write(self, folder: RunFolder) -> None:
-        """As Python's JSON, in which an epsilon may be Infinity: only `read` reads it."""
+        """Writes the file, as JSON with Infinity for an epsilon, which only `read` has to read."""
         replace_text(folder.report / "sofar.json", json.dumps(asdict(self)) + "\n")

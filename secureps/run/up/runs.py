@@ -1,4 +1,4 @@
-"""`secureps runs`: the folders that `secureps up` made, and what became of each.
+"""`secureps runs`: lists the folders that `secureps up` made, and the state of each.
 
 It reads folders alone; no server has to run. What must not live here: going on with a run
 (`run.up.up`).
@@ -30,7 +30,7 @@ PLAYED = "is being played"
 
 @dataclass(frozen=True)
 class Run:
-    """One run.
+    """A run in its folder.
 
     Args:
         folder: it lies in; name: of its plan; began: seconds since 1970.
@@ -52,7 +52,7 @@ class Run:
 
 
 def find_runs(root: Path) -> tuple[Run, ...]:
-    """All runs below a folder, the oldest first; what is no run is passed over.
+    """Finds all runs below a folder, the oldest first.
 
     Raises:
         ConfigError: there is no such folder.
@@ -64,7 +64,7 @@ def find_runs(root: Path) -> tuple[Run, ...]:
 
 
 def listing(runs: tuple[Run, ...]) -> Iterator[Text]:
-    """What is printed: a few lines a run, to be wrapped by nobody: paths and dates stay whole."""
+    """The lines to print, a few for each run, unwrapped so that paths and dates stay whole."""
     for run in runs:
         began = datetime.fromtimestamp(run.began).strftime("%Y-%m-%d %H:%M")
         facts = [run.name, began, f"version {folded(run.made, run.wanted)}"]
@@ -100,7 +100,7 @@ def _run(folder: RunFolder) -> Run | None:
 
 
 def standing(folder: RunFolder) -> str:
-    """Why a run is over, that it is being played, or why it was broken off."""
+    """The state of a run in words: why it is over, that it is played, or why it broke off."""
     if summary := _summary(folder):
         finished = str(summary["finished"])
         return f"failed: {finished}" if summary.get("failure") else finished
@@ -110,7 +110,7 @@ def standing(folder: RunFolder) -> str:
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:
-    """Of a run that is over; empty before."""
+    """The summary of a run that is over; empty before."""
     if not folder.summary.exists():
         return {}
     summary: dict[str, Any] = json.loads(folder.summary.read_text())

@@ -1,4 +1,4 @@
-"""`secureps up`: a whole federation on this machine, every party a process of its own.
+"""`secureps up`: plays a whole federation on this machine, every party in a process of its own.
 
 It makes keys and configuration, starts coordinator, shards, key holders and clients, shows
 how the run goes, and ends with what the run came to against training alone and centrally.
@@ -64,7 +64,7 @@ from secureps.store.checkpoint import checkpoint_path
 from secureps.store.text_file import replace_text
 
 START_SECONDS = 60.0
-"""Until the coordinator must listen."""
+"""Seconds until the coordinator must listen."""
 
 NOTHING_ELSE = Extras()
 
@@ -77,7 +77,7 @@ take its modules from there."""
 
 @dataclass(frozen=True)
 class Order:
-    """What is asked for.
+    """The options of `up`.
 
     Args:
         plan: its file, with a [federation].
@@ -170,12 +170,12 @@ def resume(
 
 
 def _warm(plan: Plan, console: Console) -> None:
-    """Before any clock runs."""
+    """Compiles missing kernels, before any clock of the run starts."""
     warm_for(plan, lambda text: console.print(Text(text), soft_wrap=True))
 
 
 def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
-    """From the start of the processes to the tables."""
+    """Plays a run, from the start of its processes to the final tables."""
     folder, plan, extras = troupe.folder, troupe.plan, troupe.order.extras
     before = ResumeState.read(folder)
     began = time.monotonic() - before.seconds
@@ -214,7 +214,7 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
 def _federate(
     troupe: Troupe, metrics: Metrics, before: float, console: Console
 ) -> tuple[Outcome, Baselines]:
-    """The federation to its last process, and what it is measured against.
+    """Runs the federation to its last process, and trains the baselines.
 
     `before` is how many seconds of it an earlier play has had.
     """
@@ -247,7 +247,7 @@ def _federate(
 
 
 def _look(troupe: Troupe, script: ScriptProcess, progress: Progress) -> None:
-    """What the script's model is, and whether this plan may train it.
+    """Looks at the script's model, and refuses one that this plan may not train.
 
     Raises:
         ScriptFailed, ConfigError, PlanRefused: it may not, or the script cannot be used.
@@ -263,7 +263,7 @@ def _look(troupe: Troupe, script: ScriptProcess, progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class Troupe:
-    """The processes of a run: what each is started with, and in which order."""
+    """The programs of a run's processes, and the order in which they start."""
 
     order: Order
     folder: RunFolder
@@ -273,7 +273,7 @@ class Troupe:
 
     @property
     def unsafe(self) -> bool:
-        """Whether the clients' seed is."""
+        """Whether the clients' seed is unsafe."""
         return self.order.unsafe_seed is not None
 
     @property
@@ -283,7 +283,7 @@ class Troupe:
 
     @property
     def pooled(self) -> dict[str, Setting]:
-        """The settings of nobody in particular."""
+        """The settings of no single client, for the script's own process."""
         own: dict[str, Setting] = {
             **self.federation.settings,
             "partitions": self.federation.clients,
@@ -299,12 +299,12 @@ class Troupe:
         return speaks_flower(self.script)
 
     def settings(self, partition: int) -> dict[str, Setting]:
-        """What one data holder's script is given."""
+        """The settings of one data holder's script."""
         return {**self.pooled, "partition": partition}
 
     @property
     def assignment(self) -> Assignment:
-        """What the script's own process is given."""
+        """The assignment of the script's own process."""
         names = self.cast.clients
         return Assignment(
             self.script,
@@ -317,7 +317,7 @@ class Troupe:
         )
 
     def start(self, supervisor: Supervisor, progress: Progress) -> str:
-        """Starts them all; returns the coordinator's address, which the others need."""
+        """Starts all processes; returns the coordinator's address, which the others need."""
         progress.doing("starts the coordinator")
         write_coordinator(self.folder, self.order.plan.parent)
         supervisor.start(self._server("coordinator", COORDINATOR))

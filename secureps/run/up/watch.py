@@ -31,23 +31,23 @@ from secureps.run.up.folder import RunFolder
 from secureps.run.up.resume_state import ResumeState
 
 POLL = 0.25
-"""Seconds between two looks."""
+"""Seconds between two requests for the status."""
 
 LEAVE_SECONDS = 30.0
-"""That clients get to hear of the end and go."""
+"""Seconds in which clients hear of the run's end, and leave."""
 
 _TICK = 0.02
-"""Between two looks at whether they have gone."""
+"""Seconds between two checks whether they have left."""
 
 STUCK_SECONDS = 10.0
-"""Without a step, after so many clients have gone that no round can open."""
+"""Seconds without a step, after too many clients have left for a round to open."""
 
 BETWEEN_ROUNDS = ("waiting", "done")
 
 
 @dataclass(frozen=True)
 class Watched:
-    """Which run: plan, folder, the coordinator's address, clients, seconds played before."""
+    """The run to watch: plan, folder, the coordinator's address, clients, seconds played before."""
 
     plan: Plan
     folder: RunFolder
@@ -58,7 +58,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The end of a run.
 
     Args:
         finished: why.
@@ -80,7 +80,7 @@ class Outcome:
     failure: str = ""
 
     def on_disk(self, model: Model, score: Score | None) -> Outcome:
-        """The same, with what the newest checkpoint adds: its score where nobody was in time."""
+        """The outcome with the newest checkpoint's model, and its score if there was none."""
         sizes = {group.name: group.size for group in model.layout.groups}
         known = dataclasses.replace(self, sizes=sizes)
         if self.score is None:
@@ -92,7 +92,7 @@ class Outcome:
 
 
 class Watch:
-    """One run under observation, in a `with`; `metrics` hear of every version."""
+    """Watches one run, in a `with`; `metrics` gets every version."""
 
     def __init__(
         self,
@@ -132,12 +132,12 @@ class Watch:
         self._keep()
 
     def _keep(self) -> None:
-        """Writes down what a play that goes on with this run has to know."""
+        """Writes down the state that `secureps resume` needs."""
         seconds = time.monotonic() - self._began
         ResumeState(seconds, self._metrics.gathered).write(self._watched.folder)
 
     def until_over(self) -> Outcome:
-        """Looks until the run has finished, or cannot go on.
+        """Watches until the run has finished, or cannot go on.
 
         Raises:
             OperatorError: a process died too often.
@@ -162,7 +162,7 @@ class Watch:
 
     @staticmethod
     def report(news: tuple[Finished | Died, ...], progress: Progress) -> None:
-        """Tells who died, and why, as far as the logs know."""
+        """Prints which processes died, and why, as far as their logs say."""
         for each in news:
             if isinstance(each, Died):
                 for line in each.tail:
@@ -175,7 +175,7 @@ class Watch:
     # --- one look -----------------------------------------------------------------
 
     def _hear(self) -> None:
-        """Of processes that ended."""
+        """Takes the ends of processes."""
         news = self._supervisor.poll()
         self.report(news, self._progress)
         for line in self._echo.news():
@@ -183,7 +183,7 @@ class Watch:
         self._gone |= {each.name: each.last for each in news if isinstance(each, Finished)}
 
     def _look(self) -> float:
-        """Returns the seconds until the next look."""
+        """Reads the status once; returns the seconds until the next time."""
         self._hear()
         asked = time.monotonic()
         try:
@@ -264,7 +264,7 @@ class Watch:
         )
 
     def _spent(self, status: Status) -> float:
-        """For the newest versions, by whichever client spent most."""
+        """The largest epsilon of a client, for the newest versions."""
         newest = [self._metrics.tally.spent(group.name, group.version) for group in status.groups]
         known = [spent for spent in newest if spent is not None]
         return max(known or [member.epsilon for member in status.members], default=0.0)
