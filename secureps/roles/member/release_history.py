@@ -30,7 +30,7 @@ class ReleaseHistory:
     Args:
         contents: digests of what came of (group, version), in order.
         judged: the version of the metrics' group under which a model was judged, by the digest of
-            its blocks (`appraisal.model_content`).
+            its blocks (`roles.member.evaluation.model_content`).
         offered: digests of the blocks of the founding model, by group.
         trained: groups of which an update was sealed: they are founded.
     """
