@@ -1,1 +1,1 @@
-"""From updates to packed integers and back."""
+"""Encodes updates as packed integers, and decodes their sums."""

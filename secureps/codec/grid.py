@@ -1,4 +1,4 @@
-"""From floats to the integers that every cipher carries, and back from their sums.
+"""Encodes floats as the integers that every cipher carries, and decodes their sums.
 
 A grid maps [-range, range] to u in [0, 2Z] by unbiased stochastic rounding; the words that
 decide are an argument. What must not live here: clipping (`privacy.mechanism`), noise,
@@ -18,15 +18,15 @@ from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 
 LEAST_BITS = 2
 MOST_BITS = 24
-"""Above this a float32 has no more precision to give."""
+"""The most bits of a grid: a float32 has no more precision."""
 
 _PIECE = 1 << 15
-"""Values that are worked on at a time, so that they stay in the cache."""
+"""Values that are encoded at a time, so that they stay in the cache."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Z = 2^(bits-1) - 1 steps on either side of zero; u = z + Z lies in [0, 2Z].
+    """A grid of Z = 2^(bits-1) - 1 steps on either side of zero; u = z + Z lies in [0, 2Z].
 
     Args:
         bits: of one value, 2 to 24.
@@ -61,13 +61,13 @@ class Grid:
 
     @property
     def weights(self) -> WeightCode:
-        """How a client's weight travels beside values of this grid."""
+        """The code of a client's weight, in slots beside values of this grid."""
         return WeightCode(self.levels)
 
     def encode(
         self, x: NDArray[np.float32] | NDArray[np.float64], words: NDArray[np.uint32]
     ) -> NDArray[np.int64]:
-        """u = z + Z with z = floor(x / step) + [word < frac * 2^32], clamped to [-Z, Z].
+        """Encodes u = z + Z with z = floor(x / step) + [word < frac * 2^32], clamped to [-Z, Z].
 
         E[z] = x / step within 2^-32 for uniform words and |x| <= range. Computed in float64,
         as x / range * Z, so that +-range falls on +-Z exactly.
@@ -109,7 +109,7 @@ class Grid:
         return floor
 
     def decode_sum(self, total: NDArray[np.int64], total_weight: int) -> NDArray[np.float64]:
-        """(sum of w_i u_i - total_weight * Z) * step: the weighted sum of the values.
+        """Decodes a weighted sum of the values: (sum of w_i u_i - total_weight * Z) * step.
 
         Args:
             total: int64 of shape (n,), the sums of w_i u_i.
@@ -129,7 +129,7 @@ class Grid:
     def weighted_mean(
         self, sum_u: NDArray[np.int64], sum_weight: int, total_weight: int
     ) -> NDArray[np.float32]:
-        """The mean update: decode_sum / (sum_weight / most), `most` the heaviest weight.
+        """Decodes the mean update: decode_sum / (sum_weight / most), `most` the heaviest weight.
 
         Each client sent x_i = (n_i / most) * delta_i on the grid, and n_i in slots before it.
 

@@ -1,4 +1,4 @@
-"""Several small integers in one coefficient: digits in a base that no sum can carry over.
+"""Packs several small integers into one coefficient, as digits that no sum can carry over.
 
 What must not live here: what the digits mean (`codec.grid`) and the ring that they are
 encrypted in (`crypto`). `pack` works on secrets and uses only * and +; `unpack` works on
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from secureps.errors import Malformed, PlanRefused, WrongShape
 
 INT64_LIMIT = 1 << 63
-"""Coefficients are int64; base**digits may be this and no more."""
+"""The largest base**digits: coefficients are int64."""
 
 
 def capacity_base(total_weight: int, levels: int) -> int:
-    """B = W * 2Z + 1: digits up to `levels` with weights up to `total_weight` never carry."""
+    """The base B = W * 2Z + 1, in which weighted sums of digits up to `levels` never carry."""
     return total_weight * levels + 1
 
 
 @dataclass(frozen=True)
 class Packing:
-    """m = sum_j u_j * base^j, `digits` values to a coefficient.
+    """A packing m = sum_j u_j * base^j of `digits` values to a coefficient.
 
     Digit j of coefficient i is value i + j * ceil(n / digits), so that packing is a few
     operations on contiguous runs.
@@ -52,11 +52,11 @@ class Packing:
             )
 
     def coefficients(self, n: int) -> int:
-        """How many coefficients n values take: ceil(n / digits)."""
+        """The number of coefficients of n values: ceil(n / digits)."""
         return -(-n // self.digits)
 
     def pack(self, u: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Pack values; the places that are left over hold zeros.
+        """Packs values; the places that are left over hold zeros.
 
         Args:
             u: int64 of shape (n,), each in [0, base).
@@ -79,7 +79,7 @@ class Packing:
         return packed
 
     def unpack(self, m: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-        """The inverse of `pack`, also of sums of packed vectors within the capacity.
+        """Unpacks what `pack` made, or a sum of packed vectors within the capacity.
 
         Args:
             m: int64 of shape (ceil(n / digits),), public.
@@ -93,6 +93,7 @@ class Packing:
         width = self.coefficients(n)
         if m.shape != (width,) or m.dtype != np.int64:
             raise WrongShape(f"{n} values pack into int64[{width}], not {m.dtype}{list(m.shape)}")
+        # A member that seals larger integers would change its neighbours' digits unseen.
         if m.size and (int(m.min()) < 0 or int(m.max()) >= self.base**self.digits):
             raise Malformed("an opened sum is out of range: a member of the cohort overflowed it")
         digits = np.empty((self.digits, width), dtype=np.int64)

@@ -1,9 +1,9 @@
-"""How much a client counts: an integer in slots of its own, before the values of every block.
+"""Encodes a client's weight as integers in slots of its own, before the values of every block.
 
-A slot holds no more than a value of the group may have, so that no cipher has to know which is
-which. Where values have few bits a weight takes several slots, as digits that never carry: it is
-as fine as on a grid of 16 bits, whatever the width of the values. What must not live here: what
-is counted, and up to which bound (`policy.counting`).
+A slot holds no more than a value of the group may have, so that no cipher has to tell them
+apart. Where values have few bits a weight takes several slots, as digits that never carry: it is
+as fine as on a grid of 16 bits, whatever the width of the values. What must not live here:
+counting examples, and their bound (`policy.counting`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from secureps.errors import Malformed, WrongShape
 
 _FINEST = (1 << 16) - 2
-"""The heaviest weight is this or more: the levels of a grid of 16 bits."""
+"""The least value of the heaviest weight: the levels of a grid of 16 bits."""
 
 
 @dataclass(frozen=True)
 class WeightCode:
-    """Weights 1 to `most` as `slots` digits in base `levels` + 1, the lowest first.
+    """A code of weights 1 to `most` in `slots` digits of base `levels` + 1, the lowest first.
 
     Args:
         levels: the greatest integer that a slot holds, 2Z of the group's grid, at least 1.
@@ -33,7 +33,7 @@ class WeightCode:
 
     @cached_property
     def slots(self) -> int:
-        """How many slots of every block a weight takes."""
+        """The number of slots that a weight takes in every block."""
         count = 1
         while (self.levels + 1) ** count - 1 < _FINEST:
             count += 1
@@ -41,14 +41,14 @@ class WeightCode:
 
     @cached_property
     def most(self) -> int:
-        """The heaviest weight, of who counts as much as anybody may."""
+        """The heaviest weight that a client may have."""
         return int((self.levels + 1) ** self.slots) - 1
 
     def weigh(self, examples: int, most_examples: int) -> int:
-        """The weight of so many examples: max(1, round(examples * most / most_examples)).
+        """The weight of `examples`: max(1, round(examples * most / most_examples)).
 
         Args:
-            examples: 1 or more; who has more than `most_examples` weighs as much as with those.
+            examples: 1 or more; a number above `most_examples` counts as `most_examples`.
             most_examples: the public bound.
         Raises:
             Malformed: either is below 1.
@@ -59,7 +59,7 @@ class WeightCode:
         return max(1, round(Fraction(least * self.most, most_examples)))
 
     def digits(self, weight: int) -> NDArray[np.int64]:
-        """What goes into the slots: int64 (slots,), each in [0, levels].
+        """Encodes a weight as digits: int64 (slots,), each in [0, levels].
 
         Raises:
             Malformed: the weight is not in [0, most].
@@ -72,10 +72,10 @@ class WeightCode:
         return digits
 
     def total(self, sums: NDArray[np.int64]) -> int:
-        """The sum of weights, exactly, from the sums of their slots.
+        """Decodes the exact sum of weights from the sums of their slots.
 
         Raises:
-            WrongShape: these are not as many.
+            WrongShape: the number of sums is not that of slots.
         """
         if sums.shape != (self.slots,):
             raise WrongShape(f"a weight has {self.slots} slots, not shape {list(sums.shape)}")

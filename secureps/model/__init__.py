@@ -1,1 +1,1 @@
-"""What a model is on the aggregator: its layout, the placement of its blocks, its optimizers."""
+"""The model on the aggregator: its layout, the placement of its blocks, its optimizers."""

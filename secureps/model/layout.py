@@ -1,8 +1,8 @@
-"""Which tensors of a model form which group, and where they lie in its flattened values.
+"""Sorts the tensors of a model into groups, and gives each its place in flattened values.
 
 A layout is made from a schema and patterns alone, so that every party computes the same
-one and can compare digests. What must not live here: where a block is stored
-(`model.placement`), and what its values mean (`codec.grid`).
+one and can compare digests. What must not live here: the shard of a block
+(`model.placement`), and the meaning of its values (`codec.grid`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.wording import nearest
 
 MOST_VALUES = 1 << 36
-"""Values of the largest tensor."""
+"""The most values in a tensor."""
 
 MOST_BLOCKS = 1 << 14
-"""Blocks of a group: a receipt names each, and is one message. Counted before anything is made of
-them: a schema of a few bytes can speak of billions."""
+"""The most blocks in a group: a receipt, which is one message, names each. Counted before anything
+is allocated: a malicious schema of a few bytes can speak of billions."""
 
 SCALE = TensorSpec("secureps:scale", (), "float32")
 """The last value of a group under adaptive clipping: the scale of its clip
@@ -58,7 +58,7 @@ class GroupLayout:
 
     @property
     def blocks(self) -> int:
-        """How many blocks the group has."""
+        """The number of the group's blocks."""
         return -(-self.size // self.block_values)
 
     def span(self, block: int) -> tuple[int, int]:
@@ -71,13 +71,13 @@ class GroupLayout:
         return start, min(start + self.block_values, self.size)
 
     def slots(self, block: int) -> int:
-        """Integers of a block in transit: the client's weight and the block's values."""
+        """The number of integers in a sealed block: those of the weight, and the values."""
         start, stop = self.span(block)
         return self.weight_slots + stop - start
 
     @property
     def scaled(self) -> bool:
-        """Whether its last value is the scale of an adaptive clip."""
+        """Whether the group's last value is the scale of an adaptive clip."""
         return self.tensors[-1:] == (SCALE,)
 
     def flatten(self, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
@@ -150,19 +150,19 @@ class GroupLayout:
 
 @dataclass(frozen=True)
 class RowBlocks:
-    """How a table of so many rows is cut: into groups of `block` rows, the last with the rest."""
+    """The cut of a table into groups of `block` rows, the last with the rest."""
 
     rows: int
     block: int
 
     def names(self, name: str) -> tuple[str, ...]:
-        """The groups that a group of this name becomes."""
+        """The names of the groups into which the group `name` is cut."""
         return tuple(f"{name}.{k}" for k in range(-(-self.rows // self.block)))
 
     def cut(
         self, name: str, specs: tuple[TensorSpec, ...], block_size: int, weight_slots: int
     ) -> list[GroupLayout]:
-        """The row-blocks of these tensors; PlanRefused if one has other rows."""
+        """Cuts tensors into row-blocks; PlanRefused if one has another number of rows."""
         block_values = block_size - weight_slots
         for spec in specs:
             if spec.shape[:1] != (self.rows,):
@@ -180,7 +180,7 @@ class RowBlocks:
 
 @dataclass(frozen=True)
 class Layout:
-    """All groups of a model, the tensors that stay with each client, and what is evaluated.
+    """All groups of a model, the tensors that stay with each client, and the metrics' group.
 
     `evaluation` is the group of the metrics: of one block, and no part of the model.
     """
@@ -202,7 +202,7 @@ class Layout:
         sparse: Mapping[str, RowBlocks] | None = None,
         weights: Mapping[str, int] | None = None,
     ) -> Layout:
-        """Sort the tensors of a schema into groups.
+        """Sorts the tensors of a schema into groups.
 
         Args:
             schema: the model's tensors.
@@ -285,7 +285,7 @@ class Layout:
     def assemble(
         self, values: Callable[[GroupLayout], NDArray[np.float32]]
     ) -> dict[str, NDArray[Any]]:
-        """The model's tensors, of which row-blocks are put together; none that are local.
+        """Makes the model's tensors from the groups' values, without local tensors.
 
         Args:
             values: of a group, float32 of shape (size,).
@@ -312,7 +312,7 @@ class Layout:
 
 
 def _shape(spec: TensorSpec, rows: tuple[int, int] | None) -> tuple[int, ...]:
-    """Of these rows of a tensor."""
+    """The shape of these rows of a tensor."""
     return spec.shape if rows is None else (rows[1] - rows[0], *spec.shape[1:])
 
 

@@ -23,12 +23,12 @@ from secureps.wording import meant
 
 Values: TypeAlias = NDArray[np.float32]
 Schedule: TypeAlias = Callable[[int], float]
-"""Learning rate of step 0, 1, 2, ..."""
+"""A function from the step (0, 1, 2, ...) to its learning rate."""
 
 
 @dataclass(frozen=True, eq=False)
 class OptimizerState:
-    """What an optimizer remembers of a block.
+    """The state of an optimizer for one block.
 
     Args:
         step: how many updates were applied.
@@ -66,7 +66,7 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    """How the learning rate changes from step to step; see the schedule of that name.
+    """The settings of a learning rate schedule; see the function of its name.
 
     Args:
         name: "constant", "cosine", "exponential" or "warmup".
@@ -130,7 +130,7 @@ def exponential(learning_rate: float, decay: float) -> Schedule:
 
 
 def warmup(learning_rate: float, warmup_steps: int) -> Schedule:
-    """Up in a straight line over `warmup_steps` (step 0 is not zero), then constant."""
+    """Linear growth over `warmup_steps` (step 0 is not zero), then constant."""
     return lambda step: learning_rate * min(1.0, (step + 1) / warmup_steps)
 
 
@@ -266,7 +266,7 @@ def _adaptive(
 
 
 def replace() -> Optimizer:
-    """x = update: what was opened is the new value itself, not a change of the old one."""
+    """x = update: the opened mean is the new value itself, not a change of the old one."""
 
     def init(values: Values) -> OptimizerState:
         return OptimizerState(0, {})
@@ -281,7 +281,7 @@ def replace() -> Optimizer:
 
 
 def build_schedule(settings: ScheduleSettings, learning_rate: float) -> Schedule:
-    """The schedule of that name; PlanRefused for an unknown name or a number out of range."""
+    """Makes the schedule of a name; PlanRefused for an unknown name or a number out of range."""
     builders: dict[str, Callable[[], Schedule]] = {
         "constant": lambda: constant(learning_rate),
         "cosine": lambda: cosine(learning_rate, settings.total_steps, settings.floor),
@@ -299,7 +299,7 @@ def build_schedule(settings: ScheduleSettings, learning_rate: float) -> Schedule
 
 
 def build_optimizer(settings: OptimizerSettings) -> Optimizer:
-    """The optimizer of that name; PlanRefused for an unknown name or a number out of range."""
+    """Makes the optimizer of a name; PlanRefused for an unknown name or a number out of range."""
     rate = build_schedule(settings.schedule, settings.learning_rate)
     builders: dict[str, Callable[[], Optimizer]] = {
         "sgd": lambda: sgd(rate),

@@ -1,4 +1,4 @@
-"""Which shard holds which block: weighted rendezvous hashing.
+"""Places blocks on shards, by weighted rendezvous hashing.
 
 Every party computes the same answer from the names and weights of the shards alone, and
 a shard that comes or goes moves only its own share of the blocks. What must not live

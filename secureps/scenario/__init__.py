@@ -1,0 +1,1 @@
+"""Data, delays and links of simulated clients."""

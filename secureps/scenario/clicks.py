@@ -1,4 +1,4 @@
-"""Generated click data with a known truth: synthetic, nobody's records.
+"""Generates click data with a known truth: synthetic, nobody's records.
 
 A record says that a user of some segment saw an item in some context, and whether it was
 clicked. The three fields share one table of rows, in this order: segments, contexts, the items of a
@@ -28,24 +28,24 @@ FIELDS = 3
 SEGMENTS = 64
 CONTEXTS = 64
 HEAD = 128
-"""Items that everybody meets."""
+"""The number of items that every party has."""
 TOPICS = 30
 TASTES = 3
-"""Topics of a party."""
+"""The number of a party's topics."""
 HEAD_SHARE = 0.5
-"""Of a party's records; the others are about items of its topics."""
+"""The share of a party's records about the head; the others are about items of its topics."""
 ZIPF = 1.1
 """Exponent of popularity: the item of rank r is seen in proportion to r^-ZIPF."""
 LATENT = 4
 OFFSET = -1.2
-"""Of the logit: about three records in ten are clicks."""
+"""The offset of the logit, with which about three records in ten are clicks."""
 
 _TRUTH, _HABITS, _TRAIN, _HELD_OUT = range(4)
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """What was shown, and what came of it.
+    """The items that were shown, and whether they were clicked.
 
     Args:
         x: [n, 3] int64, the rows of the table: segment, context, item.
@@ -59,14 +59,14 @@ class Records:
 
     @classmethod
     def joined(cls, parts: list[Records]) -> Records:
-        """One after the other."""
+        """Concatenates records."""
         x, y, p = (np.concatenate([getattr(part, k) for part in parts]) for k in ("x", "y", "p"))
         return cls(x, y, p)
 
 
 @dataclass(frozen=True)
 class Clicks:
-    """A market of so many parties, each with `records` of its own.
+    """The click data of several parties, each with `records` of its own.
 
     Args:
         rows: of the table, all fields together.
@@ -93,7 +93,7 @@ class Clicks:
             raise ConfigError("parties, records and held_out must be at least 1")
 
     def share(self, party: int) -> Records:
-        """The records of one of [0, parties)."""
+        """The records of a party in [0, parties)."""
         return self._drawn(party, self.records, _TRAIN)
 
     def pooled(self) -> Records:
@@ -101,7 +101,7 @@ class Clicks:
         return Records.joined([self.share(party) for party in range(self.parties)])
 
     def judged(self) -> Records:
-        """The held-out records: as many of every party's kind, but for one."""
+        """The held-out records: of every party's kind, in numbers that differ by at most one."""
         edges = np.linspace(0, self.held_out, self.parties + 1).astype(np.int64)
         counts = np.diff(edges).tolist()
         return Records.joined([self._drawn(k, count, _HELD_OUT) for k, count in enumerate(counts)])
@@ -119,13 +119,13 @@ class Clicks:
 
     @property
     def shelves(self) -> NDArray[np.int64]:
-        """[TOPICS + 1]: the items of topic k are the rows from shelves[k] to shelves[k + 1]."""
+        """The bounds of topics, [TOPICS + 1]: topic k has rows shelves[k] to shelves[k + 1]."""
         first = SEGMENTS + CONTEXTS + HEAD
         return np.linspace(first, self.rows, TOPICS + 1).astype(np.int64)
 
     @cached_property
     def _truth(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Weight [rows] and vector [rows, LATENT] of every row; a topic's items are alike."""
+        """The weights [rows] and vectors [rows, LATENT] of all rows; a topic's items are alike."""
         rng, shelves = self._rng(_TRUTH), self.shelves
         weights = 0.9 * rng.standard_normal(self.rows)
         vectors = 0.25 * rng.standard_normal((self.rows, LATENT))
@@ -136,7 +136,7 @@ class Clicks:
         return weights, vectors
 
     def _drawn(self, party: int, count: int, purpose: int) -> Records:
-        """Records of a party, whose habits are its own and the same for every purpose."""
+        """Draws records of a party, whose habits are its own and the same for every purpose."""
         habits, rng = self._rng(_HABITS, party), self._rng(purpose, party)
         users = habits.permutation(SEGMENTS)  # its commonest segment first
         topics = habits.choice(TOPICS, TASTES, replace=False)
@@ -156,13 +156,13 @@ class Clicks:
 
 
 def _popular(rng: np.random.Generator, items: int, count: int) -> NDArray[np.int64]:
-    """`count` ranks in [0, items), Zipf-distributed."""
+    """Draws `count` ranks in [0, items) from a Zipf distribution."""
     chances = np.arange(1, items + 1) ** -ZIPF
     return rng.choice(items, size=count, p=chances / chances.sum()).astype(np.int64)
 
 
 def auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Chance that a random positive scores above a random negative, a tie counting half.
+    """The chance that a random positive scores above a random negative, a tie counting half.
 
     The rank statistic (Mann and Whitney 1947), tied scores sharing their mean rank.
 

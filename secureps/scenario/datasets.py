@@ -1,4 +1,4 @@
-"""Small real data sets that come with scikit-learn, so that nothing is downloaded.
+"""Loads small real data sets that come with scikit-learn, so that nothing is downloaded.
 
 For demonstrations, tests and benchmarks. Statistics for scaling are taken from the pooled
 training part, which a real federation could not look at.
@@ -24,7 +24,7 @@ HELD_OUT_SHARE = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Records split in two parts that share none.
+    """A data set, split in two parts that share no record.
 
     Args:
         x: [n, features] float32, to train on.
@@ -43,7 +43,7 @@ class Dataset:
 def stratified(
     labels: NDArray[np.int64], share: float, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split indices so that every class gives `share` of its records, rounded, to the second part.
+    """Splits indices: every class gives `share` of its records, rounded, to the second part.
 
     A positive share of two records or more gives at least one.
 

@@ -1,4 +1,4 @@
-"""How long clients take and how often they drop out, in a simulation.
+"""Draws how long clients take, and how often they drop out, in a simulation.
 
 A delay is a pure function of (seed, client, version, purpose): the order of calls, and who else is
 asked, change nothing, so a run with a fault in it sees the same delays as the run without.
@@ -18,27 +18,28 @@ from secureps.errors import ConfigError
 from secureps.wording import meant
 
 MOST = 1e15
-"""The largest number that a table may have."""
+"""The largest number in a table of delays."""
 MOST_SIGMA = 10.0
-"""Of a lognormal: its draws, and products and quotients of two, stay far from 0 and infinity."""
+"""The largest sigma of a lognormal: products and quotients of two draws stay finite, above 0."""
 LEAST_BANDWIDTH = 1.0
-"""Bytes a second of the slowest link; of a lognormal: of the median one."""
+"""The least bytes a second of a link; of a lognormal, of its median."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Always `value` seconds."""
+    """A constant delay of `value` seconds."""
 
     value: float
     kind: ClassVar[str] = "constant"
 
     def sample(self, rng: np.random.Generator) -> float:
+        """The value; draws nothing."""
         return self.value
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform on [low, high) seconds; `low` when they are equal."""
+    """A uniform delay in [low, high) seconds; `low` if they are equal."""
 
     low: float
     high: float
@@ -49,12 +50,13 @@ class Uniform:
             raise ConfigError(f"uniform: high ({self.high}) is below low ({self.low})")
 
     def sample(self, rng: np.random.Generator) -> float:
+        """Draws seconds."""
         return float(rng.uniform(self.low, self.high))
 
 
 @dataclass(frozen=True)
 class LogNormal:
-    """median * exp(sigma * N(0, 1)) seconds: the long tail of real devices."""
+    """A delay of median * exp(sigma * N(0, 1)) seconds: the long tail of real devices."""
 
     median: float
     sigma: float
@@ -65,17 +67,19 @@ class LogNormal:
             raise ConfigError(f"lognormal: sigma is at most {MOST_SIGMA:g}, got {self.sigma:g}")
 
     def sample(self, rng: np.random.Generator) -> float:
+        """Draws seconds."""
         return float(self.median * math.exp(self.sigma * rng.standard_normal()))
 
 
 @dataclass(frozen=True)
 class Exponential:
-    """Exponential with that `mean`, in seconds."""
+    """An exponential delay with this `mean`, in seconds."""
 
     mean: float
     kind: ClassVar[str] = "exponential"
 
     def sample(self, rng: np.random.Generator) -> float:
+        """Draws seconds."""
         return float(rng.exponential(self.mean))
 
 
@@ -87,7 +91,7 @@ KINDS: dict[str, type[Distribution]] = {
 
 
 def distribution(table: object, where: str = "delay") -> Distribution:
-    """A distribution from a number of seconds or a table such as `{kind = "uniform", ...}`.
+    """Makes a distribution of a number of seconds or a table such as `{kind = "uniform", ...}`.
 
     Args:
         table: a number (constant), or a mapping with `kind` and that kind's fields, all of them
@@ -154,7 +158,7 @@ class Delays:
 
     @classmethod
     def of(cls, table: Mapping[str, object]) -> Delays:
-        """From a table with any of these keys; see `distribution` for the values.
+        """Makes delays of a table with any of these keys; see `distribution` for the values.
 
         Raises:
             ConfigError: an unknown key or a bad value.
@@ -176,16 +180,16 @@ class Delays:
         )
 
     def train_seconds(self, seed: int, client: str, version: int) -> float:
-        """How long `client` trains from `version`."""
+        """The seconds that `client` trains from `version`."""
         speed = self.device.sample(generator(seed, client, 0, "device"))
         return speed * self.train.sample(generator(seed, client, version, "train"))
 
     def network_seconds(self, seed: int, client: str, version: int, purpose: str) -> float:
-        """How long the message named `purpose` takes, between `client` and the servers."""
+        """The seconds that the message `purpose` takes between `client` and the servers."""
         return self.network.sample(generator(seed, client, version, f"network:{purpose}"))
 
     def bytes_per_second(self, seed: int, client: str) -> float:
-        """Of the link of `client`, each way; for ever. Infinite where bytes take no time."""
+        """The bandwidth of a client's link, each way; constant. Infinite if bytes take no time."""
         if self.bandwidth is None:
             return math.inf
         return self.bandwidth.sample(generator(seed, client, 0, "bandwidth"))

@@ -1,8 +1,8 @@
-"""How long messages take on the links of a simulation's clients.
+"""Times the messages on the links of a simulation's clients.
 
 A message takes a latency. What carries values or keys (a block, a receipt)
 takes the time of its bytes besides, one after another on the client's own link, up and down
-apart; what is small overtakes it. What must not live here: what is lost on the way.
+apart; smaller messages overtake it. What must not live here: losing messages.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Subm
 from secureps.scenario.delays import Delays
 
 Link = tuple[str, bool]
-"""A client, and whether it sends."""
+"""One direction of a link: a client, and whether it sends."""
 
 
 @dataclass
 class Links:
-    """All links of a play, by virtual time; `seed` is of what is drawn for each."""
+    """All links of a simulation, in virtual time; `seed` decides each link's draws."""
 
     delays: Delays
     seed: int
@@ -28,7 +28,7 @@ class Links:
     _free: dict[Link, float] = field(default_factory=dict)
 
     def seconds(self, client: str, up: bool, message: Any, now: float) -> float:
-        """Until a message that leaves now is there, in seconds.
+        """The seconds until a message that leaves now arrives.
 
         Args:
             client: whose link it takes; `up`: from it, else to it.
@@ -43,7 +43,7 @@ class Links:
         return sent - now + latency
 
     def cut(self, client: str) -> None:
-        """What was under way is lost, and takes no more of the link."""
+        """Drops the messages under way, which no longer occupy the link."""
         self._free.pop((client, True), None)
         self._free.pop((client, False), None)
 
@@ -57,7 +57,7 @@ class Links:
 
 
 def _size(message: Any) -> int:
-    """Bytes that a link needs time for; 0 for what is small."""
+    """The bytes that take time on a link; 0 for small messages."""
     if isinstance(message, PutBlock | Payload):
         return len(message.payload)
     if isinstance(message, Submit):

@@ -1,6 +1,6 @@
-"""Who holds which records: splits of one data set over the parties of a simulation.
+"""Splits the records of one data set over the parties of a simulation.
 
-Pure functions of their arguments; indices only, no data.
+Pure functions of their arguments. What must not live here: data; these are indices only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from secureps.errors import ConfigError
 from secureps.scenario.seeds import seeded
 
 REDRAWS = 1000
-"""Draws of `dirichlet` that may leave a party below the minimum before it gives up."""
+"""The most draws of `dirichlet` that leave a party below the minimum, before it gives up."""
 
 Indices = NDArray[np.int64]
 
@@ -22,7 +22,7 @@ Indices = NDArray[np.int64]
 def dirichlet(
     labels: NDArray[np.int64], parties: int, alpha: float, seed: int, minimum: int = 1
 ) -> tuple[Indices, ...]:
-    """A non-IID split: the records of each class go to the parties in Dirichlet(alpha) shares.
+    """Splits records non-IID: those of each class go to parties in Dirichlet(alpha) shares.
 
     Small `alpha` gives each party few classes and unequal sizes, a large one approaches IID. This
     is the form with free sizes (Yurochkin et al. 2019) of the Dirichlet split of Hsu, Qi and Brown

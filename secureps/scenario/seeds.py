@@ -1,4 +1,4 @@
-"""Random numbers of a scenario's data, from a seed that a person wrote."""
+"""Derives the random numbers of a scenario's data from the seed in its file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from secureps.errors import ConfigError
 
 
 def seeded(seed: int, *key: int) -> np.random.Generator:
-    """PCG64 of a seed, and of what its numbers are for.
+    """Makes a PCG64 generator from a seed and the purpose of its numbers.
 
     Raises:
         ConfigError: the seed is negative.
