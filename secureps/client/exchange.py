@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,9 @@ from numpy.typing import NDArray
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult, Parameters
 from secureps.errors import ScriptFailed
 from secureps.messages.member_records import Sealed, SubmissionSettled
-from secureps.roles.machine import Halt, Leave
+from secureps.roles.machine import Halt, Leave, Record
 from secureps.roles.member.tasks import Contribute, Contributed
+from secureps.roles.tasks import Outcome, Task
 from secureps.service.environment import Unmetered
 from secureps.service.worker import Worker
 
@@ -109,7 +109,7 @@ class Exchange:
             self._sealed = ids
             self._changed.notify_all()
 
-    def journalled(self, records: Sequence[Any]) -> None:
+    def journalled(self, records: Sequence[Record]) -> None:
         """Reads durable records of the client: which updates are sealed, which are settled."""
         with self._changed:
             for record in records:
@@ -178,7 +178,7 @@ class ExchangeMeter(Unmetered):
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
-    def journalled(self, records: Sequence[Any]) -> None:
+    def journalled(self, records: Sequence[Record]) -> None:
         """Passes durable records on."""
         self._exchange.journalled(records)
 
@@ -222,7 +222,7 @@ class ExchangeWorker:
         self._hands, self._exchange = hands, exchange
         self.keep, self.fetch, self.seconds = hands.keep, hands.fetch, hands.seconds
 
-    def work(self, task: Any) -> Any:
+    def work(self, task: Task) -> Outcome | None:
         """Does a task; returns `Leave` in place of a training that the session gave up."""
         try:
             done = self._hands.work(task)

@@ -42,7 +42,7 @@ from secureps.errors import BudgetSpent, InternalError, Malformed, ScriptFailed,
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
-from secureps.messages.requests import Decline, Figure, GetBlock, Telemetry
+from secureps.messages.requests import Decline, Figure, GetBlock, Request, Telemetry
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
@@ -67,7 +67,7 @@ from secureps.roles.member.tasks import (
     SealedUpdate,
     block_key,
 )
-from secureps.roles.tasks import Prune, Sweep
+from secureps.roles.tasks import Prune, Sweep, Task
 from secureps.service.disk_faults import refused
 from secureps.store.spool import Spool
 
@@ -121,7 +121,7 @@ class ClientWorker:
             holdings.identity, holdings.holder_keys, outbox, holdings.threads, holdings.ledger
         )
 
-    def seconds(self, task: object) -> float:
+    def seconds(self, task: Task) -> float:
         """How long a task takes in virtual time; see `Worker`."""
         return self._cost(task)
 
@@ -132,7 +132,7 @@ class ClientWorker:
         """The cached blocks by `roles.member.tasks.block_key`, read-only."""
         return self._cache
 
-    def keep(self, request: object, payload: bytes | memoryview) -> None:
+    def keep(self, request: Request, payload: bytes | memoryview) -> None:
         """Caches a published block; Malformed if it is no float32 block."""
         if not isinstance(request, GetBlock):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
@@ -147,7 +147,7 @@ class ClientWorker:
         """A sealed block from the outbox."""
         return self._outbox.get(key)
 
-    def work(self, task: object) -> Contributed | Counted | Judged | None:
+    def work(self, task: Task) -> Contributed | Counted | Judged | None:
         """Does a task of the member's; see `Worker`."""
         match task:
             case Offer(group, sequence):

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.charge import Charge, Release
+from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import GroupVersion, ShardSums
+from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
@@ -375,3 +378,26 @@ class SubmissionWithdrawn:
     group: str
     id: SubmissionId
     reason: str
+
+
+RoundRecord = RoundOpened | RoundExtended | RoundGivenUp | MemberDeclined
+StreamRecord = (
+    StreamBegan | StreamEnded | MemberEntered | MemberLeft | MemberPassed | MembersReturned
+) | (MemberAsked | SubmissionsDropped | SubmissionWithdrawn)
+AnswerRecord = ReceiptExamined | ShareReceived | HolderRefused | OpeningFailed
+"""What holders of a committee said, or what came of it."""
+
+GroupRecord = (
+    (RoundRecord | StreamRecord | AnswerRecord | BoundAgreed | CohortClosed | CohortReopened)
+    | (SumsHeld | CohortOpened | FlawNoted | LiarsNamed | CohortBurnt | GroupResigned)
+    | (ShardPrepared | VersionCommitted)
+)
+"""What is about one group."""
+
+CoordinatorRecord = (
+    (GroupRecord | Incarnated | RunPinned | ShardLocated | MemberJoined | MemberRetired)
+    | (FounderChosen | Received | ClientIsolated | CheckpointOrdered | CheckpointPart)
+    | (CheckpointComplete | Ending | Finished)
+    | (Charge | Release | VersionEvaluated | EvaluationSkipped)
+)
+"""What the coordinator writes."""

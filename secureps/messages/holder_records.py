@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.orders import ShardSums
+from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.submission import Cohort
 
 
@@ -46,3 +47,7 @@ class CohortGranted:
     bases: tuple[BaseModel, ...]
     receipts: bytes
     most_examples: int = 0
+
+
+HolderRecord = Incarnated | RunPinned | CohortGranted | CohortReleased
+"""What a key holder writes; `KeySumTaken` is a shard's."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from secureps.messages.charge import Charge, Release
 from secureps.messages.orders import GroupVersion
+from secureps.messages.records import RunPinned
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 
 
@@ -45,3 +46,7 @@ class SubmissionSettled:
 
     id: SubmissionId
     outcome: str
+
+
+MemberRecord = RunPinned | SequencesBegun | Sealed | SubmissionSettled
+"""What a client writes into its journal of a run."""

@@ -220,3 +220,12 @@ class Finish:
 
     incarnation: int
     reason: str
+
+
+# --- mailboxes --------------------------------------------------------------------
+
+ShardOrder = Configure | Found | Hold | Prepare | Commit | WriteCheckpoint | Discard
+HolderOrder = Configure | Examine | Open
+ClientOrder = Configure | Invite | Published | Settled | SendAgain | SealAgain
+AnyOrder = ShardOrder | HolderOrder | ClientOrder | Finish
+"""All may be told that the run is over; what else, by whom."""

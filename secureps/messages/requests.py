@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.messages.evaluation import EvaluationSkipped, Metric, VersionEvaluated
+from secureps.messages.evaluation import Evaluated, EvaluationSkipped, Metric, VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
-
-NO_COHORT = -1
-"""Stands for a cohort's number in a `Missing` of what is part of none."""
 
 # --- to the coordinator -----------------------------------------------------------
 
@@ -134,11 +131,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A party lacks what it is to work on or to send: one of four things, each with a constructor.
-
-    Which of a cohort's two is meant follows from the step that the cohort is in: before it is
-    opened members' blocks, afterwards opened sums. A client has no others than its own to lack.
-    """
+    """A party lacks what it is to work on or to send: one of the cases below."""
 
     party: str
     group: str
@@ -146,24 +139,19 @@ class Missing:
     ids: tuple[SubmissionId, ...]
 
     @classmethod
-    def blocks(cls, shard: str, cohort: Cohort, ids: tuple[SubmissionId, ...]) -> Missing:
-        """A shard lacks blocks of these members of a cohort that it is to add up."""
+    def of_cohort(cls, shard: str, cohort: Cohort, ids: tuple[SubmissionId, ...]) -> Missing:
+        """Blocks of these members; once the cohort is opened, its opened sums, and these too."""
         return cls(shard, cohort.group, cohort.number, ids)
 
     @classmethod
-    def opened(cls, shard: str, cohort: Cohort, ids: tuple[SubmissionId, ...]) -> Missing:
-        """A shard lacks what opens a cohort; also blocks of these members, if of any."""
-        return cls(shard, cohort.group, cohort.number, ids)
+    def of_founding(cls, shard: str, group: str, ids: tuple[SubmissionId, ...]) -> Missing:
+        """Blocks of the founding model, which is part of no cohort."""
+        return cls(shard, group, -1, ids)
 
     @classmethod
-    def founding(cls, shard: str, group: str, ids: tuple[SubmissionId, ...]) -> Missing:
-        """A shard lacks blocks of the founding model, which is part of no cohort."""
-        return cls(shard, group, NO_COHORT, ids)
-
-    @classmethod
-    def outbox(cls, client: str, id: SubmissionId) -> Missing:
-        """A client has no more of a submission of its own, and knows of no cohort."""
-        return cls(client, id.group, NO_COHORT, (id,))
+    def of_outbox(cls, client: str, id: SubmissionId) -> Missing:
+        """A client's own submission, to be sent again and gone; it knows of no cohort."""
+        return cls(client, id.group, -1, (id,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,3 +485,15 @@ class Refusal:
     text: str
     retry_after: float | None
     challenge: bytes = b""
+
+
+Request = (
+    (Register | Join | Trouble | Subscribe | Heartbeat | Submit | Decline | Withdraw | Retire)
+    | (Held | Missing | Opened | Examined | KeyShare | OpenRefused | Spoilt | Prepared)
+    | (Checkpointed | Telemetry | AskStatus | AskRun | Evaluated)
+    | (PutBlock | AskBlock | GetBlock | GetSum)
+)
+"""What a server is asked or told: the coordinator, or (last line) a shard."""
+
+Reply = Noted | Welcome | Status | Stored | Payload
+"""What it answers, if it does not refuse."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.holder_records import KeySumTaken
+from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.submission import BlockHeader, Cohort, SubmissionId
 
 
@@ -63,3 +65,9 @@ class OpenedForgotten:
     group: str
     number: int
     blocks: tuple[int, ...]
+
+
+ShardRecord = (Incarnated | RunPinned | BlockSpooled | SumsMade | KeySumTaken | StatePrepared) | (
+    StateCommitted | Discarded | OpenedForgotten
+)
+"""What a shard writes."""

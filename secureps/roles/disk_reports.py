@@ -5,17 +5,15 @@ What must not live here: what is refused, and what is tried again (`service.exec
 
 from __future__ import annotations
 
-from typing import Any
-
 from secureps.messages.requests import Trouble
 from secureps.messages.run import COORDINATOR
-from secureps.roles.machine import Answered, Call, Step
+from secureps.roles.machine import Answered, Call, Effect, Step
 
 
 class Alone:
     """Of a role whose disk is its own person's matter: its log says it, and nobody else hears."""
 
-    def troubled(self, reason: str) -> list[Any]:
+    def troubled(self, reason: str) -> list[Effect]:
         """As `Machine.troubled`."""
         return []
 
@@ -27,7 +25,7 @@ class DiskReports:
         self._party = party
         self._reason = ""
 
-    def troubled(self, reason: str) -> list[Any]:
+    def troubled(self, reason: str) -> list[Effect]:
         """As `Machine.troubled`."""
         self._reason = reason
         return [Call(COORDINATOR, Trouble(self._party, reason))]

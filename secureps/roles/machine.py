@@ -11,11 +11,21 @@ threads, files, and anything of a single role.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from secureps.errors import SecurepsError
-from secureps.messages.requests import Subscribe
+from secureps.errors import NotReady, SecurepsError
+from secureps.messages.coordinator_records import CoordinatorRecord
+from secureps.messages.holder_records import HolderRecord
+from secureps.messages.member_records import MemberRecord
+from secureps.messages.orders import AnyOrder
+from secureps.messages.requests import Reply, Request, Subscribe
+from secureps.messages.shard_records import ShardRecord
+from secureps.roles.tasks import Outcome, Task
+
+Record = CoordinatorRecord | ShardRecord | HolderRecord | MemberRecord
+"""What is journalled, of whichever role."""
 
 WORKER = "hands"
 """The sender of an event that reports the end of a `Work`."""
@@ -25,7 +35,7 @@ WORKER = "hands"
 class Answer:
     """Replies to the request that is being handled; `attach` names its payload."""
 
-    message: Any
+    message: Reply | NotReady
     attach: str | None = None
 
 
@@ -34,7 +44,7 @@ class Order:
     """To a party that watches (the coordinator alone gives orders)."""
 
     to: str
-    message: Any
+    message: AnyOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,7 @@ class Call:
     """Dials a server; its answer, or `Failed`, comes back as an event from `to`."""
 
     to: str
-    message: Any
+    message: Request
     attach: str | None = None
 
 
@@ -50,7 +60,7 @@ class Call:
 class Work:
     """Something long or with I/O, done outside the machine; its result comes back as an event."""
 
-    task: Any
+    task: Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ class Say:
 class Failed:
     """Event: a call came back with an error that trying again cannot mend."""
 
-    request: Any
+    request: Request
     error: SecurepsError
 
 
@@ -97,7 +107,7 @@ class Failed:
 class WorkFailed:
     """Event: a work ended with an error that says whose fault it is."""
 
-    task: Any
+    task: Task
     error: SecurepsError
 
 
@@ -105,8 +115,8 @@ class WorkFailed:
 class Answered:
     """Event: the answer to a call."""
 
-    request: Any
-    reply: Any
+    request: Request
+    reply: Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,7 @@ class WatchLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Outcome):
     """Event: whoever runs this party wants it to take part no more, and to end."""
 
     reason: str
@@ -133,38 +143,47 @@ class Tick:
     """Event: the time that `wake` asked for has come."""
 
 
+Effect = Answer | Order | Call | Work | Locate | Watch | Halt | Say
+"""What a machine has done for it."""
+
+Event = (Request | AnyOrder | Outcome | WorkFailed) | (
+    Answered | Failed | Unwatched | WatchLost | Leave | Tick
+)
+"""What a machine is told, of whichever role."""
+
+
 @dataclass(slots=True)
 class Step:
     """What one event led to."""
 
-    records: list[Any] = field(default_factory=list)
-    effects: list[Any] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
 
 
 @runtime_checkable
 class Viewed(Protocol):
     """A role that can be looked at while nothing it does can be journalled."""
 
-    def view(self, now: float, sender: str, message: Any) -> Any:
+    def view(self, now: float, sender: str, message: Event) -> Reply | None:
         """The answer to a request that changes nothing, None to any other; SecurepsErrors."""
 
 
 class Machine(Protocol):
     """A role. It raises a SecurepsError for a bad request, and then nothing has changed."""
 
-    def apply(self, at: float, record: Any) -> None:
+    def apply(self, at: float, record: Record) -> None:
         """Folds one journalled record into the state; also called for every new record."""
 
     def resume(self, now: float) -> Step:
         """What to do first after a start or restart, when the journal has been folded."""
 
-    def handle(self, now: float, sender: str, event: Any) -> Step:
+    def handle(self, now: float, sender: str, event: Event) -> Step:
         """One event: a request, an order, an answer, the end of a work, or a tick."""
 
-    def inspect(self, sender: str, message: Any) -> bool:
+    def inspect(self, sender: str, message: Request) -> bool:
         """Before a payload is taken in: is it wanted? False if it is already held."""
 
-    def troubled(self, reason: str) -> list[Any]:
+    def troubled(self, reason: str) -> Sequence[Effect]:
         """The party's own disk refuses, or works again (no reason): effects that say so."""
 
     def wake(self) -> float | None:

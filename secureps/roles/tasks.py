@@ -8,8 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+class Task:
+    """Something long or with I/O that a machine hands out."""
+
+    __slots__ = ()
+
+
+class Outcome:
+    """What came of a task: the event that reports its end."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Prune:
+class Prune(Task):
     """Deletes these spool keys, and a group's sums and states that are older than `keep`."""
 
     keys: tuple[str, ...] = ()
@@ -19,7 +31,7 @@ class Prune:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Task):
     """After a start: deletes payloads that no record refers to."""
 
     referenced: frozenset[str]

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from secureps.errors import DamagedStore, Malformed, PeerError, SecurepsError, Unreachable
 from secureps.messages.encoding import payload_digest
-from secureps.messages.requests import Payload
-from secureps.roles.machine import Answered, Failed
+from secureps.messages.requests import Payload, PutBlock, Reply, Request
+from secureps.roles.machine import Answered, Event, Failed
 from secureps.roles.permissions import check_answer
 from secureps.service.disk_faults import AGAIN_SECONDS, refused
 from secureps.service.environment import Environment
@@ -43,10 +43,10 @@ class Caller(Protocol):
     def fetched(self, key: str) -> Future[bytes]:
         """Reads the payload under a key; KeyError if it was deleted, since nobody needs it."""
 
-    def kept(self, request: Any, payload: bytes) -> Future[None]:
+    def kept(self, request: Request, payload: bytes) -> Future[None]:
         """Checks and stores the payload that answers a request."""
 
-    def heard(self, sender: str, event: Any) -> None:
+    def heard(self, sender: str, event: Event) -> None:
         """Takes the outcome of a request: an event for the machine."""
 
 
@@ -61,7 +61,7 @@ class Calls:
         self._flying = 0
         self._lost: set[str] = set()
 
-    def begin(self, to: str, message: Any, attach: str | None, tried: int = 0) -> None:
+    def begin(self, to: str, message: Request, attach: str | None, tried: int = 0) -> None:
         """Sends a request, with the payload under the key `attach` if there is one."""
         if attach is None:
             self._dial(to, message, attach, tried, self._ask(to, message))
@@ -74,7 +74,7 @@ class Calls:
             self._flying += 1
             self._queue.popleft()()
 
-    def _send_payload(self, to: str, message: Any, attach: str, tried: int) -> None:
+    def _send_payload(self, to: str, message: Request, attach: str, tried: int) -> None:
         fetched = self._caller.fetched(attach)
 
         def dial() -> None:
@@ -84,24 +84,25 @@ class Calls:
                 self._pump()
                 self._caller.heard(to, Failed(message, DamagedStore(f"{attach} is gone")))
                 return
+            assert isinstance(message, PutBlock)
             full = dataclasses.replace(message, payload=fetched.result())
             self._dial(to, message, attach, tried, self._ask(to, full))
 
         fetched.add_done_callback(lambda _: self._caller.later(dial))
 
-    def _ask(self, to: str, message: Any) -> Future[Any]:
+    def _ask(self, to: str, message: Request) -> Future[Reply]:
         answer = self._around.transport.call(to, message)
         self._around.meter.called(message, answer)
         return answer
 
     def _dial(
-        self, to: str, message: Any, attach: str | None, tried: int, future: Future[Any]
+        self, to: str, message: Request, attach: str | None, tried: int, future: Future[Reply]
     ) -> None:
         came_back = partial(self._came_back, to, message, attach, tried, future)
         future.add_done_callback(lambda _: self._caller.later(came_back))
 
     def _came_back(
-        self, to: str, message: Any, attach: str | None, tried: int, future: Future[Any]
+        self, to: str, message: Request, attach: str | None, tried: int, future: Future[Reply]
     ) -> None:
         if attach is not None:
             self._flying -= 1
@@ -135,7 +136,7 @@ class Calls:
             self._lost.discard(to)
             tell(self._party, "BackAgain", f"{to} answers again", logging.INFO, {"peer": to})
 
-    def _take_in(self, to: str, request: Any, reply: Any) -> None:
+    def _take_in(self, to: str, request: Request, reply: Reply) -> None:
         try:
             check_answer(to, request, reply)  # a server may send anything, also other messages
         except Malformed as error:

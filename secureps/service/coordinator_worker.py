@@ -9,8 +9,10 @@ from pathlib import Path
 
 from secureps.errors import InternalError
 from secureps.messages.format import FORMAT
+from secureps.messages.requests import Request
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
+from secureps.roles.tasks import Task
 from secureps.service.worker import no_payload
 from secureps.store.checkpoint import Manifest, ShardFile, checkpoint_path, write_manifest
 
@@ -22,11 +24,11 @@ class CoordinatorWorker:
         self._machine = machine
         self._checkpoints = checkpoints
 
-    def seconds(self, task: object) -> float:
+    def seconds(self, task: Task) -> float:
         """No virtual time; see `Worker`."""
         return 0.0
 
-    def keep(self, request: object, payload: bytes | memoryview) -> None:
+    def keep(self, request: Request, payload: bytes | memoryview) -> None:
         """Refuses every payload (Malformed)."""
         no_payload(request, payload)
 
@@ -34,7 +36,7 @@ class CoordinatorWorker:
         """Raises InternalError: there are no payloads to fetch."""
         raise InternalError("the coordinator stores no payloads")
 
-    def work(self, task: object) -> ManifestWritten:
+    def work(self, task: Task) -> ManifestWritten:
         """Writes a manifest; see `Worker`."""
         if not isinstance(task, WriteManifest):
             raise InternalError(f"a coordinator's worker does not know a {type(task).__name__}")

@@ -9,8 +9,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from secureps.messages.requests import Reply, Request
+from secureps.roles.machine import Machine, Record
+from secureps.roles.tasks import Task
 from secureps.service.loop import Loop
 from secureps.store.journal import Journal
 from secureps.store.spool import Spool
@@ -23,44 +26,44 @@ class Meter(Protocol):
     `asked` and `worked` come from any thread, the others from the loop.
     """
 
-    def asked(self, message: Any, answer: Future[Any]) -> None:
+    def asked(self, message: Request, answer: Future[Reply]) -> None:
         """A request came in; `answer` is done when it is answered."""
 
-    def called(self, message: Any, answer: Future[Any]) -> None:
+    def called(self, message: Request, answer: Future[Reply]) -> None:
         """A request went out, with its payload."""
 
     def retried(self, to: str) -> None:
         """A call to this server failed and is tried again later."""
 
-    def journalled(self, records: Sequence[Any]) -> None:
+    def journalled(self, records: Sequence[Record]) -> None:
         """Records are durable."""
 
-    def worked(self, task: Any, seconds: float) -> None:
+    def worked(self, task: Task, seconds: float) -> None:
         """The worker is done with a task, or failed at it."""
 
-    def stands(self, machine: Any, now: float) -> None:
+    def stands(self, machine: Machine, now: float) -> None:
         """Events were handled and journalled: the machine may be read now, and not later."""
 
 
 class Unmetered:
     """The meter of clients and simulations, which counts nothing."""
 
-    def asked(self, message: Any, answer: Future[Any]) -> None:
+    def asked(self, message: Request, answer: Future[Reply]) -> None:
         """Ignores a request."""
 
-    def called(self, message: Any, answer: Future[Any]) -> None:
+    def called(self, message: Request, answer: Future[Reply]) -> None:
         """Ignores a call."""
 
     def retried(self, to: str) -> None:
         """Ignores a retry."""
 
-    def journalled(self, records: Sequence[Any]) -> None:
+    def journalled(self, records: Sequence[Record]) -> None:
         """Ignores records."""
 
-    def worked(self, task: Any, seconds: float) -> None:
+    def worked(self, task: Task, seconds: float) -> None:
         """Ignores a task."""
 
-    def stands(self, machine: Any, now: float) -> None:
+    def stands(self, machine: Machine, now: float) -> None:
         """Ignores the machine's state."""
 
 

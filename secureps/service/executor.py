@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar, assert_never
 
 from secureps.errors import (
     ClientError,
@@ -29,17 +29,20 @@ from secureps.errors import (
     Unreachable,
 )
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import PutBlock, Subscribe
+from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import (
     WORKER,
     Answer,
     Call,
+    Effect,
+    Event,
     Failed,
     Halt,
     Locate,
     Machine,
     Order,
+    Record,
     Say,
     Step,
     Tick,
@@ -50,6 +53,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
+from secureps.roles.tasks import Outcome, Task
 from secureps.service.calls import Calls
 from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
 from secureps.service.environment import Environment
@@ -58,7 +62,7 @@ from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import tell
 from secureps.service.worker import Worker
 from secureps.store.journal import Journal
-from secureps.wire.transport import settle
+from secureps.wire.transport import Cancel, Deliver, settle
 
 T = TypeVar("T")
 
@@ -66,8 +70,8 @@ T = TypeVar("T")
 @dataclasses.dataclass(slots=True)
 class _Event:
     sender: str
-    event: Any
-    answer: Future[Any] | None = None
+    event: Event
+    answer: Future[Reply] | None = None
 
 
 class Executor:
@@ -100,8 +104,8 @@ class Executor:
         self._draining = False
         self._lock = threading.Lock()
         self._stopped = False
-        self._waiting: set[Future[Any]] = set()
-        self._watchers: dict[str, Callable[[Any], None]] = {}
+        self._waiting: set[Future[Reply]] = set()
+        self._watchers: dict[str, Deliver] = {}
         self._troubles = DiskFaults(party)
         self._full: DiskFailed | None = None
         self._calls = Calls(party, around, self)
@@ -120,10 +124,9 @@ class Executor:
                 return  # a long journal does not keep a process that is to end
             self.machine.apply(at, record)
             self._hear(record)
-        step = self.machine.resume(self._loop.now())
-        self._commit([(_Event(self._party, None), step)])
+        self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
 
-    def _hear(self, record: Any) -> None:
+    def _hear(self, record: Record) -> None:
         self._narrator.hear(record)
         if isinstance(record, RunPinned):
             self.run = record.run.id
@@ -168,9 +171,9 @@ class Executor:
 
     # --- Endpoint -----------------------------------------------------------------
 
-    def request(self, sender: str, message: Any) -> Future[Any]:
+    def request(self, sender: str, message: Request) -> Future[Reply]:
         """Takes a request of another party; may be called from any thread."""
-        answer: Future[Any] = Future()
+        answer: Future[Reply] = Future()
         self._meter.asked(message, answer)
         with self._lock:
             if self._stopped:
@@ -180,7 +183,7 @@ class Executor:
         self.later(partial(self._admit, sender, message, answer))
         return answer
 
-    def _settle(self, answer: Future[Any], result: Any) -> None:
+    def _settle(self, answer: Future[Reply], result: Reply | SecurepsError) -> None:
         """Answers a request, unless `stop` has done so."""
         with self._lock:
             known = answer in self._waiting
@@ -191,9 +194,7 @@ class Executor:
     def _gone(self) -> Unreachable:
         return Unreachable(f"{self._party} is stopping")
 
-    def subscribe(
-        self, sender: str, message: Subscribe, deliver: Callable[[Any], None]
-    ) -> Callable[[], None]:
+    def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Cancel:
         """Opens a stream of orders to `sender`; returns what closes it.
 
         A refusal is the last message. If the same party opens another stream, the older one ends
@@ -219,7 +220,7 @@ class Executor:
         self.later(begin)
         return lambda: self.later(end)
 
-    def _admit(self, sender: str, message: Any, answer: Future[Any]) -> None:
+    def _admit(self, sender: str, message: Request, answer: Future[Reply]) -> None:
         """Has the worker check and store a payload, which the machine never sees; then posts it."""
         if not isinstance(message, PutBlock):
             self._post(_Event(sender, message, answer))
@@ -265,7 +266,7 @@ class Executor:
 
     def _say_troubles(self) -> None:
         for effect in self.machine.troubled(self._troubles.text):
-            self._perform(_Event(self._party, None), effect)
+            self._perform(_Event(self._party, Tick()), effect)
 
     # --- Caller -------------------------------------------------------------------
 
@@ -277,25 +278,25 @@ class Executor:
         """Has the worker read a payload."""
         return self._beside(partial(self.hands.fetch, key))
 
-    def kept(self, request: Any, payload: bytes | memoryview) -> Future[None]:
+    def kept(self, request: Request, payload: bytes | memoryview) -> Future[None]:
         """Has the worker check and store a payload."""
         return self._beside(partial(self.hands.keep, request, payload))
 
-    def heard(self, sender: str, event: Any) -> None:
+    def heard(self, sender: str, event: Event) -> None:
         """Posts an event for the machine."""
         self._post(_Event(sender, event))
 
     # --- events -------------------------------------------------------------------
 
-    def _meanwhile(self, event: _Event) -> Any:
+    def _meanwhile(self, event: _Event) -> Reply | SecurepsError:
         """Answers a request while nothing can be journalled: a view, or that it has to wait."""
         try:
+            seen = None
             if isinstance(self.machine, Viewed):
                 seen = self.machine.view(self._loop.now(), event.sender, event.event)
-                return self._waits(self._full) if seen is None else seen
         except SecurepsError as error:
             return error
-        return self._waits(self._full)
+        return self._waits(self._full) if seen is None else seen
 
     def _post(self, event: _Event) -> None:
         if self._full is not None and event.answer is not None:
@@ -319,17 +320,15 @@ class Executor:
             except Exception as error:
                 if item.answer is not None:
                     self._settle(item.answer, InternalError("an internal error; see the log"))
-                raise InternalError(
-                    f"{self._party} failed at {type(item.event).__name__}"
-                ) from error
+                kind = type(item.event).__name__
+                raise InternalError(f"{self._party} failed at {kind}") from error
         self._commit(handled)
 
     def _complain(self, item: _Event, error: SecurepsError) -> None:
         if item.answer is not None:
             self._settle(item.answer, error)
         elif isinstance(item.event, Subscribe):
-            deliver = self._watchers.pop(item.sender, None)
-            if deliver is not None:
+            if (deliver := self._watchers.pop(item.sender, None)) is not None:
                 deliver(error)
                 self._post(_Event(item.sender, Unwatched(item.sender)))
         else:
@@ -337,8 +336,7 @@ class Executor:
 
     def _warn(self, item: _Event, error: SecurepsError) -> None:
         text = f"{type(item.event).__name__}: {error}"
-        known = {"error": type(error).__name__}
-        tell(self._party, "Complaint", text, logging.WARNING, known)
+        tell(self._party, "Complaint", text, logging.WARNING, {"error": type(error).__name__})
 
     def _commit(self, handled: list[tuple[_Event, Step]]) -> None:
         records = [record for _, step in handled for record in step.records]
@@ -390,13 +388,12 @@ class Executor:
 
     # --- effects ------------------------------------------------------------------
 
-    def _perform(self, item: _Event, effect: Any) -> None:
+    def _perform(self, item: _Event, effect: Effect) -> None:
         match effect:
             case Answer(message, attach):
                 self._answer(item, message, attach)
             case Order(to, message):
-                deliver = self._watchers.get(to)
-                if deliver is not None:
+                if (deliver := self._watchers.get(to)) is not None:
                     deliver(message)
             case Call():
                 self._calls.begin(effect.to, effect.message, effect.attach)
@@ -411,10 +408,11 @@ class Executor:
                 tell(self._party, "Say", text)
             case Halt():
                 self._halt(effect)
+            case _:
+                assert_never(effect)
 
-    def _answer(self, item: _Event, message: Any, attach: str | None) -> None:
-        answer = item.answer
-        if answer is None:
+    def _answer(self, item: _Event, message: Reply | NotReady, attach: str | None) -> None:
+        if (answer := item.answer) is None:
             return
         if attach is None:
             self._settle(answer, message)
@@ -425,6 +423,7 @@ class Executor:
                 return  # `stop` has answered, or will
             error = done.exception()
             if error is None:
+                assert isinstance(message, Payload)
                 self._settle(answer, dataclasses.replace(message, payload=done.result()))
             elif isinstance(error, PeerError):
                 self._warn(item, error)
@@ -448,24 +447,25 @@ class Executor:
 
         return self._loop.offload(begin, seconds)
 
-    def _work(self, task: Any) -> Any:
+    def _work(self, task: Task) -> Outcome | None:
         began = self._loop.now()
         try:
             return self.hands.work(task)
         finally:
             self._meter.worked(task, self._loop.now() - began)
 
-    def _worked(self, task: Any, done: Future[Any]) -> None:
+    def _worked(self, task: Task, done: Future[Outcome | None]) -> None:
         error = done.exception()
         self._disk(type(task).__name__, error)
         if refused(error):
-            self.later(partial(self._perform, _Event(self._party, None), Work(task)), AGAIN_SECONDS)
+            again = partial(self._perform, _Event(self._party, Tick()), Work(task))
+            self.later(again, AGAIN_SECONDS)
         elif isinstance(error, SecurepsError):
             self._post(_Event(WORKER, WorkFailed(task, error)))
         elif error is not None:
             raise error
-        elif done.result() is not None:
-            self._post(_Event(WORKER, done.result()))
+        elif (outcome := done.result()) is not None:
+            self._post(_Event(WORKER, outcome))
 
     # --- orders -------------------------------------------------------------------
 
@@ -483,10 +483,10 @@ class Executor:
                     self.later(partial(self._post, failed))
                     return
                 tell(self._party, "WatchLost", f"the stream of orders broke: {error}")
-                again = partial(self._post, _Event(self._party, WatchLost()))
-                self.later(again, 0.2 * self._jitter())
+                event = _Event(self._party, WatchLost())
+                self.later(partial(self._post, event), 0.2 * self._jitter())
 
-        def deliver(message: Any) -> None:
+        def deliver(message: Event) -> None:
             self.later(partial(self._post, _Event(COORDINATOR, message)))
 
         cancel = self._transport.watch(subscription, deliver, lost)

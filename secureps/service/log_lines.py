@@ -6,13 +6,13 @@ It reads records and nothing else. What must not live here: decisions, and any s
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
+from secureps.roles.machine import Record
 from secureps.wording import named
 
 KNOWN = ("group", "version", "round", "number", "extensions", "client")
@@ -25,7 +25,7 @@ class LogLines:
     def __init__(self) -> None:
         self._plan: Plan | None = None
 
-    def hear(self, record: Any) -> None:
+    def hear(self, record: Record) -> None:
         """Reads every record of the party's journal, also those from before a restart."""
         if isinstance(record, records.RunPinned):
             self._plan = Plan.from_text(record.run.plan)
@@ -33,7 +33,7 @@ class LogLines:
     def _of(self, group: str, text: str) -> str:
         return f"{group}: {text}" if self._plan is None else self._plan.headed(group, text)
 
-    def told(self, record: Any) -> str | None:
+    def told(self, record: Record) -> str | None:
         """The line to log when a record is journalled, or None."""
         match record:
             case records.Incarnated(number):
@@ -113,7 +113,7 @@ class LogLines:
         return None
 
 
-def facts(record: Any) -> dict[str, str | int]:
+def facts(record: Record) -> dict[str, str | int]:
     """The fields of a record for programs: its group, version, cohort number and the like."""
     known = {f.name: getattr(record, f.name) for f in fields(record) if f.name in KNOWN}
     if isinstance(cohort := getattr(record, "cohort", None), Cohort):

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -32,9 +31,11 @@ from prometheus_client.registry import Collector
 
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.messages.charge import Charge, Release
-from secureps.messages.requests import Payload, PutBlock
+from secureps.messages.requests import Payload, PutBlock, Reply, Request
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Machine, Record
+from secureps.roles.tasks import Task
 from secureps.service.snapshot import Snapshot
 from secureps.wire.grpc.admission import Authenticate
 
@@ -136,26 +137,26 @@ class Metrics:
 
     # --- Meter --------------------------------------------------------------------
 
-    def asked(self, message: Any, answer: Future[Any]) -> None:
+    def asked(self, message: Request, answer: Future[Reply]) -> None:
         """Counts a request, its seconds and its outcome; see `Meter`."""
         kind, began = type(message).__name__, time.perf_counter()
         if isinstance(message, PutBlock):
             self._payload.labels(IN).inc(len(message.payload))
 
-        def answered(done: Future[Any]) -> None:
+        def answered(done: Future[Reply]) -> None:
             self._seconds.labels(kind).observe(time.perf_counter() - began)
             self._requests.labels(kind, _outcome(done)).inc()
             self._carried(done, OUT)
 
         answer.add_done_callback(answered)
 
-    def called(self, message: Any, answer: Future[Any]) -> None:
+    def called(self, message: Request, answer: Future[Reply]) -> None:
         """Counts a call and its outcome; see `Meter`."""
         kind = type(message).__name__
         if isinstance(message, PutBlock):
             self._payload.labels(OUT).inc(len(message.payload))
 
-        def came_back(done: Future[Any]) -> None:
+        def came_back(done: Future[Reply]) -> None:
             self._calls.labels(kind, _outcome(done)).inc()
             self._carried(done, IN)
 
@@ -165,17 +166,17 @@ class Metrics:
         """Counts a retry; see `Meter`."""
         self._retries.labels(to).inc()
 
-    def journalled(self, records: Sequence[Any]) -> None:
+    def journalled(self, records: Sequence[Record]) -> None:
         """Counts records by class; see `Meter`."""
         for record in records:
             self._records.labels(type(record).__name__).inc()
             self._spent_more |= isinstance(record, Charge | Release)
 
-    def worked(self, task: Any, seconds: float) -> None:
+    def worked(self, task: Task, seconds: float) -> None:
         """Counts a task's seconds; see `Meter`."""
         self._works.labels(type(task).__name__).observe(seconds)
 
-    def stands(self, machine: Any, now: float) -> None:
+    def stands(self, machine: Machine, now: float) -> None:
         """Takes a snapshot of the machine; see `Meter`."""
         known, was_ready = self._snapshot.spending, self._snapshot.ready
         self._snapshot = Snapshot.of(machine, now, None if self._spent_more else known)
@@ -184,14 +185,14 @@ class Metrics:
             with self._ready_lock:
                 self._tell_ready(self._snapshot.ready)
 
-    def _carried(self, done: Future[Any], direction: str) -> None:
+    def _carried(self, done: Future[Reply], direction: str) -> None:
         if not done.cancelled() and done.exception() is None:
             reply = done.result()
             if isinstance(reply, Payload):
                 self._payload.labels(direction).inc(len(reply.payload))
 
 
-def _outcome(done: Future[Any]) -> str:
+def _outcome(done: Future[Reply]) -> str:
     if done.cancelled():
         return "cancelled"
     error = done.exception()

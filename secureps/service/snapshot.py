@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, facts_of, spent
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.status import why
 from secureps.roles.holder.holder import Holder
+from secureps.roles.machine import Machine
 from secureps.roles.shard.shard import Shard
 
 
@@ -60,7 +60,7 @@ class Snapshot:
     spending: Spending | None = None
 
     @classmethod
-    def of(cls, machine: Any, now: float, spending: Spending | None) -> Snapshot:
+    def of(cls, machine: Machine, now: float, spending: Spending | None) -> Snapshot:
         """Takes a snapshot, on the machine's own thread.
 
         Args:

@@ -5,27 +5,29 @@ What must not live here: the tasks of any role.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from secureps.errors import Malformed
+from secureps.messages.requests import Request
+from secureps.roles.tasks import Outcome, Task
 
 
 class Worker(Protocol):
     """Does a role's work outside its machine: long tasks, and everything with payloads."""
 
-    def work(self, task: Any) -> Any:
+    def work(self, task: Task) -> Outcome | None:
         """Does a task; returns the event that reports its end, or None."""
 
-    def keep(self, request: Any, payload: bytes | memoryview) -> None:
+    def keep(self, request: Request, payload: bytes | memoryview) -> None:
         """Checks and stores the payload that came with a PutBlock or answers a request."""
 
     def fetch(self, key: str) -> bytes:
         """The payload that a machine named by `key`; a PeerError goes to the caller as answer."""
 
-    def seconds(self, task: Any) -> float:
+    def seconds(self, task: Task) -> float:
         """The seconds of virtual time that a task takes."""
 
 
-def no_payload(request: Any, payload: bytes | memoryview) -> None:
+def no_payload(request: Request, payload: bytes | memoryview) -> None:
     """Refuses every payload (Malformed): `Worker.keep` of a role that takes none."""
     raise Malformed(f"no payload is expected with a {type(request).__name__}")

@@ -19,6 +19,7 @@ from secureps.messages.member_records import Sealed
 from secureps.messages.requests import MemberStatus
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Leave
+from secureps.roles.tasks import Task
 from secureps.store.journal import SqliteJournal
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import Walker, small_plan
@@ -323,7 +324,7 @@ def test_a_training_that_nobody_waits_for_any_more_leaves_the_run() -> None:
 
     found: list[object] = []
     hands = ExchangeWorker(Worker(), exchange)  # type: ignore[arg-type]
-    worker = threading.Thread(target=lambda: found.append(hands.work("fit")))
+    worker = threading.Thread(target=lambda: found.append(hands.work(Task())))
     worker.start()
     assert exchange.take() is not None
     exchange.close()

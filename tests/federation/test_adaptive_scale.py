@@ -19,6 +19,7 @@ from secureps.model.layout import SCALE
 from secureps.policy.plan import Plan
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Answer
 from secureps.roles.shard.shard import Shard
 from secureps.run.report.version_metrics import Metrics
 from secureps.run.simulate.simulation import Conditions
@@ -222,9 +223,8 @@ def test_status_and_metrics_show_the_clip_of_every_version(tmp_path: Path) -> No
     assert {line.version: line.record()["clip"] for line in metrics.lines} == clips
     now = simulation.loop.now()
     step = simulation.coordinator.handle(now, "client-00", requests.AskStatus())
-    (status,) = [
-        e.message for e in step.effects if isinstance(getattr(e, "message", None), requests.Status)
-    ]
+    (status,) = [e.message for e in step.effects if isinstance(e, Answer)]
+    assert isinstance(status, requests.Status)
     assert status.groups[0].clip == clips[4]
 
 

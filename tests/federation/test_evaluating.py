@@ -24,7 +24,7 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated, Metric, evaluated_bytes
-from secureps.messages.requests import AskStatus, Decline, Noted
+from secureps.messages.requests import AskStatus, Decline, Noted, Status
 from secureps.policy.checks.evaluation import evaluated_versions, from_vector, to_vector
 from secureps.policy.plan import Plan
 from secureps.policy.spending import facts_of, spent
@@ -193,6 +193,8 @@ def test_status_shows_the_newest_and_the_best(tmp_path: Path) -> None:
     simulation.run()
     step = simulation.coordinator.handle(1e3, "client-00", AskStatus())
     (status,) = [effect.message for effect in step.effects if isinstance(effect, Answer)]
+    assert isinstance(status, Status)
+    assert status.evaluation is not None
     assert [group.name for group in status.groups] == ["all"]
     assert status.evaluation.best == 3
     assert [result.version for result in status.evaluation.results] == [1, 2, 3, 4]

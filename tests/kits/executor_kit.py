@@ -14,6 +14,10 @@ from secureps.service.executor import Executor
 from secureps.service.loop import VirtualLoop
 from secureps.store.journal import MemoryJournal
 
+TASK: Any = "task"
+ORDER: Any = "order"
+"""Stand-ins: an executor looks into neither."""
+
 
 class Log:
     """What happened, in order."""

@@ -25,6 +25,7 @@ from secureps.messages.requests import (
     Noted,
     Payload,
     PutBlock,
+    Status,
     Trouble,
 )
 from secureps.messages.run import COORDINATOR
@@ -36,7 +37,7 @@ from secureps.store import checkpoint
 from secureps.store.budget import BudgetLedger
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.spool import DiskSpool, MemorySpool
-from tests.kits.executor_kit import Stage
+from tests.kits.executor_kit import TASK, Stage
 from tests.kits.federations import same, small_federation, small_plan, unharmed
 from tests.kits.roles_kit import World, make_plan, refused
 from tests.run.report.test_status_tables import asked
@@ -191,9 +192,9 @@ def test_a_coordinator_whose_journal_is_full_answers_and_shows_it(tmp_path: Path
     foreign = coordinator.request("nobody", AskStatus())
     simulation.run(lambda: seen.done() and said.done() and foreign.done())
     assert disk.full
-    assert any(
-        "coordinator waits for its own disk" in group.reason for group in seen.result().groups
-    )
+    status = seen.result()
+    assert isinstance(status, Status)
+    assert any("coordinator waits for its own disk" in group.reason for group in status.groups)
     waits = said.exception()
     assert isinstance(waits, NotReady)
     assert waits.retry_after == AGAIN_SECONDS
@@ -220,7 +221,9 @@ def test_the_end_of_a_run_is_shown_once_it_is_in_the_journal(tmp_path: Path) -> 
     simulation.run(seen.done)
     assert disk.full
     assert simulation.coordinator.federation.finished, "it has ended, for all it knows"
-    assert (seen.result().finished, seen.result().failure) == ("", "")
+    status = seen.result()
+    assert isinstance(status, Status)
+    assert (status.finished, status.failure) == ("", "")
     disk.full = False
     simulation.run()
     assert asked(simulation).finished
@@ -277,7 +280,7 @@ def test_what_cannot_be_read_now_is_asked_for_again() -> None:
 
 
 def test_a_work_is_done_again_until_the_disk_does_it() -> None:
-    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
     works: list[str] = []
 
     def work(task: Any) -> Any:

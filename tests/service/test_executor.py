@@ -38,6 +38,7 @@ from secureps.roles.machine import (
     Answer,
     Answered,
     Call,
+    Effect,
     Failed,
     Halt,
     Order,
@@ -53,7 +54,7 @@ from secureps.service.calls import LONGEST_BACKOFF, NOTICES, PAYLOADS_IN_FLIGHT
 from secureps.service.environment import Environment
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
-from tests.kits.executor_kit import Fingers, Puppet, Recording, Stage, Tape
+from tests.kits.executor_kit import ORDER, TASK, Fingers, Puppet, Recording, Stage, Tape
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)
 HEADER = BlockHeader(b"r" * 32, "a", "update", "g", 0, 0, 3, b"d" * 32)
@@ -123,7 +124,7 @@ def test_a_restart_folds_the_journal() -> None:
 
 
 def test_calls_are_tried_again_until_they_are_answered_or_refused() -> None:
-    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    stage = Stage(lambda s, e: Step([], [Call("there", Heartbeat("me"))] if s == "a" else []))
     stage.executor.request("a", Heartbeat("a"))
     begin = [0.0]
     for tried in range(3):
@@ -136,12 +137,12 @@ def test_calls_are_tried_again_until_they_are_answered_or_refused() -> None:
     assert max(waits) <= LONGEST_BACKOFF
     stage.line.calls[-1][2].set_result(Noted())
     stage.play()
-    assert stage.machine.heard[-1] == ("there", Answered(Noted(), Noted()))
+    assert stage.machine.heard[-1] == ("there", Answered(Heartbeat("me"), Noted()))
 
 
 def test_who_was_lost_and_answers_again_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    stage = Stage(lambda s, e: Step([], [Call("there", Heartbeat("me"))] if s == "a" else []))
     for vain in (NOTICES[0] + 1, 0):
         begun = len(stage.line.calls)
         stage.executor.request("a", Heartbeat("a"))
@@ -159,13 +160,13 @@ def test_who_was_lost_and_answers_again_is_said_once(caplog: pytest.LogCaptureFi
 
 
 def test_a_refused_call_comes_back_as_an_event() -> None:
-    stage = Stage(lambda s, e: Step([], [Call("there", Noted())] if s == "a" else []))
+    stage = Stage(lambda s, e: Step([], [Call("there", Heartbeat("me"))] if s == "a" else []))
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
     error = WrongVersion("too old")
     stage.line.calls[0][2].set_exception(error)
     stage.play()
-    assert stage.machine.heard[-1] == ("there", Failed(Noted(), error))
+    assert stage.machine.heard[-1] == ("there", Failed(Heartbeat("me"), error))
 
 
 def test_payloads_go_beside_the_machine_and_few_at_a_time() -> None:
@@ -230,7 +231,7 @@ def test_a_payload_that_cannot_be_fetched(error: Exception, told: str) -> None:
 
 
 def test_work_takes_its_time_and_comes_back() -> None:
-    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
     stage.hands.result = "done"
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
@@ -242,7 +243,7 @@ def test_a_refused_subscription_ends_the_stream_with_the_reason() -> None:
     def react(sender: str, event: Any) -> Step:
         if isinstance(event, Subscribe):
             raise UnknownParty("speak for yourself")
-        return Step([], [Order("a", Noted())])
+        return Step([], [Order("a", ORDER)])
 
     stage = Stage(react)
     heard: list[Any] = []
@@ -268,16 +269,16 @@ def test_who_is_refused_the_stream_of_orders_does_not_ask_again(kind: type[Secur
 
 
 def test_work_that_fails_with_a_reason_is_an_event() -> None:
-    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
     stage.hands.result = error = NotFinite("the loss is NaN")
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
-    assert stage.machine.heard[-1] == (WORKER, WorkFailed("task", error))
+    assert stage.machine.heard[-1] == (WORKER, WorkFailed(TASK, error))
     assert not stage.executor.halted.done()
 
 
 def test_work_that_fails_for_no_known_reason_ends_the_party() -> None:
-    stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+    stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
     stage.hands.result = KeyError("lost")
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
@@ -312,7 +313,7 @@ def test_what_answers_another_request_is_no_answer() -> None:
 
 
 def test_a_halt_is_the_end() -> None:
-    stage = Stage(lambda s, e: Step([], [Halt("over"), Work("task")]))
+    stage = Stage(lambda s, e: Step([], [Halt("over"), Work(TASK)]))
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert stage.executor.halted.result() == Halt("over")
@@ -332,7 +333,7 @@ def test_who_waits_for_an_answer_hears_of_a_stop() -> None:
     fresh = stage.executor.request("b", Heartbeat("b"))
     assert not any(answer.done() for answer in (fetching, keeping, fresh))
     stage.executor.stop()
-    for answer in (fetching, keeping, fresh, stage.executor.request("b", Noted())):
+    for answer in (fetching, keeping, fresh, stage.executor.request("b", Heartbeat("b"))):
         error = answer.exception(0)
         assert isinstance(error, Unreachable)
         assert str(error) == "me is stopping"
@@ -411,7 +412,7 @@ def test_a_request_without_an_answer_is_refused() -> None:
 
 
 def test_orders_reach_the_newest_watcher_alone() -> None:
-    stage = Stage(lambda s, e: Step([], [Order("w", "order")] if s == "a" else []))
+    stage = Stage(lambda s, e: Step([], [Order("w", ORDER)] if s == "a" else []))
     old: list[Any] = []
     new: list[Any] = []
     cancel_old = stage.executor.subscribe("w", Subscribe("w", ()), old.append)
@@ -419,7 +420,7 @@ def test_orders_reach_the_newest_watcher_alone() -> None:
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
     (taken,) = old
-    assert new == ["order"]
+    assert new == [ORDER]
     assert isinstance(taken, KitError)
     assert "another process with w's kit" in str(taken)
     cancel_old()
@@ -440,7 +441,11 @@ def test_a_meter_hears_of_requests_calls_records_and_works() -> None:
     def react(sender: str, event: Any) -> Step:
         if sender != "a":
             return Step()
-        effects = [Answer(Noted()), Call("there", PutBlock(HEADER), attach="k"), Work("task")]
+        effects: list[Effect] = [
+            Answer(Noted()),
+            Call("there", PutBlock(HEADER), attach="k"),
+            Work(TASK),
+        ]
         return Step([Incarnated(1)], effects)
 
     tape = Tape()

@@ -19,7 +19,7 @@ from secureps.service.disk_faults import refused
 from secureps.service.limits import demand_descriptors, exhaustion
 from secureps.service.loop import RealLoop
 from secureps.service.shutdown import Shutdown
-from tests.kits.executor_kit import Stage
+from tests.kits.executor_kit import TASK, Stage
 from tests.kits.nursery import spawn
 from tests.kits.processes import PATIENCE, Processes
 from tests.service.test_executor import HEADER
@@ -110,7 +110,7 @@ def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
     disk.__cause__ = want
     for error in (want, disk):
         assert not refused(error)
-        stage = Stage(lambda s, e: Step([], [Work("task")] if s == "a" else []))
+        stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
         stage.hands.result = error
 
         def keep(request: Any, payload: bytes | memoryview) -> None:

@@ -7,7 +7,6 @@ follow, `roles.coordinator.state` is the state. What must not live here: I/O, pa
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from secureps.crypto.field import parse_vector
 from secureps.crypto.suite import key_length
@@ -40,6 +39,8 @@ from secureps.messages.requests import (
     OpenRefused,
     Prepared,
     Register,
+    Reply,
+    Request,
     Retire,
     ServerStatus,
     Spoilt,
@@ -77,7 +78,18 @@ from secureps.roles.coordinator.status import servers, status
 from secureps.roles.coordinator.tasks import ManifestWritten
 from secureps.roles.coordinator.telemetry import Window
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import WORKER, Answer, Halt, Step, Tick, Unwatched, WorkFailed
+from secureps.roles.machine import (
+    WORKER,
+    Answer,
+    Effect,
+    Event,
+    Halt,
+    Record,
+    Step,
+    Tick,
+    Unwatched,
+    WorkFailed,
+)
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import check_digests, check_part, check_prepared
 
@@ -109,7 +121,7 @@ class Coordinator:
 
     # --- Machine ------------------------------------------------------------------
 
-    def apply(self, at: float, record: Any) -> None:
+    def apply(self, at: float, record: Record) -> None:
         self._federation.apply(at, record)
         self._lay_out()
 
@@ -128,14 +140,14 @@ class Coordinator:
             self._renew_if_client(now, client)
         return self._close_turn(self._turn(now, turn))
 
-    def inspect(self, sender: str, message: Any) -> bool:
+    def inspect(self, sender: str, message: Request) -> bool:
         raise Malformed("the coordinator takes no payloads: blocks go to their shards")
 
-    def troubled(self, reason: str) -> list[Any]:
+    def troubled(self, reason: str) -> list[Effect]:
         self._presence.trouble(COORDINATOR, reason)
         return []
 
-    def view(self, now: float, sender: str, message: Any) -> Any:
+    def view(self, now: float, sender: str, message: Event) -> Reply | None:
         """As `Viewed`: the status, of which a full disk of its own is a part.
 
         The end of a run is not shown: whoever sees it stops, and it may not be in the journal yet.
@@ -154,7 +166,7 @@ class Coordinator:
     def subscription(self) -> Subscribe:
         raise Malformed("the coordinator watches nobody")
 
-    def handle(self, now: float, sender: str, event: Any) -> Step:
+    def handle(self, now: float, sender: str, event: Event) -> Step:
         if isinstance(event, Tick):
             return self._close_turn(self._turn(now))
         if isinstance(event, Unwatched):
@@ -162,7 +174,7 @@ class Coordinator:
             return Step()
         if isinstance(event, WorkFailed):
             return Step(effects=[Halt(str(event.error), type(event.error))])
-        if sender == WORKER:
+        if sender == WORKER and isinstance(event, ManifestWritten):
             return self._manifest_written(now, event)
         roster = self._charter.roster
         permissions.check("the coordinator", permissions.TO_COORDINATOR, roster, sender, event)
@@ -199,7 +211,7 @@ class Coordinator:
         """Shards and holders, and which of them watch now; itself, if its disk refuses."""
         return servers(self._federation, self._charter.roster, self._presence, self._plan.threshold)
 
-    def _answer(self, turn: Transaction, sender: str, event: Any) -> Any:
+    def _answer(self, turn: Transaction, sender: str, event: Event) -> Reply | NotReady | None:
         match event:
             case Register():
                 self._same(sender, event.party)
@@ -344,8 +356,7 @@ class Coordinator:
 
     def _refused(self, turn: Transaction, holder: str, event: OpenRefused) -> None:
         group, cohort, reason = event.group, event.cohort, event.reason
-        state = self._asked(event)
-        if state is None:
+        if (state := self._asked(event)) is None:
             return
         if opening.wanted(self._plan):
             if holder in opening.silent(turn, state):
@@ -356,8 +367,7 @@ class Coordinator:
             turn.reasons[group] = f"a shard lost the opened sum, and {holder} refuses: {reason}"
 
     def _spoilt(self, turn: Transaction, shard: str, event: Spoilt) -> None:
-        state = self._at(event.group, Phase.PREPARING, event.cohort)
-        if state is None:
+        if (state := self._at(event.group, Phase.PREPARING, event.cohort)) is None:
             return
         if event.key is None:
             commit.burnt(turn, state, f"{shard} cannot use the sum: {event.reason}")
@@ -391,13 +401,11 @@ class Coordinator:
             turn.write(CheckpointPart(number, shard, event.file, event.size, event.digest))
             checkpointing.manifest_again(turn)
 
-    def _manifest_written(self, now: float, event: Any) -> Step:
+    def _manifest_written(self, now: float, event: ManifestWritten) -> Step:
         turn = self._turn(now)
-        if isinstance(event, ManifestWritten):
-            checkpoints = turn.federation.checkpoints
-            last = checkpoints[-1] if checkpoints else None
-            if last is not None and last.number == event.number and not last.complete:
-                checkpointing.complete(turn, event.number)
+        last = turn.federation.checkpoints[-1:]
+        if last and last[0].number == event.number and not last[0].complete:
+            checkpointing.complete(turn, event.number)
         return self._close_turn(turn)
 
     # --- small things -------------------------------------------------------------

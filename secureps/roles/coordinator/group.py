@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import assert_never
 
-from secureps.errors import InternalError
 from secureps.messages.coordinator_records import (
     MemberAsked,
     MemberEntered,
@@ -19,6 +18,7 @@ from secureps.messages.coordinator_records import (
     MembersReturned,
     StreamBegan,
     StreamEnded,
+    StreamRecord,
     SubmissionsDropped,
     SubmissionWithdrawn,
 )
@@ -288,7 +288,7 @@ class GroupState:
         self.making = None if cohort is None else CohortInProgress(cohort)
         self.coming = PreparedVersion()
 
-    def apply_stream(self, at: float, record: Any) -> None:
+    def apply_stream(self, at: float, record: StreamRecord) -> None:
         """Folds a record of a group without rounds."""
         match record:
             case StreamBegan():
@@ -314,4 +314,4 @@ class GroupState:
                 self.let_go(ids)
                 self.pool.drop(ids, self.version, at)
             case _:
-                raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
+                assert_never(record)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import assert_never
 
 from secureps.errors import InternalError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import (
+    AnswerRecord,
     BoundAgreed,
     CheckpointComplete,
     CheckpointOrdered,
@@ -27,6 +28,7 @@ from secureps.messages.coordinator_records import (
     Finished,
     FlawNoted,
     FounderChosen,
+    GroupRecord,
     GroupResigned,
     HolderRefused,
     LiarsNamed,
@@ -62,6 +64,7 @@ from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.cohort import PreparedVersion
 from secureps.roles.coordinator.group import Fate, GroupState, Phase
+from secureps.roles.machine import Record
 
 
 @dataclass(slots=True)
@@ -242,7 +245,7 @@ class CoordinatorState:
         fate = self.fates.get(id)
         return fate is not None and fate.outcome in (Outcome.DROPPED, Outcome.DURABLE)
 
-    def apply(self, at: float, record: Any) -> None:
+    def apply(self, at: float, record: Record) -> None:
         """Folds one record; InternalError for one that is not the coordinator's."""
         match record:
             case Incarnated(number):
@@ -299,7 +302,7 @@ class CoordinatorState:
                     group.suspicion = group.suspicion.without(client)
             case CohortClosed(cohort):
                 self._apply_to(self.groups[cohort.group], at, record)
-            case _ if getattr(record, "group", None) in self.groups:
+            case _ if isinstance(record, GroupRecord) and record.group in self.groups:
                 self._apply_to(self.groups[record.group], at, record)
             case _:
                 raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
@@ -333,7 +336,7 @@ class CoordinatorState:
         after = self.next.get((id.client, id.group), 0)
         self.next[id.client, id.group] = max(after, id.sequence + 1)
 
-    def _apply_to(self, group: GroupState, at: float, record: Any) -> None:
+    def _apply_to(self, group: GroupState, at: float, record: GroupRecord) -> None:
         match record:
             case RoundOpened(round=number, invited=invited, reason=reason) if group.streaming:
                 group.begin_set(at, number, frozenset(invited), reason)
@@ -414,7 +417,7 @@ class CoordinatorState:
             case _:
                 group.apply_stream(at, record)
 
-    def _apply_answer(self, group: GroupState, at: float, record: Any) -> None:
+    def _apply_answer(self, group: GroupState, at: float, record: AnswerRecord) -> None:
         """What holders of a committee say, and what comes of it."""
         match record:
             case ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
@@ -439,6 +442,8 @@ class CoordinatorState:
                 making.key, making.opened_by, making.answered_at = None, (), at
                 group.coming = PreparedVersion()
                 group.phase, group.reason = Phase.OPENING, reason
+            case _:
+                assert_never(record)
 
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}

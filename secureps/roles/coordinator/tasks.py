@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import GroupVersion
+from secureps.roles.tasks import Outcome, Task
 
 
 @dataclass(frozen=True, slots=True)
-class WriteManifest:
+class WriteManifest(Task):
     """Makes a checkpoint whose parts are durable complete.
 
     The facts are those of the moment at which it was asked for: the ledger goes on growing.
@@ -25,5 +26,5 @@ class WriteManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestWritten:
+class ManifestWritten(Outcome):
     number: int

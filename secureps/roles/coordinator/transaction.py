@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
 
-from secureps.messages.coordinator_records import SubmissionsDropped
-from secureps.messages.orders import Discard, Settled
+from secureps.messages.coordinator_records import CoordinatorRecord, SubmissionsDropped
+from secureps.messages.orders import AnyOrder, ClientOrder, Discard, Settled, ShardOrder
 from secureps.messages.submission import SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
@@ -73,12 +72,12 @@ class Transaction:
             found -= federation.isolated.keys()
         return found - federation.outside.get(group, frozenset())
 
-    def write(self, record: Any) -> None:
+    def write(self, record: CoordinatorRecord) -> None:
         """Journals and folds one record."""
         self.step.records.append(record)
         self.federation.apply(self.now, record)
 
-    def order(self, to: str, message: Any) -> None:
+    def order(self, to: str, message: AnyOrder) -> None:
         """Tells one party, if it watches."""
         if to in self.watchers:
             self.step.effects.append(Order(to, message))
@@ -112,12 +111,12 @@ class Transaction:
             self.tell_fates(ids)
             self.discard(ids)
 
-    def tell_clients(self, message: Any) -> None:
+    def tell_clients(self, message: ClientOrder) -> None:
         """Tells every member that watches, in the order of joining."""
         for client in self.federation.members:
             self.order(client, message)
 
-    def tell_shards(self, group: str, make: Callable[[str, tuple[int, ...]], Any]) -> None:
+    def tell_shards(self, group: str, make: Callable[[str, tuple[int, ...]], ShardOrder]) -> None:
         """Tells every shard that holds blocks of a group: make(shard, its blocks)."""
         for shard, blocks in self.federation.owners(group).items():
             self.order(shard, make(shard, blocks))

@@ -8,16 +8,11 @@ decryption (`service.holder.bfv_worker`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from secureps.crypto.identity import Roster
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.orders import Open
-from secureps.messages.requests import (
-    GetSum,
-    Opened,
-    PutBlock,
-)
+from secureps.messages.requests import GetSum, Opened, Payload, PutBlock, Request
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader, Cohort
 from secureps.roles.holder.holder import Holder, Name, name_of
@@ -27,11 +22,13 @@ from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Effect,
+    Event,
     Failed,
     Step,
     Work,
 )
-from secureps.roles.tasks import Prune
+from secureps.roles.tasks import Prune, Task
 
 
 @dataclass(slots=True)
@@ -52,10 +49,10 @@ class BfvHolder(Holder[Opening]):
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
         super().__init__(HolderLedger(name, roster, rules))
 
-    def own(self, sender: str, event: Any) -> Step | None:
+    def own(self, sender: str, event: Event) -> Step | None:
         match event:
-            case Answered(GetSum() as request, reply):
-                return self._fetched(request, reply.digest)
+            case Answered(GetSum() as request, Payload(digest)):
+                return self._fetched(request, digest)
             case Answered(PutBlock(header)):
                 return self._stored(header.group, header.sequence, header.block)
             case Answered():
@@ -78,14 +75,14 @@ class BfvHolder(Holder[Opening]):
             expected |= dict(zip(own, digests[shard]))
         return Opening(order.cohort, blocks, expected)
 
-    def begin(self, opening: Opening) -> list[Any]:
+    def begin(self, opening: Opening) -> list[Effect]:
         run, cohort = self.pinned.run.id, opening.cohort
         return [
             Call(shard, GetSum(run, cohort.group, cohort.number, block))
             for block, shard in opening.blocks.items()
         ]
 
-    def opens(self, task: Any) -> Name | None:
+    def opens(self, task: Task) -> Name | None:
         return (task.group, task.cohort) if isinstance(task, OpenSum) else None
 
     def cohort(self, opening: Opening) -> Cohort:
@@ -150,7 +147,7 @@ class BfvHolder(Holder[Opening]):
             ]
         )
 
-    def _failed(self, request: Any, error: SecurepsError) -> Step:
+    def _failed(self, request: Request, error: SecurepsError) -> Step:
         match request:
             case GetSum():
                 name = request.group, request.cohort

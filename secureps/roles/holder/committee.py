@@ -11,8 +11,6 @@ conditions that all holders make (`roles.holder.ledger`), envelopes and shares
 
 from __future__ import annotations
 
-from typing import Any
-
 from secureps.crypto.identity import Roster
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.orders import Examine, Open
@@ -26,10 +24,13 @@ from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Effect,
+    Event,
     Failed,
     Step,
     Work,
 )
+from secureps.roles.tasks import Task
 
 
 class CommitteeHolder(Holder[Open]):
@@ -38,7 +39,7 @@ class CommitteeHolder(Holder[Open]):
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
         super().__init__(HolderLedger(name, roster, rules, blind=True))
 
-    def own(self, sender: str, event: Any) -> Step | None:
+    def own(self, sender: str, event: Event) -> Step | None:
         match event:
             case Answered() | Failed():
                 return Step()
@@ -53,10 +54,10 @@ class CommitteeHolder(Holder[Open]):
     def assign(self, order: Open) -> Open:
         return order
 
-    def begin(self, opening: Open) -> list[Any]:
+    def begin(self, opening: Open) -> list[Effect]:
         return [Work(DeriveShare(opening.cohort, opening.receipts))]
 
-    def opens(self, task: Any) -> Name | None:
+    def opens(self, task: Task) -> Name | None:
         return name_of(task.cohort) if isinstance(task, DeriveShare) else None
 
     def cohort(self, opening: Open) -> Cohort:

@@ -8,11 +8,11 @@ for a cohort (`roles.holder.bfv`, `roles.holder.committee`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from secureps.errors import ClientError, Malformed, SecurepsError
 from secureps.messages.orders import Configure, Finish, Open
-from secureps.messages.requests import Figure, Register, Subscribe, Telemetry, Trouble
+from secureps.messages.requests import Figure, Register, Request, Subscribe, Telemetry, Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
 from secureps.roles.disk_reports import DiskReports
@@ -20,8 +20,11 @@ from secureps.roles.holder.ledger import HolderLedger
 from secureps.roles.machine import (
     Answered,
     Call,
+    Effect,
+    Event,
     Failed,
     Halt,
+    Record,
     Step,
     Tick,
     Watch,
@@ -29,6 +32,7 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.pinned_run import Pinned
+from secureps.roles.tasks import Task
 
 Name = tuple[str, int]
 """Of a cohort: its group and number."""
@@ -50,13 +54,13 @@ class Holder(ABC, Generic[T]):
 
     # --- Machine ------------------------------------------------------------------
 
-    def apply(self, at: float, record: Any) -> None:
+    def apply(self, at: float, record: Record) -> None:
         self._ledger.apply(record)
 
     def resume(self, now: float) -> Step:
         return self._ledger.greeting()
 
-    def troubled(self, reason: str) -> list[Any]:
+    def troubled(self, reason: str) -> list[Effect]:
         return self._disk.troubled(reason)
 
     def wake(self) -> float | None:
@@ -65,10 +69,10 @@ class Holder(ABC, Generic[T]):
     def subscription(self) -> Subscribe:
         return self._ledger.subscription()
 
-    def inspect(self, sender: str, message: Any) -> bool:
+    def inspect(self, sender: str, message: Request) -> bool:
         raise Malformed("a key holder takes no payloads")
 
-    def handle(self, now: float, sender: str, event: Any) -> Step:
+    def handle(self, now: float, sender: str, event: Event) -> Step:
         match event:
             case Answered(Trouble()):
                 return self._disk.heard(event)
@@ -104,7 +108,7 @@ class Holder(ABC, Generic[T]):
     # --- what kinds of holders differ in --------------------------------------------
 
     @abstractmethod
-    def own(self, sender: str, event: Any) -> Step | None:
+    def own(self, sender: str, event: Event) -> Step | None:
         """What follows from an event of this kind of holder; None for one that it does not know."""
 
     @abstractmethod
@@ -112,11 +116,11 @@ class Holder(ABC, Generic[T]):
         """What is to be done for a cohort; raises SecurepsError if it cannot be."""
 
     @abstractmethod
-    def begin(self, opening: T) -> list[Any]:
+    def begin(self, opening: T) -> list[Effect]:
         """The effects with which it begins."""
 
     @abstractmethod
-    def opens(self, task: Any) -> Name | None:
+    def opens(self, task: Task) -> Name | None:
         """The cohort that a task is part of opening; None for any other task."""
 
     def give_up(self, name: Name, reason: str) -> Step:
@@ -145,7 +149,7 @@ class Holder(ABC, Generic[T]):
         step.effects += self.begin(opening)
         return step
 
-    def _spoilt(self, task: Any, error: SecurepsError) -> Step:
+    def _spoilt(self, task: Task, error: SecurepsError) -> Step:
         """What a client sent and does not open is its cohort's end; anything else is ours."""
         name = self.opens(task)
         if name is not None and isinstance(error, ClientError):

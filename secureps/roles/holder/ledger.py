@@ -12,7 +12,6 @@ cohort is opened (`roles.holder.bfv`, `roles.holder.committee`), what hides a me
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from secureps.crypto.identity import Roster
 from secureps.errors import (
@@ -26,7 +25,7 @@ from secureps.errors import (
 )
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.holder_records import BaseModel, CohortGranted, CohortReleased
+from secureps.messages.holder_records import BaseModel, CohortGranted, CohortReleased, HolderRecord
 from secureps.messages.orders import Configure, GroupVersion, Open, ShardSums
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Subscribe
@@ -42,7 +41,7 @@ from secureps.messages.submission import (
 )
 from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of, both_open, check_weights
-from secureps.roles.machine import Call, Halt, Locate, Step
+from secureps.roles.machine import Call, Halt, Locate, Record, Step
 from secureps.roles.pinned_run import Pinned, check_minimum, check_run, founded
 
 REMEMBERED = 64
@@ -117,7 +116,7 @@ class HolderLedger:
         self._bounds: dict[str, int] = {}
         self._granted: dict[str, dict[int, Grant]] = {}
 
-    def apply(self, record: Any) -> None:
+    def apply(self, record: Record) -> None:
         """Folds one record; InternalError for one that is not a holder's."""
         match record:
             case Incarnated(number):
@@ -170,7 +169,7 @@ class HolderLedger:
                     found.setdefault(other.number, (other, member))
         return list(found.values())
 
-    def write(self, step: Step, record: Any) -> None:
+    def write(self, step: Step, record: HolderRecord) -> None:
         """Journals and folds one record."""
         step.records.append(record)
         self.apply(record)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secureps.messages.submission import BlockHeader, Cohort, Receipt
+from secureps.roles.tasks import Outcome, Task
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSum:
+class OpenSum(Task):
     """Decrypts the sum of one block that lies in the store under `key`.
 
     `weight` is the cohort's total.
@@ -22,7 +23,7 @@ class OpenSum:
 
 
 @dataclass(frozen=True, slots=True)
-class SumOpened:
+class SumOpened(Outcome):
     """The opened sum lies in the store under the header's key."""
 
     header: BlockHeader
@@ -30,14 +31,14 @@ class SumOpened:
 
 
 @dataclass(frozen=True, slots=True)
-class ExamineEnvelope:
+class ExamineEnvelope(Task):
     """Opens the own envelope of a submission, and checks what is in it."""
 
     receipt: Receipt
 
 
 @dataclass(frozen=True, slots=True)
-class EnvelopeExamined:
+class EnvelopeExamined(Outcome):
     """What is wrong with it; empty if nothing is."""
 
     receipt: Receipt
@@ -45,7 +46,7 @@ class EnvelopeExamined:
 
 
 @dataclass(frozen=True, slots=True)
-class DeriveShare:
+class DeriveShare(Task):
     """Derives the own share of the sum of a cohort's keys; receipts in the members' order."""
 
     cohort: Cohort
@@ -53,7 +54,7 @@ class DeriveShare:
 
 
 @dataclass(frozen=True, slots=True)
-class ShareDerived:
+class ShareDerived(Outcome):
     """It is uint32 little-endian, and has not left this process."""
 
     cohort: Cohort

@@ -8,7 +8,6 @@ not live here: training, sealing and payloads (`client.runner`).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from secureps.errors import (
     BudgetSpent,
@@ -22,7 +21,7 @@ from secureps.errors import (
 )
 from secureps.messages import orders
 from secureps.messages.evaluation import EVALUATION, Evaluated
-from secureps.messages.member_records import Sealed, SequencesBegun, SubmissionSettled
+from secureps.messages.member_records import MemberRecord, Sealed, SequencesBegun, SubmissionSettled
 from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import RunPinned
@@ -33,7 +32,10 @@ from secureps.messages.requests import (
     Heartbeat,
     Join,
     Missing,
+    Payload,
     PutBlock,
+    Reply,
+    Request,
     Retire,
     Submit,
     Subscribe,
@@ -53,9 +55,11 @@ from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Event,
     Failed,
     Halt,
     Leave,
+    Record,
     Say,
     Step,
     Tick,
@@ -105,7 +109,7 @@ class Member(Alone):
 
     # --- Machine ------------------------------------------------------------------
 
-    def apply(self, at: float, record: Any) -> None:
+    def apply(self, at: float, record: Record) -> None:
         match record:
             case RunPinned():
                 self._pinned = Pinned.of(record, self._kit.terms.threshold)
@@ -155,10 +159,10 @@ class Member(Alone):
     def subscription(self) -> Subscribe:
         return Subscribe(self._kit.name, tuple(sorted(self._out.sealed)))
 
-    def inspect(self, sender: str, message: Any) -> bool:
+    def inspect(self, sender: str, message: Request) -> bool:
         raise Malformed("nobody dials a client")
 
-    def handle(self, now: float, sender: str, event: Any) -> Step:
+    def handle(self, now: float, sender: str, event: Event) -> Step:
         step = Step()
         match event:
             case Tick():
@@ -206,7 +210,7 @@ class Member(Alone):
 
     # --- orders -------------------------------------------------------------------
 
-    def _obey(self, now: float, step: Step, order: Any) -> None:
+    def _obey(self, now: float, step: Step, order: Event) -> None:
         if wrong := self._weighing.wrong(order):
             step.effects.append(Halt(wrong, Refused))
             return
@@ -406,11 +410,13 @@ class Member(Alone):
         for header in sealed.headers:
             step.effects.append(Call(owners[header.block], PutBlock(header), attach=header.key))
 
-    def _answered(self, now: float, step: Step, request: Any, reply: Any) -> None:
+    def _answered(self, now: float, step: Step, request: Request, reply: Reply) -> None:
         match request:
             case Join():
+                assert isinstance(reply, Welcome)
                 self._welcomed(now, step, request, reply)
             case GetBlock(group=group, block=block):
+                assert isinstance(reply, Payload)
                 if not self._library.got(self.pinned, request, reply.digest):
                     text = f"block {block} of {group} is not the one that was published"
                     step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
@@ -443,7 +449,7 @@ class Member(Alone):
         self._pulse.at = now + self._plan.section.lease / 3
         step.effects += [*self.pinned.located(welcome.run, welcome.shards), Watch()]
 
-    def _failed(self, step: Step, request: Any, error: SecurepsError) -> None:
+    def _failed(self, step: Step, request: Request, error: SecurepsError) -> None:
         match request:
             case GetBlock():
                 if gone := self._library.not_got(request, error):
@@ -483,6 +489,6 @@ class Member(Alone):
     def _plan(self) -> Plan:
         return self.pinned.plan
 
-    def _write(self, step: Step, record: Any) -> None:
+    def _write(self, step: Step, record: MemberRecord) -> None:
         step.records.append(record)
         self.apply(0.0, record)

@@ -79,7 +79,7 @@ class MemberSettings:
 
     def gone(self, id: SubmissionId) -> Missing:
         """What the coordinator may have accepted, and wait for, never comes."""
-        return Missing.outbox(self.name, id)
+        return Missing.of_outbox(self.name, id)
 
     def withdraws(self, receipt: Receipt, why: object) -> Withdraw:
         """What was asked for without rounds was refused on its way."""

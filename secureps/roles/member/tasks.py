@@ -8,6 +8,7 @@ from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Decline, Telemetry
 from secureps.messages.submission import BlockHeader, Receipt
+from secureps.roles.tasks import Outcome, Task
 
 DECLINES = "this client sends no evaluation; its own log says why"
 """All that the coordinator hears of a refusal: why is the client's own matter."""
@@ -19,7 +20,7 @@ def block_key(digest: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Task):
     """Seals (in the clear) the founding model of a group."""
 
     group: str
@@ -45,7 +46,7 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
-class Contribute:
+class Contribute(Task):
     """Trains from a model and seals every aim.
 
     `model` are the newest pulled versions of the groups that it contributes to, `blocks` the
@@ -59,7 +60,7 @@ class Contribute:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class Count(Task):
     """Trains from a model to find by how many examples; nothing is sealed.
 
     `model` and `blocks` as in `Contribute`, which takes what came of it if it is for the same.
@@ -70,14 +71,14 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Outcome):
     """What came of `Count`."""
 
     examples: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reseal:
+class Reseal(Task):
     """Seals an update that lies in the outbox anew, as the submission of this sequence.
 
     `content` as in `Sealed`.
@@ -90,7 +91,7 @@ class Reseal:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluate:
+class Evaluate(Task):
     """Judges a model on held-out records.
 
     `model` and `blocks` as in `Contribute`. With an `aim` the metrics are sealed for the
@@ -115,7 +116,7 @@ class SealedUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class Contributed:
+class Contributed(Outcome):
     """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
     `others` are aims of which another update came than was wanted; `told` is what the data holder
@@ -129,7 +130,7 @@ class Contributed:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Outcome):
     """What came of `Evaluate` without one: metrics, or none."""
 
     message: Evaluated | Decline

@@ -7,7 +7,7 @@ not live here: payloads and arithmetic (`service.shard.worker`), rules.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import assert_never
 
 from secureps.crypto.identity import Roster
 from secureps.crypto.suite import key_length
@@ -33,6 +33,7 @@ from secureps.messages.orders import (
     Found,
     Hold,
     Prepare,
+    ShardOrder,
     WriteCheckpoint,
 )
 from secureps.messages.records import Incarnated, RunPinned
@@ -46,6 +47,7 @@ from secureps.messages.requests import (
     Prepared,
     PutBlock,
     Register,
+    Request,
     Spoilt,
     Stored,
     Subscribe,
@@ -55,6 +57,7 @@ from secureps.messages.shard_records import (
     BlockSpooled,
     Discarded,
     OpenedForgotten,
+    ShardRecord,
     StateCommitted,
     StatePrepared,
     SumsMade,
@@ -74,8 +77,10 @@ from secureps.roles.machine import (
     Answer,
     Answered,
     Call,
+    Event,
     Failed,
     Halt,
+    Record,
     Step,
     Tick,
     Watch,
@@ -90,6 +95,7 @@ from secureps.roles.shard.tasks import (
     Damaged,
     MakeState,
     PartWritten,
+    ShardOutcome,
     StateReady,
     StepState,
     SumCohort,
@@ -97,7 +103,7 @@ from secureps.roles.shard.tasks import (
     Unopened,
     WritePart,
 )
-from secureps.roles.tasks import Prune, Sweep
+from secureps.roles.tasks import Prune, Sweep, Task
 from secureps.roles.validation import check_header, check_scale
 
 UNSETTLED = 8
@@ -136,7 +142,7 @@ class Shard:
 
     # --- Machine ------------------------------------------------------------------
 
-    def apply(self, at: float, record: Any) -> None:
+    def apply(self, at: float, record: Record) -> None:
         self.shelves.apply(record)
 
     def resume(self, now: float) -> Step:
@@ -155,7 +161,7 @@ class Shard:
     def subscription(self) -> Subscribe:
         return Subscribe(self._name, self.shelves.submissions())
 
-    def inspect(self, sender: str, message: Any) -> bool:
+    def inspect(self, sender: str, message: Request) -> bool:
         """Is this block wanted? Everything that can be said without its payload.
 
         Raises:
@@ -196,7 +202,7 @@ class Shard:
         if len(kept) > most:
             self._discard(step, (SubmissionId(header.author, header.group, min(kept)),))
 
-    def handle(self, now: float, sender: str, event: Any) -> Step:
+    def handle(self, now: float, sender: str, event: Event) -> Step:
         if type(event) in permissions.SAID:
             permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, event)
         match event:
@@ -217,10 +223,12 @@ class Shard:
                 return self._greet()
             case Finish() | Tick():
                 return Step()
-        if sender == WORKER:
-            return self._failed(event) if isinstance(event, WorkFailed) else self._done(event)
-        if sender == COORDINATOR:
-            return self._obey(event)
+            case WorkFailed() if sender == WORKER:
+                return self._failed(event)
+            case _ if sender == WORKER and isinstance(event, ShardOutcome):
+                return self._done(event)
+            case _ if sender == COORDINATOR and isinstance(event, ShardOrder):
+                return self._obey(event)
         raise Malformed(f"a shard has no answer to a {type(event).__name__}")
 
     # --- blocks in and out --------------------------------------------------------
@@ -259,7 +267,7 @@ class Shard:
 
     # --- orders -------------------------------------------------------------------
 
-    def _obey(self, order: Any) -> Step:
+    def _obey(self, order: ShardOrder) -> Step:
         step, before = Step(), self.shelves.incarnation
         if order.incarnation < before:
             raise Fenced(f"an order of incarnation {order.incarnation}, {before} rules")
@@ -272,13 +280,12 @@ class Shard:
             raise
         return step
 
-    def _carry_out(self, step: Step, order: Any) -> None:
-        if isinstance(order, Configure):
-            self._configure(step, order)
-            return
-        if not self.shelves.founded:
+    def _carry_out(self, step: Step, order: ShardOrder) -> None:
+        if not isinstance(order, Configure) and not self.shelves.founded:
             raise NotReady(f"{self._name} is not configured yet")
         match order:
+            case Configure():
+                self._configure(step, order)
             case Found():
                 self._found(step, order)
             case Hold():
@@ -296,7 +303,7 @@ class Shard:
             case Discard(ids=ids):
                 self._discard(step, ids)
             case _:
-                raise Malformed(f"a shard takes no {type(order).__name__}")
+                assert_never(order)
 
     def _configure(self, step: Step, order: Configure) -> None:
         if not self.shelves.founded:
@@ -316,7 +323,7 @@ class Shard:
             receipt = order.receipt
             keys = self.shelves.founding_keys(order.group, receipt)
             if keys is None:
-                missing = Missing.founding(self._name, order.group, (receipt.id,))
+                missing = Missing.of_founding(self._name, order.group, (receipt.id,))
                 step.effects.append(Call(COORDINATOR, missing))
             else:
                 self._begin(step, ("state", order.group, 0), MakeState(order.group, keys))
@@ -335,7 +342,7 @@ class Shard:
         keys = [self.shelves.keys(m.id, UPDATE, m.blocks) for m in order.members]
         missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
         if missing:
-            step.effects.append(Call(COORDINATOR, Missing.blocks(self._name, cohort, missing)))
+            step.effects.append(Call(COORDINATOR, Missing.of_cohort(self._name, cohort, missing)))
             return
         found = tuple(k for k in keys if k is not None)
         self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
@@ -355,7 +362,7 @@ class Shard:
             keys = self.shelves.opened_keys(cohort, order.opened)
             if keys is None:
                 lacking = self.shelves.lacking(cohort)
-                missing = Missing.opened(self._name, cohort, lacking)
+                missing = Missing.of_cohort(self._name, cohort, lacking)
                 step.effects.append(Call(COORDINATOR, missing))
                 return
         elif self.shelves.opened_by_key_sum:
@@ -394,7 +401,7 @@ class Shard:
 
     # --- the end of works ---------------------------------------------------------
 
-    def _done(self, event: Any) -> Step:
+    def _done(self, event: ShardOutcome) -> Step:
         step = Step()
         match event:
             case SumsReady(made, report):
@@ -421,6 +428,8 @@ class Shard:
             case PartWritten(part):
                 self._busy.discard(("part", "", part.number))
                 step.effects.append(Call(COORDINATOR, part))
+            case _:
+                assert_never(event)
         return step
 
     def _ask_again(
@@ -436,16 +445,16 @@ class Shard:
         match task:
             case MakeState(group):
                 self._busy.discard(("state", group, 0))
-                missing = Missing.founding(self._name, group, ids)
+                missing = Missing.of_founding(self._name, group, ids)
             case SumCohort(cohort):
                 self._busy.discard(("sum", cohort.group, cohort.number))
-                missing = Missing.blocks(self._name, cohort, ids)
+                missing = Missing.of_cohort(self._name, cohort, ids)
             case StepState(cohort):
                 self._busy.discard(("state", cohort.group, cohort.version))
                 opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
                 if opened:
                     self._write(step, OpenedForgotten(cohort.group, cohort.number, opened))
-                missing = Missing.opened(self._name, cohort, self.shelves.lacking(cohort))
+                missing = Missing.of_cohort(self._name, cohort, self.shelves.lacking(cohort))
         step.effects.append(Call(COORDINATOR, missing))
 
     def _failed(self, event: WorkFailed) -> Step:
@@ -459,11 +468,11 @@ class Shard:
 
     # --- small things -------------------------------------------------------------
 
-    def _write(self, step: Step, record: Any) -> None:
+    def _write(self, step: Step, record: ShardRecord) -> None:
         step.records.append(record)
         self.apply(0.0, record)
 
-    def _begin(self, step: Step, name: tuple[str, str, int], task: Any) -> None:
+    def _begin(self, step: Step, name: tuple[str, str, int], task: Task) -> None:
         """Hands out a work, once at a time; an order that comes twice changes nothing."""
         if name not in self._busy:
             self._busy.add(name)

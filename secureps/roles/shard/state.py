@@ -7,7 +7,6 @@ here: orders and answers (`roles.shard.shard`), and payloads themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
@@ -32,6 +31,7 @@ from secureps.messages.submission import (
     Receipt,
     SubmissionId,
 )
+from secureps.roles.machine import Record
 from secureps.roles.pinned_run import Pinned, founded
 from secureps.roles.shard.tasks import MakeState, StepState
 
@@ -80,7 +80,7 @@ class Shelves:
 
     # --- the fold -----------------------------------------------------------------
 
-    def apply(self, record: Any) -> None:
+    def apply(self, record: Record) -> None:
         """Folds one record; InternalError for one that is not a shard's."""
         match record:
             case Incarnated(number):

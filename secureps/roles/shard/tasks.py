@@ -8,10 +8,11 @@ from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.requests import Checkpointed, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import Cohort
+from secureps.roles.tasks import Outcome, Task
 
 
 @dataclass(frozen=True, slots=True)
-class MakeState:
+class MakeState(Task):
     """Makes version 0 of a group's own blocks, from these spool keys (or from the plan's file)."""
 
     group: str
@@ -19,7 +20,7 @@ class MakeState:
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptState:
+class AdoptState(Task, Outcome):
     """Makes a committed version's state file from a part of a checkpoint, and answers itself.
 
     The order names the digests that it has, of own blocks and of the file.
@@ -29,7 +30,7 @@ class AdoptState:
 
 
 @dataclass(frozen=True, slots=True)
-class SumCohort:
+class SumCohort(Task):
     """Adds up a cohort; keys[m] are the spool keys of member m's blocks, ascending."""
 
     cohort: Cohort
@@ -37,7 +38,7 @@ class SumCohort:
 
 
 @dataclass(frozen=True, slots=True)
-class SumsReady:
+class SumsReady(Outcome):
     """The sums of a cohort are durable, and may go on record."""
 
     made: SumsMade
@@ -45,7 +46,7 @@ class SumsReady:
 
 
 @dataclass(frozen=True, slots=True)
-class StepState:
+class StepState(Task):
     """Opens, averages and steps.
 
     `opened` are spool keys of opened sums, None unless a holder decrypts them; `key` is the sum of
@@ -58,7 +59,7 @@ class StepState:
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(Outcome):
     """A work could not be done: the payloads under these spool keys are gone or damaged."""
 
     task: MakeState | SumCohort | StepState
@@ -66,7 +67,7 @@ class Damaged:
 
 
 @dataclass(frozen=True, slots=True)
-class Unopened:
+class Unopened(Outcome):
     """The sum of keys that a work was given does not open the cohort's sums."""
 
     task: StepState
@@ -74,7 +75,7 @@ class Unopened:
 
 
 @dataclass(frozen=True, slots=True)
-class StateReady:
+class StateReady(Outcome):
     """A state file is durable, and may go on record."""
 
     made: StatePrepared
@@ -82,7 +83,7 @@ class StateReady:
 
 
 @dataclass(frozen=True, slots=True)
-class WritePart:
+class WritePart(Task):
     """Writes this shard's file of a checkpoint."""
 
     number: int
@@ -90,7 +91,11 @@ class WritePart:
 
 
 @dataclass(frozen=True, slots=True)
-class PartWritten:
+class PartWritten(Outcome):
     """The file of a checkpoint is durable, and the coordinator may hear of it."""
 
     part: Checkpointed
+
+
+ShardOutcome = SumsReady | Damaged | Unopened | StateReady | AdoptState | PartWritten
+"""What a shard hears of its tasks."""

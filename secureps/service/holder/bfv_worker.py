@@ -15,11 +15,11 @@ from secureps.crypto.secret import Secret
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, Malformed
 from secureps.messages.encoding import payload_digest
-from secureps.messages.requests import GetSum
+from secureps.messages.requests import GetSum, Request
 from secureps.messages.submission import OPENED, BlockHeader, signing_bytes
 from secureps.roles.holder.bfv import BfvHolder, received_key
 from secureps.roles.holder.tasks import OpenSum, SumOpened
-from secureps.roles.tasks import Prune
+from secureps.roles.tasks import Prune, Task
 from secureps.store.spool import Spool
 
 
@@ -36,11 +36,11 @@ class BfvWorker:
         self._spool = spool
         self._opener: Opener | None = None
 
-    def seconds(self, task: object) -> float:
+    def seconds(self, task: Task) -> float:
         """No virtual time; see `Worker`."""
         return 0.0
 
-    def keep(self, request: object, payload: bytes | memoryview) -> None:
+    def keep(self, request: Request, payload: bytes | memoryview) -> None:
         """Stores a shard's sum; Malformed if it is no ciphertext of the block's size."""
         if not isinstance(request, GetSum):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
@@ -55,7 +55,7 @@ class BfvWorker:
         """Reads an opened sum, to send it to its shard."""
         return self._spool.get(key)
 
-    def work(self, task: object) -> SumOpened | None:
+    def work(self, task: Task) -> SumOpened | None:
         """Opens a sum, or deletes payloads; see `Worker`."""
         match task:
             case OpenSum():

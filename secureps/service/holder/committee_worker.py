@@ -15,9 +15,11 @@ from secureps.crypto.field import vector_bytes
 from secureps.crypto.sharing import Committee, HolderShare, weighted_sum
 from secureps.crypto.suite import key_length
 from secureps.errors import ClientError, InternalError, Malformed
+from secureps.messages.requests import Request
 from secureps.messages.submission import Receipt, enveloped_part, sharing_id
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope, ShareDerived
+from secureps.roles.tasks import Task
 from secureps.service.worker import no_payload
 
 
@@ -40,11 +42,11 @@ class CommitteeWorker:
         self._holders = holders
         self._secret = secret
 
-    def seconds(self, task: object) -> float:
+    def seconds(self, task: Task) -> float:
         """No virtual time; see `Worker`."""
         return 0.0
 
-    def keep(self, request: object, payload: bytes | memoryview) -> None:
+    def keep(self, request: Request, payload: bytes | memoryview) -> None:
         """Refuses every payload (Malformed): no ciphertext may reach a holder of key shares."""
         no_payload(request, payload)
 
@@ -52,7 +54,7 @@ class CommitteeWorker:
         """Raises KeyError: there are no payloads to fetch."""
         raise KeyError(key)
 
-    def work(self, task: object) -> EnvelopeExamined | ShareDerived:
+    def work(self, task: Task) -> EnvelopeExamined | ShareDerived:
         """Examines an envelope, or derives a share; see `Worker`."""
         match task:
             case ExamineEnvelope(receipt):

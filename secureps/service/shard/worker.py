@@ -22,7 +22,7 @@ from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import Figure, PutBlock, Telemetry
+from secureps.messages.requests import Figure, PutBlock, Request, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort
 from secureps.model.optimizer import OptimizerState
@@ -41,7 +41,7 @@ from secureps.roles.shard.tasks import (
     Unopened,
     WritePart,
 )
-from secureps.roles.tasks import Prune, Sweep
+from secureps.roles.tasks import Outcome, Prune, Sweep, Task
 from secureps.service.parallel import in_order
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import GroupValues, ShardFolders, States, Values
@@ -77,13 +77,13 @@ class ShardWorker:
         self._threads = threads
         self._states = States(name, shelves, folders, self._make)
 
-    def seconds(self, task: object) -> float:
+    def seconds(self, task: Task) -> float:
         """No virtual time; see `Worker`."""
         return 0.0
 
     # --- payloads -----------------------------------------------------------------
 
-    def keep(self, request: object, payload: bytes | memoryview) -> None:
+    def keep(self, request: Request, payload: bytes | memoryview) -> None:
         """Stores a block that the machine wants, once its bytes are what the header says.
 
         Raises:
@@ -147,7 +147,7 @@ class ShardWorker:
 
     # --- works --------------------------------------------------------------------
 
-    def work(self, task: object) -> object:
+    def work(self, task: Task) -> Outcome | None:
         """Does a task of the shard's; see `Worker`."""
         match task:
             case SumCohort() | MakeState() | StepState():

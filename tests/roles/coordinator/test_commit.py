@@ -49,6 +49,7 @@ def test_a_version_in_six_steps() -> None:
     # 1 close, 2 hold
     step = world.give(*take(world, "c2"))
     closed = step.records[1]
+    assert isinstance(closed, coordinator_records.CohortClosed)
     cohort = closed.cohort
     assert closed.reason == "all 3 invited have arrived"
     updates = {client: names[client].update for client in CLIENTS}
@@ -147,8 +148,10 @@ def test_missing_blocks_reopen_the_cohort_and_it_closes_anew() -> None:
         coordinator_records.Received,
         coordinator_records.CohortClosed,
     ]
-    assert step.records[1].cohort.number == 1
-    assert len(step.records[1].cohort.members) == 3
+    closed = step.records[1]
+    assert isinstance(closed, coordinator_records.CohortClosed)
+    assert closed.cohort.number == 1
+    assert len(closed.cohort.members) == 3
     world.pump()
     assert world.federation.finished
 
@@ -166,8 +169,10 @@ def test_a_reopened_cohort_goes_on_without_the_missing_at_the_deadline() -> None
     world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost,)))
     world.now = 10.0
     step = world.give("coordinator", Tick())
-    assert [m.id.client for m in step.records[0].cohort.members] == ["c0", "c2"]
-    assert step.records[0].reason == "deadline: 2 of 3 have arrived, quorum 2"
+    closed = step.records[0]
+    assert isinstance(closed, coordinator_records.CohortClosed)
+    assert [m.id.client for m in closed.cohort.members] == ["c0", "c2"]
+    assert closed.reason == "deadline: 2 of 3 have arrived, quorum 2"
     late = requests.Submit(world.receipts[lost])
     refused(world, "c1", late, WrongVersion, "takes no updates now")
 
@@ -304,6 +309,7 @@ def test_a_round_is_extended_and_then_given_up() -> None:
     step = world.give("coordinator", Tick())
     (given_up,) = step.records
     id = SubmissionId("c0", "all", 1)
+    assert isinstance(given_up, coordinator_records.RoundGivenUp)
     assert given_up.reason.startswith("given up: 1 of 3 have arrived after the last extension")
     assert orders_of(step, "c0") == [orders.Settled(1, id, "dropped", 0, given_up.reason)]
     for shard in SHARDS:
@@ -312,6 +318,7 @@ def test_a_round_is_extended_and_then_given_up() -> None:
     assert world.coordinator.wake() == 20.0
     step = world.give("coordinator", Tick())
     (opened,) = step.records
+    assert isinstance(opened, coordinator_records.RoundOpened)
     assert (opened.round, opened.invited) == (2, CLIENTS)
     world.pump()
     assert world.federation.finished
@@ -324,7 +331,9 @@ def test_after_the_last_extension_the_minimum_suffices() -> None:
     for now in (10.0, 20.0):
         world.now = now
         step = world.give("coordinator", Tick())
-    assert [m.id.client for m in step.records[0].cohort.members] == ["c0", "c1"]
+    closed = step.records[0]
+    assert isinstance(closed, coordinator_records.CohortClosed)
+    assert [m.id.client for m in closed.cohort.members] == ["c0", "c1"]
     world.pump(5)
     assert world.group().version == 1
 

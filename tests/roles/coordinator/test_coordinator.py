@@ -126,6 +126,7 @@ def test_the_founder_is_asked_found_orders_follow_and_prepared_makes_version_0()
     assert orders_of(world.enter("c1"), "c1") == []
     step = world.give(*take(world, "c0"))
     (received,) = step.records
+    assert isinstance(received, coordinator_records.Received)
     assert orders_of(step) == [orders.Found(1, "all", received.receipt)] * 2
     step = world.give(*take(world, "shard-a"))
     assert [type(r) for r in step.records] == [coordinator_records.ShardPrepared]
@@ -471,6 +472,6 @@ def test_what_is_no_request() -> None:
     world = collecting()
     refused(world, "c0", requests.Noted(), UnknownParty, "c0 is a client, and sends no Noted")
     with pytest.raises(Malformed, match="takes no payloads"):
-        world.coordinator.inspect("c0", requests.Noted())
+        world.coordinator.inspect("c0", requests.AskRun())
     with pytest.raises(Malformed, match="watches nobody"):
         world.coordinator.subscription()

@@ -118,6 +118,7 @@ def test_it_is_named_and_told_why(tmp_path: Path) -> None:
     say = partial(simulation.coordinator.handle, simulation.loop.now())
     status = say("client-00", requests.AskStatus()).effects[-1]
     assert isinstance(status, Answer)
+    assert isinstance(status.message, requests.Status)
     states = {member.name: member.state for member in status.message.members}
     assert [name for name, state in states.items() if state == "left out"] == ["client-05"]
     sent = [r.receipt for r in journalled(simulation, member_records.Sealed, "client-05")][-1]

@@ -98,7 +98,7 @@ class Keys:
     def stored(self, block: int, number: int = 0) -> Step:
         header = opened_header(PLAN, RUN, "all", number, block)
         self.give(WORKER, SumOpened(header, 0.5))
-        return self.give(SHARDS[block % 2], Answered(requests.PutBlock(header), None))
+        return self.give(SHARDS[block % 2], Answered(requests.PutBlock(header), requests.Noted()))
 
 
 def opening(cohort: Cohort | None = None, incarnation: int = 1, **changes: Any) -> orders.Open:
@@ -128,6 +128,7 @@ def refusal(step: Step) -> str:
     """The one thing said is that it will not; nothing is journalled, nothing fetched."""
     assert step.records == []
     (call,) = step.effects
+    assert isinstance(call, Call)
     assert call.to == COORDINATOR
     assert isinstance(call.message, requests.OpenRefused)
     assert (call.message.holder, call.message.group) == (HOLDER, "all")
@@ -169,7 +170,7 @@ def test_it_registers_watches_and_greets_again() -> None:
 def test_the_run_is_pinned_once() -> None:
     keys = Keys()
     order = configure(PLAN)
-    locations = [Locate(s.name, s.advertise) for s in ADDRESSES]
+    locations: list[Any] = [Locate(s.name, s.advertise) for s in ADDRESSES]
     step = keys.order(order)
     pinned = records.RunPinned(order.run, order.placement, order.shards)
     assert step == Step([records.Incarnated(1), pinned], locations)
@@ -209,8 +210,8 @@ def test_a_lower_incarnation_is_fenced() -> None:
     for order in (opening(incarnation=2), configure(PLAN, incarnation=2)):
         with pytest.raises(Fenced, match="incarnation 2, 3 rules"):
             keys.order(order)
-    (greeting,) = keys.restarted().machine.resume(0.0).effects
-    assert greeting.message.seen == 3
+    effects: Any = keys.restarted().machine.resume(0.0).effects
+    assert [greeting.message.seen for greeting in effects] == [3]
 
 
 @pytest.mark.parametrize("sender", ["c0", "shard-a", STRANGER, HOLDER])
@@ -252,7 +253,7 @@ def test_a_cohort_is_opened_block_by_block() -> None:
         stored = Answered(put, requests.Stored(header.digest))
         assert keys.give(SHARDS[block % 2], stored) == Step()
         assert keys.give(SHARDS[block % 2], stored) == Step()
-    step = keys.give("shard-b", Answered(requests.PutBlock(headers[3]), None))
+    step = keys.give("shard-b", Answered(requests.PutBlock(headers[3]), requests.Noted()))
     figures = (requests.Figure("opening_seconds", 2.0),)
     sums, bound = tuple(h.digest for h in headers), cohort_digest(RUN, make_cohort())
     assert step == Step(
@@ -287,7 +288,7 @@ def test_answers_that_come_too_late_are_passed_over() -> None:
     header = opened_header(PLAN, RUN, "all", 0, 0)
     assert keys.fetched(0) == Step()
     assert keys.give(WORKER, SumOpened(header, 0.1)) == Step()
-    assert keys.give("shard-a", Answered(requests.PutBlock(header), None)) == Step()
+    assert keys.give("shard-a", Answered(requests.PutBlock(header), requests.Noted())) == Step()
     for request in (
         requests.GetSum(RUN, "all", 0, 0),
         requests.PutBlock(header),
@@ -403,7 +404,7 @@ def test_a_group_that_there_is_not() -> None:
     keys = Keys().founded()
     cohort = dataclasses.replace(make_cohort(), group="none")
     order = dataclasses.replace(opening(), cohort=cohort)
-    step = keys.order(order)
+    step: Any = keys.order(order)
     assert step.effects[0].message.reason == "no group is called 'none'"
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from secureps.errors import Fenced, InternalError, Malformed, UnknownParty, WrongRun
 from secureps.messages import holder_records, orders, requests
+from secureps.messages.coordinator_records import FounderChosen
 from secureps.messages.encoding import digest
+from secureps.messages.requests import AskStatus
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, Receipt, receipt_digest, signing_bytes
 from secureps.policy.plan import Plan
@@ -29,6 +31,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
+from secureps.roles.tasks import Task
 from tests.kits.committee_kit import BASE, CLIENTS, Bench, Holder, Sent, said
 
 
@@ -200,7 +203,9 @@ def test_the_ledger_is_written_before_the_share_exists_and_before_it_leaves() ->
     granted = holder_records.CohortGranted(order.cohort, order.held, bases, receipts)
     assert step == Step([granted], [Work(DeriveShare(order.cohort, order.receipts))])
     assert holder.begin(order) == Step(), "it is at it"
-    done = holder.hands.work(step.effects[0].task)
+    (work,) = step.effects
+    assert isinstance(work, Work)
+    done = holder.hands.work(work.task)
     assert repr(getattr(done, "share", None)) not in repr(done)
     step = holder.give(WORKER, done)
     assert step.records == [holder_records.CohortReleased(order.cohort)]
@@ -380,11 +385,11 @@ def test_what_is_our_own_fault_ends_the_process() -> None:
     step = holder.give(WORKER, WorkFailed(task, InternalError("oh")))
     assert step.effects == [Halt("oh", InternalError)]
     with pytest.raises(InternalError, match="does not know"):
-        holder.hands.work(object())
+        holder.hands.work(Task())
     with pytest.raises(Malformed, match="no payload is expected"):
-        holder.hands.keep(object(), b"")
+        holder.hands.keep(AskStatus(), b"")
     with pytest.raises(InternalError, match="a holder's journal has no"):
-        holder.machine.apply(0.0, object())
+        holder.machine.apply(0.0, FounderChosen("c0"))
 
 
 def test_before_the_run_is_founded_it_answers_nothing() -> None:

@@ -187,7 +187,7 @@ def test_nobody_else_gives_orders() -> None:
     with pytest.raises(Malformed, match="takes no Discard"):
         client.order(orders.Discard(1, ()))
     with pytest.raises(Malformed, match="nobody dials a client"):
-        client.machine.inspect("c1", requests.Noted())
+        client.machine.inspect("c1", requests.AskStatus())
 
 
 # --- founding ---------------------------------------------------------------------

@@ -24,7 +24,7 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Reseal, SealedUpdate
-from secureps.roles.tasks import Prune
+from secureps.roles.tasks import Prune, Task
 from tests.kits.member_kit import RULE, Client, halts, leaves, puts, said, works
 from tests.kits.roles_kit import (
     ADDRESSES,
@@ -191,7 +191,7 @@ def paired(first: dict[str, Any], second: dict[str, Any] = SSP) -> tuple[Client,
 
 def refused(client: Client) -> Step:
     """The ledger of its records allows it nothing more."""
-    return client.give(WORKER, WorkFailed(None, BudgetSpent("nothing more is sealed")))
+    return client.give(WORKER, WorkFailed(Task(), BudgetSpent("nothing more is sealed")))
 
 
 @pytest.mark.parametrize("rule", [SSP, RULE])

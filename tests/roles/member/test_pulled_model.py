@@ -15,7 +15,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, Placement
 from secureps.model.layout import GroupLayout
-from secureps.roles.machine import Step
+from secureps.roles.machine import Call, Step
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.tasks import Evaluate
 from secureps.roles.pinned_run import Pinned
@@ -74,10 +74,14 @@ class ShardState:
     def asks(self) -> list[tuple[str, str, int, int]]:
         step = Step()
         lacks = self.library.lacking(self.run, step)
-        asked = [(e.to, e.message) for e in step.effects]
-        assert lacks or not asked
-        assert all(isinstance(m, requests.GetBlock) for _, m in asked)
-        return [(to, m.group, m.version, m.block) for to, m in asked]
+        assert lacks or not step.effects
+        asked: list[tuple[str, str, int, int]] = []
+        for each in step.effects:
+            assert isinstance(each, Call)
+            assert isinstance(each.message, requests.GetBlock)
+            wanted = each.message
+            asked.append((each.to, wanted.group, wanted.version, wanted.block))
+        return asked
 
     @property
     def lacks(self) -> bool:

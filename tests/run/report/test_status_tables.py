@@ -27,6 +27,7 @@ from secureps.messages.requests import (
 from secureps.messages.run import ShardAddress
 from secureps.roles.coordinator import status as report
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Answer
 from secureps.run.report.status_tables import evaluations, record, show, show_fitting, show_json
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.snapshot import Snapshot
@@ -122,7 +123,7 @@ def test_where_all_fits_all_is_shown() -> None:
 
 def asked(simulation: Simulation) -> Status:
     step = simulation.coordinator.handle(simulation.loop.now(), "client-00", AskStatus())
-    (status,) = [e.message for e in step.effects if isinstance(getattr(e, "message", None), Status)]
+    (status,) = [e.message for e in step.effects if isinstance(e, Answer)]
     assert isinstance(status, Status)
     return status
 
