@@ -18,7 +18,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId
 from secureps.policy.cohorts.overlap import both_open
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator import suspects
+from secureps.roles.coordinator import recovery
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.synchronous import alike
 from secureps.run.party_names import client_names
@@ -188,7 +188,7 @@ def test_a_name_that_stood_with_another_base_tells_nothing() -> None:
     ids = [SubmissionId(client, "all", 2) for client in sent]
     for id in ids:
         group.inbox.receipts[id] = dataclasses.replace(plain, id=id, update=sent[id.client])
-    assert suspects._alone(group, ids) == []
+    assert recovery._alone(group, ids) == []
     other = dataclasses.replace(group.inbox.receipts[ids[0]], update=b"other")
     group.inbox.receipts[ids[0]] = other
-    assert suspects._alone(group, ids) == ["a"]
+    assert recovery._alone(group, ids) == ["a"]

@@ -74,15 +74,15 @@ ELSEWHERE = {
         ": this client stops",
     ),
     "...: ... is left out of the run: ... spoils cohorts: ...": (
-        "roles/coordinator/test_suspects.py",
+        "roles/coordinator/test_recovery.py",
         " is left out of the run: ",
     ),
     "left out of this run: ... spoils cohorts: ... (the other side's fault)": (
-        "roles/coordinator/test_suspects.py",
+        "roles/coordinator/test_recovery.py",
         "left out of this run: ",
     ),
     "... cohorts in succession came to nothing at version ..., and every one was charged: ...": (
-        "roles/coordinator/test_suspects.py",
+        "roles/coordinator/test_recovery.py",
         " cohorts in succession came to nothing at version ",
     ),
     "fewer than ... clients are left for version ...: ...; suspected: ...": (
@@ -99,7 +99,7 @@ ELSEWHERE = {
         "run/processes/test_supervisor.py",
         " cannot take part, and no restart mends ",
     ),
-    "... is given up: ...": ("roles/coordinator/test_suspects.py", " is given up: "),
+    "... is given up: ...": ("roles/coordinator/test_recovery.py", " is given up: "),
     "...: ... is not waited for: ... passed over after ... s": (
         "federation/test_stream_lapses.py",
         " is not waited for: ",

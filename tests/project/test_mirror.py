@@ -53,7 +53,6 @@ ELSEWHERE = {
     ),
     "federation/test_streams.py": ("roles/coordinator/asynchronous", "policy/base"),
     "federation/test_committee_runs.py": ("roles/coordinator/envelope_checks",),
-    "federation/test_stream_following.py": ("roles/coordinator/retry_sets",),
     "roles/coordinator/test_opening.py": ("roles/coordinator/synchronous",),
     "run/report/test_status_tables.py": ("roles/coordinator/status", "service/snapshot"),
     "policy/test_counting.py": ("roles/coordinator/example_bounds", "roles/member/example_count"),

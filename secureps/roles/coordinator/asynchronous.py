@@ -9,7 +9,7 @@
 While a cohort is made into a version, members go on sending: what is not in it stays here. A
 client whose cohort was burnt, or in whose envelopes a flaw was found, sits out until the next
 version: it is not asked, and what it has sent waits. If too few others are here to make that one,
-sets of a burnt cohort may (`roles.coordinator.retry_sets`); if nobody is left, the group is given
+sets of a burnt cohort may (`roles.coordinator.recovery`); if nobody is left, the group is given
 up. What must not live here: the steps of a version (`roles.coordinator.commit`), rules.
 """
 
@@ -27,15 +27,18 @@ from secureps.messages.coordinator_records import (
     MemberLeft,
     MemberPassed,
     MembersReturned,
+    RoundGivenUp,
+    RoundOpened,
     StreamBegan,
     StreamEnded,
     SubmissionWithdrawn,
 )
 from secureps.messages.encoding import digest
-from secureps.messages.orders import Invite
+from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.requests import Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
+from secureps.policy.cohorts.overlap import base_of
 from secureps.policy.cohorts.suspicion import Choice
 from secureps.policy.rules.registry import refuse_close
 from secureps.policy.rules.rule import (
@@ -53,8 +56,8 @@ from secureps.roles.coordinator import (
     commit,
     example_bounds,
     opening,
-    retry_sets,
-    suspects,
+    recovery,
+    synchronous,
     termination,
 )
 from secureps.roles.coordinator.clocks import MOST_REFUSED
@@ -80,17 +83,17 @@ def advance(turn: Transaction, group: GroupState) -> Wait:
 def _move(turn: Transaction, group: GroupState) -> Wait:
     _follow(turn, group)
     waits = _decide(turn, group) if group.phase is Phase.COLLECTING else GOES_ON
-    if not group.streaming or retry_sets.under_way(group):
+    if not group.streaming or recovery.under_way(group):
         return waits
     if lacking := termination.too_few(turn, group):
         return Wait(waits.until, lacking)
     chosen = None
     if _may_follow(turn, group):
-        chosen = retry_sets.choice(turn, group)
+        chosen = recovery.choice(turn, group, turn.takers(group.name))
         lacking = opening.short(turn) if chosen.clients else ""
         if chosen.clients and not lacking:
-            retry_sets.begin(turn, group, chosen)
-            return retry_sets.decide(turn, group)
+            _begin_set(turn, group, chosen)
+            return _decide_set(turn, group)
         if not lacking:
             _send_back(turn, group, chosen)
         if not chosen.over and not _suffice(turn, group, _others(turn, group)):
@@ -116,7 +119,7 @@ def _earliest(*times: float | None) -> float | None:
 
 def _patience(turn: Transaction, group: GroupState) -> float | None:
     """Until when others may follow a burnt cohort before sets of it do; None if none is burnt."""
-    if group.phase is not Phase.COLLECTING or not retry_sets.possible(turn, group):
+    if group.phase is not Phase.COLLECTING or not recovery.possible(turn, group):
         return None
     until = (group.opened_at or 0.0) + _deadline(turn, group)
     return until if turn.now < until else None
@@ -137,7 +140,7 @@ def _may_follow(turn: Transaction, group: GroupState) -> bool:
     """Whether sets of a burnt cohort are to make the version: others have a deadline's time."""
     if group.phase is not Phase.COLLECTING or turn.federation.ending:
         return False
-    if not retry_sets.possible(turn, group):
+    if not recovery.possible(turn, group):
         return False
     return _patience(turn, group) is None or not _suffice(turn, group, _others(turn, group))
 
@@ -160,10 +163,41 @@ def _send_back(turn: Transaction, group: GroupState, chosen: Choice) -> None:
     """
     if not chosen.over and _patience(turn, group) is not None:
         return
-    clients = retry_sets.behind(turn, group)
+    clients = recovery.behind(turn, group)
     here = clients & turn.takers(group.name) - group.pool.spent
     if here and _suffice(turn, group, _others(turn, group) | here):
         turn.write(MembersReturned(group.name, tuple(sorted(clients)), chosen.reason))
+
+
+def _begin_set(turn: Transaction, group: GroupState, chosen: Choice) -> None:
+    """These seal again what they sent; what else they have sent came after that, and is over."""
+    clients = tuple(sorted(chosen.clients))
+    later = tuple(id for id in group.pending if id.client in chosen.clients)
+    text = "its client seals again what it sent before, for a cohort that was burnt"
+    turn.drop(group.name, later, text)
+    turn.write(RoundOpened(group.name, group.round + 1, group.version, clients, chosen.reason))
+    for client in clients:
+        turn.order(client, make_invite(turn, group, client))
+
+
+def _decide_set(turn: Transaction, group: GroupState) -> Wait:
+    for client in sorted(group.invited & turn.federation.isolated.keys()):
+        synchronous.declined(turn, group, client, "left out of this run")
+    match recovery.decide_set(turn, group):
+        case Close(members, reason):
+            commit.close(turn, group, members, reason)
+            return GOES_ON
+        case Drop(_, reason):
+            _give_up(turn, group, reason)
+            return turn.again
+        case Wait() as waits:
+            return waits
+
+
+def _give_up(turn: Transaction, group: GroupState, reason: str) -> None:
+    ids = tuple(id for id in group.pending if id.client in group.suspicion.chosen)
+    turn.drop(group.name, ids, reason)
+    turn.write(RoundGivenUp(group.name, group.round, reason))
 
 
 def state(turn: Transaction, group: GroupState) -> RuleState:
@@ -219,8 +253,8 @@ def _follow(turn: Transaction, group: GroupState) -> None:
 
 
 def _decide(turn: Transaction, group: GroupState) -> Wait:
-    if retry_sets.under_way(group):
-        return retry_sets.decide(turn, group)
+    if recovery.under_way(group):
+        return _decide_set(turn, group)
     receipts, waiting = opening.examined(turn, group)
     arrived, seen_ids = group.pool.arrived, _seen(group, {r.id for r in receipts})
     arrivals = tuple(
@@ -352,10 +386,17 @@ def _drawn(client: str, closed: int) -> bytes:
 
 
 def withdrawn(turn: Transaction, group: GroupState, message: Withdraw, reason: str) -> None:
-    """What a client sent was refused on its way: it is asked anew, or what returns never does."""
+    """What a client sent was refused on its way: it is asked anew, or what returns never does.
+
+    The set of one that sealed the same anew is given up for this time.
+    """
     id, base = message.id, Base(message.version, message.step)
     if id.client in group.invited:
-        retry_sets.withdrawn(turn, group, message, reason)
+        place = group.places[id.client]
+        same = base == base_of(place) and id.sequence > place.id.sequence
+        if same and group.awaits(id.client):
+            turn.write(SubmissionWithdrawn(group.name, id, reason))
+            _give_up(turn, group, f"given up: what {id.client} sent was refused: {reason}")
         return
     asked = group.pool.training.get(id.client)
     if id in group.pool.returning:
@@ -371,7 +412,7 @@ def _end_if_too_few(turn: Transaction, group: GroupState, tried: str) -> None:
     Of a row-block they would be those who joined; of others it is not known that they touch it.
     """
     federation, pool = turn.federation, group.pool
-    out = group.sitting_out - retry_sets.behind(turn, group)
+    out = group.sitting_out - recovery.behind(turn, group)
     retired = frozenset(federation.retired)
     block = termination.row_block(turn, group)
     if block and not out:
@@ -399,13 +440,16 @@ def _end_if_too_few(turn: Transaction, group: GroupState, tried: str) -> None:
         group,
         f"fewer than {least} clients are left for version {group.version + 1}"
         f"{turn.plan.of(group.name)}: "
-        + "; ".join([*why, *([f"{tried}; {suspects.suspects(group)}"] if tried else ())]),
+        + "; ".join([*why, *([f"{tried}; {recovery.suspects(group)}"] if tried else ())]),
     )
 
 
-def make_invite(turn: Transaction, group: GroupState, client: str) -> Invite:
-    """To train from the newest version, or one that is newer when it begins."""
-    base = group.pool.training[client]
-    seconds, number = turn.plan.group(group.name).rule.deadline, turn.federation.incarnation
-    most = group.most_examples
+def make_invite(turn: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
+    """To train from the newest version, or one that is newer when it begins; or to send again."""
+    number, most = turn.federation.incarnation, group.most_examples
+    if client in group.invited:
+        place = group.places[client]
+        invite = Invite(number, group.name, group.round, place.version, 0.0, 0, place.step, most)
+        return recovery.make_order(turn, group, client, invite)
+    base, seconds = group.pool.training[client], turn.plan.group(group.name).rule.deadline
     return Invite(number, group.name, group.round, base.version, seconds, 0, base.step, most)

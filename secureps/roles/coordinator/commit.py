@@ -44,7 +44,7 @@ from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Prepared
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
 from secureps.policy.rules.rule import Wait
-from secureps.roles.coordinator import opening, suspects
+from secureps.roles.coordinator import opening, recovery
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction
 from secureps.wording import named
@@ -221,7 +221,7 @@ def burnt(turn: Transaction, group: GroupState, reason: str, spoilt: bool = Fals
     turn.write(CohortBurnt(group.name, group.number, reason, spoilt))
     turn.tell_fates(ids)
     turn.discard(ids)
-    suspects.isolate(turn, group)
+    recovery.isolate(turn, group)
 
 
 # --- what a committee of holders says ---------------------------------------------
@@ -286,7 +286,7 @@ def prepared(turn: Transaction, group: GroupState, by: Prepared) -> bool:
         _name_liars(turn, group)
     ids = group.summed
     turn.write(VersionCommitted(group.name, version))
-    suspects.isolate(turn, group)
+    recovery.isolate(turn, group)
     turn.tell_shards(group.name, lambda shard, blocks: make_commit(turn, group))
     turn.tell_clients(make_published(turn, group))
     turn.tell_fates(ids)

@@ -17,7 +17,6 @@ from secureps.roles.coordinator import (
     commit,
     envelope_checks,
     opening,
-    retry_sets,
     synchronous,
 )
 from secureps.roles.coordinator.founding import make_configure
@@ -105,9 +104,7 @@ def _repeat_to_committee(turn: Transaction, group: GroupState, holder: str) -> N
 
 
 def _asked(turn: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
-    if not group.streaming:
-        return synchronous.make_invite(turn, group, client)
-    make = retry_sets.make_order if client in group.invited else asynchronous.make_invite
+    make = asynchronous.make_invite if group.streaming else synchronous.make_invite
     return make(turn, group, client)
 
 

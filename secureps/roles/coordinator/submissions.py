@@ -37,7 +37,7 @@ from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.spending import fact
-from secureps.roles.coordinator import commit, envelope_checks, opening, suspects
+from secureps.roles.coordinator import commit, envelope_checks, recovery
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import block_bytes, check_sequence
@@ -244,8 +244,8 @@ def _check_round(turn: Transaction, group: GroupState, receipt: Receipt) -> None
     # No client counts twice in a mean.
     if id.client in group.inbox.clients:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
-    again = opening.wanted(turn.plan) and id.client in group.places
-    if again and not suspects.anew(group) and (wrong := _other_than_burnt(group, receipt)):
+    again = recovery.sends_again(turn, group, id.client)
+    if again and (wrong := _other_than_burnt(group, receipt)):
         raise WrongVersion(f"{id}: {wrong}")
 
 

@@ -35,7 +35,7 @@ from secureps.roles.coordinator import (
     evaluation,
     example_bounds,
     opening,
-    suspects,
+    recovery,
     termination,
 )
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -44,7 +44,7 @@ from secureps.wording import named
 
 
 def open_round(turn: Transaction, group: GroupState) -> Wait:
-    suspects.end_if_hopeless(turn, group)
+    recovery.end_if_hopeless(turn, group)
     if group.resigned:
         return GOES_ON
     out, retired = _left_out(turn, group), frozenset(turn.federation.retired)
@@ -143,8 +143,8 @@ def _admitted(
     turn: Transaction, group: GroupState, members: frozenset[str]
 ) -> tuple[tuple[str, ...], str]:
     """Whom the rule admits if these are live, and why not the first of those that it does not."""
-    if suspects.chooses(turn, group):
-        chosen = suspects.choice(turn, group, members)
+    if recovery.chooses(turn, group):
+        chosen = recovery.choice(turn, group, members)
         return tuple(sorted(chosen.clients)), chosen.reason
     rule, out = turn.plan.rule(group.name), len(_left_out(turn, group))
     state = group.round_state(members, out)
@@ -159,11 +159,7 @@ def _admitted(
 
 
 def make_invite(turn: Transaction, group: GroupState, member: str) -> Invite | SealAgain:
-    """To train, from the committed version; or to send once more what a burnt cohort had of it.
-
-    If one of the clients of a round cannot, none does: holders open the same updates of all of
-    them, or others of all of them.
-    """
+    """To train, from the committed version; or to send once more what a burnt cohort had of it."""
     seconds = turn.plan.group(group.name).rule.deadline
     evaluates, number = evaluation.asked(turn, group, member), turn.federation.incarnation
     invite = Invite(
@@ -175,8 +171,8 @@ def make_invite(turn: Transaction, group: GroupState, member: str) -> Invite | S
         evaluates,
         most_examples=group.most_examples,
     )
-    if opening.wanted(turn.plan) and member in group.places and not suspects.anew(group):
-        return suspects.make_seal_again(turn, group, member, invite)
+    if recovery.sends_again(turn, group, member):
+        return recovery.make_order(turn, group, member, invite)
     return invite
 
 
@@ -219,8 +215,8 @@ def decided(turn: Transaction, group: GroupState, receipts: Collection[Receipt])
 
     def ask() -> Decision:
         arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
-        if suspects.chooses(turn, group):
-            return suspects.decide(turn, group, arrivals)
+        if recovery.chooses(turn, group):
+            return recovery.decide(turn, group, arrivals)
         return turn.plan.rule(group.name).decide(turn.now, arrivals, group.round_state(turn.live))
 
     def holds(decision: Decision) -> bool:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from secureps.crypto.sharing import KEY_BOUND
 from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.rules.rule import Arrival, Close, Decision, Wait
-from secureps.roles.coordinator import opening, suspects, synchronous
+from secureps.roles.coordinator import opening, recovery, synchronous
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.receipts import OpenReceipts
 from secureps.roles.coordinator.state import CoordinatorState
@@ -59,8 +59,8 @@ def plain(turn: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]
 def anew(turn: Transaction, group: GroupState) -> Decision:
     """What the rule, or suspicion, decides if it is asked now."""
     arrivals = tuple(Arrival(id, 0) for id in sorted(plain(turn, group)[0]))
-    if suspects.chooses(turn, group):
-        return suspects.decide(turn, group, arrivals)
+    if recovery.chooses(turn, group):
+        return recovery.decide(turn, group, arrivals)
     return turn.plan.rule("all").decide(turn.now, arrivals, group.round_state(turn.live))
 
 

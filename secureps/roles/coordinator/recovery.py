@@ -1,9 +1,16 @@
 """After a burnt cohort of a committee: whom the next one is for, when it closes, who is left out.
 
 While there is suspicion no rule is asked: holders allow certain sets of clients alone to follow
-a burnt cohort, and later cohorts are to show who spoilt it. What must not live here: which sets
+a burnt cohort, and later cohorts are to show who spoilt it. In a group with rounds the next ones
+are for these sets. In one without, whoever stood in the cohort sits out until the next version,
+and others make that one; if too few others are here, the sets follow one after another. Then
+exactly the clients of a set seal the same updates anew, and these alone make the cohort, with the
+weights that they had.
+
+All that groups and clients are told of it is decided here. What must not live here: which sets
 these are (`policy.cohorts.suspicion`), whether clients spoilt a cohort
-(`roles.coordinator.opening`), rounds.
+(`roles.coordinator.opening`), what is written of a set (`roles.coordinator.synchronous`,
+`roles.coordinator.asynchronous`).
 """
 
 from __future__ import annotations
@@ -31,8 +38,7 @@ from secureps.wording import named
 def chooses(turn: Transaction, group: GroupState) -> bool:
     """Whether rounds of a group are for those whom suspicion chooses.
 
-    Without rounds others make the next version, where there are enough
-    (`roles.coordinator.retry_sets`).
+    Without rounds others make the next version, where there are enough.
     """
     return opening.wanted(turn.plan) and group.suspicion.chooses and not group.streaming
 
@@ -107,15 +113,57 @@ def decide(
     return Wait(until, f"{count}; waits for {named(sorted(state.chosen - here))}")
 
 
-def make_seal_again(turn: Transaction, group: GroupState, client: str, invite: Invite) -> SealAgain:
+def decide_set(turn: Transaction, group: GroupState) -> Close | Drop | Wait:
+    """What becomes of the set that is under way: it makes the cohort whole, or is given up."""
+    examined, waiting = opening.examined(turn, group)
+    ready = {receipt.id for receipt in examined}
+    here = [r for r in group.receipts.values() if r.id.client in group.suspicion.chosen]
+    arrivals = tuple(Arrival(r.id, r.version, step=r.step) for r in here if r.id in ready)
+    decision = decide(turn, group, arrivals)
+    whole = {r.id.client for r in here} == group.suspicion.chosen
+    if isinstance(decision, Drop) and whole and len(arrivals) < len(here):
+        decision = Wait(None, "all have sent")
+    if isinstance(decision, Wait) and waiting:
+        return Wait(decision.until, f"{decision.reason}; {waiting}")
+    return decision
+
+
+def under_way(group: GroupState) -> bool:
+    """Whether, without rounds, a set stands to the test, or its cohort is being opened."""
+    return group.streaming and bool(group.suspicion.chosen)
+
+
+def possible(turn: Transaction, group: GroupState) -> bool:
+    """Whether holders allow anything after what was burnt for the version in the making."""
+    return opening.wanted(turn.plan) and bool(group.suspicion.burnt)
+
+
+def behind(turn: Transaction, group: GroupState) -> frozenset[str]:
+    """Who sits out, and may train from the newest version: in a burnt cohort it was behind.
+
+    That is another update: none is in two sums, whatever was opened.
+    """
+    if not possible(turn, group):
+        return frozenset()
+    sent = group.burnt_members.items()
+    older = {client for client, member in sent if member.version < group.version}
+    return frozenset(older & group.sitting_out - turn.federation.isolated.keys())
+
+
+def sends_again(turn: Transaction, group: GroupState, client: str) -> bool:
+    """Whether a client that is invited is to send the same as before.
+
+    If somebody in the round cannot, all train anew: holders open the same updates of all of them,
+    or others of all of them.
+    """
+    known = opening.wanted(turn.plan) and client in group.places
+    return known and group.lost.isdisjoint(group.invited)
+
+
+def make_order(turn: Transaction, group: GroupState, client: str, invite: Invite) -> SealAgain:
     """The same update under another sequence, of a client with a place in a burnt cohort."""
     place = group.places[client]
     return SealAgain(turn.federation.incarnation, place.id, place.update, invite)
-
-
-def anew(group: GroupState) -> bool:
-    """Whether all that a round is for train anew: somebody of them cannot send the same again."""
-    return not group.lost.isdisjoint(group.invited)
 
 
 def _alone(group: GroupState, ids: Sequence[SubmissionId]) -> list[str]:

@@ -17,7 +17,7 @@ from secureps.messages import coordinator_records, member_records, records, requ
 from secureps.messages.submission import Cohort, signing_bytes
 from secureps.policy.cohorts.halving import within
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator import opening, suspects
+from secureps.roles.coordinator import opening, recovery
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer
 from secureps.run.party_names import client_names
@@ -302,10 +302,10 @@ def test_too_few_that_are_left_end_the_run(tmp_path: Path) -> None:
     names = client_names(10)
     for client in names[:6]:
         turn.write(coordinator_records.ClientIsolated("all", client, "it spoils cohorts"))
-    suspects.end_if_hopeless(turn, group)
+    recovery.end_if_hopeless(turn, group)
     assert turn.federation.ending == ""
     turn.write(coordinator_records.ClientIsolated("all", names[6], "it spoils cohorts"))
-    suspects.end_if_hopeless(turn, group)
+    recovery.end_if_hopeless(turn, group)
     left = "client-00, client-01, client-02 and 4 more left out, fewer than 4 clients are left"
     assert turn.federation.ending == left
 
