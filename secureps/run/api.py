@@ -263,8 +263,7 @@ _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GRPC_VERBOSITY": "NONE",
 }
-"""Of the processes that are started, unless the environment says otherwise; as on the command
-line."""
+"""The environment of processes that are started, as on the command line; own values override."""
 
 
 def _silent(line: str) -> None:

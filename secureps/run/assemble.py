@@ -61,8 +61,7 @@ def make_coordinator(
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """What a shard is told: its address, its seed, where its parts of checkpoints go; `threads`
-    work on its blocks."""
+    """A shard's address, seed, folder of checkpoints, and number of threads for its blocks."""
 
     address: ShardAddress
     seed: Seed

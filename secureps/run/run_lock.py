@@ -1,4 +1,4 @@
-"""Whose a folder is: what it holds already, and who plays the run in it now.
+"""Claims a folder for a run: refuses one that holds another, and locks it while it is played.
 
 A run is played by one process at a time, with nothing left of an earlier one. Locks are flocks:
 the kernel drops them when a process ends, however it ends.

@@ -135,8 +135,8 @@ def run_process(
         demand_descriptors(len(party.roster.certificates))
     try:
         probe(FIRST_THREADS)
-        with Shutdown() as bell:
-            halt = _run(party, addresses, build, serve, listen, bell)
+        with Shutdown() as shutdown:
+            halt = _run(party, addresses, build, serve, listen, shutdown)
     except Exception as error:
         if refused := exhaustion(error):
             raise OperatorError(refused) from error
@@ -152,7 +152,7 @@ def _run(
     build: Callable[[Stores, Environment], Executor],
     serve: Serve | None,
     listen: str,
-    bell: Shutdown,
+    shutdown: Shutdown,
 ) -> Halt:
     journal = SqliteJournal(party.state / "journal.db")
     last = max((at for at, _ in journal.replay()), default=0.0)
@@ -161,7 +161,7 @@ def _run(
     jitter = random.SystemRandom()
     stores = Stores(journal, DiskSpool(party.state / "spool"), party.state)
     executor = build(stores, Environment(transport, loop, lambda: jitter.uniform(0.5, 1.5)))
-    executor.halted.add_done_callback(lambda _: bell.ring())
+    executor.halted.add_done_callback(lambda _: shutdown.ring())
     server: Server | None = None
 
     def turn() -> None:
@@ -177,7 +177,7 @@ def _run(
         if serve is not None:
             give_back_payloads()
             server = _listen(party, serve, executor, listen)
-        if (number := bell.wait(PROBE_SECONDS, Probing().look)) is not None:
+        if (number := shutdown.wait(PROBE_SECONDS, Probing().look)) is not None:
             known = {"signal": number.name}
             tell(party.name, "Signal", f"ends on {number.name}", fields=known)
             _end_in_any_case()

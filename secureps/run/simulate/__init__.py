@@ -1,1 +1,1 @@
-"""`secureps simulate`: a whole federation in one process, in virtual time."""
+"""`secureps simulate`: plays a whole federation in one process, in virtual time."""

@@ -24,7 +24,7 @@ from secureps.service.worker import no_payload
 
 
 class CommitteeWorker:
-    """The hands of one key holder; `secret` never leaves this process.
+    """The worker of one key holder; `secret` never leaves this process.
 
     Args:
         holders: the names of all key holders on the roster.
