@@ -8,27 +8,12 @@ right, which is for the server's machine to judge.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 from secureps.crypto.identity import Role, Roster
 from secureps.errors import Malformed, UnknownParty
 from secureps.messages.evaluation import Evaluated
-from secureps.messages.orders import (
-    Commit,
-    Configure,
-    Discard,
-    Examine,
-    Finish,
-    Found,
-    Hold,
-    Invite,
-    Open,
-    Prepare,
-    Published,
-    SealAgain,
-    SendAgain,
-    Settled,
-    WriteCheckpoint,
-)
+from secureps.messages.orders import AnyOrder, Finish, ShardOrder
 from secureps.messages.requests import (
     AskBlock,
     AskRun,
@@ -51,6 +36,8 @@ from secureps.messages.requests import (
     PutBlock,
     Refusal,
     Register,
+    Reply,
+    Request,
     Retire,
     Spoilt,
     Status,
@@ -86,15 +73,11 @@ TO_SHARD: Allowed = {
     "shard": _READS,
     "holder": _READS | {AskBlock, PutBlock, GetSum},
     "observer": _READS,
-    "coordinator": _READS
-    | {Configure, Found, Hold, Prepare, Commit, WriteCheckpoint, Discard}
-    | {Finish},
+    "coordinator": _READS.union(get_args(ShardOrder | Finish)),
 }
 """The coordinator's orders come over the stream that the shard has opened."""
 
-MESSAGES: frozenset[type] = frozenset(
-    {Examine, Open, Invite, Published, SealAgain, SendAgain, Settled}
-).union(*TO_COORDINATOR.values(), *TO_SHARD.values())
+MESSAGES: frozenset[type] = frozenset(get_args(Request | AnyOrder))
 """Everything that a party may say to another, but for answers."""
 
 _ANSWERS: Mapping[type, type] = {
@@ -108,7 +91,7 @@ _ANSWERS: Mapping[type, type] = {
 }
 
 
-SAID = MESSAGES | {Noted, Refusal}.union(_ANSWERS.values())
+SAID = MESSAGES.union(get_args(Reply), (Refusal,))
 """Everything that comes from another party: answers too, which no role may say of itself."""
 
 
