@@ -129,10 +129,10 @@ class Crowd:
         server = {COORDINATOR: processes.server}
         transport = GrpcTransport(name, party.sign, server, CALL_TIMEOUT)
         self._transports.append(transport)
-        holdings = Site(name, trainer, identity, UnsafeSeed(3), public.holder_keys, state / "local")
+        site = Site(name, trainer, identity, UnsafeSeed(3), public.holder_keys, state / "local")
         stores = Stores(MemoryJournal(), DiskSpool(state / "outbox"), state)
         around = Environment(transport, self._loop, lambda: random.uniform(0.5, 1.5))
-        return make_member(public, holdings, stores, around)
+        return make_member(public, site, stores, around)
 
 
 def start_servers(processes: Processes) -> None:

@@ -218,14 +218,14 @@ class ExchangeTrainer:
 class ExchangeWorker:
     """A client's worker that tells an exchange which updates it sealed."""
 
-    def __init__(self, hands: Worker, exchange: Exchange) -> None:
-        self._hands, self._exchange = hands, exchange
-        self.keep, self.fetch, self.seconds = hands.keep, hands.fetch, hands.seconds
+    def __init__(self, worker: Worker, exchange: Exchange) -> None:
+        self._worker, self._exchange = worker, exchange
+        self.keep, self.fetch, self.seconds = worker.keep, worker.fetch, worker.seconds
 
     def work(self, task: Task) -> Outcome | None:
         """Does a task; returns `Leave` in place of a training that the session gave up."""
         try:
-            done = self._hands.work(task)
+            done = self._worker.work(task)
         except Left:
             return Leave(LEFT)
         if isinstance(task, Contribute) and isinstance(done, Contributed):

@@ -47,7 +47,7 @@ LOCAL = "local"
 
 def make_member(
     kit: PublicKit,
-    holdings: Site,
+    site: Site,
     stores: Stores,
     around: Environment,
     cost: Callable[[object], float] = lambda task: 0.0,
@@ -57,7 +57,7 @@ def make_member(
 
     Args:
         kit: the start-up kit's public part.
-        holdings: what the data holder brings.
+        site: what the data holder brings.
         stores: its journal, outbox and folder.
         around: transport, clock and meter.
         cost: seconds of virtual time that a task takes.
@@ -66,27 +66,27 @@ def make_member(
     Raises:
         ScriptFailed: the trainer's own code failed, or told something unusable.
     """
-    initial = initial_parameters(holdings.trainer, holdings.seed)
+    initial = initial_parameters(site.trainer, site.seed)
     with blamed("what parameters returned"):
         schema = schema_of(initial)
     with blamed("touches"):
-        rows = touched_rows(holdings.trainer, schema)
+        rows = touched_rows(site.trainer, schema)
     with blamed("examples"):
-        examples = counted(holdings.trainer)
+        examples = counted(site.trainer)
     member = MemberSettings(
-        holdings.name,
+        site.name,
         kit.roster,
         kit.holders_digest,
         schema,
         terms,
         rows,
         examples,
-        holdings.records,
-        initial_digest(holdings.trainer),
+        site.records,
+        initial_digest(site.trainer),
     )
     machine = Member(member)
-    hands = ClientWorker(holdings, machine, stores.spool, cost)
-    return Executor(holdings.name, machine, stores.journal, around, hands)
+    worker = ClientWorker(site, machine, stores.spool, cost)
+    return Executor(site.name, machine, stores.journal, around, worker)
 
 
 def counted(trainer: Trainer) -> int | None:
@@ -198,7 +198,7 @@ def take_part(joining: Joining, trainer: Trainer, make: Make) -> Halt:
     seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure)
 
     def build(stores: Stores, around: Environment) -> Executor:
-        holdings = Site(
+        site = Site(
             joining.name,
             trainer,
             identity,
@@ -211,7 +211,7 @@ def take_part(joining: Joining, trainer: Trainer, make: Make) -> Halt:
                 joining.ledger or default_ledger(joining.kit, joining.name), joining.terms.budget
             ),
         )
-        return make(kit, holdings, stores, around)
+        return make(kit, site, stores, around)
 
     party = Party(joining.name, identity, kit.roster, joining.state)
     return run_process(party, {COORDINATOR: joining.server}, build)

@@ -205,7 +205,7 @@ class Session:
         kit, site, stores, around = parts
         metered = replace(around, meter=ExchangeMeter(self._exchange))
         executor = make_member(kit, site, stores, metered, terms=self._joining.terms)
-        executor.hands = ExchangeWorker(executor.hands, self._exchange)
+        executor.worker = ExchangeWorker(executor.worker, self._exchange)
         self._executor = executor
         if self._exchange.over:  # it was stopped before there was anything to stop
             executor.stop()

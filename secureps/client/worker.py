@@ -105,20 +105,20 @@ class ClientWorker:
 
     def __init__(
         self,
-        holdings: Site,
+        site: Site,
         machine: Member,
         outbox: Spool,
         cost: Callable[[object], float] = lambda task: 0.0,
     ) -> None:
-        self._holdings = holdings
+        self._site = site
         self._machine = machine
         self._outbox = outbox
         self._cost = cost
         self._cache: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
-        self._notes = Notes(holdings.name)
+        self._notes = Notes(site.name)
         self._sealer = OutboxSealer(
-            holdings.identity, holdings.holder_keys, outbox, holdings.threads, holdings.ledger
+            site.identity, site.holder_keys, outbox, site.threads, site.ledger
         )
 
     def seconds(self, task: Task) -> float:
@@ -176,16 +176,16 @@ class ClientWorker:
     # --- founding -----------------------------------------------------------------
 
     def _offer(self, group: str, sequence: int) -> Contributed:
-        holdings, layout = self._holdings, self._layout().group(group)
-        values = layout.flatten(initial_parameters(holdings.trainer, holdings.seed))
-        id, unsafe = SubmissionId(holdings.name, group, sequence), not holdings.seed.private
+        site, layout = self._site, self._layout().group(group)
+        values = layout.flatten(initial_parameters(site.trainer, site.seed))
+        id, unsafe = SubmissionId(site.name, group, sequence), not site.seed.private
         return Contributed((self._sealer.offer(self._machine.pinned, id, values, unsafe),), ())
 
     # --- training -----------------------------------------------------------------
 
     def _contribute(self, task: Contribute) -> Contributed:
         pinned = self._machine.pinned
-        kinds = kinds_of(self._holdings.trainer)
+        kinds = kinds_of(self._site.trainer)
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
         base = self._assemble(task)
         result, training = self._trained(task, base)
@@ -194,7 +194,7 @@ class ClientWorker:
             made = {aim: self._seal(aim, base, result, task, kinds) for aim in task.aims}
             sealed = time.perf_counter()
             own = {spec.name: result.parameters[spec.name] for spec in self._layout().local}
-            LocalTensors(self._holdings.local).save(task.model, base, own)
+            LocalTensors(self._site.local).save(task.model, base, own)
         except Exception as error:
             if refused(error):  # done again when the disk works again, and not trained again
                 self._early = (task, result, training)
@@ -204,7 +204,7 @@ class ClientWorker:
             Figure("encryption_seconds", sealed - trained),
         )
         aim = task.aims[0]
-        report = Telemetry(self._holdings.name, aim.group, aim.version + 1, figures, aim.step)
+        report = Telemetry(self._site.name, aim.group, aim.version + 1, figures, aim.step)
         updates = tuple(update for update in made.values() if update is not None)
         others = tuple(aim for aim, update in made.items() if update is None)
         return Contributed(updates, (report,), others, told(result))
@@ -217,7 +217,7 @@ class ClientWorker:
 
     def _trained(self, task: Contribute, base: Tensors) -> tuple[FitResult, float]:
         """The trained model and the seconds of its training, which may have been done before."""
-        self._sealer.afford(self._machine.pinned, self._holdings.name, task)
+        self._sealer.afford(self._machine.pinned, self._site.name, task)
         early, self._early = self._early, None
         if early is not None and self._labels(early[0]) == self._labels(task):
             return early[1:]
@@ -247,10 +247,10 @@ class ClientWorker:
         self, task: Contribute | Evaluate, values: Callable[[GroupLayout], NDArray[np.float32]]
     ) -> None:
         """Refuses a version 0 that is not the file's (WrongRun), if the client was given one."""
-        trainer, layout, pulled = self._holdings.trainer, self._layout(), self._blocks(task)
+        trainer, layout, pulled = self._site.trainer, self._layout(), self._blocks(task)
         first = [at.group for at in task.model if at.version == 0 and at.group in pulled]
         if first and initial_digest(trainer):
-            initial = initial_parameters(trainer, self._holdings.seed)
+            initial = initial_parameters(trainer, self._site.seed)
             for group in map(layout.group, first):
                 refuse_other_start(group, initial, values(group))
 
@@ -263,19 +263,19 @@ class ClientWorker:
         }
 
     def _fit(self, task: Contribute, base: Tensors) -> FitResult:
-        holdings, plan = self._holdings, self._machine.pinned.plan
-        stream = self._stream("fit", holdings.name, *self._labels(task))
+        site, plan = self._site, self._machine.pinned.plan
+        stream = self._stream("fit", site.name, *self._labels(task))
         config = FitConfig(
             versions={at.group: at.version for at in task.model},
             seed=stream.integer(63),
             settings=plan.section.training,
-            privacy=record_privacy(plan, holdings.records),
+            privacy=record_privacy(plan, site.records),
             work=task.work,
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
-        with blamed("fit", holdings.name):
+        with blamed("fit", site.name):
             own = {name: array.copy() for name, array in base.items()}
-            result = holdings.trainer.fit(own, config)
+            result = site.trainer.fit(own, config)
         with blamed("what fit returned"):
             self._check(result)
         return result
@@ -309,7 +309,7 @@ class ClientWorker:
         scale = self._scale(aim.group, blocks[-1])
         with blamed("what fit returned"):
             delta = layout.flatten(result.parameters) - layout.flatten(base)
-            clipped = clip_update((self._holdings.name, plan), layout, delta, scale, kinds)
+            clipped = clip_update((self._site.name, plan), layout, delta, scale, kinds)
             weight = self._weight(aim, result.examples)
         self._check_steps(aim, result)
         return self._contribution(task, aim, model, clipped, weight)
@@ -317,7 +317,7 @@ class ClientWorker:
     def _check_steps(self, aim: Aim, result: FitResult) -> None:
         """Refuses more or fewer private steps than are charged: epsilon would be wrong."""
         plan, size = self._machine.pinned.plan, self._layout().group(aim.group).size
-        spends = fact(plan, self._holdings.name, aim.group, size, aim.version)
+        spends = fact(plan, self._site.name, aim.group, size, aim.version)
         if isinstance(spends, Charge) and result.steps != spends.steps:
             raise Malformed(
                 f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
@@ -338,7 +338,7 @@ class ClientWorker:
         The same update from another base, or at another step, counts as another release: without
         that, repeated bytes would tell, without noise, that nothing changed.
         """
-        holdings, plan = self._holdings, self._machine.pinned.plan
+        site, plan = self._site, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
         values, step = (
             (weight.to_bytes(8, "little"), clipped.tobytes()),
@@ -350,14 +350,14 @@ class ClientWorker:
         name = self._name(aim, attempt, content)
         if aim.wanted not in (b"", name):
             return None
-        spends = fact(plan, holdings.name, aim.group, layout.size, aim.version, attempt)
+        spends = fact(plan, site.name, aim.group, layout.size, aim.version, attempt)
         sent = self._on_grid(aim, attempt, clipped, weight)
-        id = SubmissionId(holdings.name, aim.group, aim.sequence)
+        id = SubmissionId(site.name, aim.group, aim.sequence)
         origin = Origin(
             aim.version,
             base,
             spends,
-            not holdings.seed.private,
+            not site.seed.private,
             aim.step,
             self._magnitude(aim.group, clipped),
             name,
@@ -369,7 +369,7 @@ class ClientWorker:
 
     def _name(self, aim: Aim, attempt: int, content: bytes) -> bytes:
         """A pseudorandom name of the sealed integers; equal names mean equal integers."""
-        labels = (self._holdings.name, aim.group, aim.version, aim.step, attempt, content)
+        labels = (self._site.name, aim.group, aim.version, aim.step, attempt, content)
         return self._stream("update", *labels).words(UPDATE_BYTES // 4).tobytes()
 
     def _beside(self, group: str, task: Contribute | Evaluate) -> bytes:
@@ -397,7 +397,7 @@ class ClientWorker:
         section = self._machine.pinned.plan.group(group)
         if not isinstance(section.rule, PrioritySection) or section.rule.score != "magnitude":
             return None
-        layout, kinds = self._layout().group(group), kinds_of(self._holdings.trainer)
+        layout, kinds = self._layout().group(group), kinds_of(self._site.trainer)
         counted = without_statistics(layout, clipped, kinds)
         return declared(float(np.linalg.norm(counted)), section.clip)
 
@@ -405,28 +405,28 @@ class ClientWorker:
 
     def _evaluate(self, task: Evaluate) -> Contributed | Judged:
         """The metrics of the pulled model on this client's held-out records, sealed or signed."""
-        holdings, pinned = self._holdings, self._machine.pinned
+        site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
         try:
-            self._sealer.afford(pinned, holdings.name, task)
-            judgement = judge(holdings.trainer, self._assemble(task), section, task.model)
+            self._sealer.afford(pinned, site.name, task)
+            judgement = judge(site.trainer, self._assemble(task), section, task.model)
         except (BudgetSpent, ScriptFailed) as error:  # the run is about training, which goes on
             self._notes.tell((f"sends no evaluation: {error}",))
             if task.aim is not None:
                 return Contributed((), (), (task.aim,))
             at = task.model[0].version
-            return Judged(Decline(holdings.name, EVALUATION, at, DECLINES))
+            return Judged(Decline(site.name, EVALUATION, at, DECLINES))
         if task.aim is None:
             message = Evaluated(
                 run=pinned.run.id,
-                party=holdings.name,
+                party=site.name,
                 version=task.model[0].version,
                 model=task.digests,
                 metrics=judgement.metrics,
                 examples=judgement.examples,
             )
-            signature = holdings.identity.sign(*evaluated_bytes(message))
+            signature = site.identity.sign(*evaluated_bytes(message))
             return Judged(dataclasses.replace(message, signature=signature))
         aim = task.aim
         with blamed("what evaluate returned"):
@@ -438,7 +438,7 @@ class ClientWorker:
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
         """Random words for one purpose; under a secret seed they differ from run to run."""
-        seed, run = self._holdings.seed, self._machine.pinned.run.id
+        seed, run = self._site.seed, self._machine.pinned.run.id
         return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
 
     def _weight(self, aim: Aim, examples: int) -> int:
@@ -447,7 +447,7 @@ class ClientWorker:
         section, code = plan.group(aim.group), plan.weights(aim.group)
         if section.weighting == "uniform":
             return code.most
-        public = public_number(plan.section, self._holdings.records)
+        public = public_number(plan.section, self._site.records)
         number = examples if public is None else public
         weight = code.weigh(number, section.most_examples or aim.most_examples)
         of, share = plan.of(aim.group), weight / code.most
@@ -464,7 +464,7 @@ class ClientWorker:
         bound to the integers that it hides, by a digest under the secret seed, so this holds even
         if the client lost the part of its state that counts how often it was asked.
         """
-        plan, name = self._machine.pinned.plan, self._holdings.name
+        plan, name = self._machine.pinned.plan, self._site.name
         layout, labels = self._layout().group(aim.group), (name, aim.group, aim.version, attempt)
         words = self._stream("round", *labels)
         mechanism = plan.mechanism(aim.group, clipped.size)
@@ -482,7 +482,7 @@ class ClientWorker:
         layout = self._layout().group(group)
         for block in range(layout.blocks):
             part = integers[slice(*layout.span(block))].astype("<i8", copy=False)
-            words = self._stream("integers", self._holdings.name, group, block, part.tobytes())
+            words = self._stream("integers", self._site.name, group, block, part.tobytes())
             yield words.words(SECRET_BYTES // 4).astype("<u4", copy=False).tobytes()
 
     def _layout(self) -> Layout:
@@ -492,8 +492,8 @@ class ClientWorker:
 
     def _load_local(self, task: Contribute | Evaluate) -> Tensors:
         """The local tensors that this training starts from: saved ones, or the initial ones."""
-        saved = LocalTensors(self._holdings.local).load(task.model)
+        saved = LocalTensors(self._site.local).load(task.model)
         if saved is not None:
             return saved
-        initial = initial_parameters(self._holdings.trainer, self._holdings.seed)
+        initial = initial_parameters(self._site.trainer, self._site.seed)
         return {spec.name: initial[spec.name] for spec in self._layout().local}

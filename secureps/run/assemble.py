@@ -51,12 +51,12 @@ def make_coordinator(
         PlanRefused: a rule of the user's cannot be imported, or made.
     """
     founding.plan.make_rules()
-    charter = PinnedRun(
+    pinned_run = PinnedRun(
         founding.plan, kit.roster, kit.holders_digest, founding.initial, founding.nonce
     )
-    machine = Coordinator(charter)
-    hands = CoordinatorWorker(machine, checkpoints)
-    return Executor(COORDINATOR, machine, stores.journal, around, hands)
+    machine = Coordinator(pinned_run)
+    worker = CoordinatorWorker(machine, checkpoints)
+    return Executor(COORDINATOR, machine, stores.journal, around, worker)
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
     folders = ShardFolders(stores.folder / "states", own.checkpoints)
     noise = ShardNoise(own.seed, kit.holder_keys)
     shelves = machine.shelves
-    hands = ShardWorker(address.name, shelves, stores.spool, folders, noise, own.threads)
-    return Executor(address.name, machine, stores.journal, around, hands)
+    worker = ShardWorker(address.name, shelves, stores.spool, folders, noise, own.threads)
+    return Executor(address.name, machine, stores.journal, around, worker)
 
 
 @dataclass(frozen=True)
@@ -108,5 +108,5 @@ def make_holder(
         committee_hands = CommitteeWorker(member, own.name, names, own.secret)
         return Executor(own.name, member, stores.journal, around, committee_hands)
     machine = BfvHolder(own.name, kit.roster, rules)
-    hands = BfvWorker(machine, own.identity, own.name, own.secret, stores.spool)
-    return Executor(own.name, machine, stores.journal, around, hands)
+    worker = BfvWorker(machine, own.identity, own.name, own.secret, stores.spool)
+    return Executor(own.name, machine, stores.journal, around, worker)

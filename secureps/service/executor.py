@@ -87,7 +87,7 @@ class Executor:
         machine: Machine,
         journal: Journal,
         around: Environment,
-        hands: Worker,
+        worker: Worker,
     ) -> None:
         self.halted: Future[Halt] = Future()
         self.run = b""
@@ -98,8 +98,8 @@ class Executor:
         self._loop = around.loop
         self._jitter = around.jitter
         self._meter = around.meter
-        self._narrator = LogLines()
-        self.hands = hands
+        self._log_lines = LogLines()
+        self.worker = worker
         self._inbox: deque[_Event] = deque()
         self._draining = False
         self._lock = threading.Lock()
@@ -127,7 +127,7 @@ class Executor:
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
 
     def _hear(self, record: Record) -> None:
-        self._narrator.hear(record)
+        self._log_lines.hear(record)
         if isinstance(record, RunPinned):
             self.run = record.run.id
             self._transport.belong(self.run)
@@ -276,11 +276,11 @@ class Executor:
 
     def fetched(self, key: str) -> Future[bytes]:
         """Has the worker read a payload."""
-        return self._beside(partial(self.hands.fetch, key))
+        return self._beside(partial(self.worker.fetch, key))
 
     def kept(self, request: Request, payload: bytes | memoryview) -> Future[None]:
         """Has the worker check and store a payload."""
-        return self._beside(partial(self.hands.keep, request, payload))
+        return self._beside(partial(self.worker.keep, request, payload))
 
     def heard(self, sender: str, event: Event) -> None:
         """Posts an event for the machine."""
@@ -357,7 +357,7 @@ class Executor:
             self._meter.journalled(records)
             for record in records:
                 self._hear(record)
-                if (line := self._narrator.told(record)) is not None:
+                if (line := self._log_lines.told(record)) is not None:
                     tell(self._party, type(record).__name__, line, fields=facts(record))
         self._meter.stands(self.machine, self._loop.now())
         for item, step in handled:
@@ -398,7 +398,7 @@ class Executor:
             case Call():
                 self._calls.begin(effect.to, effect.message, effect.attach)
             case Work(task):
-                done = self._beside(partial(self._work, task), self.hands.seconds(task))
+                done = self._beside(partial(self._work, task), self.worker.seconds(task))
                 done.add_done_callback(lambda f: self.later(partial(self._worked, task, f)))
             case Locate(party, address):
                 self._transport.locate(party, address)
@@ -450,7 +450,7 @@ class Executor:
     def _work(self, task: Task) -> Outcome | None:
         began = self._loop.now()
         try:
-            return self.hands.work(task)
+            return self.worker.work(task)
         finally:
             self._meter.worked(task, self._loop.now() - began)
 

@@ -323,12 +323,12 @@ def test_a_training_that_nobody_waits_for_any_more_leaves_the_run() -> None:
             return trainer.fit({}, ps.FitConfig({"all": 0}, 1, {}))
 
     found: list[object] = []
-    hands = ExchangeWorker(Worker(), exchange)  # type: ignore[arg-type]
-    worker = threading.Thread(target=lambda: found.append(hands.work(Task())))
-    worker.start()
+    worker = ExchangeWorker(Worker(), exchange)  # type: ignore[arg-type]
+    thread = threading.Thread(target=lambda: found.append(worker.work(Task())))
+    thread.start()
     assert exchange.take() is not None
     exchange.close()
-    worker.join()
+    thread.join()
     assert found == [Leave(LEFT)]
     assert exchange.take() is None
     assert exchange.give(ps.FitResult({}, 1, {}, 1)) == ()

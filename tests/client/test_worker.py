@@ -33,12 +33,12 @@ CLIENT_PRIVACY: dict[str, Any] = {
 VALUES = 60
 
 
-def hands(plan: Plan, folder: Path, seed: Seed, nonce: int = 0) -> ClientWorker:
+def worker(plan: Plan, folder: Path, seed: Seed, nonce: int = 0) -> ClientWorker:
     """Those of a client in a run of this nonce, with nobody around them."""
     run = make_run(plan, nonce=bytes([nonce]) * 32)
     pinned = Pinned.of(records.RunPinned(run, make_placement(plan), ADDRESSES))
-    holdings = Site("c0", Walker(0), IDENTITIES["c0"], seed, {}, folder)
-    return ClientWorker(holdings, cast(Member, SimpleNamespace(pinned=pinned)), MemorySpool())
+    site = Site("c0", Walker(0), IDENTITIES["c0"], seed, {}, folder)
+    return ClientWorker(site, cast(Member, SimpleNamespace(pinned=pinned)), MemorySpool())
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -49,7 +49,7 @@ def test_a_secret_seed_hides_in_every_run_by_other_noise(private: bool, tmp_path
     for seed in (SecretSeed(bytes(range(32))), UnsafeSeed(3)):
         update, aim = np.full(VALUES, 0.01, np.float32), Aim("all", 1, 4)
         first, second = (
-            hands(plan, tmp_path, seed, nonce)._on_grid(aim, 0, update, most) for nonce in (1, 2)
+            worker(plan, tmp_path, seed, nonce)._on_grid(aim, 0, update, most) for nonce in (1, 2)
         )
         assert np.array_equal(first, second) is not seed.private
 
@@ -63,7 +63,7 @@ def contributed(own: ClientWorker, weight: int, known: tuple[bytes, ...] = ()) -
 
 def test_an_update_that_counts_for_more_is_another_one(tmp_path: Path) -> None:
     """Its integers are others, so that its name is another, too."""
-    own = hands(make_plan(), tmp_path, SecretSeed(bytes(32)))
+    own = worker(make_plan(), tmp_path, SecretSeed(bytes(32)))
     light, heavy = contributed(own, 1), contributed(own, 2)
     assert light.content != heavy.content
     assert light.receipt.update != heavy.receipt.update
@@ -74,11 +74,11 @@ def test_what_is_declared_of_an_update_is_what_its_clip_counts(tmp_path: Path) -
     """No clip bounds running statistics: whoever has large ones would always go first."""
     rule = {"name": "priority", "buffer": 3, "minimum": 2, "score": "magnitude"}
     plan = make_plan(group=[{"clip": 8.0, "rule": rule}], capacity=16)
-    own = hands(plan, tmp_path, UnsafeSeed(1))
+    own = worker(plan, tmp_path, UnsafeSeed(1))
     update = np.zeros(VALUES, np.float32)
     update[:5], update[5] = 900.0, 1.0  # tensor "bias" of five values comes first
     assert own._magnitude("all", update) == LARGEST
-    own._holdings.trainer.kinds = lambda: {"bias": "statistics"}  # type: ignore[attr-defined]
+    own._site.trainer.kinds = lambda: {"bias": "statistics"}  # type: ignore[attr-defined]
     assert own._magnitude("all", update) == LARGEST - 2 * 3
 
 
@@ -90,7 +90,7 @@ def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
     public = make_plan(privacy=PRIVACY, training={"local_steps": 1})
     exact = make_plan()
     for plan, number in ((public, int(PRIVACY["records"])), (exact, min(examples, 32))):
-        weight = hands(plan, tmp_path, UnsafeSeed(1))._weight(Aim("all", 0, 4), examples)
+        weight = worker(plan, tmp_path, UnsafeSeed(1))._weight(Aim("all", 0, 4), examples)
         assert weight == plan.weights("all").weigh(number, 32)
 
 
@@ -106,7 +106,7 @@ def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own() -> None:
 
 @pytest.mark.parametrize("values", [14, 16])
 def test_a_block_is_as_long_as_its_layout_says(values: int, tmp_path: Path) -> None:
-    own = hands(make_plan(), tmp_path, UnsafeSeed(1))
+    own = worker(make_plan(), tmp_path, UnsafeSeed(1))
     ask = GetBlock(bytes(32), "all", 0, 1)
     with pytest.raises(Malformed, match="block 1 of all has a wrong length"):
         own.keep(ask, bytes(4 * values))

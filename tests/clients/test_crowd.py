@@ -39,21 +39,21 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
 def members(simulation: Simulation) -> list[tuple[Member, ClientWorker]]:
     found = []
     for executor in simulation.parties.values():
-        machine, hands = executor.machine, executor.hands
-        if isinstance(machine, Member) and isinstance(hands, ClientWorker):
-            found.append((machine, hands))
+        machine, worker = executor.machine, executor.worker
+        if isinstance(machine, Member) and isinstance(worker, ClientWorker):
+            found.append((machine, worker))
     return found
 
 
 def test_clients_of_a_process_share_one_copy_of_a_block(crowd: Simulation) -> None:
     copies: dict[str, set[int]] = {}
-    for _, hands in members(crowd):
-        for key, values in hands.pulled.items():
+    for _, worker in members(crowd):
+        for key, values in worker.pulled.items():
             assert not values.flags.writeable
             copies.setdefault(key, set()).add(id(values))
     assert len(copies) > 4
     assert all(len(ids) == 1 for ids in copies.values())
-    users = sum(len(hands.pulled) for _, hands in members(crowd))
+    users = sum(len(worker.pulled) for _, worker in members(crowd))
     assert users > 2 * len(copies), "nothing was shared"
 
 

@@ -40,9 +40,9 @@ def federation(rule: dict[str, Any], folder: Path, cipher: str = "rlwe") -> Simu
 
 def accuses(simulation: Simulation, holder: str, but: Collection[str] = ()) -> None:
     """Whatever comes, but from these, this holder says that its envelope is flawed."""
-    hands = simulation.parties[holder].hands
-    assert isinstance(hands, CommitteeWorker)
-    hands._flaw = lambda receipt: (  # type: ignore[method-assign]
+    worker = simulation.parties[holder].worker
+    assert isinstance(worker, CommitteeWorker)
+    worker._flaw = lambda receipt: (  # type: ignore[method-assign]
         "" if receipt.id.client in but else "it does not open"
     )
 

@@ -132,10 +132,10 @@ def test_the_scale_is_in_the_last_block_and_in_no_model(tmp_path: Path) -> None:
     assert layout.scaled
     assert layout.size == VALUES + 1
     owner = simulation.coordinator.federation.last_owner("all")
-    machine, hands = simulation.parties[owner].machine, simulation.parties[owner].hands
+    machine, worker = simulation.parties[owner].machine, simulation.parties[owner].worker
     assert isinstance(machine, Shard)
-    assert isinstance(hands, ShardWorker)
-    values = hands._states.values("all", 4).values
+    assert isinstance(worker, ShardWorker)
+    values = worker._states.values("all", 4).values
     assert float(values[layout.blocks - 1][-1]) == state.scale != 1.0
     assert {s.version: s.scale for s in machine.shelves.shelf("all").states.values()}[4] == (
         state.scale
@@ -236,7 +236,7 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
     for name, update in updates.items():
         clipped, norm = clip_l2(update, 1.0)
         joint = np.append(clipped, np.float32(0.25 if norm <= 1.0 else -0.25))
-        own = simulation.parties[name].hands
+        own = simulation.parties[name].worker
         assert isinstance(own, ClientWorker)
         total += own._on_grid(Aim("all", 0, 1), 0, joint, 1)
     mean = Grid(16, enlarged.range).weighted_mean(total, 6 * 2 * enlarged.most, 6)

@@ -137,7 +137,7 @@ def test_a_founder_cannot_choose_the_scale(tmp_path: Path) -> None:
     simulation = federation(adaptive_plan("local", "plain"), tmp_path, conditions=conditions)
     simulation.run(lambda: simulation.versions() == {"all": 0})
     owner = simulation.coordinator.federation.last_owner("all")
-    shard, hands = simulation.parties[owner].machine, simulation.parties[owner].hands
+    shard, worker = simulation.parties[owner].machine, simulation.parties[owner].worker
     assert isinstance(shard, Shard)
     header = next(
         h
@@ -149,7 +149,7 @@ def test_a_founder_cannot_choose_the_scale(tmp_path: Path) -> None:
     values[-1] = 2
     forged = dataclasses.replace(header, digest=payload_digest(values.tobytes()))
     with pytest.raises(Malformed, match="the founding model's last value is the clip's scale"):
-        hands.keep(requests.PutBlock(forged), values.tobytes())
+        worker.keep(requests.PutBlock(forged), values.tobytes())
 
 
 # --- plans, and what is told ----------------------------------------------------------

@@ -172,11 +172,11 @@ def test_another_update_of_one_version_is_another_release_with_noise_of_its_own(
     again = [r.attempt for r in ledger.releases_of("client-00") if r.version == 2]
     assert again == list(range(len(again)))
     assert (len(again) > 1) is repeats
-    hands = simulation.parties["client-00"].hands
-    assert isinstance(hands, ClientWorker)
+    worker = simulation.parties["client-00"].worker
+    assert isinstance(worker, ClientWorker)
     update = np.zeros(217, dtype=np.float32)
     aim = Aim("all", 2, 0)
-    first, same_again, other = (hands._on_grid(aim, a, update, 1) for a in (0, 0, 1))
+    first, same_again, other = (worker._on_grid(aim, a, update, 1) for a in (0, 0, 1))
     assert np.array_equal(first, same_again)
     assert not np.array_equal(first, other)
 
@@ -188,15 +188,15 @@ def test_noise_that_is_asked_for_again_is_that_of_the_same_integers_alone(
     """A client that forgot its attempts sends another update: the noise must not cancel."""
     simulation = federation(private_plan("local", block_size=64), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 0})
-    hands = simulation.parties["client-00"].hands
-    assert isinstance(hands, ClientWorker)
+    worker = simulation.parties["client-00"].worker
+    assert isinstance(worker, ClientWorker)
     plan, update = simulation.plan, np.zeros(217, np.float32)
     mechanism = plan.mechanism("all", 217)
     assert mechanism is not None
-    aim, first = Aim("all", 2, 0), hands._on_grid(Aim("all", 2, 0), 0, update, 1)
-    assert np.array_equal(first, hands._on_grid(aim, 0, update, 1))
+    aim, first = Aim("all", 2, 0), worker._on_grid(Aim("all", 2, 0), 0, update, 1)
+    assert np.array_equal(first, worker._on_grid(aim, 0, update, 1))
     update[at] = 0.9
-    sent = hands._on_grid(aim, 0, update, 1)
+    sent = worker._on_grid(aim, 0, update, 1)
     moved = np.flatnonzero(np.abs(sent - first) > 0)
     assert len(moved) > 200, "the difference is the update, and no noise"
 
@@ -222,17 +222,17 @@ def test_an_updates_name_is_of_what_is_sealed_and_tells_nothing_of_what_is_not(
     """The same for the same; another one of another version, step or noise, though all are zero."""
     simulation = federation(private_plan("local"), tmp_path)
     simulation.run()
-    hands = simulation.parties["client-00"].hands
-    assert isinstance(hands, ClientWorker)
+    worker = simulation.parties["client-00"].worker
+    assert isinstance(worker, ClientWorker)
     update, task = np.zeros(217, dtype=np.float32), Contribute((), (b"one",), ())
     aims = [Aim("all", 2, 100), Aim("all", 2, 101), Aim("all", 3, 102), Aim("all", 2, 103, (), 1)]
     aims.append(Aim("all", 2, 104, (b"another",)))
-    made = [hands._contribution(task, aim, bytes(32), update, 1) for aim in aims]
+    made = [worker._contribution(task, aim, bytes(32), update, 1) for aim in aims]
     names = [each.receipt.update for each in made if each is not None]
     assert names[0] == names[1]
     assert len(set(names)) == len(names) - 1 == 4
     wanted = [Aim("all", 2, 105, wanted=name) for name in (names[0], names[2])]
-    again = [hands._contribution(task, aim, bytes(32), update, 1) for aim in wanted]
+    again = [worker._contribution(task, aim, bytes(32), update, 1) for aim in wanted]
     assert [each is not None for each in again] == [True, False]
 
 
@@ -240,12 +240,12 @@ def attempts(tasks: Sequence[tuple[Contribute | Evaluate, int]], folder: Path) -
     """What a client's receipts say, whose updates all come to the same, of tasks at steps."""
     simulation = federation(private_plan("local"), folder)
     simulation.run()
-    hands = simulation.parties["client-00"].hands
-    assert isinstance(hands, ClientWorker)
+    worker = simulation.parties["client-00"].worker
+    assert isinstance(worker, ClientWorker)
     update = np.zeros(217, dtype=np.float32)
     found, known = list[int](), tuple[bytes, ...]()
     for task, step in tasks:
-        made = hands._contribution(task, Aim("all", 2, 100, known, step), bytes(32), update, 1)
+        made = worker._contribution(task, Aim("all", 2, 100, known, step), bytes(32), update, 1)
         assert made is not None
         assert made.receipt.release is not None
         assert made.receipt.step == step

@@ -331,34 +331,34 @@ def test_only_the_same_update_is_taken_and_only_once(tmp_path: Path) -> None:
 
 def test_keys_are_kept_until_nobody_can_ask(tmp_path: Path) -> None:
     simulation = begun(tmp_path, LOCKSTEP, 6)
-    hands: Any = simulation.parties["client-00"].hands
+    worker: Any = simulation.parties["client-00"].worker
     machine: Any = simulation.parties["client-00"].machine
     for version in range(2, 12):
         simulation.run(lambda: simulation.versions() == {"all": version})  # noqa: B023
         simulation.run(lambda: not machine._out.moving)
-        assert len(hands._sealer._kept) <= 3
-        assert set(hands._sealer._kept) <= set(hands._outbox.keys("update"))
+        assert len(worker._sealer._kept) <= 3
+        assert set(worker._sealer._kept) <= set(worker._outbox.keys("update"))
 
 
 def test_the_same_integers_are_sealed_under_another_key(tmp_path: Path) -> None:
     simulation = stream(stream_plan("rlwe", LOCKSTEP), tmp_path, 6)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     party: Any = simulation.parties["client-01"]
-    machine, hands = party.machine, party.hands
+    machine, worker = party.machine, party.worker
     simulation.run(lambda: bool(machine._out.moving))
     (id,) = machine._out.moving
     old = machine._out.sealed[id]
-    (new,) = hands.work(Reseal(old.receipt, old.headers, old.content, 77)).updates
+    (new,) = worker.work(Reseal(old.receipt, old.headers, old.content, 77)).updates
     pinned = machine.pinned
     kind = cipher(pinned.plan.cipher_parameters)
 
     def opened(headers: Sequence[BlockHeader]) -> list[Any]:
-        key = hands._sealer._kept[headers[0].key]
+        key = worker._sealer._kept[headers[0].key]
         opener, adder, found = kind.opener(pinned.place("all"), key), kind.adder(), []
         for header in headers:
             slots = pinned.layout.group("all").slots(header.block)
             sums = adder.zero(slots)
-            adder.add(sums, hands.fetch(header.key), 1)
+            adder.add(sums, worker.fetch(header.key), 1)
             found.append(opener.open(header.block, adder.total(sums), slots).tolist())
         return found
 
@@ -370,9 +370,9 @@ def test_the_same_integers_are_sealed_under_another_key(tmp_path: Path) -> None:
     kept = ("version", "base", "step", "charge", "release", "unsafe", "magnitude", "size")
     assert all(getattr(old.receipt, name) == getattr(new.receipt, name) for name in kept)
     assert new.content == old.content
-    hands.work(Prune((old.headers[0].key,)))
+    worker.work(Prune((old.headers[0].key,)))
     with pytest.raises(InternalError, match=f"the key of {id} is not here any more"):
-        hands.work(Reseal(old.receipt, old.headers, old.content, 78))
+        worker.work(Reseal(old.receipt, old.headers, old.content, 78))
 
 
 FAST, SLOW = ("c0", "c1", "c2"), ("c3", "c4", "c5")

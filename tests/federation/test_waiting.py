@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.roles.coordinator import status as report
+from secureps.roles.coordinator import status
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.metrics import Metrics, unnamed
@@ -49,14 +49,14 @@ def halfway(rule: dict[str, Any], folder: Path) -> Simulation:
 def test_every_rule_says_what_it_waits_for(rule: dict[str, Any], tmp_path: Path) -> None:
     play = halfway(rule, tmp_path)
     machine, now = play.coordinator, play.loop.now()
-    status = report.status(machine._turn(now), (), machine.servers)
-    (group,) = status.groups
+    shown = status.status(machine._turn(now), (), machine.servers)
+    (group,) = shown.groups
     assert re.fullmatch(EXPECTED[rule["name"]], group.reason), group.reason
     assert "\n" not in group.reason
     training = {name for name in client_names(6) if machine.federation.groups["all"].awaits(name)}
     assert set(group.late) == training
-    assert {m.name for m in status.members if m.state == "trains"} == training
-    assert {m.state for m in status.members} <= {"trains", "waits"}
+    assert {m.name for m in shown.members if m.state == "trains"} == training
+    assert {m.state for m in shown.members} <= {"trains", "waits"}
     snapshot = Snapshot.of(machine, now, None)
     assert snapshot.reasons == {"all": group.reason}
     metrics = Metrics()

@@ -28,9 +28,9 @@ def until(simulation: Simulation, phase: Phase, version: int = 1) -> None:
 
 def lies(simulation: Simulation, holder: str, lie: Callable[[Any], Any], times: int = 99) -> None:
     """What this holder answers is changed, so many times."""
-    hands = simulation.parties[holder].hands
-    assert isinstance(hands, CommitteeWorker)
-    right, left = hands._derive, [times]
+    worker = simulation.parties[holder].worker
+    assert isinstance(worker, CommitteeWorker)
+    right, left = worker._derive, [times]
 
     def derive(task: Any) -> Any:
         done = right(task)
@@ -41,7 +41,7 @@ def lies(simulation: Simulation, holder: str, lie: Callable[[Any], Any], times: 
         share = vector_bytes(lie(parse_vector(done.share, length)))
         return dataclasses.replace(done, share=share)
 
-    hands._derive = derive  # type: ignore[method-assign]
+    worker._derive = derive  # type: ignore[method-assign]
 
 
 def small_error(share: Any) -> Any:
@@ -55,16 +55,16 @@ def cheats(
     simulation: Simulation, client: str, change: Callable[[Receipt], dict[str, Any]], times: int = 1
 ) -> None:
     """What this member says of its key is changed before it signs, so many times."""
-    hands = simulation.parties[client].hands
-    assert isinstance(hands, ClientWorker)
-    right, left = hands._sealer._shared, [times]
+    worker = simulation.parties[client].worker
+    assert isinstance(worker, ClientWorker)
+    right, left = worker._sealer._shared, [times]
 
     def shared(*given: Any) -> Receipt:
         receipt = right(*given)
         left[0] -= 1
         return receipt if left[0] < 0 else dataclasses.replace(receipt, **change(receipt))
 
-    hands._sealer._shared = shared  # type: ignore[method-assign, assignment]
+    worker._sealer._shared = shared  # type: ignore[method-assign, assignment]
 
 
 def spoil_one(receipt: Receipt) -> dict[str, Any]:
@@ -81,9 +81,9 @@ def spoil_all(receipt: Receipt) -> dict[str, Any]:
 
 def spoils(simulation: Simulation, client: str, times: int, group: str | None = None) -> None:
     """It shares another key than it seals with, so many times; of one group, or of all."""
-    hands = simulation.parties[client].hands
-    assert isinstance(hands, ClientWorker)
-    sealer = hands._sealer
+    worker = simulation.parties[client].worker
+    assert isinstance(worker, ClientWorker)
+    sealer = worker._sealer
     right, left = sealer._shared, [times]
 
     def shared(pinned: Any, receipt: Receipt, key: Any) -> Receipt:

@@ -174,7 +174,7 @@ class Holder:
         assert isinstance(secret, EnvelopeKey)
         rules = HolderRules(2, public.holders_digest)
         self.machine = CommitteeHolder(name, public.roster, rules)
-        self.hands = CommitteeWorker(self.machine, name, bench.names, secret)
+        self.worker = CommitteeWorker(self.machine, name, bench.names, secret)
         self.journal: list[Any] = []
         self.order(orders.Configure(1, bench.run, bench.placement, bench.addresses))
 
@@ -185,7 +185,7 @@ class Holder:
             self.bench.kit.public.roster,
             HolderRules(2, self.bench.kit.public.holders_digest),
         )
-        again.hands._machine = again.machine
+        again.worker._machine = again.machine
         for record in self.journal:
             again.machine.apply(0.0, record)
         again.journal = list(self.journal)
@@ -210,7 +210,7 @@ class Holder:
             return []
         done: Any
         try:
-            done = self.hands.work(effect.task)
+            done = self.worker.work(effect.task)
         except SecurepsError as error:
             done = WorkFailed(effect.task, error)
         return said(self.give(WORKER, done))
@@ -229,7 +229,7 @@ class Holder:
 
 def seeds(site: Site, holder: Holder, receipt: Receipt) -> dict[Subset, bytes]:
     """What a holder has of a submission's one-time key, by the holders that do not have it."""
-    found = holder.hands._share(receipt)._seeds
+    found = holder.worker._share(receipt)._seeds
     return {site.committee.subsets[i]: seed for i, seed in found.items()}
 
 

@@ -160,13 +160,13 @@ class Stage:
     ) -> None:
         self.meter: Meter = meter if meter is not None else Unmetered()
         self.log, self.loop, self.line = Log(), VirtualLoop(), Line()
-        self.machine, self.hands = Puppet(react), Fingers()
+        self.machine, self.worker = Puppet(react), Fingers()
         self.journal = Recording(self.log)
         self.executor = self.build(self.journal)
 
     def build(self, journal: Recording) -> Executor:
         around = Environment(self.line, self.loop, lambda: 1.0, self.meter)
-        return Executor("me", self.machine, journal, around, self.hands)
+        return Executor("me", self.machine, journal, around, self.worker)
 
     def play(self) -> None:
         self.loop.run(lambda: False)

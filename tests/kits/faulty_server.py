@@ -101,12 +101,12 @@ def ledger(done: None, journal: ServedJournal, at: float, records: Sequence[Any]
                 reached("released", cohort.version)
 
 
-def examined(flaw: str, hands: CommitteeWorker, receipt: Any) -> str:
+def examined(flaw: str, worker: CommitteeWorker, receipt: Any) -> str:
     reached("examined", receipt.version + 1)
     return flaw
 
 
-def derived(done: ShareDerived, hands: CommitteeWorker, task: Any) -> ShareDerived:
+def derived(done: ShareDerived, worker: CommitteeWorker, task: Any) -> ShareDerived:
     share = parse_vector(done.share, len(done.share) // 4)
     match reached("derived", done.cohort.version):
         case "random":
@@ -124,7 +124,7 @@ def answered(machine: CommitteeHolder, now: float, sender: str, event: Any) -> N
             reached("answered", released[group, number])
 
 
-def summed(done: Any, hands: ShardWorker, task: Any) -> Any:
+def summed(done: Any, worker: ShardWorker, task: Any) -> Any:
     reached("summed", task.cohort.version)
     return done
 

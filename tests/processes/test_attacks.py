@@ -135,7 +135,7 @@ def test_keys_of_all_but_one_of_t_holders_open_no_submission(run: RogueRun) -> N
     assert set(committee.subsets) - set(known) == {corrupt}
     for index, sealed in enumerate(receipt.envelopes):
         for thief in set(corrupt) - {index}:
-            secret = run.corrupt(thief).hands._secret
+            secret = run.corrupt(thief).worker._secret
             with pytest.raises(Malformed, match="an envelope does not open"):
                 envelope.open(secret, sealed, enveloped_part(receipt), committee.seed_bytes)
     for key in made_up_keys(receipt, known, corrupt, length):

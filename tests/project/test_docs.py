@@ -16,8 +16,7 @@ import pytest
 from pydantic.fields import FieldInfo
 from typer.main import get_command
 
-from secureps.config import plan as config
-from secureps.config import sections
+from secureps.config import plan, sections
 from secureps.config.scenario import ScenarioSection, StaySection, StudySection, VariantSection
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
@@ -268,26 +267,26 @@ def test_files_are_found_in_sentences() -> None:
 
 
 SECTIONS: dict[str, type[sections.Section]] = {
-    "The plan": config.PlanSection,
-    "`[cipher]`": config.CipherSection,
-    "`[[group]]`": config.GroupSection,
-    '`[group.rule]`, name = "sync"': config.SyncSection,
-    '`[group.rule]`, name = "ssp"': config.SspSection,
-    '`[group.rule]`, name = "buffered"': config.BufferedSection,
-    '`[group.rule]`, name = "async"': config.AsyncSection,
-    '`[group.rule]`, name = "priority"': config.PrioritySection,
-    "`[group.rule]`, a class of your own": config.OwnRuleSection,
-    "`[work]`": config.WorkSection,
-    "`[group.optimizer]`": config.OptimizerSection,
-    "`[group.optimizer.schedule]`": config.ScheduleSection,
-    "`[group.sparse]`": config.SparseSection,
-    "`[group.adaptive]`": config.AdaptiveSection,
-    '`[privacy]`, unit = "record"': config.RecordPrivacySection,
-    '`[privacy]`, unit = "client"': config.ClientPrivacySection,
-    "`[evaluation]`": config.EvaluationSection,
-    "`[evaluation.best]`": config.BestSection,
-    "`[evaluation.stop]`": config.StopSection,
-    "`[federation]`": config.FederationSection,
+    "The plan": plan.PlanSection,
+    "`[cipher]`": plan.CipherSection,
+    "`[[group]]`": plan.GroupSection,
+    '`[group.rule]`, name = "sync"': plan.SyncSection,
+    '`[group.rule]`, name = "ssp"': plan.SspSection,
+    '`[group.rule]`, name = "buffered"': plan.BufferedSection,
+    '`[group.rule]`, name = "async"': plan.AsyncSection,
+    '`[group.rule]`, name = "priority"': plan.PrioritySection,
+    "`[group.rule]`, a class of your own": plan.OwnRuleSection,
+    "`[work]`": plan.WorkSection,
+    "`[group.optimizer]`": plan.OptimizerSection,
+    "`[group.optimizer.schedule]`": plan.ScheduleSection,
+    "`[group.sparse]`": plan.SparseSection,
+    "`[group.adaptive]`": plan.AdaptiveSection,
+    '`[privacy]`, unit = "record"': plan.RecordPrivacySection,
+    '`[privacy]`, unit = "client"': plan.ClientPrivacySection,
+    "`[evaluation]`": plan.EvaluationSection,
+    "`[evaluation.best]`": plan.BestSection,
+    "`[evaluation.stop]`": plan.StopSection,
+    "`[federation]`": plan.FederationSection,
     "A scenario, for `secureps simulate`": ScenarioSection,
     "`[study]` of a scenario": StudySection,
     "`[[study.variant]]`": VariantSection,

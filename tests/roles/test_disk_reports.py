@@ -174,7 +174,7 @@ def test_a_client_waits_for_its_own_disk_and_trains_no_update_twice(
     simulation.run()
     assert dropped(simulation) == []
     assert same(simulation.model(), unharmed()[0])
-    trainer = simulation.parties[own].hands._holdings.trainer  # type: ignore[attr-defined]
+    trainer = simulation.parties[own].worker._holdings.trainer  # type: ignore[attr-defined]
     assert trainer.fits == 4
 
 
@@ -240,13 +240,13 @@ def test_a_sender_is_asked_to_wait_whatever_the_disk_says(
     for error in (FULL, DiskFailed("spool: cannot write: Input/output error")):
         stage = Stage(lambda s, e: Step([], [Answer(Noted())]))
         disk = Disk()
-        keep = stage.hands.keep
+        keep = stage.worker.keep
 
         def guarded(request: Any, payload: bytes | memoryview) -> None:
             disk.guard(error)  # noqa: B023
             keep(request, payload)  # noqa: B023
 
-        stage.hands.keep = guarded  # type: ignore[method-assign]
+        stage.worker.keep = guarded  # type: ignore[method-assign]
         disk.full = True
         answers = [stage.executor.request("a", PutBlock(HEADER, b"abc")) for _ in range(2)]
         stage.play()
@@ -272,7 +272,7 @@ def test_what_cannot_be_read_now_is_asked_for_again() -> None:
     def fetch(key: str) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
-    stage.hands.fetch = fetch  # type: ignore[method-assign]
+    stage.worker.fetch = fetch  # type: ignore[method-assign]
     answer = stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert isinstance(answer.exception(), NotReady)
@@ -289,7 +289,7 @@ def test_a_work_is_done_again_until_the_disk_does_it() -> None:
             raise FULL
         return "done"
 
-    stage.hands.work = work  # type: ignore[method-assign]
+    stage.worker.work = work  # type: ignore[method-assign]
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert works == ["task"] * 3
@@ -299,7 +299,7 @@ def test_a_work_is_done_again_until_the_disk_does_it() -> None:
 def test_an_answer_that_cannot_be_kept_is_kept_later() -> None:
     payload, ask = b"abc", GetBlock(bytes(32), "all", 1, 0)
     stage = Stage(lambda s, e: Step([], [Call("there", ask)] if s == "a" else []))
-    disk, keep = Disk(), stage.hands.keep
+    disk, keep = Disk(), stage.worker.keep
     failures = iter([DiskFailed("full"), DiskFailed("full")])
 
     def guarded(request: Any, payload: bytes | memoryview) -> None:
@@ -307,12 +307,12 @@ def test_an_answer_that_cannot_be_kept_is_kept_later() -> None:
             raise failure
         keep(request, payload)
 
-    stage.hands.keep = guarded  # type: ignore[method-assign]
+    stage.worker.keep = guarded  # type: ignore[method-assign]
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
     stage.line.calls[0][2].set_result(Payload(payload_digest(payload), payload))
     stage.play()
-    assert stage.hands.kept["kept"] == payload
+    assert stage.worker.kept["kept"] == payload
     assert stage.machine.heard[-1] == ("there", Answered(ask, Payload(payload_digest(payload))))
     assert not disk.full
 

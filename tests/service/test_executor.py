@@ -190,7 +190,7 @@ def test_a_block_is_kept_before_the_machine_hears_of_it() -> None:
     assert good.result() == Noted()
     assert isinstance(bad.exception(), Malformed)
     assert stage.machine.heard == [("a", PutBlock(HEADER))]
-    assert stage.hands.kept["kept"] == b"abc"
+    assert stage.worker.kept["kept"] == b"abc"
 
 
 def test_a_known_block_is_answered_without_being_kept_again() -> None:
@@ -199,7 +199,7 @@ def test_a_known_block_is_answered_without_being_kept_again() -> None:
     answer = stage.executor.request("a", PutBlock(HEADER, b"other"))
     stage.play()
     assert answer.result() == Noted()
-    assert "kept" not in stage.hands.kept
+    assert "kept" not in stage.worker.kept
 
 
 def test_an_answer_with_a_payload_is_fetched() -> None:
@@ -219,7 +219,7 @@ def test_a_payload_that_cannot_be_fetched(error: Exception, told: str) -> None:
     def fetch(key: str) -> bytes:
         raise error
 
-    stage.hands.fetch = fetch  # type: ignore[method-assign]
+    stage.worker.fetch = fetch  # type: ignore[method-assign]
     answer = stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert told in str(answer.exception())
@@ -232,7 +232,7 @@ def test_a_payload_that_cannot_be_fetched(error: Exception, told: str) -> None:
 
 def test_work_takes_its_time_and_comes_back() -> None:
     stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
-    stage.hands.result = "done"
+    stage.worker.result = "done"
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert stage.machine.heard[-1] == (WORKER, "done")
@@ -270,7 +270,7 @@ def test_who_is_refused_the_stream_of_orders_does_not_ask_again(kind: type[Secur
 
 def test_work_that_fails_with_a_reason_is_an_event() -> None:
     stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
-    stage.hands.result = error = NotFinite("the loss is NaN")
+    stage.worker.result = error = NotFinite("the loss is NaN")
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert stage.machine.heard[-1] == (WORKER, WorkFailed(TASK, error))
@@ -279,7 +279,7 @@ def test_work_that_fails_with_a_reason_is_an_event() -> None:
 
 def test_work_that_fails_for_no_known_reason_ends_the_party() -> None:
     stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
-    stage.hands.result = KeyError("lost")
+    stage.worker.result = KeyError("lost")
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert isinstance(stage.executor.halted.exception(), KeyError)
@@ -294,7 +294,7 @@ def test_a_payload_without_its_digest_is_refused() -> None:
     failed = stage.machine.heard[-1][1]
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, Malformed)
-    assert "kept" not in stage.hands.kept
+    assert "kept" not in stage.worker.kept
 
 
 def test_what_answers_another_request_is_no_answer() -> None:
@@ -341,7 +341,7 @@ def test_who_waits_for_an_answer_hears_of_a_stop() -> None:
     stage.play()
     assert stage.executor.halted.result() == Halt("stopped")
     assert len(stage.machine.heard) == 1
-    assert "kept" not in stage.hands.kept, "the dead do not write"
+    assert "kept" not in stage.worker.kept, "the dead do not write"
     stage.executor.stop()
 
 

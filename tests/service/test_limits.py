@@ -111,12 +111,12 @@ def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
     for error in (want, disk):
         assert not refused(error)
         stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
-        stage.hands.result = error
+        stage.worker.result = error
 
         def keep(request: Any, payload: bytes | memoryview) -> None:
             raise error  # noqa: B023
 
-        stage.hands.keep = keep  # type: ignore[method-assign]
+        stage.worker.keep = keep  # type: ignore[method-assign]
         if where == "payload":
             stage.executor.request("a", PutBlock(HEADER, b"abc"))
         else:

@@ -12,8 +12,7 @@ import pytest
 
 from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.messages.records import Incarnated, RunPinned
-from secureps.store import backup as copies
-from secureps.store.backup import backup, restore
+from secureps.store.backup import _copy_journal, backup, restore
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.journal_height import height_path, read_height
 from secureps.store.keyring import create_kit, issue
@@ -105,14 +104,14 @@ def test_a_copy_of_a_party_that_writes_is_whole(tmp_path: Path) -> None:
 def test_what_is_spooled_while_the_journal_is_copied_is_in_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, real = tmp_path / "state", copies._copy_journal
+    state, real = tmp_path / "state", _copy_journal
     grow(state, 2)
 
     def meanwhile(source: Path, target: Path) -> None:
         grow(state, 1)
         real(source, target)
 
-    monkeypatch.setattr(copies, "_copy_journal", meanwhile)
+    monkeypatch.setattr("secureps.store.backup._copy_journal", meanwhile)
     assert backup(state, tmp_path / "copy") == 3
     assert payloads(tmp_path / "copy") == payloads(state)
 

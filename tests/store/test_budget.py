@@ -117,9 +117,9 @@ def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
     one = Charge("client-02", "all", 0, 5.0, 0.1, 1)
     own = BudgetLedger(tmp_path / "own.db", 1.0001 * epsilon([one] * (left + 1), OWN_DELTA))
     own.charge(ONE, one)  # in another run
-    hands = simulation.parties["client-02"].hands
-    assert isinstance(hands, ClientWorker)
-    hands._sealer._ledger = own
+    worker = simulation.parties["client-02"].worker
+    assert isinstance(worker, ClientWorker)
+    worker._sealer._ledger = own
     simulation.run(lambda: bool(simulation.coordinator.federation.finished))
     federation = simulation.coordinator.federation
     assert federation.finished == "all 4 versions are made"

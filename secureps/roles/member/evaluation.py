@@ -86,12 +86,12 @@ def to_judge(plan: Plan, published: Mapping[str, Published], judged: int) -> int
     return version if not others and version in plan.evaluated and version > judged else 0
 
 
-def task(plan: Plan, library: PulledModel, aim: Aim | None) -> Evaluate:
+def task(plan: Plan, pulled: PulledModel, aim: Aim | None) -> Evaluate:
     """Judges what is published, for an aim: or as the designated evaluator, without one."""
-    model, blocks = library.take()
-    own = library.published[EVALUATION] if aim is not None else None
+    model, blocks = pulled.take()
+    own = pulled.published[EVALUATION] if aim is not None else None
     base = b"" if own is None else model_digest(EVALUATION, own.version, own.blocks)
-    return Evaluate(model, blocks, digests(plan, library.published), aim, base)
+    return Evaluate(model, blocks, digests(plan, pulled.published), aim, base)
 
 
 def model_content(plan: Plan, published: Mapping[str, Published]) -> bytes:
@@ -110,16 +110,16 @@ class Appraiser:
     """What one client evaluates of its run, and what it has evaluated since it started.
 
     Args:
-        pinned, allowance, ledger, library, releases: the client's own, as they are now.
+        pinned, budget, ledger, pulled, releases: the client's own, as they are now.
         evaluated: the newest version that it was asked for and has looked at.
         model: the digest of the model that it judges, or judged last.
         refuses: its person has read why it evaluates nothing.
     """
 
     pinned: Pinned
-    allowance: Budget
+    budget: Budget
     ledger: Ledger
-    library: PulledModel
+    pulled: PulledModel
     releases: ReleaseHistory
     evaluated: int = 0
     model: bytes = b""
@@ -140,7 +140,7 @@ class Appraiser:
         Returns:
             Whether anything else waits, and the task to begin, None for none.
         """
-        if desk.plan.evaluator == self.allowance.client:
+        if desk.plan.evaluator == self.budget.client:
             return self._judge(step)
         invite = invites.get(EVALUATION)
         ready = readiness(desk.plan, desk.published, invite, self.releases.judged)
@@ -150,7 +150,7 @@ class Appraiser:
         if desk.pending(EVALUATION, base):
             return False, None
         aim = aims(EVALUATION, base)
-        refusal = self.allowance.refusal(self.ledger, self.pinned.layout, aim)
+        refusal = self.budget.refusal(self.ledger, self.pinned.layout, aim)
         if ready is not Readiness.READY or refusal:
             del invites[EVALUATION]
             if ready is not Readiness.PAST:
@@ -160,10 +160,10 @@ class Appraiser:
 
     def _judge(self, step: Step) -> tuple[bool, Evaluate | None]:
         """As the designated evaluator."""
-        version = to_judge(self.pinned.plan, self.library.published, self.evaluated)
+        version = to_judge(self.pinned.plan, self.pulled.published, self.evaluated)
         if not version:
             return False, None
-        if objection := self.allowance.evaluation_objection():
+        if objection := self.budget.evaluation_objection():
             step.effects.append(Halt(objection, PlanRefused))
             return True, None
         task = self._task(step)
@@ -173,15 +173,15 @@ class Appraiser:
 
     def _task(self, step: Step, aim: Aim | None = None) -> Evaluate | None:
         """Judges what is published, once all of it is here."""
-        if self.library.lacking(self.pinned, step):
+        if self.pulled.lacking(self.pinned, step):
             return None
-        self.model = model_content(self.pinned.plan, self.library.published)
-        return task(self.pinned.plan, self.library, aim)
+        self.model = model_content(self.pinned.plan, self.pulled.published)
+        return task(self.pinned.plan, self.pulled, aim)
 
     def decline(self, step: Step, invite: Invite, reason: str) -> None:
         """Says so to the coordinator, and to the person here when it is for good."""
-        if not self.refuses and (own := self.allowance.evaluation_objection()):
+        if not self.refuses and (own := self.budget.evaluation_objection()):
             self.refuses = True
             step.effects.append(Say(own))
-        message = Decline(self.allowance.client, invite.group, invite.round, reason)
+        message = Decline(self.budget.client, invite.group, invite.round, reason)
         step.effects.append(Call(COORDINATOR, message))

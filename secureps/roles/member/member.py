@@ -94,16 +94,16 @@ class Member(Alone):
         self._groups: tuple[str, ...] = ()
         self._out = Outbox()
         self._ledger = Ledger()
-        self._releases = ReleaseHistory()
+        self._history = ReleaseHistory()
         self._library = PulledModel()
-        self._stopwatch = Timing()
+        self._timing = Timing()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
         self._working = self._watching = False
         self._leaving: Halt | None = None
         self._retired = False
         self._appraiser: Appraiser
-        self._allowance: Budget
+        self._budget: Budget
         self._gathering = Gathering()
         self._pulse = LeaseRenewal()
 
@@ -117,9 +117,9 @@ class Member(Alone):
                 self._library = PulledModel.of(self._groups)
                 self._weighing = self._kit.weighing(self._pinned.plan)
                 own = self._kit.terms.budget
-                self._allowance = Budget(self._pinned.plan, self._kit.name, own)
+                self._budget = Budget(self._pinned.plan, self._kit.name, own)
                 self._appraiser = Appraiser(
-                    self._pinned, self._allowance, self._ledger, self._library, self._releases
+                    self._pinned, self._budget, self._ledger, self._library, self._history
                 )
             case Sealed(receipt):
                 if receipt.id.client != self._kit.name:
@@ -129,7 +129,7 @@ class Member(Alone):
                     )
                 self._out.add(record)
                 self._weighing.add(receipt)
-                self._releases.add(record)
+                self._history.add(record)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
             case SequencesBegun(sequences):
@@ -267,7 +267,7 @@ class Member(Alone):
         for group, invite in list(self._invites.items()):
             if invite.version == -1 and not self._desk().pending(group, FOUNDED):
                 self._followed[group] = self._invites.pop(group)
-                if group in self._releases.trained or group in self._library.published:
+                if group in self._history.trained or group in self._library.published:
                     step.effects.append(Say(f"no founding model of {group} is sent: it is founded"))
                     continue
                 self._working = True
@@ -284,7 +284,7 @@ class Member(Alone):
         if self._gathering.until is not None:
             return
         if not self._pulled(step):
-            self._stopwatch.pulls(now)
+            self._timing.pulls(now)
             return
         aims = tuple(self._aim(each.invite.group, each.base) for each in due)
         if self._over_budget(step, aims):
@@ -292,8 +292,8 @@ class Member(Alone):
         for each in due:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
         self._working, self._gathering = True, Gathering()
-        part = portion(self._plan.section, self._stopwatch.paces)
-        self._stopwatch.begins(now, part)
+        part = portion(self._plan.section, self._timing.paces)
+        self._timing.begins(now, part)
         step.effects.append(Work(Contribute(*self._library.take(), aims, part)))
 
     def _count(self, step: Step) -> None:
@@ -314,7 +314,7 @@ class Member(Alone):
         return self._working
 
     def _aim(self, group: str, base: Base) -> Aim:
-        known = self._releases.known(group, base.version)
+        known = self._history.known(group, base.version)
         wanted = self._out.wanted.get(group, b"")
         most, sequence = self._weighing.agreed.get(group, 0), self._out.next.get(group, 0)
         return Aim(group, base.version, sequence, known, base.step, wanted, most)
@@ -336,18 +336,18 @@ class Member(Alone):
 
     def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
         """Whether this client leaves instead of training for these."""
-        facts = self._allowance.planned(self.pinned.layout, aims)
+        facts = self._budget.planned(self.pinned.layout, aims)
         return self._objects(step) or self._unaffordable(step, facts)
 
     def _objects(self, step: Step) -> bool:
         """Whether this client trains nothing under this plan, by its own budget."""
-        if objection := self._allowance.objection():
+        if objection := self._budget.objection():
             self._leave(step, Halt(objection, PlanRefused))
         return bool(objection)
 
     def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
         """Whether these exceed the plan's budget, or this client's own at its own delta."""
-        if excess := self._allowance.excess(self._ledger, facts):
+        if excess := self._budget.excess(self._ledger, facts):
             self._leave(step, Halt(f"another version {excess}: this client stops"))
         return bool(excess)
 
@@ -380,9 +380,9 @@ class Member(Alone):
 
     def _contributed(self, now: float, step: Step, event: Contributed) -> None:
         self._working = False
-        self._stopwatch.done(now)
+        self._timing.done(now)
         for update in event.updates:
-            if objection := self._releases.objection(update.receipt):
+            if objection := self._history.objection(update.receipt):
                 step.effects.append(Halt(objection, Refused))
                 return
             spends = update.receipt.fact
@@ -395,7 +395,7 @@ class Member(Alone):
             self._out.keyed.add(update.receipt.id)
             self._send(now, step, sealed)
         if event.told and (sent := [update.receipt for update in event.updates]):
-            step.effects.append(Say(self._allowance.tells(self._ledger, event.told, sent)))
+            step.effects.append(Say(self._budget.tells(self._ledger, event.told, sent)))
         for aim in event.others:
             self._appraiser.decline(step, self._followed[aim.group], evaluation.unsent(aim.group))
         for report in event.telemetry:
@@ -430,7 +430,7 @@ class Member(Alone):
                 arrived = self._out.arrived(now, receipt)
                 self._invites = unanswered(self._plan, self._invites, receipt)
                 if arrived is not None and receipt.purpose != FOUNDING:
-                    self._stopwatch.sent(arrived[0])
+                    self._timing.sent(arrived[0])
                     step.effects.append(Call(COORDINATOR, arrived[1]))
 
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:

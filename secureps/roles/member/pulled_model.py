@@ -1,7 +1,8 @@
 """What a client knows and has of what is published: versions, and which blocks are here.
 
 Blocks are named by their digests, so one that did not change is pulled once. What must not
-live here: the values (the hands cache them), and what they are pulled for (`roles.member.member`).
+live here: the values (the worker caches them), and what they are pulled for
+(`roles.member.member`).
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class PulledModel:
         return ""
 
     def take(self) -> tuple[tuple[GroupVersion, ...], tuple[bytes, ...]]:
-        """Versions and blocks of the model for the hands, who keep no others from now on."""
+        """Versions and blocks of the model for the worker, which keeps no others from now on."""
         orders = [self.published[group] for group in self.groups]
         blocks = tuple(digest for order in orders for digest in order.blocks)
         return tuple(GroupVersion(order.group, order.version) for order in orders), blocks

@@ -121,7 +121,7 @@ def noise_key(group: str, cohort: int, block: int) -> str:
 
 
 def model_key(group: str, version: int, block: int) -> str:
-    """Where a shard's hands find the values of a published block."""
+    """Where a shard's worker finds the values of a published block."""
     return f"model/{group}/{version}/{block}"
 
 

@@ -105,13 +105,13 @@ class Supervisor:
         self._grace = grace
         self._running: dict[str, _Running] = {}
         self._ending = False
-        self._gate = SignalGate()
+        self._signals = SignalGate()
         self._reaper: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Supervisor:
         # For a signal that ends the `with` before the first line of `__exit__`.
         atexit.register(self.stop)
-        self._gate.install()
+        self._signals.install()
         return self
 
     def __exit__(
@@ -126,7 +126,7 @@ class Supervisor:
             # Again, if a signal came before `stop` held signals back: no second one raises.
             self.stop()
             atexit.unregister(self.stop)
-            self._gate.remove()
+            self._signals.remove()
 
     def start(self, program: Program) -> None:
         """Starts a process.
@@ -146,14 +146,14 @@ class Supervisor:
                 that no restart helps; ScriptFailed, RuleFailed or InternalError, if its last line
                 says that it is their fault.
         """
-        with self._gate.closed():  # Popen holds a lock while it looks
+        with self._signals.closed():  # Popen holds a lock while it looks
             return tuple(self._news())
 
     def ended(self, name: str) -> str | None:
         """How a process ended, without restarting it; None while it runs."""
         running = self._running[name]
         assert running.process is not None
-        with self._gate.closed():
+        with self._signals.closed():
             code = running.process.poll()
         return None if code is None else _how(code)
 
@@ -181,14 +181,14 @@ class Supervisor:
 
         A signal that comes meanwhile only shortens the grace.
         """
-        with self._gate.closed():
+        with self._signals.closed():
             processes = [e.process for e in self._running.values() if e.process is not None]
             try:
                 for process in processes:
                     _signal(process, signal.SIGTERM)
                 until = time.monotonic() + self._grace
                 while time.monotonic() < until and any(e.poll() is None for e in processes):
-                    if self._gate.knocked:
+                    if self._signals.knocked:
                         break
                     time.sleep(_TICK)
             finally:
@@ -258,7 +258,7 @@ class Supervisor:
             self._logs.mkdir(parents=True, exist_ok=True)
             # A signal whose handler raises between the fork and the end of this block would
             # leave a process that nobody knows of.
-            with self._log(program.name).open("ab") as log, self._gate.closed():
+            with self._log(program.name).open("ab") as log, self._signals.closed():
                 if self._reaper is None:
                     self._reaper = _start_reaper(self._grace)
                 running.written = log.tell()

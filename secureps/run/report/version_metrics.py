@@ -99,7 +99,7 @@ class Gathered:
     Args:
         lines: (group, version, elapsed, epsilon), in the order of publishing.
         scores: (group, version, scores).
-        figures: as of a tally.
+        figures: as of totals.
     """
 
     lines: tuple[tuple[str, int, float, float | None], ...] = ()
@@ -116,7 +116,7 @@ class Metrics:
     Args:
         tell: hears a line when it is known, and again when more is.
         unsafe: the run has an unsafe seed.
-        figures: those of a tally that lines have.
+        figures: those of totals that lines have.
         before: of an earlier play of the same run; its lines are told first, all of them.
     """
 
@@ -135,7 +135,7 @@ class Metrics:
         self._federated: dict[At, Mapping[str, float]] = {}
         self._due: dict[At, None] = {}
         before = before if before is not None else Gathered()
-        self.tally = Totals(before.figures)
+        self.totals = Totals(before.figures)
         for group, version, scores in before.scores:
             self._scores[group, version] = scores
         for group, version, elapsed, epsilon in before.lines:
@@ -152,12 +152,12 @@ class Metrics:
         return Gathered(
             tuple((*at, line.elapsed, line.epsilon) for at, line in self._lines.items()),
             tuple((*at, scores) for at, scores in self._scores.items()),
-            self.tally.figures(),
+            self.totals.figures(),
         )
 
     def take(self, reports: Iterable[Telemetry]) -> None:
         """Takes a window of reports."""
-        self._due |= dict.fromkeys(sorted(self.tally.add(reports) & self._lines.keys()))
+        self._due |= dict.fromkeys(sorted(self.totals.add(reports) & self._lines.keys()))
 
     def settle(self) -> None:
         """Sends the sinks every line that is new or has changed.
@@ -208,10 +208,10 @@ class Metrics:
                         self._due[at] = None
 
     def _complete(self, line: Line) -> Line:
-        sums = self.tally.of_version(*line.at)
+        sums = self.totals.of_version(*line.at)
         reported = {name: sums[name] for name in self._figures if name in sums}
-        published, clip = self.tally.published(*line.at), self.tally.clip(*line.at)
-        spent = self.tally.spent(*line.at)
+        published, clip = self.totals.published(*line.at), self.totals.clip(*line.at)
+        spent = self.totals.spent(*line.at)
         adaptive = {} if clip is None else {CLIP: clip}
         return replace(
             line,
@@ -219,6 +219,6 @@ class Metrics:
             epsilon=line.epsilon if spent is None else spent,
             scores=self._scores.get(line.at, {}),
             figures={**line.figures, **reported, **adaptive},
-            waits=self.tally.waits(*line.at),
+            waits=self.totals.waits(*line.at),
             federated=self._federated.get(line.at, {}),
         )

@@ -305,7 +305,7 @@ class Play:
 
     def summary(self) -> dict[str, Any]:
         """The summary as plain values."""
-        tally, clients = self.metrics.tally, self.scenario.clients
+        totals, clients = self.metrics.totals, self.scenario.clients
         federation = self.simulation.coordinator.federation
         return {
             "name": self.scenario.section.name,
@@ -316,9 +316,9 @@ class Play:
             "score": asdict(self._score) if self._score is not None else None,
             "notes": list(self.judge.notes),
             "evaluations": [asdict(result) for result in federation.evaluations.newest],
-            "bytes_up": tally.total(UP),
-            "bytes_down": tally.total(DOWN),
-            "updates": {name: tally.updates_of(name) for name in clients},
+            "bytes_up": totals.total(UP),
+            "bytes_down": totals.total(DOWN),
+            "updates": {name: totals.updates_of(name) for name in clients},
             "epsilon": self.epsilon,
             "adjacency": adjacency(self.scenario.plan),
             "unsafe": True,
@@ -357,7 +357,7 @@ class Play:
                 score = f", {self._score.measure} {self._score.value:.3f}"
         return (
             f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "
-            f"{len(self._gone | self._away)} away, {self.metrics.tally.total(UP) / 1e6:.1f} MB up"
+            f"{len(self._gone | self._away)} away, {self.metrics.totals.total(UP) / 1e6:.1f} MB up"
         )
 
     # --- what goes wrong ----------------------------------------------------------

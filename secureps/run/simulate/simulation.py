@@ -270,9 +270,9 @@ class Simulation:
         return layout.assemble(values)
 
     def _shard(self, name: str) -> ShardWorker:
-        hands = self.parties[name].hands
-        assert isinstance(hands, ShardWorker)
-        return hands
+        worker = self.parties[name].worker
+        assert isinstance(worker, ShardWorker)
+        return worker
 
     # --- making parties -----------------------------------------------------------
 
@@ -296,7 +296,7 @@ class Simulation:
             minimum = min(self.plan.bounds(group).minimum for group in self.plan.all_groups)
             own = HolderSecrets(name, identity, self._kit.secrets[name], minimum)
             return make_holder(public, own, stores, around)
-        holdings = Site(
+        site = Site(
             name,
             self._cast.trainers[name],
             identity,
@@ -304,6 +304,4 @@ class Simulation:
             public.holder_keys,
             stores.folder,
         )
-        return make_member(
-            public, holdings, stores, around, lambda task: self._cast.cost(name, task)
-        )
+        return make_member(public, site, stores, around, lambda task: self._cast.cost(name, task))

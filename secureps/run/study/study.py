@@ -79,23 +79,23 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     _tell_founding(scenario, own, console)
     folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
     _claim(folder, scenario)
-    findings = StudyResults(own)
+    results = StudyResults(own)
     courses = {each.name: _course(own, each, _sealed(scenario, own, each)) for each in own.variant}
     total = sum(_jobs(scenario, own, each) for each in own.variant)
     kernels: Path | None = None
     for each in own.variant:
         if scenario.delays.bandwidth is not None or _sealed(scenario, own, each):
             kernels = warm_for(scenario.plans[each.name], console.print) or kernels
-    desk = _Desk(path, folder, findings, total, console)
+    desk = _Desk(path, folder, results, total, console)
     desk.run(courses, workers, kernels)
-    rows = findings.rows()
+    rows = results.rows()
     report = {"study": own.model_dump(mode="json"), "rows": [asdict(row) for row in rows]}
-    report["tuned"] = findings.tuned()
+    report["tuned"] = results.tuned()
     _write(folder / "report.json", report)
     (folder / "table.md").write_text(markdown(own, rows))
-    draw_study(findings.curves(), scenario.section.name, own.measure, own.target, folder)
+    draw_study(results.curves(), scenario.section.name, own.measure, own.target, folder)
     console.print(table(own, rows))
-    console.print(f"{findings.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
+    console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
     return folder
 
 
@@ -184,11 +184,11 @@ class _Desk:
     """Hands jobs to workers, keeps their results, and shows the progress."""
 
     def __init__(
-        self, path: Path, folder: Path, findings: StudyResults, total: int, console: Console
+        self, path: Path, folder: Path, results: StudyResults, total: int, console: Console
     ) -> None:
         self._path = path
         self._trials = folder / "trials"
-        self._findings = findings
+        self._findings = results
         self._total = total
         self._console = console
         self._count = 0

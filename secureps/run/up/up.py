@@ -440,7 +440,7 @@ def _sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
 def _summary(
     plan: Plan, outcome: Outcome, baselines: Baselines, wall_seconds: float, unsafe: bool
 ) -> Summary:
-    tally, privacy = outcome.tally, plan.section.privacy
+    totals, privacy = outcome.totals, plan.section.privacy
     return Summary(
         name=plan.section.name,
         finished=outcome.finished,
@@ -452,13 +452,13 @@ def _summary(
         adjacency=adjacency(plan),
         budget=privacy.budget if privacy is not None else None,
         members=outcome.members,
-        bytes_up=tally.total(UP),
-        bytes_down=tally.total(DOWN),
-        ratio_up=tally.ratio(UP, outcome.sizes),
-        ratio_down=tally.ratio(DOWN, outcome.sizes),
-        seconds={stage: tally.total(f"{stage}_seconds") for stage in SECONDS},
+        bytes_up=totals.total(UP),
+        bytes_down=totals.total(DOWN),
+        ratio_up=totals.ratio(UP, outcome.sizes),
+        ratio_down=totals.ratio(DOWN, outcome.sizes),
+        seconds={stage: totals.total(f"{stage}_seconds") for stage in SECONDS},
         updates=_updates(outcome),
-        counted=tally.updates().total(),
+        counted=totals.updates().total(),
         unsafe=unsafe,
         evaluation=outcome.evaluation,
         failure=outcome.failure,
@@ -467,11 +467,11 @@ def _summary(
 
 def _updates(outcome: Outcome) -> dict[str, int]:
     """How many updates of each client arrived; those of which no figures came are included."""
-    tally = outcome.tally
-    return {m.name: max(tally.updates_of(m.name), m.submissions) for m in outcome.members}
+    totals = outcome.totals
+    return {m.name: max(totals.updates_of(m.name), m.submissions) for m in outcome.members}
 
 
 def _lost(outcome: Outcome) -> tuple[str, ...]:
     """A note if figures, which nobody journals, went with a process that ended."""
-    lost = sum(_updates(outcome).values()) - outcome.tally.updates().total()
+    lost = sum(_updates(outcome).values()) - outcome.totals.updates().total()
     return (f"costs leave out {lost} updates, whose figures did not arrive",) if lost else ()

@@ -72,7 +72,7 @@ class Outcome:
     finished: str
     versions: dict[str, int]
     members: tuple[MemberStatus, ...]
-    tally: Totals
+    totals: Totals
     score: Score | None = None
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class Watch:
         assert self._status is not None
         versions = {group.name: group.version for group in self._status.groups}
         score = self._scored[0] if versions == self._judged else None
-        outcome = Outcome(finished, versions, self._status.members, self._metrics.tally, score)
+        outcome = Outcome(finished, versions, self._status.members, self._metrics.totals, score)
         # a run that its coordinator did not end was left by its clients
         failure = self._status.failure if self._status.finished else TooFew.__name__
         return dataclasses.replace(outcome, evaluation=self._status.evaluation, failure=failure)
@@ -257,15 +257,15 @@ class Watch:
             budget=section.privacy.budget if section.privacy else None,
             delta=section.privacy.delta if section.privacy else 0.0,
             adjacency=adjacency(plan),
-            bytes_up=self._metrics.tally.total(UP),
-            bytes_down=self._metrics.tally.total(DOWN),
+            bytes_up=self._metrics.totals.total(UP),
+            bytes_down=self._metrics.totals.total(DOWN),
             live=sum(member.live for member in status.members),
             clients=len(self._watched.clients),
         )
 
     def _spent(self, status: Status) -> float:
         """The largest epsilon of a client, for the newest versions."""
-        newest = [self._metrics.tally.spent(group.name, group.version) for group in status.groups]
+        newest = [self._metrics.totals.spent(group.name, group.version) for group in status.groups]
         known = [spent for spent in newest if spent is not None]
         return max(known or [member.epsilon for member in status.members], default=0.0)
 

@@ -205,7 +205,7 @@ def test_the_ledger_is_written_before_the_share_exists_and_before_it_leaves() ->
     assert holder.begin(order) == Step(), "it is at it"
     (work,) = step.effects
     assert isinstance(work, Work)
-    done = holder.hands.work(work.task)
+    done = holder.worker.work(work.task)
     assert repr(getattr(done, "share", None)) not in repr(done)
     step = holder.give(WORKER, done)
     assert step.records == [holder_records.CohortReleased(order.cohort)]
@@ -230,7 +230,7 @@ def test_killed_between_ledger_and_answer_it_gives_the_same_answer() -> None:
 def test_no_secret_is_in_journal_or_repr() -> None:
     holder, order = bench().holder(0), bench().opening(crowd())
     share = holder.share(order)
-    seeds = holder.hands._share(order.receipts[0])
+    seeds = holder.worker._share(order.receipts[0])
     text = repr(holder.journal) + repr(vars(holder.machine._ledger)) + repr(seeds)
     assert share.hex()[:64] not in text
     assert repr(share)[2:40] not in text
@@ -385,9 +385,9 @@ def test_what_is_our_own_fault_ends_the_process() -> None:
     step = holder.give(WORKER, WorkFailed(task, InternalError("oh")))
     assert step.effects == [Halt("oh", InternalError)]
     with pytest.raises(InternalError, match="does not know"):
-        holder.hands.work(Task())
+        holder.worker.work(Task())
     with pytest.raises(Malformed, match="no payload is expected"):
-        holder.hands.keep(AskStatus(), b"")
+        holder.worker.keep(AskStatus(), b"")
     with pytest.raises(InternalError, match="a holder's journal has no"):
         holder.machine.apply(0.0, FounderChosen("c0"))
 

@@ -59,9 +59,9 @@ def block(name: str) -> bytes:
     return digest("block", name.encode())
 
 
-def publish(library: PulledModel, group: str, version: int, *names: str) -> None:
+def publish(pulled: PulledModel, group: str, version: int, *names: str) -> None:
     blocks = Counted(block(name) for name in names)
-    library.publish(orders.Published(1, group, version, blocks))
+    pulled.publish(orders.Published(1, group, version, blocks))
 
 
 class ShardState:
@@ -69,11 +69,11 @@ class ShardState:
 
     def __init__(self, **blocks: int) -> None:
         self.run = pinned(blocks)
-        self.library = PulledModel.of(blocks)
+        self.pulled = PulledModel.of(blocks)
 
     def asks(self) -> list[tuple[str, str, int, int]]:
         step = Step()
-        lacks = self.library.lacking(self.run, step)
+        lacks = self.pulled.lacking(self.run, step)
         assert lacks or not step.effects
         asked: list[tuple[str, str, int, int]] = []
         for each in step.effects:
@@ -85,11 +85,11 @@ class ShardState:
 
     @property
     def lacks(self) -> bool:
-        return self.library.lacking(self.run, Step())
+        return self.pulled.lacking(self.run, Step())
 
     def got(self, group: str, version: int, at: int, name: str) -> bool:
         ask = requests.GetBlock(b"", group, version, at)
-        return self.library.got(self.run, ask, block(name))
+        return self.pulled.got(self.run, ask, block(name))
 
 
 A, B = SHARDS
@@ -97,40 +97,40 @@ A, B = SHARDS
 
 def test_what_is_published_is_asked_for_once_and_what_stays_is_kept() -> None:
     shelf = ShardState(w=3)
-    publish(shelf.library, "w", 0, "a", "b", "c")
+    publish(shelf.pulled, "w", 0, "a", "b", "c")
     assert shelf.asks() == [(A, "w", 0, 0), (B, "w", 0, 1), (A, "w", 0, 2)]
     assert shelf.asks() == []
     for at, name in enumerate("abc"):
         assert shelf.lacks
         assert shelf.got("w", 0, at, name)
     assert not shelf.lacks
-    publish(shelf.library, "w", 0, "a", "b", "c")
+    publish(shelf.pulled, "w", 0, "a", "b", "c")
     assert not shelf.lacks
-    publish(shelf.library, "w", 1, "a", "x", "c")
+    publish(shelf.pulled, "w", 1, "a", "x", "c")
     assert shelf.asks() == [(B, "w", 1, 1)]
     assert shelf.got("w", 1, 1, "x")
-    versions, blocks = shelf.library.take()
+    versions, blocks = shelf.pulled.take()
     assert versions == (orders.GroupVersion("w", 1),)
     assert blocks == tuple(map(block, "axc"))
-    assert shelf.library.take_account() == 16
-    publish(shelf.library, "w", 2, "a", "b", "c")
+    assert shelf.pulled.take_account() == 16
+    publish(shelf.pulled, "w", 2, "a", "b", "c")
     assert shelf.asks() == [(B, "w", 2, 1)], "nobody keeps what was published before"
 
 
 def test_a_version_that_overtakes_asks_anew_for_what_is_on_its_way() -> None:
     shelf = ShardState(w=2)
-    publish(shelf.library, "w", 0, "a", "b")
+    publish(shelf.pulled, "w", 0, "a", "b")
     shelf.asks()
-    publish(shelf.library, "w", 1, "a", "y")
+    publish(shelf.pulled, "w", 1, "a", "y")
     assert sorted(shelf.asks()) == [(A, "w", 1, 0), (B, "w", 1, 1)]
     assert shelf.got("w", 0, 0, "a"), "of an old version: not kept, and no fault"
     assert shelf.asks() == []
     assert shelf.lacks
-    publish(shelf.library, "w", 0, "a", "b")
+    publish(shelf.pulled, "w", 0, "a", "b")
     assert shelf.asks() == [], "an older version changes nothing"
     assert not shelf.got("w", 1, 1, "b"), "not the one that was published"
     assert shelf.got("w", 1, 1, "y")
-    assert shelf.library.not_got(requests.GetBlock(b"", "w", 1, 0), Unreachable("a")) == ""
+    assert shelf.pulled.not_got(requests.GetBlock(b"", "w", 1, 0), Unreachable("a")) == ""
     assert shelf.asks() == [(A, "w", 1, 0)]
     assert shelf.got("w", 1, 0, "a")
     assert not shelf.lacks
@@ -138,13 +138,13 @@ def test_a_version_that_overtakes_asks_anew_for_what_is_on_its_way() -> None:
 
 def test_the_same_block_in_two_places_is_pulled_once_and_kept_for_both() -> None:
     shelf = ShardState(w=2, v=1)
-    publish(shelf.library, "w", 0, "zero", "zero")
-    publish(shelf.library, "v", 0, "zero")
-    publish(shelf.library, "w", 1, "p", "q")
+    publish(shelf.pulled, "w", 0, "zero", "zero")
+    publish(shelf.pulled, "v", 0, "zero")
+    publish(shelf.pulled, "w", 1, "p", "q")
     assert shelf.asks() == [(A, "v", 0, 0), (A, "w", 1, 0), (B, "w", 1, 1)]
     assert shelf.got("v", 0, 0, "zero")
-    publish(shelf.library, "w", 2, "zero", "q")
-    publish(shelf.library, "v", 1, "q")
+    publish(shelf.pulled, "w", 2, "zero", "q")
+    publish(shelf.pulled, "v", 1, "q")
     assert shelf.asks() == [(B, "w", 2, 1)], "zero is here, and q is on its way no more"
     assert shelf.got("w", 2, 1, "q")
     assert not shelf.lacks
@@ -152,9 +152,9 @@ def test_the_same_block_in_two_places_is_pulled_once_and_kept_for_both() -> None
 
 def test_groups_that_are_no_concern_of_its_own_are_not_asked_for() -> None:
     shelf = ShardState(w=1)
-    publish(shelf.library, "elsewhere", 4, "a")
-    publish(shelf.library, "w", 0, "b")
-    assert shelf.library.published["elsewhere"].version == 4
+    publish(shelf.pulled, "elsewhere", 4, "a")
+    publish(shelf.pulled, "w", 0, "b")
+    assert shelf.pulled.published["elsewhere"].version == 4
     assert shelf.asks() == [(A, "w", 0, 0)]
 
 
@@ -188,7 +188,7 @@ def test_what_is_looked_at_grows_with_the_blocks_and_not_with_their_square(group
         for version in (0, 1):
             for group in names:
                 publish(
-                    shelf.library, group, version, *(f"{group}/{version}/{b}" for b in range(each))
+                    shelf.pulled, group, version, *(f"{group}/{version}/{b}" for b in range(each))
                 )
                 shelf.asks()
             for group in names:
@@ -196,7 +196,7 @@ def test_what_is_looked_at_grows_with_the_blocks_and_not_with_their_square(group
                     assert shelf.lacks
                     assert shelf.got(group, version, at, f"{group}/{version}/{at}")
             assert not shelf.lacks
-            shelf.library.take()
+            shelf.pulled.take()
         return looked
 
     few, many = looks(30), looks(300)

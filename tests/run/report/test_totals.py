@@ -16,66 +16,68 @@ def report(party: str, version: int, group: str = "all", **figures: float) -> Te
 
 def test_windows_that_overlap() -> None:
     reports = [report("a", v, bytes_up=10.0 * v) for v in range(1, 6)]
-    tally = Totals()
+    totals = Totals()
     for first in range(4):
-        tally.add(reports[first : first + 2])
-        tally.add(reports[first : first + 2])
-    assert tally.total(UP) == 150
-    assert tally.updates() == {"all": 5}
-    assert (tally.updates_of("a"), tally.updates_of("b")) == (5, 0)
+        totals.add(reports[first : first + 2])
+        totals.add(reports[first : first + 2])
+    assert totals.total(UP) == 150
+    assert totals.updates() == {"all": 5}
+    assert (totals.updates_of("a"), totals.updates_of("b")) == (5, 0)
 
 
 def test_two_reports_of_one_party_add_up_and_a_repeated_one_replaces() -> None:
-    tally = Totals()
-    tally.add([report("a", 1, training_seconds=2.0), report("a", 1, bytes_up=8.0)])
-    tally.add([report("a", 1, training_seconds=3.0), report("b", 1, training_seconds=0.5)])
-    assert tally.of_version("all", 1) == {"training_seconds": 3.5, "bytes_up": 8.0}
-    assert tally.of_version("all", 2) == {}
+    totals = Totals()
+    totals.add([report("a", 1, training_seconds=2.0), report("a", 1, bytes_up=8.0)])
+    totals.add([report("a", 1, training_seconds=3.0), report("b", 1, training_seconds=0.5)])
+    assert totals.of_version("all", 1) == {"training_seconds": 3.5, "bytes_up": 8.0}
+    assert totals.of_version("all", 2) == {}
 
 
 def test_updates_from_the_same_base_are_several() -> None:
-    tally = Totals()
+    totals = Totals()
     first = report("a", 1, bytes_up=8.0, training_seconds=2.0)
-    tally.add([first, replace(first, step=1), replace(first, step=1), report("b", 1, bytes_up=8.0)])
-    assert tally.of_version("all", 1) == {"training_seconds": 4.0, "bytes_up": 24.0}
-    assert (tally.updates_of("a"), tally.updates()) == (2, {"all": 3})
-    assert Totals(tally.figures()).figures() == tally.figures()
+    totals.add(
+        [first, replace(first, step=1), replace(first, step=1), report("b", 1, bytes_up=8.0)]
+    )
+    assert totals.of_version("all", 1) == {"training_seconds": 4.0, "bytes_up": 24.0}
+    assert (totals.updates_of("a"), totals.updates()) == (2, {"all": 3})
+    assert Totals(totals.figures()).figures() == totals.figures()
 
 
 def test_the_ratio_is_to_fp32_of_each_groups_updates() -> None:
-    tally = Totals()
-    assert tally.ratio(UP, {"all": 10}) is None
-    tally.add([report("a", 1, "big", bytes_up=800, bytes_down=400)])
-    tally.add([report("a", 1, "small", bytes_up=80), report("b", 1, "small", bytes_up=80)])
-    assert tally.ratio(UP, {"big": 100, "small": 10}) == pytest.approx(960 / (400 + 2 * 40))
-    assert tally.ratio(DOWN, {"big": 100, "small": 10}) == pytest.approx(400 / 480)
+    totals = Totals()
+    assert totals.ratio(UP, {"all": 10}) is None
+    totals.add([report("a", 1, "big", bytes_up=800, bytes_down=400)])
+    totals.add([report("a", 1, "small", bytes_up=80), report("b", 1, "small", bytes_up=80)])
+    assert totals.ratio(UP, {"big": 100, "small": 10}) == pytest.approx(960 / (400 + 2 * 40))
+    assert totals.ratio(DOWN, {"big": 100, "small": 10}) == pytest.approx(400 / 480)
 
 
 def test_it_says_of_which_versions_something_is_new() -> None:
-    tally = Totals()
+    totals = Totals()
     window = [report("a", 1, bytes_up=8.0), report("b", 2, bytes_up=8.0)]
-    assert tally.add(window) == {("all", 1), ("all", 2)}
-    assert tally.add(window) == set()
-    assert tally.add([*window, report("b", 2, bytes_up=9.0)]) == {("all", 2)}
+    assert totals.add(window) == {("all", 1), ("all", 2)}
+    assert totals.add(window) == set()
+    assert totals.add([*window, report("b", 2, bytes_up=9.0)]) == {("all", 2)}
 
 
 def test_how_long_each_client_was_waited_for_is_no_sum() -> None:
-    tally = Totals()
-    tally.add([report("b", 1, waited_seconds=9.0, arrived=0.0)])
-    tally.add([report("a", 1, waited_seconds=2.0, arrived=1.0), report("a", 1, bytes_up=8.0)])
-    tally.add([report("a", 1, "head", waited_seconds=1.0, arrived=1.0)])
-    assert tally.waits("all", 1) == {"a": Wait(2.0, True), "b": Wait(9.0, False)}
-    assert list(tally.waits("all", 1)) == ["a", "b"]
-    assert tally.waits("all", 2) == {}
-    assert tally.of_version("all", 1) == {"bytes_up": 8.0}
-    tally.add([report("b", 1, waited_seconds=12.0, arrived=1.0)])
-    assert tally.waits("all", 1)["b"] == Wait(12.0, True), "the round went on without it, then not"
+    totals = Totals()
+    totals.add([report("b", 1, waited_seconds=9.0, arrived=0.0)])
+    totals.add([report("a", 1, waited_seconds=2.0, arrived=1.0), report("a", 1, bytes_up=8.0)])
+    totals.add([report("a", 1, "head", waited_seconds=1.0, arrived=1.0)])
+    assert totals.waits("all", 1) == {"a": Wait(2.0, True), "b": Wait(9.0, False)}
+    assert list(totals.waits("all", 1)) == ["a", "b"]
+    assert totals.waits("all", 2) == {}
+    assert totals.of_version("all", 1) == {"bytes_up": 8.0}
+    totals.add([report("b", 1, waited_seconds=12.0, arrived=1.0)])
+    assert totals.waits("all", 1)["b"] == Wait(12.0, True), "the round went on without it, then not"
 
 
 def test_when_a_version_was_published_is_the_coordinators_to_say() -> None:
-    tally = Totals()
-    tally.add([report("a", 1, published_seconds=3.0)])
-    assert tally.published("all", 1) is None
-    tally.add([report("coordinator", 1, published_seconds=5.0)])
-    assert tally.published("all", 1) == 5.0
-    assert tally.of_version("all", 1) == {}
+    totals = Totals()
+    totals.add([report("a", 1, published_seconds=3.0)])
+    assert totals.published("all", 1) is None
+    totals.add([report("coordinator", 1, published_seconds=5.0)])
+    assert totals.published("all", 1) == 5.0
+    assert totals.of_version("all", 1) == {}

@@ -274,12 +274,12 @@ def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
     plan = small_plan("bfv")
     simulation = small_federation(plan, tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
-    hands = simulation.parties["client-05"].hands
-    assert isinstance(hands, ClientWorker)
-    right = hands._sealer._sealer
+    worker = simulation.parties["client-05"].worker
+    assert isinstance(worker, ClientWorker)
+    right = worker._sealer._sealer
     wrong = [cipher(plan.cipher_parameters).noise_sealer(generate()[1].to_bytes())]
     monkeypatch.setattr(
-        hands._sealer,
+        worker._sealer,
         "_sealer",
         lambda pinned, group: wrong.pop() if wrong else right(pinned, group),
     )

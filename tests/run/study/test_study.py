@@ -199,14 +199,14 @@ def test_the_time_is_of_the_first_of_enough_in_a_row() -> None:
 
 def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> None:
     own = section_of(load_scenario(scenario(tmp_path, "seeds = [1, 2]", "seeds = [1, 2, 3]")))
-    findings = StudyResults(own)
+    results = StudyResults(own)
     rounds, alone = Candidate("rounds", 0), Candidate("alone", 0, rate=0.5)
     for seed, sooner, later in ((1, 10.0, None), (2, 5.0, 40.0), (3, 20.0, 60.0)):
-        findings.take(Trial(alone, seed, 200.0), Outcome(sooner, points(0.1, 0.7), 1.0))
-        findings.take(Trial(rounds, seed, 200.0), Outcome(later, points(0.1, 0.7), 1.0))
-    text = findings.take(Comparison(rounds, 0), Likeness(False, True, 1, 1.0))
+        results.take(Trial(alone, seed, 200.0), Outcome(sooner, points(0.1, 0.7), 1.0))
+        results.take(Trial(rounds, seed, 200.0), Outcome(later, points(0.1, 0.7), 1.0))
+    text = results.take(Comparison(rounds, 0), Likeness(False, True, 1, 1.0))
     assert text == "1 versions under encryption: another model"
-    base, sooner_row = findings.rows()
+    base, sooner_row = results.rows()
     assert (base.seconds, base.median, base.times) == ((40.0, 60.0), 60.0, 1.0)
     even = StudyResults(own.model_copy(update={"seeds": (2, 3)}))
     for seed, reached in ((2, 65.0), (3, 90.0)):
@@ -214,16 +214,16 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
             even.take(Trial(candidate, seed, 200.0), Outcome(reached, points(0.1, 0.7), 1.0))
     assert even.rows()[0].median == 77.5
     assert (sooner_row.median, sooner_row.times) == (10.0, 6.0)
-    table = markdown(own, findings.rows()).splitlines()
+    table = markdown(own, results.rows()).splitlines()
     assert "| 60 | 40 - 60 | 2 of 3 | 1.00 |" in table[2]
     assert table[2].endswith("| NOT THE SAME |")
     assert table[3].endswith("| not compared |")
-    assert findings.cpu == 7.0
+    assert results.cpu == 7.0
 
-    findings.take(Trial(rounds, 2, 200.0), Outcome(None, points(0.1), 1.0))
-    base, sooner_row = findings.rows()
+    results.take(Trial(rounds, 2, 200.0), Outcome(None, points(0.1), 1.0))
+    base, sooner_row = results.rows()
     assert (base.median, base.times, sooner_row.times) == (None, None, None)
-    assert "| not in 200 |" in markdown(own, findings.rows())
+    assert "| not in 200 |" in markdown(own, results.rows())
 
 
 @pytest.mark.parametrize(

@@ -249,11 +249,11 @@ def test_a_sum_that_is_lost_with_a_block_burns_its_cohort(
 def test_a_sum_that_went_while_its_request_waited_is_refused_and_no_more(tmp_path: Path) -> None:
     ward = Ward(tmp_path, "bfv")
     ward.until(Phase.OPENING, 2)
-    hands, run = ward.play.parties[SHARD].hands, ward.shelves.pinned.run.id
+    worker, run = ward.play.parties[SHARD].worker, ward.shelves.pinned.run.id
     with pytest.raises(Refused, match="the sum of block 0 of cohort 9 of all is not held any more"):
-        hands.fetch(sum_key("all", 9, 0))
+        worker.fetch(sum_key("all", 9, 0))
     with pytest.raises(Refused, match="version 7 of all is gone; pull the newest"):
-        hands.fetch(model_key("all", 7, ward.block))
+        worker.fetch(model_key("all", 7, ward.block))
     ward.sum.unlink()
     for path in ward.files(UPDATE):
         path.unlink()
@@ -438,7 +438,7 @@ def test_without_a_checkpoint_the_shard_says_what_is_lost(tmp_path: Path) -> Non
         "is gone: restore one of these files"
     )
     with pytest.raises(DamagedStore, match="version 3 of all is lost"):
-        ward.play.parties[SHARD].hands.fetch(model_key("all", 3, ward.block))
+        ward.play.parties[SHARD].worker.fetch(model_key("all", 3, ward.block))
 
 
 def test_without_the_sums_the_shard_says_which_it_lacks(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Shop:
         self.shelves.apply(records.RunPinned(self.run, make_placement(self.plan), ADDRESSES))
         folders = ShardFolders(folder / "states", folder / "checkpoints")
         noise = ShardNoise(UnsafeSeed(1), {})
-        self.hands = ShardWorker(SHARDS[0], self.shelves, self.spool, folders, noise)
+        self.worker = ShardWorker(SHARDS[0], self.shelves, self.spool, folders, noise)
 
     def header(self, id: SubmissionId, payload: bytes) -> BlockHeader:
         own = (id.client, UPDATE, id.group, id.sequence, 0)
@@ -50,7 +50,7 @@ class Shop:
     def takes(self, id: SubmissionId, value: int) -> None:
         payload = np.full(16, value, "<u2").tobytes()
         header = self.header(id, payload)
-        self.hands.keep(PutBlock(header), payload)
+        self.worker.keep(PutBlock(header), payload)
         self.shelves.apply(shard_records.BlockSpooled(header))
 
     def made(self, total: bytes) -> None:
@@ -72,7 +72,7 @@ def test_a_sum_that_is_lost_is_made_again_from_its_members_blocks(tmp_path: Path
         shop.spool.delete(key)
         if damaged is not None:
             shop.spool.put(key, damaged)
-        assert shop.hands._held("all", 0, 0) == TOTAL
+        assert shop.worker._held("all", 0, 0) == TOTAL
         assert shop.spool.get(key) == TOTAL
 
 
@@ -83,10 +83,10 @@ def test_a_sum_that_comes_out_different_is_not_taken_for_the_one_on_record(tmp_p
     shop.takes(IDS[1], 8)
     shop.made(TOTAL)
     with pytest.raises(Refused, match="made again, it came out different"):
-        shop.hands._held("all", 0, 0)
+        shop.worker._held("all", 0, 0)
     assert shop.spool.keys("sum/") == []
     with pytest.raises(Refused, match="is not held any more"):
-        shop.hands._held("all", 1, 0)
+        shop.worker._held("all", 1, 0)
 
 
 def test_without_one_members_block_it_is_lost(tmp_path: Path) -> None:
@@ -94,19 +94,19 @@ def test_without_one_members_block_it_is_lost(tmp_path: Path) -> None:
     shop.takes(IDS[0], 5)
     shop.made(TOTAL)
     with pytest.raises(Refused, match=r"is lost: .*block 0 of c1/all/1 is not here"):
-        shop.hands._held("all", 0, 0)
+        shop.worker._held("all", 0, 0)
 
 
 def test_a_block_is_what_its_header_says(tmp_path: Path) -> None:
     shop, payload = Shop(tmp_path), np.full(16, 9, "<u2").tobytes()
     header = shop.header(IDS[0], payload)
     with pytest.raises(Malformed, match="30 bytes came, the header announced 32"):
-        shop.hands.keep(PutBlock(header), payload[:-2])
+        shop.worker.keep(PutBlock(header), payload[:-2])
     with pytest.raises(Malformed, match="does not have the digest of its header"):
-        shop.hands.keep(PutBlock(header), payload[:-2] + b"\x01\x00")
+        shop.worker.keep(PutBlock(header), payload[:-2] + b"\x01\x00")
     beyond = np.full(16, 0xFFFF, "<u2").tobytes()
     with pytest.raises(Malformed, match="exceeds 65534"):
-        shop.hands.keep(PutBlock(shop.header(IDS[0], beyond)), beyond)
+        shop.worker.keep(PutBlock(shop.header(IDS[0], beyond)), beyond)
     assert shop.spool.keys() == []
 
 
@@ -116,12 +116,12 @@ def test_a_run_is_founded_on_its_own_file_alone(tmp_path: Path) -> None:
     file.write_bytes(save(model))
     digest = payload_digest(file.read_bytes()).hex()
     shop = Shop(tmp_path, make_plan(initial=str(file), initial_digest=digest))
-    made = shop.hands._founded(MakeState("all", None))
+    made = shop.worker._founded(MakeState("all", None))
     assert sorted(made.values) == [0, 2]
     assert made.values[0][:6].tolist() == [1.0] * 5 + [0.0]
     file.write_bytes(save(model | {"bias": np.full(5, 2, np.float32)}))
     with pytest.raises(DamagedStore, match="is not the file that the run is founded on"):
-        shop.hands._founded(MakeState("all", None))
+        shop.worker._founded(MakeState("all", None))
     file.unlink()
     with pytest.raises(DamagedStore, match="No such file"):
-        shop.hands._founded(MakeState("all", None))
+        shop.worker._founded(MakeState("all", None))
