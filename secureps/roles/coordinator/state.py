@@ -8,6 +8,7 @@ decisions (`roles.coordinator.coordinator`), leases and watchers (they do not su
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -357,7 +358,7 @@ class CoordinatorState:
                 group.suspicion = group.suspicion.given_up()
                 group.end_set(at, reason)
             case RoundGivenUp(reason=reason):
-                self._settle(group, Outcome.DROPPED, group.version, reason, tuple(group.receipts))
+                self._drop(group, group.receipts, reason)
                 group.suspicion = group.suspicion.given_up()
                 group.end_round()
                 group.phase, group.reason = Phase.WAITING, reason
@@ -391,17 +392,17 @@ class CoordinatorState:
             case LiarsNamed(holders=holders, reason=reason):
                 self.liars |= dict.fromkeys(holders, reason)
             case CohortBurnt(reason=reason):
-                self._settle(group, Outcome.DROPPED, group.version, reason, group.summed)
+                self._drop(group, group.summed, reason)
                 group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
                 group.burn()
                 group.end_cohort(at, reason)
             case GroupResigned(reason=reason):
                 group.reason = group.resigned = f"{reason}: it stays at {group.version}"
             case StreamEnded(reason=reason):
-                self._settle(group, Outcome.DROPPED, group.version, reason, group.pending)
+                self._drop(group, group.pending, reason)
                 group.apply_stream(at, record)
             case SubmissionsDropped(ids=ids, reason=reason):
-                self._settle(group, Outcome.DROPPED, group.version, reason, ids)
+                self._drop(group, ids, reason)
                 group.apply_stream(at, record)
             case SubmissionWithdrawn(id=id):
                 self._use(id)
@@ -423,7 +424,7 @@ class CoordinatorState:
             case ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
                 self._accuse(id, holder)
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
-                self._settle(group, Outcome.DROPPED, group.version, reason, (id,))
+                self._drop(group, (id,), reason)
                 group.let_go((id,))
                 group.invited -= {id.client}
                 group.sitting_out |= {id.client} if group.streaming else frozenset()
@@ -459,11 +460,12 @@ class CoordinatorState:
         part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
         included = tuple(id for id in group.summed if id in part)
         late = tuple(id for id in group.summed if id not in part)
-        self._settle(group, Outcome.INCLUDED, version, f"part of version {version}", included)
+        settled = Fate(Outcome.INCLUDED, version, f"part of version {version}")
+        self.fates |= dict.fromkeys(included, settled)
         self.undurable |= dict.fromkeys(included, version)
         if version > 0 and group.name != EVALUATION:
             self.included.update(id.client for id in included)
-        self._settle(group, Outcome.DROPPED, version, f"version {version} closed without it", late)
+        self._drop(group, late, f"version {version} closed without it")
         group.end_cohort(at, f"version {version} is committed")
 
     def _complete(self, number: int) -> None:
@@ -474,13 +476,5 @@ class CoordinatorState:
         complete = [c for c in self.checkpoints if c.complete]
         self.checkpoints = complete[-2:] + [c for c in self.checkpoints if not c.complete]
 
-    def _settle(
-        self,
-        group: GroupState,
-        outcome: Outcome,
-        version: int,
-        reason: str,
-        ids: tuple[SubmissionId, ...],
-    ) -> None:
-        for id in ids:
-            self.fates[id] = Fate(outcome, version, reason)
+    def _drop(self, group: GroupState, ids: Iterable[SubmissionId], reason: str) -> None:
+        self.fates |= dict.fromkeys(ids, Fate(Outcome.DROPPED, group.version, reason))
