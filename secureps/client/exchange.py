@@ -17,7 +17,7 @@ from secureps.errors import ScriptFailed
 from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.roles.machine import Halt, Leave, Record
 from secureps.roles.member.tasks import Contribute, Contributed
-from secureps.roles.tasks import Outcome, Task
+from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Unmetered
 from secureps.service.worker import Worker
 
@@ -222,7 +222,7 @@ class ExchangeWorker:
         self._worker, self._exchange = worker, exchange
         self.keep, self.fetch, self.seconds = worker.keep, worker.fetch, worker.seconds
 
-    def work(self, task: Task) -> Outcome | None:
+    def work(self, task: Task) -> TaskResult | None:
         """Does a task; returns `Leave` in place of a training that the session gave up."""
         try:
             done = self._worker.work(task)

@@ -22,7 +22,7 @@ from secureps.messages.member_records import MemberRecord
 from secureps.messages.orders import AnyOrder
 from secureps.messages.requests import Reply, Request, Subscribe
 from secureps.messages.shard_records import ShardRecord
-from secureps.roles.tasks import Outcome, Task
+from secureps.roles.tasks import Task, TaskResult
 
 Record = CoordinatorRecord | ShardRecord | HolderRecord | MemberRecord
 """What is journalled, of whichever role."""
@@ -132,7 +132,7 @@ class WatchLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave(Outcome):
+class Leave(TaskResult):
     """Event: whoever runs this party wants it to take part no more, and to end."""
 
     reason: str
@@ -146,7 +146,7 @@ class Tick:
 Effect = Answer | Order | Call | Work | Locate | Watch | Halt | Say
 """What a machine has done for it."""
 
-Event = (Request | AnyOrder | Outcome | WorkFailed) | (
+Event = (Request | AnyOrder | TaskResult | WorkFailed) | (
     Answered | Failed | Unwatched | WatchLost | Leave | Tick
 )
 """What a machine is told, of whichever role."""

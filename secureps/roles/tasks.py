@@ -14,7 +14,7 @@ class Task:
     __slots__ = ()
 
 
-class Outcome:
+class TaskResult:
     """What came of a task: the event that reports its end."""
 
     __slots__ = ()

@@ -53,7 +53,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.tasks import Outcome, Task
+from secureps.roles.tasks import Task, TaskResult
 from secureps.service.calls import Calls
 from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
 from secureps.service.environment import Environment
@@ -447,14 +447,14 @@ class Executor:
 
         return self._loop.offload(begin, seconds)
 
-    def _work(self, task: Task) -> Outcome | None:
+    def _work(self, task: Task) -> TaskResult | None:
         began = self._loop.now()
         try:
             return self.worker.work(task)
         finally:
             self._meter.worked(task, self._loop.now() - began)
 
-    def _worked(self, task: Task, done: Future[Outcome | None]) -> None:
+    def _worked(self, task: Task, done: Future[TaskResult | None]) -> None:
         error = done.exception()
         self._disk(type(task).__name__, error)
         if refused(error):

@@ -9,13 +9,13 @@ from typing import Protocol
 
 from secureps.errors import Malformed
 from secureps.messages.requests import Request
-from secureps.roles.tasks import Outcome, Task
+from secureps.roles.tasks import Task, TaskResult
 
 
 class Worker(Protocol):
     """Does a role's work outside its machine: long tasks, and everything with payloads."""
 
-    def work(self, task: Task) -> Outcome | None:
+    def work(self, task: Task) -> TaskResult | None:
         """Does a task; returns the event that reports its end, or None."""
 
     def keep(self, request: Request, payload: bytes | memoryview) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import GroupVersion
-from secureps.roles.tasks import Outcome, Task
+from secureps.roles.tasks import Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +26,5 @@ class WriteManifest(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestWritten(Outcome):
+class ManifestWritten(TaskResult):
     number: int

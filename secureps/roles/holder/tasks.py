@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secureps.messages.submission import BlockHeader, Cohort, Receipt
-from secureps.roles.tasks import Outcome, Task
+from secureps.roles.tasks import Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class OpenSum(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class SumOpened(Outcome):
+class SumOpened(TaskResult):
     """The opened sum lies in the store under the header's key."""
 
     header: BlockHeader
@@ -38,7 +38,7 @@ class ExamineEnvelope(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class EnvelopeExamined(Outcome):
+class EnvelopeExamined(TaskResult):
     """What is wrong with it; empty if nothing is."""
 
     receipt: Receipt
@@ -54,7 +54,7 @@ class DeriveShare(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class ShareDerived(Outcome):
+class ShareDerived(TaskResult):
     """It is uint32 little-endian, and has not left this process."""
 
     cohort: Cohort

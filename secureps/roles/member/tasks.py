@@ -8,7 +8,7 @@ from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Decline, Telemetry
 from secureps.messages.submission import BlockHeader, Receipt
-from secureps.roles.tasks import Outcome, Task
+from secureps.roles.tasks import Task, TaskResult
 
 DECLINES = "this client sends no evaluation; its own log says why"
 """All that the coordinator hears of a refusal: why is the client's own matter."""
@@ -71,7 +71,7 @@ class Count(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted(Outcome):
+class Counted(TaskResult):
     """What came of `Count`."""
 
     examples: int
@@ -116,7 +116,7 @@ class SealedUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class Contributed(Outcome):
+class Contributed(TaskResult):
     """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
     `others` are aims of which another update came than was wanted; `told` is what the data holder
@@ -130,7 +130,7 @@ class Contributed(Outcome):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged(Outcome):
+class Judged(TaskResult):
     """What came of `Evaluate` without one: metrics, or none."""
 
     message: Evaluated | Decline

@@ -95,7 +95,7 @@ from secureps.roles.shard.tasks import (
     Damaged,
     MakeState,
     PartWritten,
-    ShardOutcome,
+    ShardResult,
     StateReady,
     StepState,
     SumCohort,
@@ -225,7 +225,7 @@ class Shard:
                 return Step()
             case WorkFailed() if sender == WORKER:
                 return self._failed(event)
-            case _ if sender == WORKER and isinstance(event, ShardOutcome):
+            case _ if sender == WORKER and isinstance(event, ShardResult):
                 return self._done(event)
             case _ if sender == COORDINATOR and isinstance(event, ShardOrder):
                 return self._obey(event)
@@ -401,7 +401,7 @@ class Shard:
 
     # --- the end of works ---------------------------------------------------------
 
-    def _done(self, event: ShardOutcome) -> Step:
+    def _done(self, event: ShardResult) -> Step:
         step = Step()
         match event:
             case SumsReady(made, report):

@@ -8,7 +8,7 @@ from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.requests import Checkpointed, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import Cohort
-from secureps.roles.tasks import Outcome, Task
+from secureps.roles.tasks import Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class MakeState(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptState(Task, Outcome):
+class AdoptState(Task, TaskResult):
     """Makes a committed version's state file from a part of a checkpoint, and answers itself.
 
     The order names the digests that it has, of own blocks and of the file.
@@ -38,7 +38,7 @@ class SumCohort(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class SumsReady(Outcome):
+class SumsReady(TaskResult):
     """The sums of a cohort are durable, and may go on record."""
 
     made: SumsMade
@@ -59,7 +59,7 @@ class StepState(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged(Outcome):
+class Damaged(TaskResult):
     """A work could not be done: the payloads under these spool keys are gone or damaged."""
 
     task: MakeState | SumCohort | StepState
@@ -67,7 +67,7 @@ class Damaged(Outcome):
 
 
 @dataclass(frozen=True, slots=True)
-class Unopened(Outcome):
+class Unopened(TaskResult):
     """The sum of keys that a work was given does not open the cohort's sums."""
 
     task: StepState
@@ -75,7 +75,7 @@ class Unopened(Outcome):
 
 
 @dataclass(frozen=True, slots=True)
-class StateReady(Outcome):
+class StateReady(TaskResult):
     """A state file is durable, and may go on record."""
 
     made: StatePrepared
@@ -91,11 +91,11 @@ class WritePart(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class PartWritten(Outcome):
+class PartWritten(TaskResult):
     """The file of a checkpoint is durable, and the coordinator may hear of it."""
 
     part: Checkpointed
 
 
-ShardOutcome = SumsReady | Damaged | Unopened | StateReady | AdoptState | PartWritten
+ShardResult = SumsReady | Damaged | Unopened | StateReady | AdoptState | PartWritten
 """What a shard hears of its tasks."""

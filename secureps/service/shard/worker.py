@@ -41,7 +41,7 @@ from secureps.roles.shard.tasks import (
     Unopened,
     WritePart,
 )
-from secureps.roles.tasks import Outcome, Prune, Sweep, Task
+from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import GroupValues, ShardFolders, States, Values
@@ -147,7 +147,7 @@ class ShardWorker:
 
     # --- works --------------------------------------------------------------------
 
-    def work(self, task: Task) -> Outcome | None:
+    def work(self, task: Task) -> TaskResult | None:
         """Does a task of the shard's; see `Worker`."""
         match task:
             case SumCohort() | MakeState() | StepState():
