@@ -211,7 +211,7 @@ class ExchangeTrainer:
     def evaluate(self, parameters: Parameters) -> EvaluateResult:
         """Calls the function that was given to `join`; see `Evaluator`."""
         if self._site.evaluate is None:
-            raise ScriptFailed("this session was joined without evaluate=")
+            raise ScriptFailed("the plan evaluates, and join was called without evaluate=: give it")
         return self._site.evaluate(parameters)
 
 

@@ -361,7 +361,7 @@ def _counted(number: int) -> int:
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
     for name, value in metrics.items():
         if not math.isfinite(value):
-            raise ScriptFailed(f"push: metric {name!r} is no finite number")
+            raise ScriptFailed(f"push: metric {name!r} is no finite number: leave it out")
     return {name: float(value) for name, value in metrics.items()}
 
 
@@ -376,4 +376,6 @@ def _demand_private(config: FitConfig, result: FitResult) -> None:
             f"steps={result.steps} were taken"
         )
     if result.metrics:
-        raise ScriptFailed("push: metrics of a private training are computed without noise")
+        raise ScriptFailed(
+            "push: metrics of a private training are computed without noise: leave them out"
+        )

@@ -102,5 +102,5 @@ class StatusClient:
 def _values(future: Future[Any]) -> NDArray[np.float32]:
     reply = future.result()
     if payload_digest(reply.payload) != reply.digest:
-        raise SecurepsError("a shard served a block that does not have its digest")
+        raise SecurepsError("a shard served a block that does not have its digest: ask again")
     return np.frombuffer(reply.payload, dtype="<f4").astype(np.float32)

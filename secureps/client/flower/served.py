@@ -82,7 +82,8 @@ def write_served(path: Path, model: Mapping[str, Array], served: Served) -> None
     text = json.dumps(asdict(served))
     if len(text) > MOST_BYTES:
         raise ConfigError(
-            f"the ServerApp tells its clients {len(text)} bytes in all rounds; {MOST_BYTES} fit"
+            f"the ServerApp tells its clients {len(text)} bytes in all rounds; {MOST_BYTES} fit: "
+            "tell them less, or the same in more rounds"
         )
     write_state(path, dict(model), {KEY: text})
 

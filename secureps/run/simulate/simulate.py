@@ -150,7 +150,7 @@ def _refuse_stays(section: ScenarioSection, path: Path) -> None:
                 f"{path}: stay {number}: there are clients 0 to {section.clients - 1} and no others"
             )
         if not taken.isdisjoint(own):
-            raise ConfigError(f"{path}: stay {number}: a client of it has another stay")
+            raise ConfigError(f"{path}: stay {number}: a client of it has another stay: join them")
         if stay.leaves is not None and stay.leaves <= stay.comes:
             raise ConfigError(f"{path}: stay {number}: it leaves before it comes")
         taken.update(own)

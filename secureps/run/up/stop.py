@@ -17,21 +17,21 @@ from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import standing
 
 STOP_SECONDS = 60.0
-"""For a play to end: its processes get some seconds of their own, then what is known is written."""
+"""Seconds for a run to end: its processes get some of their own, then results are written."""
 
 _TICK = 0.05
 
 
 def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
-    """Ends whoever plays a run, by SIGTERM, and waits until nothing of it is left.
+    """Ends the process that plays a run, by SIGTERM, and waits until nothing of it is left.
 
     Returns:
-        what became of the run: that it is over, or how it goes on.
+        the state of the run in words: that it is over, or how to go on with it.
 
     Raises:
         ConfigError: no folder of a run.
-        OperatorError: it cannot be told who plays it, another user does, or it has not ended after
-            so many seconds.
+        OperatorError: the process is not known, is another user's, or has not ended after so many
+            seconds.
     """
     folder = RunFolder(root.resolve())
     Origin.read(folder)
@@ -57,12 +57,14 @@ def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
 
 
 def _player(root: Path) -> int | None:
-    """Who plays the run; None if it has ended meanwhile."""
+    """The id of the process that plays the run; None if it has ended meanwhile."""
     until = time.monotonic() + PATIENCE
     while is_claimed(root):
         if (process := player(root)) is not None:
             return process
         if time.monotonic() > until:
-            raise OperatorError(f"{root}: somebody plays this run, of whom nothing more is known")
+            raise OperatorError(
+                f"{root}: a process plays this run, but its id is not known: end it where it began"
+            )
         time.sleep(_TICK)
     return None

@@ -155,7 +155,10 @@ def resume(
         console.print(text, soft_wrap=True, highlight=False, markup=False)
         return folder.root
     if not origin.directory.is_dir():
-        raise ConfigError(f"{root}: the run began in {origin.directory}, which is gone")
+        raise ConfigError(
+            f"{root}: the run began in {origin.directory}, which is gone: bring that folder back, "
+            "or begin a new run"
+        )
     plan, federation = _read(folder.plan, origin.plan.parent)
     order = Order(origin.plan, folder.root, origin.unsafe_seed, environment, extras.absolute())
     # what the stopped play wrote elsewhere stays; this one's begins anew, with all versions
