@@ -70,7 +70,7 @@ class BudgetLedger:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise self._refused(error) from None
-        with self._turn():
+        with self._tx():
             known = self._read()
             if (run, fact) in known:
                 return
@@ -116,7 +116,7 @@ class BudgetLedger:
         """All facts with their runs, in order; raises as `charge` does."""
         if not self.path.parent.is_dir():
             return []
-        with self._turn():
+        with self._tx():
             return self._read()
 
     def spent(self) -> tuple[RunSpent, ...]:
@@ -137,7 +137,7 @@ class BudgetLedger:
         return [(row.run, fact) for row in rows for fact in (row.charge, row.release) if fact]
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _tx(self) -> Iterator[None]:
         """Waits until no other client is at it."""
         beside = self.path.with_name(self.path.name + ".turn")
         try:

@@ -82,7 +82,7 @@ def test_one_holder_that_finds_flaws_everywhere_ends_no_run_and_is_named(
     assert len({(r.id, r.holder) for r in noted}) == len(noted)
     servers = simulation.coordinator.servers
     assert {s.name: s.accuses for s in servers if s.accuses} == {"holder-1": 6}
-    again = simulation.coordinator._turn(simulation.loop.now())
+    again = simulation.coordinator._tx(simulation.loop.now())
     shown = {s["name"]: s["state"] for s in as_json(status(again, (), servers))["servers"]}
     assert shown["holder-0"] == "live"
     assert shown["holder-1"] == "live; finds flaws in what 6 clients sent, and too few others do"

@@ -49,7 +49,7 @@ def halfway(rule: dict[str, Any], folder: Path) -> Simulation:
 def test_every_rule_says_what_it_waits_for(rule: dict[str, Any], tmp_path: Path) -> None:
     play = halfway(rule, tmp_path)
     machine, now = play.coordinator, play.loop.now()
-    shown = status.status(machine._turn(now), (), machine.servers)
+    shown = status.status(machine._tx(now), (), machine.servers)
     (group,) = shown.groups
     assert re.fullmatch(EXPECTED[rule["name"]], group.reason), group.reason
     assert "\n" not in group.reason

@@ -188,8 +188,8 @@ def test_whoever_counts_is_waited_for_from_when_there_is_a_model() -> None:
 
     def held(now: float) -> Wait | None:
         here = frozenset(known.members)
-        turn = Transaction(now, made, known, None, here, (), here, frozenset())
-        return example_bounds.hold_back(turn, known.groups["all"])
+        tx = Transaction(now, made, known, None, here, (), here, frozenset())
+        return example_bounds.hold_back(tx, known.groups["all"])
 
     for now in (13.0, 50.0, 59.9):
         found = held(now)

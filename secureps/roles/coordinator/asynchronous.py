@@ -66,50 +66,50 @@ from secureps.roles.coordinator.transaction import GOES_ON, Transaction
 from secureps.wording import named
 
 
-def advance(turn: Transaction, group: GroupState) -> Wait:
+def advance(tx: Transaction, group: GroupState) -> Wait:
     """Moves a group without rounds on."""
-    if group.phase is Phase.WAITING and not termination.over(turn, group):
-        turn.write(StreamBegan(group.name))
-    if group.phase is Phase.COLLECTING and termination.over(turn, group):
-        _end(turn, group)
+    if group.phase is Phase.WAITING and not termination.over(tx, group):
+        tx.write(StreamBegan(group.name))
+    if group.phase is Phase.COLLECTING and termination.over(tx, group):
+        _end(tx, group)
     if not group.streaming:
         return GOES_ON
     try:
-        return _move(turn, group)
+        return _move(tx, group)
     except RuleFailed as error:
-        return _fail(turn, group, f"the rule{turn.plan.of(group.name)} failed: {error}")
+        return _fail(tx, group, f"the rule{tx.plan.of(group.name)} failed: {error}")
 
 
-def _move(turn: Transaction, group: GroupState) -> Wait:
-    _follow(turn, group)
-    waits = _decide(turn, group) if group.phase is Phase.COLLECTING else GOES_ON
+def _move(tx: Transaction, group: GroupState) -> Wait:
+    _follow(tx, group)
+    waits = _decide(tx, group) if group.phase is Phase.COLLECTING else GOES_ON
     if not group.streaming or recovery.under_way(group):
         return waits
-    if lacking := termination.too_few(turn, group):
+    if lacking := termination.too_few(tx, group):
         return Wait(waits.until, lacking)
     chosen = None
-    if _may_follow(turn, group):
-        chosen = recovery.choice(turn, group, turn.takers(group.name))
-        lacking = opening.short(turn) if chosen.clients else ""
+    if _may_follow(tx, group):
+        chosen = recovery.choice(tx, group, tx.takers(group.name))
+        lacking = opening.short(tx) if chosen.clients else ""
         if chosen.clients and not lacking:
-            _begin_set(turn, group, chosen)
-            return _decide_set(turn, group)
+            _begin_set(tx, group, chosen)
+            return _decide_set(tx, group)
         if not lacking:
-            _send_back(turn, group, chosen)
-        if not chosen.over and not _suffice(turn, group, _others(turn, group)):
-            until = _earliest(waits.until, _patience(turn, group))
+            _send_back(tx, group, chosen)
+        if not chosen.over and not _suffice(tx, group, _others(tx, group)):
+            until = _earliest(waits.until, _patience(tx, group))
             return Wait(until, lacking or chosen.reason)
     spent, reason = len(group.pool.spent), waits.reason
-    asked = _ask(turn, group)
+    asked = _ask(tx, group)
     if asked.reason and group.phase is Phase.COLLECTING:  # a version in the making keeps its words
         reason = f"{reason or group.reason}; {asked.reason}"
-    if group.phase is Phase.COLLECTING and not turn.federation.ending:
-        _end_if_too_few(turn, group, chosen.reason if chosen is not None else "")
+    if group.phase is Phase.COLLECTING and not tx.federation.ending:
+        _end_if_too_few(tx, group, chosen.reason if chosen is not None else "")
     if group.resigned:
-        return turn.again
-    if turn.federation.ending or len(group.pool.spent) > spent:
-        return Wait(turn.now, reason)
-    until = _earliest(waits.until, asked.until, _patience(turn, group), _rest(turn, group))
+        return tx.again
+    if tx.federation.ending or len(group.pool.spent) > spent:
+        return Wait(tx.now, reason)
+    until = _earliest(waits.until, asked.until, _patience(tx, group), _rest(tx, group))
     return Wait(until, reason)
 
 
@@ -117,155 +117,155 @@ def _earliest(*times: float | None) -> float | None:
     return min((at for at in times if at is not None), default=None)
 
 
-def _patience(turn: Transaction, group: GroupState) -> float | None:
+def _patience(tx: Transaction, group: GroupState) -> float | None:
     """Until when others may follow a burnt cohort before sets of it do; None if none is burnt."""
-    if group.phase is not Phase.COLLECTING or not recovery.possible(turn, group):
+    if group.phase is not Phase.COLLECTING or not recovery.possible(tx, group):
         return None
-    until = (group.opened_at or 0.0) + _deadline(turn, group)
-    return until if turn.now < until else None
+    until = (group.opened_at or 0.0) + _deadline(tx, group)
+    return until if tx.now < until else None
 
 
-def _rest(turn: Transaction, group: GroupState) -> float | None:
+def _rest(tx: Transaction, group: GroupState) -> float | None:
     """When somebody whose submissions were refused too often is asked once more."""
-    pool, pause = group.pool, _deadline(turn, group)
+    pool, pause = group.pool, _deadline(tx, group)
     untils = (pool.rests_until(client, group.version, pause) for client in pool.refused)
-    return min((until for until in untils if until > turn.now), default=None)
+    return min((until for until in untils if until > tx.now), default=None)
 
 
-def _deadline(turn: Transaction, group: GroupState) -> float:
-    return turn.plan.group(group.name).rule.deadline
+def _deadline(tx: Transaction, group: GroupState) -> float:
+    return tx.plan.group(group.name).rule.deadline
 
 
-def _may_follow(turn: Transaction, group: GroupState) -> bool:
+def _may_follow(tx: Transaction, group: GroupState) -> bool:
     """Whether sets of a burnt cohort are to make the version: others have a deadline's time."""
-    if group.phase is not Phase.COLLECTING or turn.federation.ending:
+    if group.phase is not Phase.COLLECTING or tx.federation.ending:
         return False
-    if not recovery.possible(turn, group):
+    if not recovery.possible(tx, group):
         return False
-    return _patience(turn, group) is None or not _suffice(turn, group, _others(turn, group))
+    return _patience(tx, group) is None or not _suffice(tx, group, _others(tx, group))
 
 
-def _others(turn: Transaction, group: GroupState) -> frozenset[str]:
+def _others(tx: Transaction, group: GroupState) -> frozenset[str]:
     """Who is here and does not sit out, or has sent something before it went."""
-    here, pool = turn.takers(group.name), group.pool
+    here, pool = tx.takers(group.name), group.pool
     coming = {id.client for id in group.pending} | (pool.training.keys() & here)
     return (here - pool.spent | coming) - group.sitting_out
 
 
-def _suffice(turn: Transaction, group: GroupState, clients: frozenset[str]) -> bool:
-    return len(clients) >= turn.plan.bounds(group.name).minimum
+def _suffice(tx: Transaction, group: GroupState, clients: frozenset[str]) -> bool:
+    return len(clients) >= tx.plan.bounds(group.name).minimum
 
 
-def _send_back(turn: Transaction, group: GroupState, chosen: Choice) -> None:
+def _send_back(tx: Transaction, group: GroupState, chosen: Choice) -> None:
     """No set can be tried: whoever was behind trains from the newest, if they are enough for it.
 
     Those who are needed for a set have a deadline's time to come.
     """
-    if not chosen.over and _patience(turn, group) is not None:
+    if not chosen.over and _patience(tx, group) is not None:
         return
-    clients = recovery.behind(turn, group)
-    here = clients & turn.takers(group.name) - group.pool.spent
-    if here and _suffice(turn, group, _others(turn, group) | here):
-        turn.write(MembersReturned(group.name, tuple(sorted(clients)), chosen.reason))
+    clients = recovery.behind(tx, group)
+    here = clients & tx.takers(group.name) - group.pool.spent
+    if here and _suffice(tx, group, _others(tx, group) | here):
+        tx.write(MembersReturned(group.name, tuple(sorted(clients)), chosen.reason))
 
 
-def _begin_set(turn: Transaction, group: GroupState, chosen: Choice) -> None:
+def _begin_set(tx: Transaction, group: GroupState, chosen: Choice) -> None:
     """These seal again what they sent; what else they have sent came after that, and is over."""
     clients = tuple(sorted(chosen.clients))
     later = tuple(id for id in group.pending if id.client in chosen.clients)
     text = "its client seals again what it sent before, for a cohort that was burnt"
-    turn.drop(group.name, later, text)
-    turn.write(RoundOpened(group.name, group.round + 1, group.version, clients, chosen.reason))
+    tx.drop(group.name, later, text)
+    tx.write(RoundOpened(group.name, group.round + 1, group.version, clients, chosen.reason))
     for client in clients:
-        turn.order(client, make_invite(turn, group, client))
+        tx.order(client, make_invite(tx, group, client))
 
 
-def _decide_set(turn: Transaction, group: GroupState) -> Wait:
-    for client in sorted(group.invited & turn.federation.isolated.keys()):
-        synchronous.declined(turn, group, client, "left out of this run")
-    match recovery.decide_set(turn, group):
+def _decide_set(tx: Transaction, group: GroupState) -> Wait:
+    for client in sorted(group.invited & tx.federation.isolated.keys()):
+        synchronous.declined(tx, group, client, "left out of this run")
+    match recovery.decide_set(tx, group):
         case Close(members, reason):
-            commit.close(turn, group, members, reason)
+            commit.close(tx, group, members, reason)
             return GOES_ON
         case Drop(_, reason):
-            _give_up(turn, group, reason)
-            return turn.again
+            _give_up(tx, group, reason)
+            return tx.again
         case Wait() as waits:
             return waits
 
 
-def _give_up(turn: Transaction, group: GroupState, reason: str) -> None:
+def _give_up(tx: Transaction, group: GroupState, reason: str) -> None:
     ids = tuple(id for id in group.pending if id.client in group.suspicion.chosen)
-    turn.drop(group.name, ids, reason)
-    turn.write(RoundGivenUp(group.name, group.round, reason))
+    tx.drop(group.name, ids, reason)
+    tx.write(RoundGivenUp(group.name, group.round, reason))
 
 
-def state(turn: Transaction, group: GroupState) -> RuleState:
+def state(tx: Transaction, group: GroupState) -> RuleState:
     """As the rule sees a group: whoever may train no more is there for what it has sent."""
     gone = group.pool.spent
     if gone:
         gone = gone - {id.client for id in group.receipts}
-    here = turn.takers(group.name) - group.sitting_out - gone
+    here = tx.takers(group.name) - group.sitting_out - gone
     return group.pool.state(group.version, here, group.opened_at)
 
 
-def _end(turn: Transaction, group: GroupState) -> None:
-    last = f"version {group.version}{turn.plan.of(group.name)} is the last"
-    reason = turn.federation.ending or group.resigned or last
+def _end(tx: Transaction, group: GroupState) -> None:
+    last = f"version {group.version}{tx.plan.of(group.name)} is the last"
+    reason = tx.federation.ending or group.resigned or last
     ids = group.pending
-    turn.write(StreamEnded(group.name, reason))
-    turn.tell_fates(ids)
+    tx.write(StreamEnded(group.name, reason))
+    tx.tell_fates(ids)
     if ids:
-        turn.discard(ids)
+        tx.discard(ids)
 
 
-def _fail(turn: Transaction, group: GroupState, reason: str) -> Wait:
+def _fail(tx: Transaction, group: GroupState, reason: str) -> Wait:
     """Its rule cannot be asked any more: the run ends, after the version in the making."""
-    began = not turn.federation.ending
-    termination.end(turn, reason, RuleFailed)
+    began = not tx.federation.ending
+    termination.end(tx, reason, RuleFailed)
     if group.phase is Phase.COLLECTING:
-        _end(turn, group)
-    return turn.again if began else GOES_ON
+        _end(tx, group)
+    return tx.again if began else GOES_ON
 
 
-def _follow(turn: Transaction, group: GroupState) -> None:
+def _follow(tx: Transaction, group: GroupState) -> None:
     """Whoever is live takes part; who sits out, or whose lease ran out, does not, and comes anew.
 
     What those have sent who are left out of the run is given up, and so is what shards lost and its
     client does not have either.
     """
-    out = turn.federation.isolated
+    out = tx.federation.isolated
     ids = (id for id in group.pending if id.client in out and not group.closed_over(id))
     if given_up := tuple(ids):
         names = named(sorted({id.client for id in given_up}))
-        turn.drop(group.name, given_up, f"{names} left out of this run")
+        tx.drop(group.name, given_up, f"{names} left out of this run")
     returning = sorted(group.pool.returning)
-    if lost := tuple(id for id in returning if id in turn.lost.get(id.client, ())):
-        turn.drop(group.name, lost, "a shard lost its blocks, and so did its client")
-    here = turn.takers(group.name) - group.pool.spent - group.sitting_out
+    if lost := tuple(id for id in returning if id in tx.lost.get(id.client, ())):
+        tx.drop(group.name, lost, "a shard lost its blocks, and so did its client")
+    here = tx.takers(group.name) - group.pool.spent - group.sitting_out
     clocks = group.pool.clocks
     for client in sorted(clocks.keys() - here):
-        turn.write(MemberLeft(group.name, client))
+        tx.write(MemberLeft(group.name, client))
     for client in sorted(here - clocks.keys() - group.pool.passed):
-        clock = turn.plan.rule(group.name).enter(state(turn, group))
+        clock = tx.plan.rule(group.name).enter(state(tx, group))
         waiting = sum(id.client == client for id in group.pending)  # of before it went away
-        turn.write(MemberEntered(group.name, client, clock + waiting))
+        tx.write(MemberEntered(group.name, client, clock + waiting))
 
 
-def _decide(turn: Transaction, group: GroupState) -> Wait:
+def _decide(tx: Transaction, group: GroupState) -> Wait:
     if recovery.under_way(group):
-        return _decide_set(turn, group)
-    receipts, waiting = opening.examined(turn, group)
+        return _decide_set(tx, group)
+    receipts, waiting = opening.examined(tx, group)
     arrived, seen_ids = group.pool.arrived, _seen(group, {r.id for r in receipts})
     arrivals = tuple(
         Arrival(r.id, r.version, arrived[r.id], r.magnitude, r.step)
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
         if r.id in seen_ids
     )
-    rule = turn.plan.rule(group.name)
-    seen = state(turn, group)
+    rule = tx.plan.rule(group.name)
+    seen = state(tx, group)
     # what holders have not looked into, or is sent again, has not arrived, as far as a rule can see
-    unseen, done = set(group.pending) - seen_ids, _done(turn, group, seen)
+    unseen, done = set(group.pending) - seen_ids, _done(tx, group, seen)
     if unseen or done:
         clocks = dict(seen.clocks) | dict.fromkeys(done, seen.closed + 1)
         for id in unseen:
@@ -274,45 +274,45 @@ def _decide(turn: Transaction, group: GroupState) -> Wait:
         stood = {id.client: at for id, at in arrived.items() if id.client in done}
         asked = {id.client for id in group.pool.returning}.union(seen.invited)
         seen = replace(seen, clocks=clocks, moved=stood | dict(seen.moved), invited=asked)
-    decision = rule.decide(turn.now, arrivals, seen)
+    decision = rule.decide(tx.now, arrivals, seen)
     match decision:
         case Close(members, reason):
-            if opening.wanted(turn.plan) and group.suspicion.pools:
+            if opening.wanted(tx.plan) and group.suspicion.pools:
                 members = tuple(replace(member, weight=1) for member in members)
-            sealed = turn.plan.opening is not Opening.NOTHING
+            sealed = tx.plan.opening is not Opening.NOTHING
             here = {arrival.id for arrival in arrivals}
-            own = turn.plan.bounds(group.name)
+            own = tx.plan.bounds(group.name)
             if wrong := refuse_close(members, here, group.version, own, sealed):
-                text = f"the rule{turn.plan.of(group.name)} closed what may not be opened: {wrong}"
-                return _fail(turn, group, text)
-            commit.close(turn, group, members, reason)
+                text = f"the rule{tx.plan.of(group.name)} closed what may not be opened: {wrong}"
+                return _fail(tx, group, text)
+            commit.close(tx, group, members, reason)
             return GOES_ON
         case Drop(ids, reason):
-            turn.drop(group.name, ids, reason)
-            return turn.again
+            tx.drop(group.name, ids, reason)
+            return tx.again
         case PassOver(members, reason):
             for client in members:
-                turn.write(MemberPassed(group.name, client, reason))
-            return turn.again
+                tx.write(MemberPassed(group.name, client, reason))
+            return tx.again
         case _:
             reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
             return Wait(decision.until, reason)
 
 
-def _done(turn: Transaction, group: GroupState, seen: RuleState) -> set[str]:
+def _done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
     """Who is not waited for: may train no more; or sends nothing for now, while nobody trains."""
     pool = group.pool
     found = set(seen.live & pool.spent)
     if seen.live.isdisjoint(pool.training):
         behind = (c for c in seen.live if pool.clocks.get(c, seen.closed + 1) <= seen.closed)
-        found.update(client for client in behind if _all_sent(turn, group, client))
+        found.update(client for client in behind if _all_sent(tx, group, client))
     return found
 
 
-def _all_sent(turn: Transaction, group: GroupState, client: str) -> bool:
+def _all_sent(tx: Transaction, group: GroupState, client: str) -> bool:
     """Whether a client has made all updates of the newest version that the plan allows."""
     base = group.pool.next_base(client, group.version)
-    return base.step > turn.plan.bounds(group.name).ahead
+    return base.step > tx.plan.bounds(group.name).ahead
 
 
 def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
@@ -330,42 +330,42 @@ def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
     }
 
 
-def _ask(turn: Transaction, group: GroupState) -> Wait:
+def _ask(tx: Transaction, group: GroupState) -> Wait:
     """Asks whom the rule admits; why nobody trains, if nobody does, and when time may ask more."""
     coming = group.version + (group.phase is not Phase.COLLECTING)
-    if coming >= turn.plan.versions(group.name) or turn.federation.ending:
+    if coming >= tx.plan.versions(group.name) or tx.federation.ending:
         return GOES_ON
-    if lacking := opening.short(turn):
+    if lacking := opening.short(tx):
         return Wait(None, lacking)
-    if (counts := example_bounds.hold_back(turn, group)) is not None:
+    if (counts := example_bounds.hold_back(tx, group)) is not None:
         return counts
-    pool, rule = group.pool, turn.plan.rule(group.name)
-    now = state(turn, group)
+    pool, rule = group.pool, tx.plan.rule(group.name)
+    now = state(tx, group)
     idle, held, until = now.live - pool.training.keys() - pool.spent, "", None
-    if idle and holds_everybody(first := rule.admit(turn.now, min(idle), now)):
+    if idle and holds_everybody(first := rule.admit(tx.now, min(idle), now)):
         idle, held, until = frozenset(), first.reason, _until(first)
     for client in sorted(idle, key=lambda client: _order(group, client)):
-        answer = rule.admit(turn.now, client, now)
+        answer = rule.admit(tx.now, client, now)
         if not isinstance(answer, Admit):
             held = held or answer.reason
             if holds_everybody(answer):
                 until = _until(answer)
                 break
             continue
-        if termination.unaffordable(turn, client, group):
+        if termination.unaffordable(tx, client, group):
             held = held or f"the budget of {client} is spent"
-            turn.write(MemberLeft(group.name, client, spent=True))
-            now = state(turn, group)  # nobody waits for its clock
+            tx.write(MemberLeft(group.name, client, spent=True))
+            now = state(tx, group)  # nobody waits for its clock
             continue
-        if pool.rests_until(client, group.version, _deadline(turn, group)) > turn.now:
+        if pool.rests_until(client, group.version, _deadline(tx, group)) > tx.now:
             held = held or f"what {client} sent was refused {MOST_REFUSED} times"
             continue
-        if _all_sent(turn, group, client):
+        if _all_sent(tx, group, client):
             held = held or f"{client} has sent all that it may from version {group.version}"
             continue
         base = pool.next_base(client, group.version)
-        turn.write(MemberAsked(group.name, client, base.version, base.step))
-        turn.order(client, make_invite(turn, group, client))
+        tx.write(MemberAsked(group.name, client, base.version, base.step))
+        tx.order(client, make_invite(tx, group, client))
     return Wait(until, "" if pool.training else held or "no member is live")
 
 
@@ -385,7 +385,7 @@ def _drawn(client: str, closed: int) -> bytes:
     return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
 
 
-def withdrawn(turn: Transaction, group: GroupState, message: Withdraw, reason: str) -> None:
+def withdrawn(tx: Transaction, group: GroupState, message: Withdraw, reason: str) -> None:
     """What a client sent was refused on its way: it is asked anew, or what returns never does.
 
     The set of one that sealed the same anew is given up for this time.
@@ -395,39 +395,39 @@ def withdrawn(turn: Transaction, group: GroupState, message: Withdraw, reason: s
         place = group.places[id.client]
         same = base == base_of(place) and id.sequence > place.id.sequence
         if same and group.awaits(id.client):
-            turn.write(SubmissionWithdrawn(group.name, id, reason))
-            _give_up(turn, group, f"given up: what {id.client} sent was refused: {reason}")
+            tx.write(SubmissionWithdrawn(group.name, id, reason))
+            _give_up(tx, group, f"given up: what {id.client} sent was refused: {reason}")
         return
     asked = group.pool.training.get(id.client)
     if id in group.pool.returning:
-        turn.drop(group.name, (id,), f"its blocks were refused when they came again: {reason}")
+        tx.drop(group.name, (id,), f"its blocks were refused when they came again: {reason}")
     elif asked is not None and asked <= base:
-        turn.write(SubmissionWithdrawn(group.name, id, reason))
+        tx.write(SubmissionWithdrawn(group.name, id, reason))
 
 
-def _end_if_too_few(turn: Transaction, group: GroupState, tried: str) -> None:
+def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     """The group is given up if nobody is left who might make the next version, whoever comes.
 
     `tried`: why no set of a burnt cohort makes it, if there was one.
     Of a row-block they would be those who joined; of others it is not known that they touch it.
     """
-    federation, pool = turn.federation, group.pool
-    out = group.sitting_out - recovery.behind(turn, group)
+    federation, pool = tx.federation, group.pool
+    out = group.sitting_out - recovery.behind(tx, group)
     retired = frozenset(federation.retired)
-    block = termination.row_block(turn, group)
+    block = termination.row_block(tx, group)
     if block and not out:
         return
-    joined = turn.clients.intersection(federation.members) if block else turn.clients
-    least = turn.plan.bounds(group.name).minimum
-    able, spent = turn.takers(group.name, joined) - retired, frozenset(pool.spent)
-    if turn.live.isdisjoint(pool.training):
-        spent |= termination.exhausted(turn, (group,))
+    joined = tx.clients.intersection(federation.members) if block else tx.clients
+    least = tx.plan.bounds(group.name).minimum
+    able, spent = tx.takers(group.name, joined) - retired, frozenset(pool.spent)
+    if tx.live.isdisjoint(pool.training):
+        spent |= termination.exhausted(tx, (group,))
     gone = out | spent | retired | federation.isolated.keys()
     coming = {id.client for id in group.pending} | pool.training.keys() - federation.isolated.keys()
     if not gone or len((able - spent | coming) - out) >= least:
         return
     if not out and not federation.isolated:
-        termination.end(turn, termination.budget_spent(turn, group, spent, retired))
+        termination.end(tx, termination.budget_spent(tx, group, spent, retired))
         return
     parts = {
         "sit out until the next version": out,
@@ -436,20 +436,20 @@ def _end_if_too_few(turn: Transaction, group: GroupState, tried: str) -> None:
     }
     why = [f"{named(sorted(names))} {what}" for what, names in parts.items() if names]
     termination.give_up(
-        turn,
+        tx,
         group,
         f"fewer than {least} clients are left for version {group.version + 1}"
-        f"{turn.plan.of(group.name)}: "
+        f"{tx.plan.of(group.name)}: "
         + "; ".join([*why, *([f"{tried}; {recovery.suspects(group)}"] if tried else ())]),
     )
 
 
-def make_invite(turn: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
+def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
     """To train from the newest version, or one that is newer when it begins; or to send again."""
-    number, most = turn.federation.incarnation, group.most_examples
+    number, most = tx.federation.incarnation, group.most_examples
     if client in group.invited:
         place = group.places[client]
         invite = Invite(number, group.name, group.round, place.version, 0.0, 0, place.step, most)
-        return recovery.make_order(turn, group, client, invite)
-    base, seconds = group.pool.training[client], turn.plan.group(group.name).rule.deadline
+        return recovery.make_order(tx, group, client, invite)
+    base, seconds = group.pool.training[client], tx.plan.group(group.name).rule.deadline
     return Invite(number, group.name, group.round, base.version, seconds, 0, base.step, most)

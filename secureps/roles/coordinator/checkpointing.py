@@ -18,56 +18,54 @@ from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Work
 
 
-def order(turn: Transaction) -> None:
+def order(tx: Transaction) -> None:
     """Begins the next checkpoint, if one is due: as often as the plan says, and of the end."""
-    federation = turn.federation
+    federation = tx.federation
     groups = federation.groups.values()
     last = federation.checkpoints[-1] if federation.checkpoints else None
     if any(group.version < 0 for group in groups) or (last and not last.complete):
         return
-    kept = not evaluation.unkept(turn) or all(
-        over(turn, group) for group in federation.model_groups
-    )
-    if kept and not any(_due(turn, group, last) for group in groups):
+    kept = not evaluation.unkept(tx) or all(over(tx, group) for group in federation.model_groups)
+    if kept and not any(_due(tx, group, last) for group in groups):
         return
     versions = tuple(GroupVersion(group.name, group.version) for group in groups)
     number = last.number + 1 if last else 0
-    turn.write(CheckpointOrdered(number, versions))
-    for shard in parts_due(turn):
-        turn.order(shard, WriteCheckpoint(federation.incarnation, number, versions))
+    tx.write(CheckpointOrdered(number, versions))
+    for shard in parts_due(tx):
+        tx.order(shard, WriteCheckpoint(federation.incarnation, number, versions))
 
 
-def _due(turn: Transaction, group: GroupState, last: CheckpointState | None) -> bool:
+def _due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bool:
     """Whether a group's version is worth a checkpoint; the last one knows all evaluations."""
-    before, every = last.version_of(group.name) if last else -1, turn.plan.section.checkpoint_every
-    if over(turn, group):
-        told = last is not None and last.evaluations == len(turn.federation.evaluations.results)
-        return evaluation.over(turn, True) and not (told and before == group.version)
+    before, every = last.version_of(group.name) if last else -1, tx.plan.section.checkpoint_every
+    if over(tx, group):
+        told = last is not None and last.evaluations == len(tx.federation.evaluations.results)
+        return evaluation.over(tx, True) and not (told and before == group.version)
     return group.name != EVALUATION and group.version // every > before // every
 
 
-def parts_due(turn: Transaction) -> tuple[str, ...]:
+def parts_due(tx: Transaction) -> tuple[str, ...]:
     """Shards that owe their part of the checkpoint in the making."""
-    assert turn.federation.pinned is not None
-    last = turn.federation.checkpoints[-1] if turn.federation.checkpoints else None
+    assert tx.federation.pinned is not None
+    last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
     if last is None or last.complete:
         return ()
-    return tuple(s for s in turn.federation.pinned.placement.shards if s not in last.parts)
+    return tuple(s for s in tx.federation.pinned.placement.shards if s not in last.parts)
 
 
-def manifest_again(turn: Transaction) -> None:
+def manifest_again(tx: Transaction) -> None:
     """When all parts of a checkpoint have arrived, its manifest makes it complete."""
-    last = turn.federation.checkpoints[-1] if turn.federation.checkpoints else None
-    if last is not None and not last.complete and not parts_due(turn):
-        ledger, unsafe = turn.federation.ledger, tuple(sorted(turn.federation.unsafe))
-        facts = (ledger.charges, ledger.releases, unsafe, turn.federation.evaluations.newest)
-        turn.step.effects.append(Work(WriteManifest(last.number, last.versions, *facts)))
+    last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
+    if last is not None and not last.complete and not parts_due(tx):
+        ledger, unsafe = tx.federation.ledger, tuple(sorted(tx.federation.unsafe))
+        facts = (ledger.charges, ledger.releases, unsafe, tx.federation.evaluations.newest)
+        tx.step.effects.append(Work(WriteManifest(last.number, last.versions, *facts)))
 
 
-def complete(turn: Transaction, number: int) -> None:
+def complete(tx: Transaction, number: int) -> None:
     """What was included is durable: outboxes and spools may forget it."""
-    ids = turn.federation.covered(number)
-    turn.write(CheckpointComplete(number))
-    turn.tell_fates(ids)
+    ids = tx.federation.covered(number)
+    tx.write(CheckpointComplete(number))
+    tx.tell_fates(ids)
     if ids:
-        turn.discard(ids)
+        tx.discard(ids)

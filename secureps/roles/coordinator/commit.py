@@ -56,64 +56,64 @@ REASON_LIMIT = 300
 # --- before version 0 -------------------------------------------------------------
 
 
-def found(turn: Transaction, group: GroupState, receipt: Receipt | None) -> None:
+def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
     """A founding model is complete (or lies in the plan's file): the shards make version 0."""
-    for shard in turn.federation.owners(group.name):
+    for shard in tx.federation.owners(group.name):
         if shard not in group.coming.blocks:
-            turn.order(shard, Found(turn.federation.incarnation, group.name, receipt))
+            tx.order(shard, Found(tx.federation.incarnation, group.name, receipt))
 
 
 # --- 1 close ----------------------------------------------------------------------
 
 
-def close(turn: Transaction, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
+def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
     """These are the cohort: journalled before any message names it."""
-    assert turn.federation.pinned is not None
+    assert tx.federation.pinned is not None
     whole = (replace(m, update=group.receipts[m.id].update) for m in members)
     cohort = Cohort(
         group.name,
         group.number + 1,
         group.version + 1,
-        turn.federation.pinned.placement.epoch,
+        tx.federation.pinned.placement.epoch,
         tuple(sorted(whole, key=lambda member: member.id)),
         group.scale,
     )
-    turn.write(CohortClosed(cohort, reason))
-    turn.tell_shards(group.name, lambda shard, blocks: make_hold(turn, group, blocks))
+    tx.write(CohortClosed(cohort, reason))
+    tx.tell_shards(group.name, lambda shard, blocks: make_hold(tx, group, blocks))
 
 
 # --- 2 hold -----------------------------------------------------------------------
 
 
-def make_hold(turn: Transaction, group: GroupState, blocks: tuple[int, ...]) -> Hold:
+def make_hold(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> Hold:
     """To a shard with these blocks."""
     cohort = group.closed_cohort.cohort
     members = tuple(
         MemberBlocks(m.id, tuple(group.receipts[m.id].blocks[b] for b in blocks))
         for m in cohort.members
     )
-    return Hold(turn.federation.incarnation, cohort, members)
+    return Hold(tx.federation.incarnation, cohort, members)
 
 
-def held(turn: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
+def held(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
     """A shard holds the sums of the cohort; when all do, it is opened."""
     if shard not in group.closed_cohort.held:
-        turn.write(SumsHeld(group.name, group.number, ShardSums(shard, sums)))
+        tx.write(SumsHeld(group.name, group.number, ShardSums(shard, sums)))
     if group.phase is not Phase.OPENING:
         return
-    if cipher(turn.plan.cipher_parameters).opening is Opening.NOTHING:
-        opened(turn, group, ())
+    if cipher(tx.plan.cipher_parameters).opening is Opening.NOTHING:
+        opened(tx, group, ())
     else:
-        open_again(turn, group)
+        open_again(tx, group)
 
 
-def missing(turn: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
+def missing(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
     """A shard lacks blocks: nothing was opened; the members send again, the rule closes anew."""
-    turn.write(CohortReopened(group.name, group.number, ids))
-    send_again(turn, ids)
+    tx.write(CohortReopened(group.name, group.number, ids))
+    send_again(tx, ids)
 
 
-def held_again(turn: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
+def held_again(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
     """A shard says once more what it holds of a cohort that is being opened, or is opened.
 
     It may have lost its journal and made the sums anew. They must be those that holders were shown:
@@ -121,150 +121,150 @@ def held_again(turn: Transaction, group: GroupState, shard: str, sums: tuple[byt
     """
     if group.closed_cohort.held.get(shard) != sums:
         text = f"{shard} lost the sums, and made again from the same blocks they came out different"
-        burnt(turn, group, text)
+        burnt(tx, group, text)
     elif group.phase is Phase.PREPARING:
-        blocks = turn.federation.owners(group.name)[shard]
-        turn.order(shard, make_prepare(turn, group, blocks))
+        blocks = tx.federation.owners(group.name)[shard]
+        tx.order(shard, make_prepare(tx, group, blocks))
 
 
-def hold_again(turn: Transaction, group: GroupState) -> None:
+def hold_again(tx: Transaction, group: GroupState) -> None:
     """Every shard says once more what it holds of the cohort, or what it lacks."""
-    turn.tell_shards(group.name, lambda shard, blocks: make_hold(turn, group, blocks))
+    tx.tell_shards(group.name, lambda shard, blocks: make_hold(tx, group, blocks))
 
 
-def opening_lost(turn: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
+def opening_lost(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
     """A shard lost opened sums: the holders open the same cohort once more.
 
     If it lost the sums and blocks of members too, these send again first: as long as they can, the
     cohort is not burnt for it, for no holder opens another of this version with these clients.
     """
-    gone = sorted(id.client for id in ids if id in turn.gone)
+    gone = sorted(id.client for id in ids if id in tx.gone)
     if gone:
         names, have = named(gone), "has its own" if len(gone) == 1 else "have theirs"
         text = f"a shard lost the sums and blocks of members, and {names} {have} no more"
-        burnt(turn, group, text)
+        burnt(tx, group, text)
     elif ids:
-        send_again(turn, ids)
+        send_again(tx, ids)
         clients = named([id.client for id in ids])
         text = f"a shard lost the sums and blocks of members: waits for {clients} again"
-        turn.reasons[group.name] = text
+        tx.reasons[group.name] = text
     elif group.closed_cohort.key is not None:
-        prepare_again(turn, group)
+        prepare_again(tx, group)
     else:
-        open_again(turn, group)
+        open_again(tx, group)
 
 
-def came_back(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+def came_back(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     """A client is here again that has a submission whose fate is open."""
     if group.phase is Phase.FOUNDING:
-        found(turn, group, receipt)
-    elif receipt.id in turn.asked:
-        send_again(turn, (receipt.id,))
+        found(tx, group, receipt)
+    elif receipt.id in tx.asked:
+        send_again(tx, (receipt.id,))
 
 
-def came_again(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+def came_again(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     """Blocks of a submission are with the shards (again): who may wait for them hears of it."""
-    turn.asked.discard(receipt.id)
+    tx.asked.discard(receipt.id)
     if group.phase is Phase.FOUNDING:
-        found(turn, group, receipt)
+        found(tx, group, receipt)
         return
     begun = group.phase in (Phase.OPENING, Phase.PREPARING) and group.closed_over(receipt.id)
-    if begun and turn.asked.isdisjoint(group.summed):
-        hold_again(turn, group)
+    if begun and tx.asked.isdisjoint(group.summed):
+        hold_again(tx, group)
 
 
-def send_again(turn: Transaction, ids: tuple[SubmissionId, ...]) -> None:
+def send_again(tx: Transaction, ids: tuple[SubmissionId, ...]) -> None:
     """Asks members for the same bytes once more, from their outboxes."""
-    turn.asked |= set(ids)
-    turn.asked &= {id for id in turn.asked if turn.federation.waits(id)}
+    tx.asked |= set(ids)
+    tx.asked &= {id for id in tx.asked if tx.federation.waits(id)}
     for id in ids:
-        turn.order(id.client, SendAgain(turn.federation.incarnation, id))
+        tx.order(id.client, SendAgain(tx.federation.incarnation, id))
 
 
 # --- 3 open -----------------------------------------------------------------------
 
 
-def make_open(turn: Transaction, group: GroupState) -> Open:
+def make_open(tx: Transaction, group: GroupState) -> Open:
     """The same for every holder."""
     making = group.closed_cohort
     receipts = tuple(rooted(group.receipts[m.id]) for m in making.cohort.members)
     held = [ShardSums(shard, digests) for shard, digests in sorted(making.held.items())]
-    if opening.wanted(turn.plan):
+    if opening.wanted(tx.plan):
         held = [sums.rooted for sums in held]
-    return Open(turn.federation.incarnation, making.cohort, receipts, tuple(held))
+    return Open(tx.federation.incarnation, making.cohort, receipts, tuple(held))
 
 
-def open_again(turn: Transaction, group: GroupState) -> None:
+def open_again(tx: Transaction, group: GroupState) -> None:
     """Asks the holders to open the cohort that every shard holds; the same one as before."""
-    for holder in turn.holders:
-        turn.order(holder, make_open(turn, group))
+    for holder in tx.holders:
+        tx.order(holder, make_open(tx, group))
 
 
 def opened(
-    turn: Transaction,
+    tx: Transaction,
     group: GroupState,
     sums: tuple[bytes, ...],
     key: bytes | None = None,
     holders: tuple[str, ...] | None = None,
 ) -> None:
     """The opening is there: journalled before it is forwarded."""
-    turn.write(CohortOpened(group.name, group.number, sums, key, holders))
-    turn.tell_shards(group.name, lambda shard, blocks: make_prepare(turn, group, blocks))
+    tx.write(CohortOpened(group.name, group.number, sums, key, holders))
+    tx.tell_shards(group.name, lambda shard, blocks: make_prepare(tx, group, blocks))
 
 
-def burnt(turn: Transaction, group: GroupState, reason: str, spoilt: bool = False) -> None:
+def burnt(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False) -> None:
     """Nobody will ever open this cohort: its members are dropped, a new round begins.
 
     `spoilt`: it was for what a member of a committee's cohort sent.
     """
     ids = group.summed
-    turn.write(CohortBurnt(group.name, group.number, reason, spoilt))
-    turn.tell_fates(ids)
-    turn.discard(ids)
-    recovery.isolate(turn, group)
+    tx.write(CohortBurnt(group.name, group.number, reason, spoilt))
+    tx.tell_fates(ids)
+    tx.discard(ids)
+    recovery.isolate(tx, group)
 
 
 # --- what a committee of holders says ---------------------------------------------
 
 
-def try_answers(turn: Transaction, group: GroupState) -> Wait:
+def try_answers(tx: Transaction, group: GroupState) -> Wait:
     """Tries the next sum of keys that the answers give, if there is one."""
-    match opening.decide(turn, group):
+    match opening.decide(tx, group):
         case opening.Found(key, holders):
-            opened(turn, group, (), key, holders)
+            opened(tx, group, (), key, holders)
             return GOES_ON
         case opening.Hopeless(reason, spoilt):
-            burnt(turn, group, reason, spoilt)
-            return turn.again
+            burnt(tx, group, reason, spoilt)
+            return tx.again
         case Wait() as waits:
             return waits
 
 
-def did_not_open(turn: Transaction, group: GroupState, shard: str, reason: str) -> None:
+def did_not_open(tx: Transaction, group: GroupState, shard: str, reason: str) -> None:
     """The sum of keys that was tried is not that of the cohort: another subset may give it."""
     holders = group.closed_cohort.opened_by
     text = f"with the answers of {', '.join(holders)}, {shard} says: {reason}"
-    turn.write(OpeningFailed(group.name, group.number, holders, text[:REASON_LIMIT]))
+    tx.write(OpeningFailed(group.name, group.number, holders, text[:REASON_LIMIT]))
 
 
 # --- 4 prepare, 5 commit, 6 publish -----------------------------------------------
 
 
-def make_prepare(turn: Transaction, group: GroupState, blocks: tuple[int, ...]) -> Prepare:
+def make_prepare(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> Prepare:
     """To a shard with these blocks."""
     making = group.closed_cohort
     sums = tuple(making.opened[b] for b in blocks) if making.opened else ()
-    return Prepare(turn.federation.incarnation, making.cohort, sums, making.key)
+    return Prepare(tx.federation.incarnation, making.cohort, sums, making.key)
 
 
-def prepare_again(turn: Transaction, group: GroupState) -> None:
+def prepare_again(tx: Transaction, group: GroupState) -> None:
     """Tells shards that are not prepared yet once more."""
-    for shard, blocks in turn.federation.owners(group.name).items():
+    for shard, blocks in tx.federation.owners(group.name).items():
         if shard not in group.coming.blocks:
-            turn.order(shard, make_prepare(turn, group, blocks))
+            tx.order(shard, make_prepare(tx, group, blocks))
 
 
-def prepared(turn: Transaction, group: GroupState, by: Prepared) -> bool:
+def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     """A shard is prepared; when all are, the version is committed and published.
 
     Returns:
@@ -273,53 +273,53 @@ def prepared(turn: Transaction, group: GroupState, by: Prepared) -> bool:
     version = group.version + 1
     if by.shard not in group.coming.blocks:
         made = ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
-        turn.write(made)
-    turn.unconfirmed.discard((group.name, by.shard))
-    owners = turn.federation.owners(group.name)
+        tx.write(made)
+    tx.unconfirmed.discard((group.name, by.shard))
+    owners = tx.federation.owners(group.name)
     if len(group.coming.blocks) < len(owners):
         return False
-    if unsure := [shard for shard in owners if _unsure(turn, group, shard)]:
+    if unsure := [shard for shard in owners if _unsure(tx, group, shard)]:
         for shard in unsure:
-            turn.order(shard, make_hold(turn, group, owners[shard]))
+            tx.order(shard, make_hold(tx, group, owners[shard]))
         return False
     if group.making is not None and group.making.key is not None:
-        _name_liars(turn, group)
+        _name_liars(tx, group)
     ids = group.summed
-    turn.write(VersionCommitted(group.name, version))
-    recovery.isolate(turn, group)
-    turn.tell_shards(group.name, lambda shard, blocks: make_commit(turn, group))
-    turn.tell_clients(make_published(turn, group))
-    turn.tell_fates(ids)
-    late = tuple(id for id in ids if turn.federation.fates[id].outcome == Outcome.DROPPED)
+    tx.write(VersionCommitted(group.name, version))
+    recovery.isolate(tx, group)
+    tx.tell_shards(group.name, lambda shard, blocks: make_commit(tx, group))
+    tx.tell_clients(make_published(tx, group))
+    tx.tell_fates(ids)
+    late = tuple(id for id in ids if tx.federation.fates[id].outcome == Outcome.DROPPED)
     if late:
-        turn.discard(late)
+        tx.discard(late)
     return True
 
 
-def _unsure(turn: Transaction, group: GroupState, shard: str) -> bool:
+def _unsure(tx: Transaction, group: GroupState, shard: str) -> bool:
     """Whether a shard that was prepared may be so no more: its disk may be lost.
 
     Who is away says it again when it comes back (`repeating`); were the version committed before,
     nothing could be made of it. Of a run that is founded nothing is lost yet.
     """
-    away = group.phase is Phase.PREPARING and shard not in turn.watchers
-    return away or (group.name, shard) in turn.unconfirmed
+    away = group.phase is Phase.PREPARING and shard not in tx.watchers
+    return away or (group.name, shard) in tx.unconfirmed
 
 
-def _name_liars(turn: Transaction, group: GroupState) -> None:
+def _name_liars(tx: Transaction, group: GroupState) -> None:
     """The opening was right: holders whose answers do not fit it are on record."""
-    names, reason = opening.liars(turn, group)
+    names, reason = opening.liars(tx, group)
     if names:
-        turn.write(LiarsNamed(group.name, group.number, names, reason))
+        tx.write(LiarsNamed(group.name, group.number, names, reason))
 
 
-def make_commit(turn: Transaction, group: GroupState) -> Commit:
+def make_commit(tx: Transaction, group: GroupState) -> Commit:
     """With what may be forgotten."""
-    kept = [c.version_of(group.name) for c in turn.federation.checkpoints]
+    kept = [c.version_of(group.name) for c in tx.federation.checkpoints]
     keep = max(0, min([group.version - 1, *kept]))
-    return Commit(turn.federation.incarnation, group.name, group.version, keep)
+    return Commit(tx.federation.incarnation, group.name, group.version, keep)
 
 
-def make_published(turn: Transaction, group: GroupState) -> Published:
+def make_published(tx: Transaction, group: GroupState) -> Published:
     """What clients pull."""
-    return Published(turn.federation.incarnation, group.name, group.version, group.blocks)
+    return Published(tx.federation.incarnation, group.name, group.version, group.blocks)

@@ -126,19 +126,19 @@ class Coordinator:
         self._lay_out()
 
     def resume(self, now: float) -> Step:
-        turn = self._turn(now)
-        if turn.federation.pinned is not None:
-            pinned = turn.federation.pinned.run
+        tx = self._tx(now)
+        if tx.federation.pinned is not None:
+            pinned = tx.federation.pinned.run
             if pinned.plan != self._plan.text or pinned.roster != self._charter.roster.digest:
                 raise ConfigError(
                     "this folder holds another run: its plan or roster differs from what was "
                     "given; start a new run in an empty folder"
                 )
-        turn.write(Incarnated(turn.federation.incarnation + 1))
-        checkpointing.manifest_again(turn)
-        for client in turn.federation.members:
+        tx.write(Incarnated(tx.federation.incarnation + 1))
+        checkpointing.manifest_again(tx)
+        for client in tx.federation.members:
             self._renew_if_client(now, client)
-        return self._close_turn(self._turn(now, turn))
+        return self._close_turn(self._tx(now, tx))
 
     def inspect(self, sender: str, message: Request) -> bool:
         raise Malformed("the coordinator takes no payloads: blocks go to their shards")
@@ -156,7 +156,7 @@ class Coordinator:
             return None
         roster = self._charter.roster
         permissions.check("the coordinator", permissions.TO_COORDINATOR, roster, sender, message)
-        seen = status(self._turn(now), self._telemetry.newest, self.servers)
+        seen = status(self._tx(now), self._telemetry.newest, self.servers)
         return replace(seen, finished="", failure="")
 
     def wake(self) -> float | None:
@@ -168,7 +168,7 @@ class Coordinator:
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         if isinstance(event, Tick):
-            return self._close_turn(self._turn(now))
+            return self._close_turn(self._tx(now))
         if isinstance(event, Unwatched):
             self._presence.watchers.discard(event.party)
             return Step()
@@ -181,12 +181,12 @@ class Coordinator:
         # Whoever holds a client's key and looks does not say that it is there.
         if not isinstance(event, AskRun | AskStatus):
             self._renew_if_client(now, sender)
-        turn = self._turn(now)
-        answer = self._answer(turn, sender, event)
-        self._close_turn(turn)
+        tx = self._tx(now)
+        answer = self._answer(tx, sender, event)
+        self._close_turn(tx)
         if answer is not None:
-            turn.step.effects.append(Answer(answer))
-        return turn.step
+            tx.step.effects.append(Answer(answer))
+        return tx.step
 
     @property
     def federation(self) -> CoordinatorState:
@@ -211,127 +211,127 @@ class Coordinator:
         """Shards and holders, and which of them watch now; itself, if its disk refuses."""
         return servers(self._federation, self._charter.roster, self._presence, self._plan.threshold)
 
-    def _answer(self, turn: Transaction, sender: str, event: Event) -> Reply | NotReady | None:
+    def _answer(self, tx: Transaction, sender: str, event: Event) -> Reply | NotReady | None:
         match event:
             case Register():
                 self._same(sender, event.party)
-                return registration.register(turn, self._charter, self._presence, event)
+                return registration.register(tx, self._charter, self._presence, event)
             case Join(client):
                 self._same(sender, client)
-                if waits := membership.join(turn, self._charter, self._presence, event):
+                if waits := membership.join(tx, self._charter, self._presence, event):
                     return waits
-                self._renew(turn.now, client)
-                turn.live |= {client}
-                self._presence.located[client] = turn.federation.addresses
-                return self._welcome(turn, client)
+                self._renew(tx.now, client)
+                tx.live |= {client}
+                self._presence.located[client] = tx.federation.addresses
+                return self._welcome(tx, client)
             case Subscribe(party, unsettled):
                 self._same(sender, party)
                 if self._charter.roster.find(party).role == "client":
                     for id in unsettled:
                         self._same(sender, id.client)
-                    known = turn.federation.pending(party)
+                    known = tx.federation.pending(party)
                     self._presence.lost[party] = known.difference(unsettled)
                 self._presence.watchers.add(party)
                 self._presence.told.add(sender)
-                turn.watchers |= {party}
-                resubscribe.repeat(turn, party, unsettled, self._presence.located.pop(party, ()))
+                tx.watchers |= {party}
+                resubscribe.repeat(tx, party, unsettled, self._presence.located.pop(party, ()))
                 return None
             case Heartbeat(party):
                 self._same(sender, party)
             case Submit(receipt):
                 self._same(sender, receipt.id.client)
-                submissions.submit(turn, self._charter.roster, receipt)
+                submissions.submit(tx, self._charter.roster, receipt)
             case Trouble(party, reason):
                 self._same(sender, party)
                 self._presence.trouble(party, membership.said(reason))
             case Retire(party):
                 self._same(sender, party)
                 self._presence.leave(party)
-                turn.live -= {party}
-                membership.retire(turn, party)
+                tx.live -= {party}
+                membership.retire(tx, party)
             case Decline(party):
                 self._same(sender, party)
-                membership.decline(turn, event)
+                membership.decline(tx, event)
             case Withdraw(party):
                 self._same(sender, party)
-                membership.withdraw(turn, event)
+                membership.withdraw(tx, event)
             case Evaluated(_, party):
                 self._same(sender, party)
-                membership.evaluated(turn, self._charter.roster, event)
+                membership.evaluated(tx, self._charter.roster, event)
             case Held(shard):
-                self._held(turn, self._shard(sender, shard), event)
+                self._held(tx, self._shard(sender, shard), event)
             case Missing(party):
-                self._missing(turn, self._same(sender, party), event)
+                self._missing(tx, self._same(sender, party), event)
             case Opened(holder):
-                self._opened(turn, self._holder(sender, holder), event)
+                self._opened(tx, self._holder(sender, holder), event)
             case Examined(holder, id):
                 self._holder(sender, holder, committee=True)
-                envelope_checks.looked_into(turn, self._group(id.group), event)
+                envelope_checks.looked_into(tx, self._group(id.group), event)
             case KeyShare(holder):
-                self._key_share(turn, self._holder(sender, holder, committee=True), event)
+                self._key_share(tx, self._holder(sender, holder, committee=True), event)
             case Spoilt(shard):
-                self._spoilt(turn, self._shard(sender, shard), event)
+                self._spoilt(tx, self._shard(sender, shard), event)
             case OpenRefused(holder):
-                self._refused(turn, self._holder(sender, holder), event)
+                self._refused(tx, self._holder(sender, holder), event)
             case Prepared():
-                self._prepared(turn, self._shard(sender, event.shard), event)
+                self._prepared(tx, self._shard(sender, event.shard), event)
             case Checkpointed(shard):
-                self._checkpointed(turn, self._shard(sender, shard), event)
+                self._checkpointed(tx, self._shard(sender, shard), event)
             case Telemetry(party):
                 self._same(sender, party)
-                self._telemetry.take(event, turn.federation.groups)
+                self._telemetry.take(event, tx.federation.groups)
             case AskRun():
-                return self._welcome(turn)
+                return self._welcome(tx)
             case AskStatus():
-                return status(turn, self._telemetry.newest, self.servers)
+                return status(tx, self._telemetry.newest, self.servers)
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return Noted()
 
     @staticmethod
-    def _welcome(turn: Transaction, client: str = "") -> Welcome:
-        pinned = turn.federation.pinned
+    def _welcome(tx: Transaction, client: str = "") -> Welcome:
+        pinned = tx.federation.pinned
         if pinned is None:
             raise NotReady("the run is not founded yet")
-        shards, sequences = turn.federation.addresses, turn.federation.next_of(client)
+        shards, sequences = tx.federation.addresses, tx.federation.next_of(client)
         return Welcome(pinned.run, pinned.placement, shards, sequences)
 
     # --- the steps ----------------------------------------------------------------
 
-    def _held(self, turn: Transaction, shard: str, event: Held) -> None:
+    def _held(self, tx: Transaction, shard: str, event: Held) -> None:
         holding = self._at(event.group, Phase.HOLDING, event.cohort)
         state = holding or self._opening(event.group, event.cohort)
         if state is not None:
-            owned = turn.federation.owners(event.group).get(shard, ())
+            owned = tx.federation.owners(event.group).get(shard, ())
             check_digests(shard, event.group, owned, event.sums)
-            (commit.held if holding else commit.held_again)(turn, state, shard, event.sums)
+            (commit.held if holding else commit.held_again)(tx, state, shard, event.sums)
 
-    def _missing(self, turn: Transaction, sender: str, event: Missing) -> None:
+    def _missing(self, tx: Transaction, sender: str, event: Missing) -> None:
         if self._charter.roster.find(sender).role == "client":
-            self._gone(turn, sender, event.ids)
+            self._gone(tx, sender, event.ids)
             return
         self._shard(sender, sender)
         state = self._group(event.group)
         wanted = tuple(id for id in event.ids if id in state.receipts)
         if state.phase is Phase.FOUNDING:
-            commit.send_again(turn, wanted)
+            commit.send_again(tx, wanted)
         elif self._opening(event.group, event.cohort) is not None:
-            commit.opening_lost(turn, state, wanted)
+            commit.opening_lost(tx, state, wanted)
         elif state.phase is Phase.HOLDING and state.number == event.cohort and wanted:
-            commit.missing(turn, state, wanted)
+            commit.missing(tx, state, wanted)
 
-    def _gone(self, turn: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
+    def _gone(self, tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
         """A client has no more of what it was to send again: whoever waits for it hears of it."""
-        here, pending = self._presence, turn.federation.pending(client)
+        here, pending = self._presence, tx.federation.pending(client)
         known = pending & here.asked.intersection(ids)
         here.lost[client] = (here.lost.get(client, frozenset()) & pending) | known
-        here.gone &= {id for id in here.gone if turn.federation.waits(id)}
+        here.gone &= {id for id in here.gone if tx.federation.waits(id)}
         here.gone |= known
-        for group in [turn.federation.groups[name] for name in {id.group for id in known}]:
+        for group in [tx.federation.groups[name] for name in {id.group for id in known}]:
             if group.phase in (Phase.OPENING, Phase.PREPARING):
-                commit.hold_again(turn, group)
+                commit.hold_again(tx, group)
 
-    def _opened(self, turn: Transaction, holder: str, event: Opened) -> None:
+    def _opened(self, tx: Transaction, holder: str, event: Opened) -> None:
         if opening.wanted(self._plan):
             raise Malformed(f"{holder}: a committee gives shares of keys, and opens no sums")
         state, sums = self._asked(event), event.sums
@@ -339,74 +339,74 @@ class Coordinator:
             return
         if state.phase is Phase.PREPARING:
             if state.closed_cohort.opened == sums:
-                commit.prepare_again(turn, state)
+                commit.prepare_again(tx, state)
             return
         assert self._layout is not None
         blocks = self._layout.group(event.group).blocks
         if len(sums) != blocks or any(len(d) != DIGEST_BYTES for d in sums):
             raise Malformed(f"{holder}: {event.group} has {blocks} blocks, each one digest")
-        commit.opened(turn, state, sums, holders=(holder,))
+        commit.opened(tx, state, sums, holders=(holder,))
 
-    def _key_share(self, turn: Transaction, holder: str, event: KeyShare) -> None:
+    def _key_share(self, tx: Transaction, holder: str, event: KeyShare) -> None:
         """One holder's answer, kept although others may suffice: it may be needed after all."""
         state = self._asked(event)
         parse_vector(event.share, key_length(self._plan.cipher_parameters))
-        if state is not None and holder in opening.silent(turn, state):
-            turn.write(ShareReceived(event.group, event.cohort, holder, event.share))
+        if state is not None and holder in opening.silent(tx, state):
+            tx.write(ShareReceived(event.group, event.cohort, holder, event.share))
 
-    def _refused(self, turn: Transaction, holder: str, event: OpenRefused) -> None:
+    def _refused(self, tx: Transaction, holder: str, event: OpenRefused) -> None:
         group, cohort, reason = event.group, event.cohort, event.reason
         if (state := self._asked(event)) is None:
             return
         if opening.wanted(self._plan):
-            if holder in opening.silent(turn, state):
-                turn.write(HolderRefused(group, cohort, holder, reason[: commit.REASON_LIMIT]))
+            if holder in opening.silent(tx, state):
+                tx.write(HolderRefused(group, cohort, holder, reason[: commit.REASON_LIMIT]))
         elif state.phase is Phase.OPENING:
-            commit.burnt(turn, state, f"{holder} refused: {reason}")
+            commit.burnt(tx, state, f"{holder} refused: {reason}")
         else:
-            turn.reasons[group] = f"a shard lost the opened sum, and {holder} refuses: {reason}"
+            tx.reasons[group] = f"a shard lost the opened sum, and {holder} refuses: {reason}"
 
-    def _spoilt(self, turn: Transaction, shard: str, event: Spoilt) -> None:
+    def _spoilt(self, tx: Transaction, shard: str, event: Spoilt) -> None:
         if (state := self._at(event.group, Phase.PREPARING, event.cohort)) is None:
             return
         if event.key is None:
-            commit.burnt(turn, state, f"{shard} cannot use the sum: {event.reason}")
+            commit.burnt(tx, state, f"{shard} cannot use the sum: {event.reason}")
         elif (key := state.closed_cohort.key) is not None and event.key == payload_digest(key):
-            commit.did_not_open(turn, state, shard, event.reason)
+            commit.did_not_open(tx, state, shard, event.reason)
 
-    def _prepared(self, turn: Transaction, shard: str, event: Prepared) -> None:
-        state = turn.federation.groups.get(event.group)
+    def _prepared(self, tx: Transaction, shard: str, event: Prepared) -> None:
+        state = tx.federation.groups.get(event.group)
         if state is None or event.version != state.version + 1:
             return
         if state.phase not in (Phase.PREPARING, Phase.FOUNDING):
             return
-        owned = turn.federation.owners(event.group).get(shard, ())
+        owned = tx.federation.owners(event.group).get(shard, ())
         check_digests(shard, event.group, owned, event.blocks)
-        check_prepared(self._plan, event, turn.federation.last_owner(event.group))
+        check_prepared(self._plan, event, tx.federation.last_owner(event.group))
         section, result = self._plan.section.evaluation, None
         if section is not None and event.group == EVALUATION and event.version > 0:
             metrics = from_vector(section, event.mean)
-            result = VersionEvaluated(turn.federation.evaluations.subject, metrics)
+            result = VersionEvaluated(tx.federation.evaluations.subject, metrics)
         elif event.mean:
             raise Malformed(f"{shard}: version {event.version} of {event.group} has no metrics")
-        if commit.prepared(turn, state, event) and result is not None:
-            termination.judged(turn, result)
+        if commit.prepared(tx, state, event) and result is not None:
+            termination.judged(tx, result)
 
-    def _checkpointed(self, turn: Transaction, shard: str, event: Checkpointed) -> None:
-        number, checkpoints = event.number, turn.federation.checkpoints
+    def _checkpointed(self, tx: Transaction, shard: str, event: Checkpointed) -> None:
+        number, checkpoints = event.number, tx.federation.checkpoints
         if not checkpoints or checkpoints[-1].number != number:
             return
         check_part(event)
         if shard not in checkpoints[-1].parts:
-            turn.write(CheckpointPart(number, shard, event.file, event.size, event.digest))
-            checkpointing.manifest_again(turn)
+            tx.write(CheckpointPart(number, shard, event.file, event.size, event.digest))
+            checkpointing.manifest_again(tx)
 
     def _manifest_written(self, now: float, event: ManifestWritten) -> Step:
-        turn = self._turn(now)
-        last = turn.federation.checkpoints[-1:]
+        tx = self._tx(now)
+        last = tx.federation.checkpoints[-1:]
         if last and last[0].number == event.number and not last[0].complete:
-            checkpointing.complete(turn, event.number)
-        return self._close_turn(turn)
+            checkpointing.complete(tx, event.number)
+        return self._close_turn(tx)
 
     # --- small things -------------------------------------------------------------
 
@@ -415,8 +415,8 @@ class Coordinator:
         if pinned is not None and self._layout is None:
             self._layout = self._plan.layout(pinned.run.schema)
 
-    def _turn(self, now: float, before: Transaction | None = None) -> Transaction:
-        turn = Transaction(
+    def _tx(self, now: float, before: Transaction | None = None) -> Transaction:
+        tx = Transaction(
             now=now,
             plan=self._plan,
             federation=self._federation,
@@ -432,15 +432,15 @@ class Coordinator:
             memo=self._memo,
         )
         if before is not None:
-            turn.step = before.step
-        return turn
+            tx.step = before.step
+        return tx
 
-    def _close_turn(self, turn: Transaction) -> Step:
+    def _close_turn(self, tx: Transaction) -> Step:
         self._lay_out()
-        turn.layout = self._layout
-        self._until = scheduler.advance(turn)
-        self._telemetry.measure(turn)
-        return turn.step
+        tx.layout = self._layout
+        self._until = scheduler.advance(tx)
+        self._telemetry.measure(tx)
+        return tx.step
 
     def _renew(self, now: float, client: str) -> None:
         self._presence.renew(client, now + self._plan.section.lease)

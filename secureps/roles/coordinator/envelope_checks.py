@@ -18,20 +18,20 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 
 
-def make_examine(turn: Transaction, receipt: Receipt) -> Examine:
+def make_examine(tx: Transaction, receipt: Receipt) -> Examine:
     """The same for every holder."""
-    return Examine(turn.federation.incarnation, rooted(receipt))
+    return Examine(tx.federation.incarnation, rooted(receipt))
 
 
-def examine(turn: Transaction, receipt: Receipt) -> None:
+def examine(tx: Transaction, receipt: Receipt) -> None:
     """A receipt has come: every holder of a committee is asked to look into its envelope."""
-    if not opening.wanted(turn.plan):
+    if not opening.wanted(tx.plan):
         return
-    for holder in turn.holders:
-        turn.order(holder, make_examine(turn, receipt))
+    for holder in tx.holders:
+        tx.order(holder, make_examine(tx, receipt))
 
 
-def looked_into(turn: Transaction, group: GroupState, answer: Examined) -> None:
+def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
     """A holder has; with a flaw the submission is dropped, before anything is opened.
 
     No holder was asked to open a cohort that is only held: it is closed anew. Once holders are
@@ -44,47 +44,47 @@ def looked_into(turn: Transaction, group: GroupState, answer: Examined) -> None:
     id, flaw, inbox = answer.id, answer.flaw[:REASON_LIMIT], group.inbox
     if answer.holder in inbox.examined.get(id, ()):
         return
-    if id in inbox.receipts and answer.about != turn.federation.receipts[id]:
+    if id in inbox.receipts and answer.about != tx.federation.receipts[id]:
         raise Conflict(f"{answer.holder} answers for another receipt of {id}")
     if not flaw:
         if id in inbox.receipts:
-            turn.write(ReceiptExamined(group.name, id, answer.holder, ""))
+            tx.write(ReceiptExamined(group.name, id, answer.holder, ""))
         return
-    doubt = _doubt(turn, group, answer)
+    doubt = _doubt(tx, group, answer)
     if not doubt and group.phase is Phase.HOLDING and group.closed_over(id):
-        turn.write(CohortReopened(group.name, group.number, ()))
+        tx.write(CohortReopened(group.name, group.number, ()))
     if not doubt and group.drops(id):
-        turn.write(ReceiptExamined(group.name, id, answer.holder, flaw))
-        turn.tell_fates((id,))
-        turn.discard((id,))
+        tx.write(ReceiptExamined(group.name, id, answer.holder, flaw))
+        tx.tell_fates((id,))
+        tx.discard((id,))
         if not group.streaming:
-            synchronous.end_if_too_few(turn, group, id.client, turn.federation.fates[id].reason)
-    elif _is_new(turn, group, answer):
-        late = "too late to leave it out" if turn.federation.stands(id) else "left out already"
-        turn.write(FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
+            synchronous.end_if_too_few(tx, group, id.client, tx.federation.fates[id].reason)
+    elif _is_new(tx, group, answer):
+        late = "too late to leave it out" if tx.federation.stands(id) else "left out already"
+        tx.write(FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
 
 
-def _is_new(turn: Transaction, group: GroupState, answer: Examined) -> bool:
+def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
     """Whether a flaw that changes nothing now was not told before: of what is here, or of whom."""
     id = answer.id
     if id in group.inbox.receipts:
         return answer.holder not in group.inbox.doubted.get(id, ())
-    known = turn.federation.known(id)
-    return known and answer.holder not in turn.federation.accused.get(id.client, ())
+    known = tx.federation.known(id)
+    return known and answer.holder not in tx.federation.accused.get(id.client, ())
 
 
-def _doubt(turn: Transaction, group: GroupState, answer: Examined) -> str:
+def _doubt(tx: Transaction, group: GroupState, answer: Examined) -> str:
     """Why a holder is not believed; empty if it is.
 
     Without the client the version must not lack members for the word of a few holders.
     """
-    id, holder, spare = answer.id, answer.holder, len(turn.holders) - turn.plan.threshold
-    by = turn.federation.accused.get(id.client, frozenset()) | {holder}
-    accused = {**turn.federation.accused, id.client: by}
+    id, holder, spare = answer.id, answer.holder, len(tx.holders) - tx.plan.threshold
+    by = tx.federation.accused.get(id.client, frozenset()) | {holder}
+    accused = {**tx.federation.accused, id.client: by}
     able = group.invited
     if group.streaming:
-        able = turn.takers(group.name).union(group.inbox.clients) - group.sitting_out
-    most = BELIEVED if len(able) > turn.plan.bounds(group.name).minimum else 0
+        able = tx.takers(group.name).union(group.inbox.clients) - group.sitting_out
+    most = BELIEVED if len(able) > tx.plan.bounds(group.name).minimum else 0
     if believed(accused, id.client, holder, spare, most):
         return ""
     return f"not believed: {holder} {told(unsupported(accused, spare)[holder])}"

@@ -19,25 +19,25 @@ LAST_ROUNDS = 2
 """How often the evaluation of the last version is tried; of any other, once."""
 
 
-def version(turn: Transaction) -> int:
+def version(tx: Transaction) -> int:
     """The version that every group of the model is at; -1 if they are at several, or at none."""
-    versions = {group.version for group in turn.federation.model_groups}
+    versions = {group.version for group in tx.federation.model_groups}
     return versions.pop() if len(versions) == 1 else -1
 
 
-def due(turn: Transaction) -> int:
+def due(tx: Transaction) -> int:
     """The version whose evaluation is to begin now; 0 if there is none."""
-    at, state = version(turn), turn.federation.evaluations
-    if at not in turn.plan.evaluated or state.settled(at):
+    at, state = version(tx), tx.federation.evaluations
+    if at not in tx.plan.evaluated or state.settled(at):
         return 0
-    group = turn.federation.groups.get(EVALUATION)
+    group = tx.federation.groups.get(EVALUATION)
     begun = group is not None and group.phase is not Phase.WAITING
     return 0 if begun and state.subject == at else at
 
 
-def asked(turn: Transaction, group: GroupState, member: str) -> int:
+def asked(tx: Transaction, group: GroupState, member: str) -> int:
     """What an invitation of a member says that it evaluates, or evaluates first; 0 for nothing."""
-    own, subject = turn.federation.groups.get(EVALUATION), turn.federation.evaluations.subject
+    own, subject = tx.federation.groups.get(EVALUATION), tx.federation.evaluations.subject
     if own is None or group is own:
         return subject
     return subject if owes(own, member) and group.version == subject else 0
@@ -49,91 +49,91 @@ def owes(own: GroupState, member: str) -> bool:
     return asked and member not in own.inbox.clients
 
 
-def over(turn: Transaction, model_over: bool) -> bool:
+def over(tx: Transaction, model_over: bool) -> bool:
     """Whether no evaluation is under way, and none will begin. `model_over`: it is made."""
-    group = turn.federation.groups.get(EVALUATION)
-    return model_over and not due(turn) and (group is None or group.phase is Phase.WAITING)
+    group = tx.federation.groups.get(EVALUATION)
+    return model_over and not due(tx) and (group is None or group.phase is Phase.WAITING)
 
 
-def skip_lost(turn: Transaction, group: GroupState) -> None:
+def skip_lost(tx: Transaction, group: GroupState) -> None:
     """An evaluation that was begun and came to nothing is skipped, or the last one tried again."""
-    state = turn.federation.evaluations
+    state = tx.federation.evaluations
     subject = state.subject
     if group.phase is not Phase.WAITING or not subject or state.settled(subject):
         return
-    last = subject == turn.plan.evaluated[-1] and version(turn) == subject
+    last = subject == tx.plan.evaluated[-1] and version(tx) == subject
     if not last or state.rounds >= LAST_ROUNDS:
-        turn.write(EvaluationSkipped(subject, group.reason))
+        tx.write(EvaluationSkipped(subject, group.reason))
 
 
-def await_members(turn: Transaction, group: GroupState, at: int, reason: str) -> Wait:
+def await_members(tx: Transaction, group: GroupState, at: int, reason: str) -> Wait:
     """Too few can evaluate a version: at the end of a run it waits for one round's time."""
-    if any(each.phase is not Phase.WAITING for each in turn.federation.model_groups):
+    if any(each.phase is not Phase.WAITING for each in tx.federation.model_groups):
         return Wait(None, reason)
-    if at != turn.plan.evaluated[-1] and not turn.federation.ending:
+    if at != tx.plan.evaluated[-1] and not tx.federation.ending:
         return Wait(None, reason)  # the next round of the model decides
-    rule = turn.plan.group(EVALUATION).rule
+    rule = tx.plan.group(EVALUATION).rule
     assert isinstance(rule, SyncSection)
-    until = turn.federation.evaluations.since + rule.deadline * (1 + rule.extensions)
-    if turn.now < until:
+    until = tx.federation.evaluations.since + rule.deadline * (1 + rule.extensions)
+    if tx.now < until:
         return Wait(until, reason)
-    turn.write(EvaluationSkipped(at, reason))
-    return Wait(turn.now, reason)
+    tx.write(EvaluationSkipped(at, reason))
+    return Wait(tx.now, reason)
 
 
-def hold_back(turn: Transaction, group: GroupState) -> Wait | None:
+def hold_back(tx: Transaction, group: GroupState) -> Wait | None:
     """Whether a round of the model that could open waits; an evaluation may be skipped instead."""
-    at, keep, state = due(turn), unkept(turn), turn.federation.evaluations
+    at, keep, state = due(tx), unkept(tx), tx.federation.evaluations
     if keep:
         return Wait(None, f"version {keep} is evaluated, and first comes into a checkpoint")
     if not at:
         return None
-    own = turn.federation.groups.get(EVALUATION)
+    own = tx.federation.groups.get(EVALUATION)
     if own is not None:
         if own.phase is not Phase.WAITING:
             return Wait(None, f"waits for the evaluation of version {state.subject}")
-        turn.write(EvaluationSkipped(at, own.reason))
+        tx.write(EvaluationSkipped(at, own.reason))
         return None
-    return await_evaluator(turn, at)
+    return await_evaluator(tx, at)
 
 
-def await_evaluator(turn: Transaction, at: int) -> Wait | None:
+def await_evaluator(tx: Transaction, at: int) -> Wait | None:
     """A designated evaluator has one round's time; without it the evaluation is skipped."""
-    name, until = turn.plan.evaluator, _time_of_evaluator(turn)
-    if turn.now < until:
+    name, until = tx.plan.evaluator, _time_of_evaluator(tx)
+    if tx.now < until:
         return Wait(until, f"waits for {name} to evaluate version {at}")
-    here = "did not evaluate it in time" if name in turn.live else "is not there"
-    turn.write(EvaluationSkipped(at, f"{name} {here}"))
+    here = "did not evaluate it in time" if name in tx.live else "is not there"
+    tx.write(EvaluationSkipped(at, f"{name} {here}"))
     return None
 
 
-def declined(turn: Transaction, at: int, reason: str) -> None:
+def declined(tx: Transaction, at: int, reason: str) -> None:
     """The designated evaluator will not judge this version, and nobody waits for it."""
-    if due(turn) == at:
-        turn.write(EvaluationSkipped(at, f"{turn.plan.evaluator}: {reason}"))
+    if due(tx) == at:
+        tx.write(EvaluationSkipped(at, f"{tx.plan.evaluator}: {reason}"))
 
 
-def _time_of_evaluator(turn: Transaction) -> float:
-    return turn.federation.evaluations.since + turn.plan.section.group[0].rule.deadline
+def _time_of_evaluator(tx: Transaction) -> float:
+    return tx.federation.evaluations.since + tx.plan.section.group[0].rule.deadline
 
 
-def unkept(turn: Transaction) -> int:
+def unkept(tx: Transaction) -> int:
     """An evaluated version that no checkpoint was ordered of, if the best one is kept; else 0."""
-    evaluation, at = turn.plan.section.evaluation, version(turn)
-    if evaluation is None or evaluation.best is None or at not in turn.plan.evaluated:
+    evaluation, at = tx.plan.section.evaluation, version(tx)
+    if evaluation is None or evaluation.best is None or at not in tx.plan.evaluated:
         return 0
-    groups = turn.federation.model_groups
+    groups = tx.federation.model_groups
     kept = any(
         all(checkpoint.version_of(group.name) == at for group in groups)
-        for checkpoint in turn.federation.checkpoints
+        for checkpoint in tx.federation.checkpoints
     )
     return 0 if kept else at
 
 
-def best_version(turn: Transaction) -> int:
+def best_version(tx: Transaction) -> int:
     """The best evaluated version; 0 if there is none, or the plan does not say what is best."""
-    evaluation = turn.plan.section.evaluation
+    evaluation = tx.plan.section.evaluation
     if evaluation is None or evaluation.best is None:
         return 0
-    found = best(turn.federation.evaluations.newest, evaluation.best)
+    found = best(tx.federation.evaluations.newest, evaluation.best)
     return 0 if found is None else found.version

@@ -15,12 +15,12 @@ from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
 
 
-def hold_back(turn: Transaction, group: GroupState) -> Wait | None:
+def hold_back(tx: Transaction, group: GroupState) -> Wait | None:
     """Why nobody is asked yet; None if there is a bound from now on, or the group has none."""
-    section, federation = turn.plan.group(group.name), turn.federation
+    section, federation = tx.plan.group(group.name), tx.federation
     if group.most_examples or not agrees(section):
         return None
-    here, start = turn.takers(group.name), turn.plan.bounds(group.name).start
+    here, start = tx.takers(group.name), tx.plan.bounds(group.name).start
     if len(here) < start:
         text = f"{len(here)} members are here, {start} agree up to what number they count"
         return Wait(None, text)
@@ -28,11 +28,11 @@ def hold_back(turn: Transaction, group: GroupState) -> Wait | None:
     counting = here - told.keys()
     enough = sorted(federation.members[client] for client in here)[start - 1]
     until = max(enough, federation.evaluations.since) + section.rule.deadline
-    if counting and (turn.now < until or not told):
-        late = "" if turn.now < until else ", and none has told its number"
+    if counting and (tx.now < until or not told):
+        late = "" if tx.now < until else ", and none has told its number"
         return Wait(
-            until if turn.now < until else None,
+            until if tx.now < until else None,
             f"waits for {named(sorted(counting))} to count their examples{late}",
         )
-    turn.write(BoundAgreed(group.name, max(told.values())))
+    tx.write(BoundAgreed(group.name, max(told.values())))
     return None

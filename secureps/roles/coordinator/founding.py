@@ -25,7 +25,7 @@ LATER = 1.0
 """Seconds after which a party that cannot be taken asks again, at first."""
 
 
-def elsewhere(turn: Transaction, here: Sessions, party: str, run: bytes) -> NotReady | None:
+def elsewhere(tx: Transaction, here: Sessions, party: str, run: bytes) -> NotReady | None:
     """What a party hears that holds a run, of a coordinator that holds none; None if it is new.
 
     An empty folder may be a volume that is not mounted. A run that is founded over it would send
@@ -35,7 +35,7 @@ def elsewhere(turn: Transaction, here: Sessions, party: str, run: bytes) -> NotR
         here.elsewhere.pop(party, None)
         return None
     return said_once(
-        turn,
+        tx,
         here,
         party,
         run,
@@ -46,20 +46,20 @@ def elsewhere(turn: Transaction, here: Sessions, party: str, run: bytes) -> NotR
     )
 
 
-def said_once(turn: Transaction, here: Sessions, party: str, run: bytes, text: str) -> NotReady:
+def said_once(tx: Transaction, here: Sessions, party: str, run: bytes, text: str) -> NotReady:
     """The refusal of a party that has to wait for an operator, who reads of it here, once."""
     if party not in here.elsewhere:
-        turn.step.effects.append(Say(text))
-    here.elsewhere[party] = turn.now
+        tx.step.effects.append(Say(text))
+    here.elsewhere[party] = tx.now
     return NotReady(text, LATER)
 
 
-def _demand_nobody_elsewhere(turn: Transaction, charter: PinnedRun, here: Sessions) -> None:
+def _demand_nobody_elsewhere(tx: Transaction, charter: PinnedRun, here: Sessions) -> None:
     """NotReady while servers, or half of all clients, were lately heard to hold a run.
 
     Fewer clients stop nothing: each of them could say so for ever.
     """
-    lately = {p for p, at in here.elsewhere.items() if turn.now - at < turn.plan.section.lease}
+    lately = {p for p, at in here.elsewhere.items() if tx.now - at < tx.plan.section.lease}
     clients = {certificate.name for certificate in charter.roster.clients()}
     if lately - clients or (lately and 2 * len(lately & clients) >= len(clients)):
         raise NotReady(
@@ -69,15 +69,15 @@ def _demand_nobody_elsewhere(turn: Transaction, charter: PinnedRun, here: Sessio
         )
 
 
-def found(turn: Transaction, charter: PinnedRun, here: Sessions, schema: Schema) -> None:
+def found(tx: Transaction, charter: PinnedRun, here: Sessions, schema: Schema) -> None:
     """Pins the run of this model.
 
     Raises:
         NotReady: shards or holders are missing, or others hold a run already.
         PlanRefused: the plan cannot carry the model.
     """
-    federation, plan, holders = turn.federation, turn.plan, here.holders
-    _demand_nobody_elsewhere(turn, charter, here)
+    federation, plan, holders = tx.federation, tx.plan, here.holders
+    _demand_nobody_elsewhere(tx, charter, here)
     if len(federation.shards) < plan.section.shards:
         raise NotReady(
             f"the run waits for shards: {len(federation.shards)} of {plan.section.shards} are up"
@@ -97,38 +97,38 @@ def found(turn: Transaction, charter: PinnedRun, here: Sessions, schema: Schema)
         plan.text, schema, layout.digest, charter.holders, charter.roster.digest, charter.nonce
     )
     addresses = tuple(federation.shards[name] for name in shards)
-    turn.write(RunPinned(run, placement, addresses))
-    for party in sorted(turn.watchers):
+    tx.write(RunPinned(run, placement, addresses))
+    for party in sorted(tx.watchers):
         if party in shards or party in holders:
-            turn.order(party, make_configure(turn))
+            tx.order(party, make_configure(tx))
     for group in federation.groups.values():
         if plan.given(group.name):
-            commit.found(turn, group, None)
+            commit.found(tx, group, None)
 
 
-def make_configure(turn: Transaction) -> Configure:
+def make_configure(tx: Transaction) -> Configure:
     """Which run this is, and where its shards are now."""
-    pinned = turn.federation.pinned
+    pinned = tx.federation.pinned
     assert pinned is not None
-    number, addresses = turn.federation.incarnation, turn.federation.addresses
+    number, addresses = tx.federation.incarnation, tx.federation.addresses
     return Configure(number, pinned.run, pinned.placement, addresses)
 
 
-def moved(turn: Transaction) -> None:
+def moved(tx: Transaction) -> None:
     """A shard is elsewhere, or serves for the first time: who dials it hears of it."""
-    if turn.federation.pinned is None:
+    if tx.federation.pinned is None:
         return
-    configure = make_configure(turn)
-    for party in (*turn.federation.members, *turn.holders):
-        turn.order(party, configure)
+    configure = make_configure(tx)
+    for party in (*tx.federation.members, *tx.holders):
+        tx.order(party, configure)
 
 
-def found_from_file(turn: Transaction, charter: PinnedRun, here: Sessions) -> None:
+def found_from_file(tx: Transaction, charter: PinnedRun, here: Sessions) -> None:
     """The same from the plan's file, as soon as everybody is up."""
-    federation, holders = turn.federation, here.holders
+    federation, holders = tx.federation, here.holders
     if charter.initial is None or federation.pinned is not None:
         return
-    if len(federation.shards) < turn.plan.section.shards or len(holders) < turn.plan.holders:
+    if len(federation.shards) < tx.plan.section.shards or len(holders) < tx.plan.holders:
         return
     with suppress(NotReady):  # whoever comes back, or comes new, asks again
-        found(turn, charter, here, charter.initial)
+        found(tx, charter, here, charter.initial)

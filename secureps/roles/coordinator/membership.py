@@ -39,7 +39,7 @@ from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import check_sequence
 
 
-def join(turn: Transaction, charter: PinnedRun, here: Sessions, message: Join) -> NotReady | None:
+def join(tx: Transaction, charter: PinnedRun, here: Sessions, message: Join) -> NotReady | None:
     """A client takes part, or says anew which groups it contributes to; the first founds the run.
 
     Returns:
@@ -50,38 +50,38 @@ def join(turn: Transaction, charter: PinnedRun, here: Sessions, message: Join) -
         Malformed: there is no such group, or no such number of examples.
         NotReady: the run cannot be founded yet, or it changed its mind too often.
     """
-    client, schema, federation = message.client, message.schema, turn.federation
+    client, schema, federation = message.client, message.schema, tx.federation
     if federation.pinned is None:
-        if waits := founding.elsewhere(turn, here, client, message.run):
+        if waits := founding.elsewhere(tx, here, client, message.run):
             return waits
-        founding.found(turn, charter, here, schema)
+        founding.found(tx, charter, here, schema)
     assert federation.pinned is not None
     ours = federation.pinned.run.schema
     if schema.digest != ours.digest:
         text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
         raise WrongShape(f"{text}; train the run's model")
-    if unknown := set(message.groups) - set(turn.plan.groups):
+    if unknown := set(message.groups) - set(tx.plan.groups):
         raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
     check_told(client, message.examples)
     known = federation.joined_for(client, message.groups)
     known &= message.examples in (0, federation.told.get(client, 0))
     if client in federation.members and client not in federation.retired and known:
         return None
-    _demand_constant(turn, client)
-    turn.write(MemberJoined(client, message.groups, message.examples))
-    trains = client != turn.plan.evaluator
+    _demand_constant(tx, client)
+    tx.write(MemberJoined(client, message.groups, message.examples))
+    trains = client != tx.plan.evaluator
     if trains and not federation.founder and charter.initial is None:
-        turn.write(FounderChosen(client))
+        tx.write(FounderChosen(client))
     return None
 
 
-def _demand_constant(turn: Transaction, client: str) -> None:
+def _demand_constant(tx: Transaction, client: str) -> None:
     """Three records of one client in a lease's time: it joins, knows its groups, has counted.
 
     Else a client that says one thing and then another would fill the journal.
     """
-    times, lease = turn.federation.joined.get(client, ()), turn.plan.section.lease
-    if len(times) == 3 and (left := times[0] + lease - turn.now) > 0:
+    times, lease = tx.federation.joined.get(client, ()), tx.plan.section.lease
+    if len(times) == 3 and (left := times[0] + lease - tx.now) > 0:
         raise NotReady(
             f"{client} has said three times within {lease:g} s that it takes part, and for what: "
             f"it may say something else in {left:.0f} s",
@@ -89,7 +89,7 @@ def _demand_constant(turn: Transaction, client: str) -> None:
         )
 
 
-def decline(turn: Transaction, message: Decline) -> None:
+def decline(tx: Transaction, message: Decline) -> None:
     """An invited client takes no part in a round; once it has contributed, that stands.
 
     A designated evaluator says the version instead of a round.
@@ -98,22 +98,22 @@ def decline(turn: Transaction, message: Decline) -> None:
         Malformed: it is not the round of an evaluation, nor of a group that has none by its rule,
             nor is the client to send once more what was in a burnt cohort.
     """
-    if message.group == EVALUATION and message.party == turn.plan.evaluator:
-        evaluation.declined(turn, message.round, said(message.reason))
+    if message.group == EVALUATION and message.party == tx.plan.evaluator:
+        evaluation.declined(tx, message.round, said(message.reason))
         return
-    group = turn.federation.groups.get(message.group)
+    group = tx.federation.groups.get(message.group)
     own = group is not None and message.group != EVALUATION
     if group is None or (
-        own and turn.plan.bounds(group.name).rounds and message.party not in group.places
+        own and tx.plan.bounds(group.name).rounds and message.party not in group.places
     ):
         raise Malformed(f"only evaluations can be declined, not rounds of {message.group!r:.80}")
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     here = message.party in group.inbox.clients
     if open_now and message.party in group.invited and not here:
-        synchronous.declined(turn, group, message.party, said(message.reason))
+        synchronous.declined(tx, group, message.party, said(message.reason))
 
 
-def withdraw(turn: Transaction, message: Withdraw) -> None:
+def withdraw(tx: Transaction, message: Withdraw) -> None:
     """What a client was asked for was refused on its way; of what was accepted it says nothing.
 
     Raises:
@@ -121,32 +121,32 @@ def withdraw(turn: Transaction, message: Withdraw) -> None:
     """
     id = message.id
     check_sequence(id)
-    group = turn.federation.groups.get(id.group)
-    if id.client != message.party or group is None or turn.plan.bounds(group.name).rounds:
+    group = tx.federation.groups.get(id.group)
+    if id.client != message.party or group is None or tx.plan.bounds(group.name).rounds:
         raise Malformed(f"{id} is no submission of {message.party} to a group without rounds")
-    news = id.sequence >= turn.federation.next.get((id.client, id.group), 0)
+    news = id.sequence >= tx.federation.next.get((id.client, id.group), 0)
     if group.streaming and (news or id in group.pool.returning):
-        asynchronous.withdrawn(turn, group, message, said(message.reason))
+        asynchronous.withdrawn(tx, group, message, said(message.reason))
 
 
-def retire(turn: Transaction, client: str) -> None:
+def retire(tx: Transaction, client: str) -> None:
     """A member takes part no more; open rounds go on without what it has not sent.
 
     Raises:
         UnknownParty: it never joined.
     """
-    if client not in turn.federation.members:
+    if client not in tx.federation.members:
         raise UnknownParty(f"{client} has not joined, and cannot retire")
-    if client in turn.federation.retired:
+    if client in tx.federation.retired:
         return
-    turn.write(MemberRetired(client))
-    for group in turn.federation.groups.values():
+    tx.write(MemberRetired(client))
+    for group in tx.federation.groups.values():
         asked = group.phase is Phase.COLLECTING and client in group.invited
         if asked and client not in group.inbox.clients:
-            synchronous.declined(turn, group, client, "takes part no more")
+            synchronous.declined(tx, group, client, "takes part no more")
 
 
-def evaluated(turn: Transaction, roster: Roster, message: Evaluated) -> None:
+def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:
     """Journals what the designated evaluator says of a version, once.
 
     Raises:
@@ -155,8 +155,8 @@ def evaluated(turn: Transaction, roster: Roster, message: Evaluated) -> None:
         Conflict: it said something else of this version.
         Malformed, NotFinite: its metrics are not the plan's, or no numbers.
     """
-    section, pinned = turn.plan.section.evaluation, turn.federation.pinned
-    if section is None or not turn.plan.evaluator or message.party != turn.plan.evaluator:
+    section, pinned = tx.plan.section.evaluation, tx.federation.pinned
+    if section is None or not tx.plan.evaluator or message.party != tx.plan.evaluator:
         raise UnknownParty(f"{message.party} is not the evaluator that the plan names")
     check_metrics(section, message.metrics)
     roster.find(message.party).identity.verify(*evaluated_bytes(message), message.signature)
@@ -164,19 +164,19 @@ def evaluated(turn: Transaction, roster: Roster, message: Evaluated) -> None:
         raise WrongRun("this evaluation is of another run; join this one first")
     if message.examples < 1:
         raise Malformed(f"an evaluation on {message.examples} examples: at least 1")
-    state = turn.federation.evaluations
+    state = tx.federation.evaluations
     result = VersionEvaluated(message.version, message.metrics, message.party, message.examples)
     known = state.results.get(message.version)
     if known is not None:
         if known != result:
             raise Conflict(f"version {message.version} was evaluated already, to other values")
         return
-    model = tuple(group.digest for group in turn.federation.model_groups)
-    if evaluation.due(turn) != message.version or message.model != model:
-        now = evaluation.due(turn)
+    model = tuple(group.digest for group in tx.federation.model_groups)
+    if evaluation.due(tx) != message.version or message.model != model:
+        now = evaluation.due(tx)
         wanted = f"version {now} is to be evaluated" if now else "none is to be evaluated"
         raise WrongVersion(f"not version {message.version} as you have it; {wanted} now")
-    termination.judged(turn, result)
+    termination.judged(tx, result)
 
 
 def said(reason: str) -> str:

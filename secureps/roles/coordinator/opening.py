@@ -54,22 +54,22 @@ def wanted(plan: Plan) -> bool:
     return plan.opening is Opening.COMMITTEE
 
 
-def short(turn: Transaction) -> str:
+def short(tx: Transaction) -> str:
     """Why no round opens: too few holders are here to open anything; empty if enough are."""
-    if not wanted(turn.plan):
+    if not wanted(tx.plan):
         return ""
-    here = [holder for holder in turn.holders if holder in turn.watchers]
-    if len(here) >= turn.plan.threshold:
+    here = [holder for holder in tx.holders if holder in tx.watchers]
+    if len(here) >= tx.plan.threshold:
         return ""
-    return f"waits for key holders: {_missing(turn, here)}"
+    return f"waits for key holders: {_missing(tx, here)}"
 
 
 # --- examination ------------------------------------------------------------------
 
 
-def examined(turn: Transaction, group: GroupState) -> tuple[Collection[Receipt], str]:
+def examined(tx: Transaction, group: GroupState) -> tuple[Collection[Receipt], str]:
     """The receipts that the rule may see, and what the others wait for (empty: there are none)."""
-    inbox, held = group.inbox, kept(turn, group)
+    inbox, held = group.inbox, kept(tx, group)
     shown: Collection[Receipt] = inbox.ready.values()
     if held:
         shown = tuple(receipt for receipt in shown if receipt.id not in held)
@@ -77,30 +77,30 @@ def examined(turn: Transaction, group: GroupState) -> tuple[Collection[Receipt],
     if not count:
         return shown, ""
     updates = f"{count} update{'s' * (count > 1)}"
-    missing = _missing(turn, inbox.looked_into_all(held))
+    missing = _missing(tx, inbox.looked_into_all(held))
     return shown, f"{updates} to be examined by key holders: {missing}"
 
 
-def kept(turn: Transaction, group: GroupState) -> frozenset[SubmissionId]:
+def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
     """What enough holders found in order, and the rule may not see yet.
 
     Of a client in whose envelope a flaw was found, and that stayed in, every holder that is here
     looks first, while there is time.
     """
-    if not group.suspicion.flawed or last_look(turn, group) is None:
+    if not group.suspicion.flawed or last_look(tx, group) is None:
         return frozenset()
-    inbox, here = group.inbox, turn.watchers.intersection(turn.holders)
+    inbox, here = group.inbox, tx.watchers.intersection(tx.holders)
     ids = (id for client in group.suspicion.flawed for id in inbox.clients.get(client, ()))
     return frozenset(id for id in ids if id in inbox.ready and not inbox.answered(id) >= here)
 
 
-def last_look(turn: Transaction, group: GroupState) -> float | None:
+def last_look(tx: Transaction, group: GroupState) -> float | None:
     """Until when t holders do not suffice for those who are `flawed`; None: that is over."""
-    rule = turn.plan.group(group.name).rule
+    rule = tx.plan.group(group.name).rule
     assert group.opened_at is not None
     extensions = rule.extensions if isinstance(rule, SyncSection) else 0
     until = group.opened_at + rule.deadline * (1 + extensions)
-    return until if turn.now < until else None
+    return until if tx.now < until else None
 
 
 def unexamined(group: GroupState, holder: str) -> tuple[Receipt, ...]:
@@ -109,55 +109,55 @@ def unexamined(group: GroupState, holder: str) -> tuple[Receipt, ...]:
     return tuple(r for r in group.receipts.values() if holder not in inbox.answered(r.id))
 
 
-def _missing(turn: Transaction, answered: Collection[str]) -> str:
-    absent = [holder for holder in turn.holders if holder not in answered]
+def _missing(tx: Transaction, answered: Collection[str]) -> str:
+    absent = [holder for holder in tx.holders if holder not in answered]
     verb = "has" if len(absent) == 1 else "have"
-    suffice = f"{turn.plan.threshold} of {len(turn.holders)} suffice"
+    suffice = f"{tx.plan.threshold} of {len(tx.holders)} suffice"
     return f"{', '.join(absent) or 'nobody'} {verb} not answered; {suffice}"
 
 
 # --- opening ----------------------------------------------------------------------
 
 
-def silent(turn: Transaction, group: GroupState) -> tuple[str, ...]:
+def silent(tx: Transaction, group: GroupState) -> tuple[str, ...]:
     """Holders that have neither given nor refused a share of the cohort."""
     making = group.closed_cohort
-    return tuple(h for h in turn.holders if h not in making.shares and h not in making.refusals)
+    return tuple(h for h in tx.holders if h not in making.shares and h not in making.refusals)
 
 
-def decide(turn: Transaction, group: GroupState) -> Found | Hopeless | Wait:
+def decide(tx: Transaction, group: GroupState) -> Found | Hopeless | Wait:
     """What is next for a cohort that every shard holds.
 
     While fewer than t have answered, it waits. When all answers that are there are tried, those
     of silent holders have one deadline's time to come.
     """
-    making, t, n = group.closed_cohort, turn.plan.threshold, len(turn.holders)
+    making, t, n = group.closed_cohort, tx.plan.threshold, len(tx.holders)
     if len(making.refusals) > n - t:
         said = "; ".join(f"{h}: {reason}" for h, reason in sorted(making.refusals.items()))
         return Hopeless(f"{len(making.refusals)} of {n} key holders refused: {said}")
-    late = silent(turn, group)
+    late = silent(tx, group)
     if len(making.shares) < t:
-        answered = [holder for holder in turn.holders if holder not in late]
-        return Wait(None, f"opens: {_missing(turn, answered)}")
-    found = next(_candidates(turn, group), None)
+        answered = [holder for holder in tx.holders if holder not in late]
+        return Wait(None, f"opens: {_missing(tx, answered)}")
+    found = next(_candidates(tx, group), None)
     if found is not None:
         return found
-    verdict = _judged(turn, group, None)
-    until = making.answered_at + turn.plan.group(group.name).rule.deadline
-    if not late or turn.now >= until:
+    verdict = _judged(tx, group, None)
+    until = making.answered_at + tx.plan.group(group.name).rule.deadline
+    if not late or tx.now >= until:
         reason = f"no {t} of {len(making.shares)} answers open it: {verdict.reason}"
         return Hopeless(reason, spoilt=len(verdict.consistent) > t)
     names = ", ".join(late)
     return Wait(until, f"no {t} of {len(making.shares)} answers open it; waits for {names}")
 
 
-def _candidates(turn: Transaction, group: GroupState) -> Iterator[Found]:
+def _candidates(tx: Transaction, group: GroupState) -> Iterator[Found]:
     """Sums of keys that are plausible and were not tried."""
-    committee, answers = turn.plan.committee(turn.holders), _answers(turn, group)
+    committee, answers = tx.plan.committee(tx.holders), _answers(tx, group)
     found: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
     for subset in itertools.combinations(sorted(answers), committee.threshold):
         names = tuple(committee.holders[k] for k in subset)
-        found[names] = _sum(turn, group, committee, {k: answers[k] for k in subset})
+        found[names] = _sum(tx, group, committee, {k: answers[k] for k in subset})
     failed = {found[names].tobytes() for names in group.closed_cohort.failed}
     for names, total in found.items():
         if total.tobytes() not in failed and _plausible(total, group):
@@ -165,9 +165,9 @@ def _candidates(turn: Transaction, group: GroupState) -> Iterator[Found]:
 
 
 def _sum(
-    turn: Transaction, group: GroupState, committee: Committee, answers: Mapping[int, Vector]
+    tx: Transaction, group: GroupState, committee: Committee, answers: Mapping[int, Vector]
 ) -> npt.NDArray[np.int64]:
-    length = key_length(turn.plan.cipher_parameters)
+    length = key_length(tx.plan.cipher_parameters)
     members = group.closed_cohort.cohort.members
     corrections = (parse_vector(group.receipts[m.id].correction or b"", length) for m in members)
     return key_sum(committee, answers, corrections, [member.weight for member in members])
@@ -178,22 +178,22 @@ def _plausible(found: npt.NDArray[np.int64], group: GroupState) -> bool:
     return bool(np.abs(found).max() <= KEY_BOUND * group.closed_cohort.cohort.weight)
 
 
-def _answers(turn: Transaction, group: GroupState) -> dict[int, Vector]:
+def _answers(tx: Transaction, group: GroupState) -> dict[int, Vector]:
     """The shares that are there, by the holder's index."""
-    length = key_length(turn.plan.cipher_parameters)
-    indices = {holder: k for k, holder in enumerate(turn.plan.committee(turn.holders).holders)}
+    length = key_length(tx.plan.cipher_parameters)
+    indices = {holder: k for k, holder in enumerate(tx.plan.committee(tx.holders).holders)}
     shares = group.closed_cohort.shares
     return {indices[h]: parse_vector(share, length) for h, share in shares.items()}
 
 
-def _judged(turn: Transaction, group: GroupState, verified: Vector | None) -> Verdict:
-    return judge(turn.plan.committee(turn.holders), _answers(turn, group), verified)
+def _judged(tx: Transaction, group: GroupState, verified: Vector | None) -> Verdict:
+    return judge(tx.plan.committee(tx.holders), _answers(tx, group), verified)
 
 
-def liars(turn: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
+def liars(tx: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
     """Who lied about a cohort that was opened, and why that is beyond doubt; nobody: empty."""
-    committee, answers = turn.plan.committee(turn.holders), _answers(turn, group)
+    committee, answers = tx.plan.committee(tx.holders), _answers(tx, group)
     by = group.closed_cohort.opened_by
     right = {k: a for k, a in answers.items() if committee.holders[k] in by}
-    verdict = _judged(turn, group, interpolate(committee, right))
+    verdict = _judged(tx, group, interpolate(committee, right))
     return tuple(committee.holders[k] for k in sorted(verdict.liars)), verdict.reason

@@ -35,23 +35,23 @@ from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
 
 
-def chooses(turn: Transaction, group: GroupState) -> bool:
+def chooses(tx: Transaction, group: GroupState) -> bool:
     """Whether rounds of a group are for those whom suspicion chooses.
 
     Without rounds others make the next version, where there are enough.
     """
-    return opening.wanted(turn.plan) and group.suspicion.chooses and not group.streaming
+    return opening.wanted(tx.plan) and group.suspicion.chooses and not group.streaming
 
 
-def choice(turn: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
+def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
     """Whom the next round is for, if these are live.
 
     Without rounds, of those alone who stood in a burnt cohort and may still send that update.
     """
-    federation, rule = turn.federation, turn.plan.bounds(group.name)
+    federation, rule = tx.federation, tx.plan.bounds(group.name)
     assert federation.pinned is not None
     cut: Cut = partial(halves, federation.pinned.run.id, group.name, group.version + 1)
-    able = turn.takers(group.name, turn.clients) - federation.retired
+    able = tx.takers(group.name, tx.clients) - federation.retired
     if not group.streaming:
         return choose(group.suspicion, cut, able, live, rule.minimum, rule.most)
     able, cut = able & group.places.keys(), partial(_evenly, cut, group.suspicion)
@@ -83,17 +83,17 @@ def _evenly(cut: Cut, state: Suspicion, whole: Clients, least: int) -> tuple[Cli
 
 
 def decide(
-    turn: Transaction, group: GroupState, arrivals: tuple[Arrival, ...]
+    tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...]
 ) -> Close | Drop | Wait:
     """What becomes of the open round: it closes for exactly those that it is for, if it must."""
     assert group.opened_at is not None
-    state, rule = group.suspicion, turn.plan.group(group.name).rule
+    state, rule = group.suspicion, tx.plan.group(group.name).rule
     here = frozenset(arrival.id.client for arrival in arrivals)
     extensions = rule.extensions if isinstance(rule, SyncSection) else 0
     first, last = (group.opened_at + rule.deadline * k for k in (1, 1 + extensions))
     whole = here >= group.invited
-    minimum = turn.plan.bounds(group.name).minimum
-    found = closing(state, here, minimum, whole or turn.now >= first, whole or turn.now >= last)
+    minimum = tx.plan.bounds(group.name).minimum
+    found = closing(state, here, minimum, whole or tx.now >= first, whole or tx.now >= last)
     count = f"{len(here)} of {len(state.chosen)} have arrived"
     if found is not None:
         closed = sorted((a for a in arrivals if a.id.client in found), key=lambda a: a.id)
@@ -105,21 +105,21 @@ def decide(
         members = (Member(a.id, weigh(a.id.client), a.version, a.step) for a in closed)
         return Close(tuple(members), count)
     out = state.chosen - group.invited
-    if whole or turn.now >= last or (state.exact and out):
+    if whole or tx.now >= last or (state.exact and out):
         missing = named(sorted(out or state.chosen - here))
         ids = sorted(arrival.id for arrival in arrivals)
         return Drop(tuple(ids), f"given up: {count}, not {missing}; nothing was opened")
-    until = first if turn.now < first else last
+    until = first if tx.now < first else last
     return Wait(until, f"{count}; waits for {named(sorted(state.chosen - here))}")
 
 
-def decide_set(turn: Transaction, group: GroupState) -> Close | Drop | Wait:
+def decide_set(tx: Transaction, group: GroupState) -> Close | Drop | Wait:
     """What becomes of the set that is under way: it makes the cohort whole, or is given up."""
-    examined, waiting = opening.examined(turn, group)
+    examined, waiting = opening.examined(tx, group)
     ready = {receipt.id for receipt in examined}
     here = [r for r in group.receipts.values() if r.id.client in group.suspicion.chosen]
     arrivals = tuple(Arrival(r.id, r.version, step=r.step) for r in here if r.id in ready)
-    decision = decide(turn, group, arrivals)
+    decision = decide(tx, group, arrivals)
     whole = {r.id.client for r in here} == group.suspicion.chosen
     if isinstance(decision, Drop) and whole and len(arrivals) < len(here):
         decision = Wait(None, "all have sent")
@@ -133,37 +133,37 @@ def under_way(group: GroupState) -> bool:
     return group.streaming and bool(group.suspicion.chosen)
 
 
-def possible(turn: Transaction, group: GroupState) -> bool:
+def possible(tx: Transaction, group: GroupState) -> bool:
     """Whether holders allow anything after what was burnt for the version in the making."""
-    return opening.wanted(turn.plan) and bool(group.suspicion.burnt)
+    return opening.wanted(tx.plan) and bool(group.suspicion.burnt)
 
 
-def behind(turn: Transaction, group: GroupState) -> frozenset[str]:
+def behind(tx: Transaction, group: GroupState) -> frozenset[str]:
     """Who sits out, and may train from the newest version: in a burnt cohort it was behind.
 
     That is another update: none is in two sums, whatever was opened.
     """
-    if not possible(turn, group):
+    if not possible(tx, group):
         return frozenset()
     sent = group.burnt_members.items()
     older = {client for client, member in sent if member.version < group.version}
-    return frozenset(older & group.sitting_out - turn.federation.isolated.keys())
+    return frozenset(older & group.sitting_out - tx.federation.isolated.keys())
 
 
-def sends_again(turn: Transaction, group: GroupState, client: str) -> bool:
+def sends_again(tx: Transaction, group: GroupState, client: str) -> bool:
     """Whether a client that is invited is to send the same as before.
 
     If somebody in the round cannot, all train anew: holders open the same updates of all of them,
     or others of all of them.
     """
-    known = opening.wanted(turn.plan) and client in group.places
+    known = opening.wanted(tx.plan) and client in group.places
     return known and group.lost.isdisjoint(group.invited)
 
 
-def make_order(turn: Transaction, group: GroupState, client: str, invite: Invite) -> SealAgain:
+def make_order(tx: Transaction, group: GroupState, client: str, invite: Invite) -> SealAgain:
     """The same update under another sequence, of a client with a place in a burnt cohort."""
     place = group.places[client]
-    return SealAgain(turn.federation.incarnation, place.id, place.update, invite)
+    return SealAgain(tx.federation.incarnation, place.id, place.update, invite)
 
 
 def _alone(group: GroupState, ids: Sequence[SubmissionId]) -> list[str]:
@@ -179,31 +179,31 @@ def _alone(group: GroupState, ids: Sequence[SubmissionId]) -> list[str]:
     return []
 
 
-def isolate(turn: Transaction, group: GroupState) -> None:
+def isolate(tx: Transaction, group: GroupState) -> None:
     """Offenders that suspicion comes down to are on record, and left out from now on."""
-    for client in sorted(group.suspicion.alone) if opening.wanted(turn.plan) else ():
+    for client in sorted(group.suspicion.alone) if opening.wanted(tx.plan) else ():
         text = (
-            f"{client} spoils cohorts: one{turn.plan.of(group.name)} did not open, and all others "
+            f"{client} spoils cohorts: one{tx.plan.of(group.name)} did not open, and all others "
             "in it stood in cohorts that did"
         )
-        turn.write(ClientIsolated(group.name, client, text))
+        tx.write(ClientIsolated(group.name, client, text))
 
 
-def end_if_hopeless(turn: Transaction, group: GroupState) -> None:
+def end_if_hopeless(tx: Transaction, group: GroupState) -> None:
     """A group is given up if nobody is left who might make its next version."""
-    out, least = turn.federation.isolated, turn.plan.bounds(group.name).minimum
-    if out and len(turn.clients - out.keys()) < least:
+    out, least = tx.federation.isolated, tx.plan.bounds(group.name).minimum
+    if out and len(tx.clients - out.keys()) < least:
         text = f"{named(sorted(out))} left out, fewer than {least} clients are left"
-        termination.give_up(turn, group, text)
-    if not chooses(turn, group) or group.name == EVALUATION:
+        termination.give_up(tx, group, text)
+    if not chooses(tx, group) or group.name == EVALUATION:
         return
-    tried = choice(turn, group, turn.takers(group.name))
+    tried = choice(tx, group, tx.takers(group.name))
     if tried.over:
         termination.give_up(
-            turn,
+            tx,
             group,
             f"{len(group.suspicion.burnt)} cohorts in succession came to nothing at version "
-            f"{group.version}{turn.plan.of(group.name)}, and every one was charged: "
+            f"{group.version}{tx.plan.of(group.name)}, and every one was charged: "
             f"{group.reason}; {tried.reason}; {suspects(group)}",
         )
 

@@ -30,7 +30,7 @@ LONGEST_ADDRESS = 300
 
 
 def register(
-    turn: Transaction, charter: PinnedRun, here: Sessions, event: Register
+    tx: Transaction, charter: PinnedRun, here: Sessions, event: Register
 ) -> Noted | NotReady:
     """Takes a shard or key holder in; NotReady if an operator has to bring something back first.
 
@@ -40,7 +40,7 @@ def register(
         WrongRun: it holds another run than this one.
         Refused: its ledger ends before what it opened.
     """
-    party, federation, moved = event.party, turn.federation, False
+    party, federation, moved = event.party, tx.federation, False
     role = charter.roster.find(party).role
     if not 0 <= event.seen <= federation.incarnation + MOST_AHEAD:
         raise Malformed(
@@ -51,60 +51,60 @@ def register(
         raise Malformed(f"{party}: an address has {LONGEST_ADDRESS} letters, no more")
     if role == "shard" and not (math.isfinite(event.weight) and event.weight > 0):
         raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
-    if objection := _objection(turn, here, event, role):
+    if objection := _objection(tx, here, event, role):
         return objection
     if role == "shard":
         address = ShardAddress(party, event.advertise, event.weight)
         moved = federation.shards.get(party) != address
-        unsafe = event.unsafe and turn.plan.noisy_shards
+        unsafe = event.unsafe and tx.plan.noisy_shards
         if moved or (unsafe and party not in federation.unsafe):
-            turn.write(ShardLocated(address, unsafe))
+            tx.write(ShardLocated(address, unsafe))
     else:
         here.holders.add(party)
     own = federation.incarnation
     if event.seen > own or (event.seen == own and party not in here.told):
-        turn.write(Incarnated(event.seen + 1))  # somebody ruled after our journal's end
+        tx.write(Incarnated(event.seen + 1))  # somebody ruled after our journal's end
     if moved:
-        founding.moved(turn)
-    founding.found_from_file(turn, charter, here)
+        founding.moved(tx)
+    founding.found_from_file(tx, charter, here)
     return Noted()
 
 
-def _objection(turn: Transaction, here: Sessions, event: Register, role: str) -> NotReady | None:
-    party, pinned = event.party, turn.federation.pinned
+def _objection(tx: Transaction, here: Sessions, event: Register, role: str) -> NotReady | None:
+    party, pinned = event.party, tx.federation.pinned
     if pinned is None:
-        return founding.elsewhere(turn, here, party, event.run)
+        return founding.elsewhere(tx, here, party, event.run)
     if role == "shard" and party not in pinned.placement.shards:
         raise UnknownParty(f"{party} holds no blocks of this run, which is placed already")
     if event.run not in (b"", pinned.run.id):
         raise WrongRun(other_run(party, event.run, pinned.run.id))
-    return _shard_ahead(turn, event) if role == "shard" else _holder_apart(turn, here, event)
+    return _shard_ahead(tx, event) if role == "shard" else _holder_apart(tx, here, event)
 
 
-def _shard_ahead(turn: Transaction, event: Register) -> NotReady | None:
+def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
     """Shards commit what the coordinator has journalled: it ends if one of them is ahead of it.
 
     They are its own operator's, so that nobody else can end it so.
     """
     for at in event.reached:
-        group = turn.federation.groups.get(at.group)
+        group = tx.federation.groups.get(at.group)
         if group is not None and at.version > group.version:
             text = (
                 f"the coordinator's journal ends at version {group.version} of {at.group}, and "
                 f"{event.party} has committed {at.version}: it is an older copy; bring back the "
                 "newest one, or begin a new run from the last checkpoint"
             )
-            turn.step.effects.append(Halt(text, DamagedStore))
+            tx.step.effects.append(Halt(text, DamagedStore))
             return NotReady(text, founding.LATER)
     return None
 
 
-def _holder_apart(turn: Transaction, here: Sessions, event: Register) -> NotReady | None:
+def _holder_apart(tx: Transaction, here: Sessions, event: Register) -> NotReady | None:
     """A holder that forgot what it opened is refused, one that is ahead of us is not counted.
 
     Its word alone does not end a coordinator: it is no more than one holder that is away.
     """
-    party, federation = event.party, turn.federation
+    party, federation = event.party, tx.federation
     reached = {at.group: at.version for at in event.reached}
     for (holder, group), cohort in federation.answered.items():
         if holder != party or reached.get(group, -1) >= cohort:
@@ -128,6 +128,6 @@ def _holder_apart(turn: Transaction, here: Sessions, event: Register) -> NotRead
             f"cohort {state.number}: the journal is an older copy, or {party} lies; until one of "
             f"them comes back as it was, {party} counts as away"
         )
-        return founding.said_once(turn, here, party, event.run, text)
+        return founding.said_once(tx, here, party, event.run, text)
     here.elsewhere.pop(party, None)
     return None

@@ -25,7 +25,7 @@ from secureps.roles.coordinator.transaction import Transaction
 
 
 def repeat(
-    turn: Transaction,
+    tx: Transaction,
     party: str,
     unsettled: tuple[SubmissionId, ...],
     located: tuple[ShardAddress, ...] = (),
@@ -37,84 +37,84 @@ def repeat(
             those of which a shard has blocks.
         located: where a client was told that shards are, when it joined.
     """
-    federation, pinned = turn.federation, turn.federation.pinned
+    federation, pinned = tx.federation, tx.federation.pinned
     if pinned is None:
         return
-    if party in pinned.placement.shards or party in turn.holders:
-        turn.order(party, make_configure(turn))
+    if party in pinned.placement.shards or party in tx.holders:
+        tx.order(party, make_configure(tx))
     if party in pinned.placement.shards:
         for group in federation.groups.values():
-            _repeat_to_shard(turn, group, party)
+            _repeat_to_shard(tx, group, party)
         past = tuple(id for id in unsettled if federation.past(id))
         if past:
-            turn.order(party, Discard(federation.incarnation, past))
-    elif party in turn.holders:
+            tx.order(party, Discard(federation.incarnation, past))
+    elif party in tx.holders:
         for group in federation.groups.values():
-            if opening.wanted(turn.plan):
-                _repeat_to_committee(turn, group, party)
+            if opening.wanted(tx.plan):
+                _repeat_to_committee(tx, group, party)
             elif group.phase is Phase.OPENING:
-                turn.order(party, commit.make_open(turn, group))
+                tx.order(party, commit.make_open(tx, group))
             elif group.phase is Phase.PREPARING:
-                commit.prepare_again(turn, group)  # a shard may have lost what this holder opened
+                commit.prepare_again(tx, group)  # a shard may have lost what this holder opened
     else:
         if located != federation.addresses:  # a shard moved after its client had joined
-            turn.order(party, make_configure(turn))
+            tx.order(party, make_configure(tx))
         for id in unsettled:
             if id in federation.fates:
-                turn.tell_fates((id,))
+                tx.tell_fates((id,))
             elif not federation.known(id):
-                commit.send_again(turn, (id,))
+                commit.send_again(tx, (id,))
         for group in federation.groups.values():
-            _repeat_to_client(turn, group, party)
-    if party in checkpointing.parts_due(turn):
+            _repeat_to_client(tx, group, party)
+    if party in checkpointing.parts_due(tx):
         last = federation.checkpoints[-1]
-        turn.order(party, WriteCheckpoint(federation.incarnation, last.number, last.versions))
+        tx.order(party, WriteCheckpoint(federation.incarnation, last.number, last.versions))
     if federation.finished:
-        turn.order(party, Finish(federation.incarnation, federation.finished))
+        tx.order(party, Finish(federation.incarnation, federation.finished))
 
 
-def _repeat_to_shard(turn: Transaction, group: GroupState, shard: str) -> None:
-    blocks = turn.federation.owners(group.name).get(shard)
+def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
+    blocks = tx.federation.owners(group.name).get(shard)
     if blocks is None:
         return
     if group.phase is Phase.FOUNDING:
         if shard in group.coming.blocks:
             return
         for receipt in group.receipts.values():
-            turn.order(shard, Found(turn.federation.incarnation, group.name, receipt))
-        if turn.plan.given(group.name):
-            turn.order(shard, Found(turn.federation.incarnation, group.name, None))
+            tx.order(shard, Found(tx.federation.incarnation, group.name, receipt))
+        if tx.plan.given(group.name):
+            tx.order(shard, Found(tx.federation.incarnation, group.name, None))
         return
     own = tuple(group.blocks[block] for block in blocks)
-    known = replace(commit.make_commit(turn, group), blocks=own, state=group.states[shard])
-    turn.order(shard, known)
+    known = replace(commit.make_commit(tx, group), blocks=own, state=group.states[shard])
+    tx.order(shard, known)
     if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
         # It may have lost its journal, whatever it said before: what follows, follows its answer.
         if shard in group.coming.blocks:
-            turn.unconfirmed.add((group.name, shard))
-        turn.order(shard, commit.make_hold(turn, group, blocks))
+            tx.unconfirmed.add((group.name, shard))
+        tx.order(shard, commit.make_hold(tx, group, blocks))
 
 
-def _repeat_to_committee(turn: Transaction, group: GroupState, holder: str) -> None:
+def _repeat_to_committee(tx: Transaction, group: GroupState, holder: str) -> None:
     if group.streaming or group.phase in (Phase.COLLECTING, Phase.HOLDING, Phase.OPENING):
         for receipt in opening.unexamined(group, holder):
-            turn.order(holder, envelope_checks.make_examine(turn, receipt))
-    if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent(turn, group):
-        turn.order(holder, commit.make_open(turn, group))
+            tx.order(holder, envelope_checks.make_examine(tx, receipt))
+    if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent(tx, group):
+        tx.order(holder, commit.make_open(tx, group))
 
 
-def _asked(turn: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
+def _asked(tx: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
     make = asynchronous.make_invite if group.streaming else synchronous.make_invite
-    return make(turn, group, client)
+    return make(tx, group, client)
 
 
-def _repeat_to_client(turn: Transaction, group: GroupState, client: str) -> None:
+def _repeat_to_client(tx: Transaction, group: GroupState, client: str) -> None:
     if group.version >= 0:
-        turn.order(client, commit.make_published(turn, group))
+        tx.order(client, commit.make_published(tx, group))
     for receipt in [group.receipts[id] for id in group.inbox.clients.get(client, ())]:
-        commit.came_back(turn, group, receipt)  # a shard may have lost what is in its outbox
+        commit.came_back(tx, group, receipt)  # a shard may have lost what is in its outbox
     if group.awaits(client):
-        turn.order(client, _asked(turn, group, client))
-    founder = client == turn.federation.founder and not turn.plan.given(group.name)
+        tx.order(client, _asked(tx, group, client))
+    founder = client == tx.federation.founder and not tx.plan.given(group.name)
     if group.phase is Phase.FOUNDING and founder and not group.receipts:
-        turn.order(client, synchronous.make_invite(turn, group, client))
+        tx.order(client, synchronous.make_invite(tx, group, client))

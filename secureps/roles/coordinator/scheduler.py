@@ -26,64 +26,62 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 
 
-def advance(turn: Transaction) -> float | None:
+def advance(tx: Transaction) -> float | None:
     """Moves every group on; returns when time alone could move one (None: never)."""
-    if turn.federation.pinned is None or turn.federation.finished:
+    if tx.federation.pinned is None or tx.federation.finished:
         return None
-    _choose_founder(turn)
-    if evaluation.unkept(turn):
-        checkpointing.order(turn)  # a round may wait for it
-    untils = [_advance_group(turn, group) for group in turn.federation.groups.values()]
-    untils.append(_await_evaluator(turn))
-    checkpointing.order(turn)
-    termination.finish(turn)
+    _choose_founder(tx)
+    if evaluation.unkept(tx):
+        checkpointing.order(tx)  # a round may wait for it
+    untils = [_advance_group(tx, group) for group in tx.federation.groups.values()]
+    untils.append(_await_evaluator(tx))
+    checkpointing.order(tx)
+    termination.finish(tx)
     return min((until for until in untils if until is not None), default=None)
 
 
-def _advance_group(turn: Transaction, group: GroupState) -> float | None:
+def _advance_group(tx: Transaction, group: GroupState) -> float | None:
     until = None
-    for waits in _steps(turn, group):
+    for waits in _steps(tx, group):
         group.reason, until = waits.reason or group.reason, waits.until
     return until
 
 
-def _steps(turn: Transaction, group: GroupState) -> Iterator[Wait]:
-    yield Wait(None, turn.reasons.get(group.name, ""))
+def _steps(tx: Transaction, group: GroupState) -> Iterator[Wait]:
+    yield Wait(None, tx.reasons.get(group.name, ""))
     if group.name == EVALUATION:
-        yield synchronous.open_evaluation(turn, group)
-    elif not turn.plan.bounds(group.name).rounds:
+        yield synchronous.open_evaluation(tx, group)
+    elif not tx.plan.bounds(group.name).rounds:
         if group.version >= 0:
-            yield asynchronous.advance(turn, group)
-    elif group.phase is Phase.WAITING and not termination.over(turn, group):
-        yield synchronous.open_round(turn, group)
-    if group.phase is Phase.OPENING and opening.wanted(turn.plan):
-        yield commit.try_answers(turn, group)
+            yield asynchronous.advance(tx, group)
+    elif group.phase is Phase.WAITING and not termination.over(tx, group):
+        yield synchronous.open_round(tx, group)
+    if group.phase is Phase.OPENING and opening.wanted(tx.plan):
+        yield commit.try_answers(tx, group)
     if group.phase is Phase.COLLECTING and not group.streaming:
-        yield synchronous.decide(turn, group)
+        yield synchronous.decide(tx, group)
 
 
-def _choose_founder(turn: Transaction) -> None:
-    federation = turn.federation
+def _choose_founder(tx: Transaction) -> None:
+    federation = tx.federation
     founding = [g for g in federation.groups.values() if g.phase is Phase.FOUNDING]
-    waiting = [g for g in founding if not turn.plan.given(g.name)]
+    waiting = [g for g in founding if not tx.plan.given(g.name)]
     if not any(not g.receipts for g in waiting):
         return
-    if federation.founder not in turn.trainers:
-        candidates = [client for client in federation.members if client in turn.trainers]
+    if federation.founder not in tx.trainers:
+        candidates = [client for client in federation.members if client in tx.trainers]
         if candidates:
-            turn.write(FounderChosen(candidates[0]))
+            tx.write(FounderChosen(candidates[0]))
             for group in [g for g in waiting if not g.receipts]:
-                turn.order(
-                    federation.founder, synchronous.make_invite(turn, group, federation.founder)
-                )
+                tx.order(federation.founder, synchronous.make_invite(tx, group, federation.founder))
 
 
-def _await_evaluator(turn: Transaction) -> float | None:
+def _await_evaluator(tx: Transaction) -> float | None:
     """At the end of a run no round waits for a designated evaluator; the end does."""
-    at = evaluation.due(turn)
-    if EVALUATION in turn.federation.groups or not at:
+    at = evaluation.due(tx)
+    if EVALUATION in tx.federation.groups or not at:
         return None
-    if not all(termination.over(turn, group) for group in turn.federation.model_groups):
+    if not all(termination.over(tx, group) for group in tx.federation.model_groups):
         return None
-    held = evaluation.await_evaluator(turn, at)
-    return turn.now if held is None else held.until
+    held = evaluation.await_evaluator(tx, at)
+    return tx.now if held is None else held.until

@@ -44,45 +44,45 @@ WHY = 200
 """Characters that it takes to say so, at most."""
 
 
-def status(turn: Transaction, telemetry: tuple[Telemetry, ...], servers: Servers = ()) -> Status:
+def status(tx: Transaction, telemetry: tuple[Telemetry, ...], servers: Servers = ()) -> Status:
     """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
-    federation = turn.federation
-    pinned, privacy = federation.pinned, turn.plan.section.privacy
+    federation = tx.federation
+    pinned, privacy = federation.pinned, tx.plan.section.privacy
     return Status(
         run=pinned.run.id if pinned is not None else b"",
         incarnation=federation.incarnation,
         finished=federation.finished,
-        groups=tuple(_group(turn, group, servers) for group in federation.model_groups),
-        members=tuple(_member(turn, name) for name in sorted(federation.members)),
+        groups=tuple(_group(tx, group, servers) for group in federation.model_groups),
+        members=tuple(_member(tx, name) for name in sorted(federation.members)),
         shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
         telemetry=telemetry,
-        holdings=() if turn.layout is None else tuple(_holdings(federation, turn.layout)),
-        evaluation=_evaluation(turn, servers),
+        holdings=() if tx.layout is None else tuple(_holdings(federation, tx.layout)),
+        evaluation=_evaluation(tx, servers),
         servers=servers,
         failure=federation.failure,
-        adjacency=adjacency(turn.plan),
+        adjacency=adjacency(tx.plan),
         delta=0.0 if privacy is None else privacy.delta,
     )
 
 
-def _evaluation(turn: Transaction, servers: Servers) -> EvaluationStatus | None:
-    if turn.plan.section.evaluation is None:
+def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
+    if tx.plan.section.evaluation is None:
         return None
-    state, own = turn.federation.evaluations, turn.federation.groups.get(EVALUATION)
+    state, own = tx.federation.evaluations, tx.federation.groups.get(EVALUATION)
     late: tuple[str, ...] = ()
     step, reason = "waiting", "between evaluations"
     if own is not None:
-        under_way = _group(turn, own, servers)
+        under_way = _group(tx, own, servers)
         step, reason, late = under_way.step, under_way.reason, under_way.late
-    elif at := evaluation.due(turn):
-        step, reason, late = "judging", f"evaluates version {at}", (turn.plan.evaluator,)
-    best, versions = evaluation.best_version(turn), sorted(state.skipped)
+    elif at := evaluation.due(tx):
+        step, reason, late = "judging", f"evaluates version {at}", (tx.plan.evaluator,)
+    best, versions = evaluation.best_version(tx), sorted(state.skipped)
     explained = versions[-SKIPPED:]
     skipped = tuple(
         EvaluationSkipped(each, state.skipped[each][:WHY] if each in explained else "")
         for each in versions
     )
-    noise = tuple(Metric(name, value) for name, value in turn.plan.metric_noise.items())
+    noise = tuple(Metric(name, value) for name, value in tx.plan.metric_noise.items())
     return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
 
 
@@ -100,9 +100,9 @@ def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]
         yield Holding(shard, len(spans), 4 * values)
 
 
-def clip_of(turn: Transaction, group: GroupState) -> float | None:
+def clip_of(tx: Transaction, group: GroupState) -> float | None:
     """The clip of the committed version under adaptive clipping; None elsewhere."""
-    return None if group.scale is None else group.scale * turn.plan.group(group.name).clip
+    return None if group.scale is None else group.scale * tx.plan.group(group.name).clip
 
 
 def servers(
@@ -181,16 +181,16 @@ def _lacking(plan: Plan, federation: CoordinatorState, group: GroupState, server
     return f"the first model of {federation.founder or 'a client'}"
 
 
-def _group(turn: Transaction, group: GroupState, servers: Servers) -> GroupStatus:
-    late = [name for name in sorted(turn.federation.members) if group.awaits(name)]
-    phase, clip = group.phase.value, clip_of(turn, group)
-    reason = why(turn.plan, turn.federation, turn.live, group, servers)
+def _group(tx: Transaction, group: GroupState, servers: Servers) -> GroupStatus:
+    late = [name for name in sorted(tx.federation.members) if group.awaits(name)]
+    phase, clip = group.phase.value, clip_of(tx, group)
+    reason = why(tx.plan, tx.federation, tx.live, group, servers)
     return GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
 
 
-def _member(turn: Transaction, name: str) -> MemberStatus:
-    federation = turn.federation
-    live = name in turn.live
+def _member(tx: Transaction, name: str) -> MemberStatus:
+    federation = tx.federation
+    live = name in tx.live
     state = "trains" if _owes(federation, name) else "waits"
     away = "stopped" if name in federation.retired else "gone"
     return MemberStatus(
@@ -199,7 +199,7 @@ def _member(turn: Transaction, name: str) -> MemberStatus:
         state="left out" if name in federation.isolated else state if live else away,
         submissions=federation.included[name],
         charges=federation.ledger.count(name),
-        epsilon=_epsilon(turn, name),
+        epsilon=_epsilon(tx, name),
         unsafe=federation.unprotected(name),
     )
 
@@ -208,17 +208,17 @@ def _owes(federation: CoordinatorState, name: str) -> bool:
     return any(group.awaits(name) for group in federation.groups.values())
 
 
-def most_spent(turn: Transaction) -> float | None:
+def most_spent(tx: Transaction) -> float | None:
     """The largest epsilon of all members; None under a plan without privacy."""
-    if turn.plan.section.privacy is None:
+    if tx.plan.section.privacy is None:
         return None
-    return max((_epsilon(turn, name) for name in turn.federation.members), default=0.0)
+    return max((_epsilon(tx, name) for name in tx.federation.members), default=0.0)
 
 
-def _epsilon(turn: Transaction, name: str) -> float:
-    privacy = turn.plan.section.privacy
-    if privacy is None or turn.federation.unprotected(name):
+def _epsilon(tx: Transaction, name: str) -> float:
+    privacy = tx.plan.section.privacy
+    if privacy is None or tx.federation.unprotected(name):
         return math.inf  # whatever was charged, it protects nobody
-    ledger = turn.federation.ledger
+    ledger = tx.federation.ledger
     known = ledger.count(name)
-    return turn.memo.of(("spent", name), known, lambda: spent(turn.plan, facts_of(ledger, name)))
+    return tx.memo.of(("spent", name), known, lambda: spent(tx.plan, facts_of(ledger, name)))

@@ -43,7 +43,7 @@ from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import block_bytes, check_sequence
 
 
-def submit(turn: Transaction, roster: Roster, receipt: Receipt) -> None:
+def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     """Journals a receipt, once; the same again changes nothing.
 
     Raises:
@@ -55,52 +55,52 @@ def submit(turn: Transaction, roster: Roster, receipt: Receipt) -> None:
     """
     # Nobody contributes, spends or uses up a sequence in another client's name.
     roster.find(receipt.id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
-    group = _group(turn, receipt)
-    if _is_known(turn, receipt):
+    group = _group(tx, receipt)
+    if _is_known(tx, receipt):
         if receipt.id in group.receipts:
-            commit.came_again(turn, group, receipt)
+            commit.came_again(tx, group, receipt)
         return
-    assert turn.layout is not None
-    check_receipt(turn.plan, turn.layout.group(group.name), receipt)
+    assert tx.layout is not None
+    check_receipt(tx.plan, tx.layout.group(group.name), receipt)
     if receipt.purpose == FOUNDING:
-        _check_founder(turn, group, receipt)
-        turn.write(Received(receipt))
-        commit.found(turn, group, receipt)
+        _check_founder(tx, group, receipt)
+        tx.write(Received(receipt))
+        commit.found(tx, group, receipt)
         return
     # A client that spoils cohorts would burn every one, and all others pay for it in privacy.
-    if (client := receipt.id.client) in turn.federation.isolated:
-        raise Refused(f"left out of this run: {turn.federation.isolated[client]}")
-    if turn.plan.bounds(group.name).rounds:
-        _check_round(turn, group, receipt)
+    if (client := receipt.id.client) in tx.federation.isolated:
+        raise Refused(f"left out of this run: {tx.federation.isolated[client]}")
+    if tx.plan.bounds(group.name).rounds:
+        _check_round(tx, group, receipt)
     else:
-        _check_stream(turn, group, receipt)
+        _check_stream(tx, group, receipt)
     _check_bound(group, receipt)
-    turn.write(Received(receipt))
+    tx.write(Received(receipt))
     if receipt.fact is not None:
-        turn.write(receipt.fact)
-    envelope_checks.examine(turn, receipt)
+        tx.write(receipt.fact)
+    envelope_checks.examine(tx, receipt)
 
 
-def _group(turn: Transaction, receipt: Receipt) -> GroupState:
+def _group(tx: Transaction, receipt: Receipt) -> GroupState:
     # What was signed for one run is replayed in no other.
-    pinned = turn.federation.pinned
+    pinned = tx.federation.pinned
     if pinned is None or receipt.run != pinned.run.id:
         raise WrongRun(f"{receipt.id} was made for another run; join this one first")
-    group = turn.federation.groups.get(receipt.id.group)
+    group = tx.federation.groups.get(receipt.id.group)
     if group is None:
         raise Malformed(f"no group is called {receipt.id.group!r}")
     return group
 
 
-def _is_known(turn: Transaction, receipt: Receipt) -> bool:
+def _is_known(tx: Transaction, receipt: Receipt) -> bool:
     """Whether a submission was received, or is over; Conflict if with another receipt."""
     id = receipt.id
-    known, root = turn.federation.receipts.get(id), ciphertext_root(receipt.blocks)
+    known, root = tx.federation.receipts.get(id), ciphertext_root(receipt.blocks)
     # Another under the same name would take the place of what shards and holders have seen. The
     # root stands for the blocks, which are not signed: who changes them on the way is found too.
     if known is not None and (known, root) != (receipt_digest(receipt), receipt.root):
         raise Conflict(f"{id} is known with another receipt; begin a new sequence")
-    return turn.federation.known(id)
+    return tx.federation.known(id)
 
 
 # --- the plan ---------------------------------------------------------------------
@@ -215,18 +215,18 @@ def _check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
 # --- now --------------------------------------------------------------------------
 
 
-def _check_founder(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+def _check_founder(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     # Version 0 lies in the clear and is everybody's: one client gives it, and once.
-    client, given = receipt.id.client, turn.plan.given(group.name)
-    if given or group.phase is not Phase.FOUNDING or client != turn.federation.founder:
+    client, given = receipt.id.client, tx.plan.given(group.name)
+    if given or group.phase is not Phase.FOUNDING or client != tx.federation.founder:
         raise WrongVersion(f"the founding model of {group.name} is not asked from {client}")
     if group.receipts:
         raise WrongVersion(f"the founding model of {group.name} is here already")
 
 
-def _check_round(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+def _check_round(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     """Accepts an update of a group with rounds, of whom the open one is for."""
-    id, coming, base = receipt.id, group.version + 1, turn.federation.base(group)
+    id, coming, base = receipt.id, group.version + 1, tx.federation.base(group)
     # Once a cohort is closed its members are fixed: holders are shown no other.
     if group.phase is not Phase.COLLECTING:
         raise WrongVersion(
@@ -244,12 +244,12 @@ def _check_round(turn: Transaction, group: GroupState, receipt: Receipt) -> None
     # No client counts twice in a mean.
     if id.client in group.inbox.clients:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
-    again = recovery.sends_again(turn, group, id.client)
+    again = recovery.sends_again(tx, group, id.client)
     if again and (wrong := _other_than_burnt(group, receipt)):
         raise WrongVersion(f"{id}: {wrong}")
 
 
-def _check_stream(turn: Transaction, group: GroupState, receipt: Receipt) -> None:
+def _check_stream(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     """Accepts an update of a group without rounds, from the base that was asked for or a newer one.
 
     One whose blocks were lost comes once more as it was.
@@ -269,7 +269,7 @@ def _check_stream(turn: Transaction, group: GroupState, receipt: Receipt) -> Non
         return
     # Who was not asked would be summed more often than the rule's clocks and the ledger allow.
     asked = pool.training.get(id.client)
-    if not turn.federation.takes_part(id.client, group.name):
+    if not tx.federation.takes_part(id.client, group.name):
         raise WrongVersion(f"{id.client} takes no part in {group.name}: it joined for other groups")
     if asked is None:
         raise WrongVersion(f"{id.client} was not asked for an update of {group.name} now; wait")

@@ -64,27 +64,27 @@ class Window:
             raise Malformed("telemetry has seconds and bytes: finite, at least 0")
         self._reports.append(report)
 
-    def measure(self, turn: Transaction) -> None:
-        """What arrived in this turn, what had not when a cohort closed, and what was published."""
-        for record in turn.step.records:
+    def measure(self, tx: Transaction) -> None:
+        """What arrived, what had not when a cohort closed, and what was published."""
+        for record in tx.step.records:
             match record:
                 case Received(receipt):
-                    self._waited(turn, receipt.id.group, (receipt.id.client,), arrived=True)
+                    self._waited(tx, receipt.id.group, (receipt.id.client,), arrived=True)
                 case CohortClosed(cohort):
-                    group = turn.federation.groups[cohort.group]
+                    group = tx.federation.groups[cohort.group]
                     late = sorted(group.invited - group.inbox.clients.keys())
-                    self._waited(turn, cohort.group, late, arrived=False)
+                    self._waited(tx, cohort.group, late, arrived=False)
                 case VersionCommitted(name, version):
-                    clip, spent = clip_of(turn, turn.federation.groups[name]), most_spent(turn)
-                    known = {PUBLISHED: turn.now, CLIP: clip, SPENT: spent}
+                    clip, spent = clip_of(tx, tx.federation.groups[name]), most_spent(tx)
+                    known = {PUBLISHED: tx.now, CLIP: clip, SPENT: spent}
                     figures = tuple(Figure(n, v) for n, v in known.items() if v is not None)
                     self._reports.append(Telemetry(COORDINATOR, name, version, figures))
 
-    def _waited(self, turn: Transaction, name: str, clients: Iterable[str], arrived: bool) -> None:
-        group = turn.federation.groups[name]
+    def _waited(self, tx: Transaction, name: str, clients: Iterable[str], arrived: bool) -> None:
+        group = tx.federation.groups[name]
         if group.opened_at is None:
-            return  # the founding model, or the round was given up in this turn
-        seconds = Figure(WAITED, turn.now - group.opened_at)
+            return  # the founding model, or the round was given up in this transaction
+        seconds = Figure(WAITED, tx.now - group.opened_at)
         figures = (seconds, Figure(ARRIVED, float(arrived)))
         for client in clients:
             self._reports.append(Telemetry(client, name, group.version + 1, figures))

@@ -1,4 +1,4 @@
-"""One turn of the coordinator: the state, the time, and the step that is being built.
+"""One transaction of the coordinator: the state, the time, and the step that is being built.
 
 `write` journals a fact and folds it at once; `order` speaks to whoever watches now (a
 party that does not is told when it subscribes). What must not live here: decisions.
@@ -25,7 +25,7 @@ GOES_ON = Wait(None, "")
 
 @dataclass(slots=True)
 class Transaction:
-    """One turn.
+    """One transaction.
 
     Args:
         layout: the run's, None before it is founded.
@@ -34,8 +34,8 @@ class Transaction:
         lost: what clients had no more when they last subscribed; asked: what they are to send
             again; gone: what of that they say is.
         unconfirmed: shards that are to say again that they are prepared, by group.
-        memo: what was worked out in earlier turns.
-        reasons: what groups wait for since the event of this turn, by name.
+        memo: what was worked out in earlier transactions.
+        reasons: what groups wait for since its event, by name.
     """
 
     now: float

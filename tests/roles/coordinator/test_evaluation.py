@@ -55,26 +55,26 @@ def test_training_goes_on_beside_an_evaluation_that_has_begun() -> None:
 def test_one_that_came_to_nothing_is_skipped_and_the_last_is_tried_once_more(
     version: int, rounds: int, skipped: bool
 ) -> None:
-    turn = at(version, subject=version)
-    turn.federation.evaluations.rounds = rounds
-    evaluation.skip_lost(turn, turn.federation.groups[EVALUATION])
-    records = [record for record in turn.step.records if isinstance(record, EvaluationSkipped)]
+    tx = at(version, subject=version)
+    tx.federation.evaluations.rounds = rounds
+    evaluation.skip_lost(tx, tx.federation.groups[EVALUATION])
+    records = [record for record in tx.step.records if isinstance(record, EvaluationSkipped)]
     assert [record.version for record in records] == [version] * skipped
 
 
 def test_where_the_best_is_kept_an_evaluated_version_is_first_in_a_checkpoint() -> None:
-    turn = at(4, best=True)
-    turn.federation.evaluations.results[4] = VersionEvaluated(4, (Metric("accuracy", 0.5),))
-    model = turn.federation.groups["all"]
+    tx = at(4, best=True)
+    tx.federation.evaluations.results[4] = VersionEvaluated(4, (Metric("accuracy", 0.5),))
+    model = tx.federation.groups["all"]
     for before in ((), (2,), (2, 3)):
         made = [CheckpointState(n, (GroupVersion("all", v),)) for n, v in enumerate(before)]
-        turn.federation.checkpoints = made
-        assert evaluation.unkept(turn) == 4
-        held = evaluation.hold_back(turn, model)
+        tx.federation.checkpoints = made
+        assert evaluation.unkept(tx) == 4
+        held = evaluation.hold_back(tx, model)
         assert held is not None
         assert "first comes into a checkpoint" in held.reason
-    turn.federation.checkpoints.append(CheckpointState(3, (GroupVersion("all", 4),)))
-    assert evaluation.unkept(turn) == 0
-    assert evaluation.hold_back(turn, model) is None
-    assert evaluation.best_version(turn) == 4
+    tx.federation.checkpoints.append(CheckpointState(3, (GroupVersion("all", 4),)))
+    assert evaluation.unkept(tx) == 0
+    assert evaluation.hold_back(tx, model) is None
+    assert evaluation.best_version(tx) == 4
     assert evaluation.unkept(at(4)) == 0, "the plan does not say what is best"

@@ -33,35 +33,35 @@ def receipt(id: SubmissionId) -> Receipt:
     return Receipt(b"", id, "update", 0, b"", (), b"", (), (), 0, None, None, False)
 
 
-def plain(turn: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
+def plain(tx: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
     """By the definition, over all that is here: what the rule sees, and what is waited for."""
     inbox = group.inbox
     seen = {id: inbox.examined.get(id, frozenset()) for id in inbox.receipts}
     looked = {id: by | inbox.doubted.get(id, frozenset()) for id, by in seen.items()}
-    strict = group.suspicion.flawed if opening.last_look(turn, group) is not None else frozenset()
-    here = turn.watchers.intersection(turn.holders)
+    strict = group.suspicion.flawed if opening.last_look(tx, group) is not None else frozenset()
+    here = tx.watchers.intersection(tx.holders)
     ready, waiting = set(), []
     for id, by in seen.items():
-        enough = len(by) >= turn.plan.threshold
+        enough = len(by) >= tx.plan.threshold
         if enough and (id.client not in strict or looked[id] >= here):
             ready.add(id)
         else:
             waiting.append(looked[id])
     if not waiting:
         return ready, ""
-    away = [h for h in turn.holders if h not in frozenset.intersection(*waiting)]
+    away = [h for h in tx.holders if h not in frozenset.intersection(*waiting)]
     have = "has" if len(away) == 1 else "have"
     updates = f"{len(waiting)} update{'s' * (len(waiting) > 1)}"
     missing = f"{', '.join(away) or 'nobody'} {have} not answered; 3 of 4 suffice"
     return ready, f"{updates} to be examined by key holders: {missing}"
 
 
-def anew(turn: Transaction, group: GroupState) -> Decision:
+def anew(tx: Transaction, group: GroupState) -> Decision:
     """What the rule, or suspicion, decides if it is asked now."""
-    arrivals = tuple(Arrival(id, 0) for id in sorted(plain(turn, group)[0]))
-    if recovery.chooses(turn, group):
-        return recovery.decide(turn, group, arrivals)
-    return turn.plan.rule("all").decide(turn.now, arrivals, group.round_state(turn.live))
+    arrivals = tuple(Arrival(id, 0) for id in sorted(plain(tx, group)[0]))
+    if recovery.chooses(tx, group):
+        return recovery.decide(tx, group, arrivals)
+    return tx.plan.rule("all").decide(tx.now, arrivals, group.round_state(tx.live))
 
 
 class Round:
@@ -69,7 +69,7 @@ class Round:
 
     def __init__(self) -> None:
         self.group = GroupState("all", inbox=OpenReceipts(PLAN.threshold))
-        self.turn = Transaction(
+        self.tx = Transaction(
             now=0.0,
             plan=PLAN,
             federation=CoordinatorState({"all": self.group}),
@@ -85,25 +85,25 @@ class Round:
         self.group.end_round()
         self.group.round += 1
         self.group.version, self.group.phase = 0, Phase.COLLECTING
-        self.group.invited, self.group.opened_at = invited, self.turn.now
+        self.group.invited, self.group.opened_at = invited, self.tx.now
         self.group.suspicion = self.group.suspicion.opened_for(invited)
 
     def agrees(self) -> None:
-        ready, waiting = plain(self.turn, self.group)
-        shown, text = opening.examined(self.turn, self.group)
+        ready, waiting = plain(self.tx, self.group)
+        shown, text = opening.examined(self.tx, self.group)
         assert len(shown) == len(ready)
         assert ({receipt.id for receipt in shown}, text) == (ready, waiting)
-        assert synchronous.decided(self.turn, self.group, shown) == anew(self.turn, self.group)
+        assert synchronous.decided(self.tx, self.group, shown) == anew(self.tx, self.group)
 
     def happens(self, chance: random.Random) -> None:
         """Anything that may happen to a round, in any order."""
-        group, turn = self.group, self.turn
+        group, tx = self.group, self.tx
         ids = [*group.receipts] or [SubmissionId("c0", "all", 99)]
         match chance.choice(EVENTS):
             case "receive":
                 left = [c for c in CLIENTS if c not in group.inbox.clients]
                 for client in left[: chance.randint(0, 2)]:
-                    group.receive(turn.now, receipt(SubmissionId(client, "all", group.round)))
+                    group.receive(tx.now, receipt(SubmissionId(client, "all", group.round)))
             case "look" if group.receipts:
                 group.inbox.look(chance.choice(ids), chance.choice(HOLDERS))
             case "doubt":
@@ -122,9 +122,9 @@ class Round:
             case "here":
                 here = frozenset(chance.sample(HOLDERS, chance.randint(2, 4)))
                 live = frozenset(chance.sample(CLIENTS, chance.randint(4, 6)))
-                self.turn = dataclasses.replace(turn, watchers=here, live=live)
+                self.tx = dataclasses.replace(tx, watchers=here, live=live)
             case "time":
-                self.turn = dataclasses.replace(turn, now=turn.now + chance.choice((0.5, 4.0)))
+                self.tx = dataclasses.replace(tx, now=tx.now + chance.choice((0.5, 4.0)))
 
 
 @settings(max_examples=150, deadline=None)
@@ -150,8 +150,8 @@ def test_an_event_that_changes_nothing_asks_no_rule_until_the_time_it_named(
     world = Round()
 
     def decided(now: float = 0.0) -> Decision:
-        turn = dataclasses.replace(world.turn, now=now)
-        return synchronous.decided(turn, world.group, opening.examined(turn, world.group)[0])
+        tx = dataclasses.replace(world.tx, now=now)
+        return synchronous.decided(tx, world.group, opening.examined(tx, world.group)[0])
 
     for client in CLIENTS[:4]:
         id = SubmissionId(client, "all", 1)
@@ -191,7 +191,7 @@ def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
         else:
             group.closed_cohort.refusals[name] = "it does not"
     clients = frozenset(member.id.client for member in order.cohort.members)
-    turn = Transaction(
+    tx = Transaction(
         now=0.0,
         plan=bench.plan,
         federation=CoordinatorState({"all": group}),
@@ -201,7 +201,7 @@ def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
         live=clients,
         watchers=frozenset(bench.names),
     )
-    return turn, group
+    return tx, group
 
 
 @pytest.mark.parametrize(("answers", "spoilt"), [(3, False), (4, True)])
@@ -209,11 +209,11 @@ def test_clients_are_to_blame_only_where_one_answer_more_than_needed_fits(
     answers: int, spoilt: bool, bench: Bench
 ) -> None:
     """Any three fit together, whatever they are: one of them may have lied."""
-    turn, group = opened(bench, answers)
-    found = opening.decide(turn, group)
+    tx, group = opened(bench, answers)
+    found = opening.decide(tx, group)
     assert isinstance(found, opening.Found)
     group.closed_cohort.failed = (found.holders,)
-    over = opening.decide(turn, group)
+    over = opening.decide(tx, group)
     assert isinstance(over, opening.Hopeless)
     assert over.spoilt is spoilt
 

@@ -239,22 +239,22 @@ def test_a_flaw_that_is_found_too_late_is_looked_for_from_then_on(tmp_path: Path
     simulation.start("holder-3")
     simulation.run(lambda: simulation.versions() == {"all": 2} and len(group.receipts) == 10)
     assert group.suspicion.flawed == {"client-05"}, "it may have been included all the same"
-    turn = simulation.coordinator._turn(simulation.loop.now())
+    tx = simulation.coordinator._tx(simulation.loop.now())
     group.inbox.examined.clear()
     for id in group.receipts:
         for holder in ("holder-0", "holder-1", "holder-3"):
             group.inbox.look(id, holder)
-    shown, waiting = opening.examined(turn, group)
+    shown, waiting = opening.examined(tx, group)
     assert [r.id.client for r in group.receipts.values() if r not in shown] == ["client-05"]
     assert (
         waiting
         == "1 update to be examined by key holders: holder-2 has not answered; 3 of 4 suffice"
     )
-    late = dataclasses.replace(turn, now=turn.now + 20.0)
+    late = dataclasses.replace(tx, now=tx.now + 20.0)
     assert [len(shown), opening.examined(late, group)[1]] == [9, ""]
-    away = dataclasses.replace(turn, watchers=turn.watchers - {"holder-2"})
+    away = dataclasses.replace(tx, watchers=tx.watchers - {"holder-2"})
     assert len(opening.examined(late, group)[0]) == len(opening.examined(away, group)[0]) == 10
-    assert opening.last_look(turn, group) == (group.opened_at or 0.0) + 20.0
+    assert opening.last_look(tx, group) == (group.opened_at or 0.0) + 20.0
     assert opening.last_look(late, group) is None
 
 
@@ -297,17 +297,17 @@ def test_a_flaw_in_an_exact_round_gives_it_up_at_once(tmp_path: Path) -> None:
 def test_too_few_that_are_left_end_the_run(tmp_path: Path) -> None:
     simulation = federation(tmp_path, plan_for(10), 10)
     until(simulation, Phase.COLLECTING)
-    turn = simulation.coordinator._turn(simulation.loop.now())
-    group = turn.federation.groups["all"]
+    tx = simulation.coordinator._tx(simulation.loop.now())
+    group = tx.federation.groups["all"]
     names = client_names(10)
     for client in names[:6]:
-        turn.write(coordinator_records.ClientIsolated("all", client, "it spoils cohorts"))
-    recovery.end_if_hopeless(turn, group)
-    assert turn.federation.ending == ""
-    turn.write(coordinator_records.ClientIsolated("all", names[6], "it spoils cohorts"))
-    recovery.end_if_hopeless(turn, group)
+        tx.write(coordinator_records.ClientIsolated("all", client, "it spoils cohorts"))
+    recovery.end_if_hopeless(tx, group)
+    assert tx.federation.ending == ""
+    tx.write(coordinator_records.ClientIsolated("all", names[6], "it spoils cohorts"))
+    recovery.end_if_hopeless(tx, group)
     left = "client-00, client-01, client-02 and 4 more left out, fewer than 4 clients are left"
-    assert turn.federation.ending == left
+    assert tx.federation.ending == left
 
 
 def test_a_row_block_that_nobody_else_touches_is_given_up_and_the_others_go_on(

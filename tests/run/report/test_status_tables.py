@@ -167,16 +167,16 @@ def test_members_that_a_round_waits_for_are_named() -> None:
     for client in CLIENTS:
         world.give(client, Join(client, SCHEMA))
     world.group().phase, world.group().reason = Phase.WAITING, "waits"
-    turn = world.coordinator._turn(10_000.0)
-    assert status.status(turn, ()).groups[0].reason == "waits; c0, c1, c2 are away"
-    turn.live = frozenset({"c0", "c2"})
-    assert status.status(turn, ()).groups[0].reason == "waits; c1 is away"
-    turn.live = frozenset()
+    tx = world.coordinator._tx(10_000.0)
+    assert status.status(tx, ()).groups[0].reason == "waits; c0, c1, c2 are away"
+    tx.live = frozenset({"c0", "c2"})
+    assert status.status(tx, ()).groups[0].reason == "waits; c1 is away"
+    tx.live = frozenset()
     gone = tuple(ServerStatus(f"shard-{i}", "shard", True, False) for i in range(2))
-    told = status.status(turn, (), gone).groups[0].reason
+    told = status.status(tx, (), gone).groups[0].reason
     assert told == "waits; shard-0, shard-1, c0 and 2 more are away"
     world.group().phase = Phase.COLLECTING
-    assert status.status(turn, ()).groups[0].reason == "waits"
+    assert status.status(tx, ()).groups[0].reason == "waits"
 
 
 def test_before_there_is_a_run_it_says_who_is_missing() -> None:
@@ -184,7 +184,7 @@ def test_before_there_is_a_run_it_says_who_is_missing() -> None:
     world.give("shard-a", Register("shard-a", "a:1", 1.0, 0))
     awaited = [s.name for s in world.coordinator.servers if not s.registered]
     assert "shard-a" not in awaited
-    whole = status.status(world.coordinator._turn(0.0), (), world.coordinator.servers)
+    whole = status.status(world.coordinator._tx(0.0), (), world.coordinator.servers)
     screen, told = console()
     show(whole, screen)
     shown = " ".join(told.getvalue().split())
@@ -200,8 +200,8 @@ def test_it_says_what_the_first_version_waits_for() -> None:
     names = [server.name for server in world.coordinator.servers]
 
     def told() -> str:
-        turn, servers = world.coordinator._turn(0.0), world.coordinator.servers
-        return status.status(turn, (), servers).groups[0].reason
+        tx, servers = world.coordinator._tx(0.0), world.coordinator.servers
+        return status.status(tx, (), servers).groups[0].reason
 
     for name in names:
         assert name in told()
@@ -274,7 +274,7 @@ def test_a_status_tells_the_newest_reasons_and_not_the_whole_of_a_long_one() -> 
     world.servers()
     for version in range(1, 60):
         world.coordinator.apply(0.0, EvaluationSkipped(version, f"{version} " + "x" * 1000))
-    own = status.status(world.coordinator._turn(0.0), ()).evaluation
+    own = status.status(world.coordinator._tx(0.0), ()).evaluation
     assert own is not None
     assert [each.version for each in own.skipped] == list(range(1, 60))
     told = [each for each in own.skipped if each.reason]
@@ -323,7 +323,7 @@ def test_a_status_says_what_its_epsilons_are_of(privacy: dict[str, Any] | None, 
     world.servers()
     for client in CLIENTS:
         world.give(client, Join(client, SCHEMA))
-    shown = status.status(world.coordinator._turn(0.0), ())
+    shown = status.status(world.coordinator._tx(0.0), ())
     assert (shown.adjacency, shown.delta) == (says, 1e-5 if says else 0.0)
     assert record(shown)["adjacency"] == says
     assert record(shown)["delta"] == (1e-5 if says else None)
