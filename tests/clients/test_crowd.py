@@ -78,17 +78,17 @@ def test_a_client_asks_nobody_once_it_hears_that_all_must_wait() -> None:
 
 
 def test_a_lease_that_is_renewed_does_not_run_out() -> None:
-    presence = Sessions()
-    assert presence.live(0.0) == frozenset()
-    presence.renew("a", 10.0)
-    presence.renew("b", 20.0)
-    presence.renew("a", 15.0)
-    assert presence.live(14.9) == {"a", "b"}
-    assert presence.live(15.0) == {"b"}
-    assert presence.next_look == 20.0
-    presence.leave("b")
-    assert presence.live(15.0) == frozenset()
-    assert presence.next_look is None
+    sessions = Sessions()
+    assert sessions.live(0.0) == frozenset()
+    sessions.renew("a", 10.0)
+    sessions.renew("b", 20.0)
+    sessions.renew("a", 15.0)
+    assert sessions.live(14.9) == {"a", "b"}
+    assert sessions.live(15.0) == {"b"}
+    assert sessions.next_look == 20.0
+    sessions.leave("b")
+    assert sessions.live(15.0) == frozenset()
+    assert sessions.next_look is None
 
 
 def test_the_scenario_is_of_a_thousand() -> None:

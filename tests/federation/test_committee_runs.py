@@ -324,7 +324,7 @@ def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(tmp_path:
             with pytest.raises(Conflict, match=r"holder-0 answers for another cohort \d+ of all"):
                 say(answer)
     id, receipt = next(iter(group.receipts.items()))
-    group.inbox.examined.pop(id, None)
+    group.open_receipts.examined.pop(id, None)
     other = dataclasses.replace(receipt, size=receipt.size + 1)
     for bound in (b"", receipt_digest(other)):
         for flaw in ("", "a flaw"):

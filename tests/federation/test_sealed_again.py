@@ -187,8 +187,8 @@ def test_a_name_that_stood_with_another_base_tells_nothing() -> None:
     sent = {"a": b"a4", "e": b"e4", "y": b"Y"}
     ids = [SubmissionId(client, "all", 2) for client in sent]
     for id in ids:
-        group.inbox.receipts[id] = dataclasses.replace(plain, id=id, update=sent[id.client])
+        group.open_receipts.receipts[id] = dataclasses.replace(plain, id=id, update=sent[id.client])
     assert recovery._alone(group, ids) == []
-    other = dataclasses.replace(group.inbox.receipts[ids[0]], update=b"other")
-    group.inbox.receipts[ids[0]] = other
+    other = dataclasses.replace(group.open_receipts.receipts[ids[0]], update=b"other")
+    group.open_receipts.receipts[ids[0]] = other
     assert recovery._alone(group, ids) == ["a"]

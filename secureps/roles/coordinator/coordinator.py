@@ -104,9 +104,12 @@ class Coordinator:
             charter.plan.layout(charter.initial)  # refused now, not when the shards are up
         enough = charter.plan.threshold if opening.wanted(charter.plan) else 0
         self._federation = CoordinatorState(
-            {name: GroupState(name, inbox=OpenReceipts(enough)) for name in charter.plan.all_groups}
+            {
+                name: GroupState(name, open_receipts=OpenReceipts(enough))
+                for name in charter.plan.all_groups
+            }
         )
-        self._presence = Sessions()
+        self._sessions = Sessions()
         clients = frozenset(c.name for c in charter.roster.clients())
         if charter.plan.evaluator and charter.plan.evaluator not in clients:
             raise PlanRefused(
@@ -116,7 +119,7 @@ class Coordinator:
         self._holders = tuple(c.name for c in charter.roster.holders())
         self._layout: Layout | None = None
         self._telemetry = Window()
-        self._memo = Cache()
+        self._cache = Cache()
         self._until: float | None = None
 
     # --- Machine ------------------------------------------------------------------
@@ -144,7 +147,7 @@ class Coordinator:
         raise Malformed("the coordinator takes no payloads: blocks go to their shards")
 
     def troubled(self, reason: str) -> list[Effect]:
-        self._presence.trouble(COORDINATOR, reason)
+        self._sessions.trouble(COORDINATOR, reason)
         return []
 
     def view(self, now: float, sender: str, message: Event) -> Reply | None:
@@ -160,7 +163,7 @@ class Coordinator:
         return replace(seen, finished="", failure="")
 
     def wake(self) -> float | None:
-        times = (self._until, self._presence.next_look)
+        times = (self._until, self._sessions.next_look)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> Subscribe:
@@ -170,7 +173,7 @@ class Coordinator:
         if isinstance(event, Tick):
             return self._close_turn(self._tx(now))
         if isinstance(event, Unwatched):
-            self._presence.watchers.discard(event.party)
+            self._sessions.watchers.discard(event.party)
             return Step()
         if isinstance(event, WorkFailed):
             return Step(effects=[Halt(str(event.error), type(event.error))])
@@ -204,25 +207,25 @@ class Coordinator:
 
     def live(self, now: float) -> frozenset[str]:
         """Clients whose lease runs."""
-        return self._presence.live(now)
+        return self._sessions.live(now)
 
     @property
     def servers(self) -> tuple[ServerStatus, ...]:
         """Shards and holders, and which of them watch now; itself, if its disk refuses."""
-        return servers(self._federation, self._charter.roster, self._presence, self._plan.threshold)
+        return servers(self._federation, self._charter.roster, self._sessions, self._plan.threshold)
 
     def _answer(self, tx: Transaction, sender: str, event: Event) -> Reply | NotReady | None:
         match event:
             case Register():
                 self._same(sender, event.party)
-                return registration.register(tx, self._charter, self._presence, event)
+                return registration.register(tx, self._charter, self._sessions, event)
             case Join(client):
                 self._same(sender, client)
-                if waits := membership.join(tx, self._charter, self._presence, event):
+                if waits := membership.join(tx, self._charter, self._sessions, event):
                     return waits
                 self._renew(tx.now, client)
                 tx.live |= {client}
-                self._presence.located[client] = tx.federation.addresses
+                self._sessions.located[client] = tx.federation.addresses
                 return self._welcome(tx, client)
             case Subscribe(party, unsettled):
                 self._same(sender, party)
@@ -230,11 +233,11 @@ class Coordinator:
                     for id in unsettled:
                         self._same(sender, id.client)
                     known = tx.federation.pending(party)
-                    self._presence.lost[party] = known.difference(unsettled)
-                self._presence.watchers.add(party)
-                self._presence.told.add(sender)
+                    self._sessions.lost[party] = known.difference(unsettled)
+                self._sessions.watchers.add(party)
+                self._sessions.told.add(sender)
                 tx.watchers |= {party}
-                resubscribe.repeat(tx, party, unsettled, self._presence.located.pop(party, ()))
+                resubscribe.repeat(tx, party, unsettled, self._sessions.located.pop(party, ()))
                 return None
             case Heartbeat(party):
                 self._same(sender, party)
@@ -243,10 +246,10 @@ class Coordinator:
                 submissions.submit(tx, self._charter.roster, receipt)
             case Trouble(party, reason):
                 self._same(sender, party)
-                self._presence.trouble(party, membership.said(reason))
+                self._sessions.trouble(party, membership.said(reason))
             case Retire(party):
                 self._same(sender, party)
-                self._presence.leave(party)
+                self._sessions.leave(party)
                 tx.live -= {party}
                 membership.retire(tx, party)
             case Decline(party):
@@ -322,7 +325,7 @@ class Coordinator:
 
     def _gone(self, tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
         """A client has no more of what it was to send again: whoever waits for it hears of it."""
-        here, pending = self._presence, tx.federation.pending(client)
+        here, pending = self._sessions, tx.federation.pending(client)
         known = pending & here.asked.intersection(ids)
         here.lost[client] = (here.lost.get(client, frozenset()) & pending) | known
         here.gone &= {id for id in here.gone if tx.federation.waits(id)}
@@ -423,13 +426,13 @@ class Coordinator:
             layout=self._layout,
             clients=self._clients,
             holders=self._holders,
-            live=self._presence.live(now),
-            watchers=frozenset(self._presence.watchers),
-            lost=self._presence.lost,
-            asked=self._presence.asked,
-            gone=self._presence.gone,
-            unconfirmed=self._presence.unconfirmed,
-            memo=self._memo,
+            live=self._sessions.live(now),
+            watchers=frozenset(self._sessions.watchers),
+            lost=self._sessions.lost,
+            asked=self._sessions.asked,
+            gone=self._sessions.gone,
+            unconfirmed=self._sessions.unconfirmed,
+            cache=self._cache,
         )
         if before is not None:
             tx.step = before.step
@@ -443,7 +446,7 @@ class Coordinator:
         return tx.step
 
     def _renew(self, now: float, client: str) -> None:
-        self._presence.renew(client, now + self._plan.section.lease)
+        self._sessions.renew(client, now + self._plan.section.lease)
 
     def _renew_if_client(self, now: float, sender: str) -> None:
         if sender in self._federation.members and sender not in self._federation.retired:

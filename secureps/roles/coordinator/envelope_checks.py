@@ -41,13 +41,13 @@ def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
     Raises:
         Conflict: the holder was shown another receipt of this name.
     """
-    id, flaw, inbox = answer.id, answer.flaw[:REASON_LIMIT], group.inbox
-    if answer.holder in inbox.examined.get(id, ()):
+    id, flaw, open_receipts = answer.id, answer.flaw[:REASON_LIMIT], group.open_receipts
+    if answer.holder in open_receipts.examined.get(id, ()):
         return
-    if id in inbox.receipts and answer.about != tx.federation.receipts[id]:
+    if id in open_receipts.receipts and answer.about != tx.federation.receipts[id]:
         raise Conflict(f"{answer.holder} answers for another receipt of {id}")
     if not flaw:
-        if id in inbox.receipts:
+        if id in open_receipts.receipts:
             tx.write(ReceiptExamined(group.name, id, answer.holder, ""))
         return
     doubt = _doubt(tx, group, answer)
@@ -67,8 +67,8 @@ def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
 def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
     """Whether a flaw that changes nothing now was not told before: of what is here, or of whom."""
     id = answer.id
-    if id in group.inbox.receipts:
-        return answer.holder not in group.inbox.doubted.get(id, ())
+    if id in group.open_receipts.receipts:
+        return answer.holder not in group.open_receipts.doubted.get(id, ())
     known = tx.federation.known(id)
     return known and answer.holder not in tx.federation.accused.get(id.client, ())
 
@@ -83,7 +83,7 @@ def _doubt(tx: Transaction, group: GroupState, answer: Examined) -> str:
     accused = {**tx.federation.accused, id.client: by}
     able = group.invited
     if group.streaming:
-        able = tx.takers(group.name).union(group.inbox.clients) - group.sitting_out
+        able = tx.takers(group.name).union(group.open_receipts.clients) - group.sitting_out
     most = BELIEVED if len(able) > tx.plan.bounds(group.name).minimum else 0
     if believed(accused, id.client, holder, spare, most):
         return ""

@@ -46,7 +46,7 @@ def asked(tx: Transaction, group: GroupState, member: str) -> int:
 def owes(own: GroupState, member: str) -> bool:
     """Whether a member was asked for the evaluation under way, and has not answered yet."""
     asked = own.phase is Phase.COLLECTING and member in own.invited
-    return asked and member not in own.inbox.clients
+    return asked and member not in own.open_receipts.clients
 
 
 def over(tx: Transaction, model_over: bool) -> bool:

@@ -60,7 +60,7 @@ class GroupState:
     Of the committed version: `scale` under adaptive clipping, `states` the digests of its shards'
     files, `history` the digest of every one; `coming` is what shards have made of the next.
 
-    `inbox` are the receipts whose fate is open, `making` the cohort that is closed, `number` the
+    `open_receipts` are those whose fate is open, `making` the cohort that is closed, `number` the
     newest one's. `suspicion` is what cohorts that came to nothing say of their members.
 
     `stream`, while updates are taken without rounds, is who trains and whose clock is where.
@@ -81,7 +81,7 @@ class GroupState:
     invited: frozenset[str] = frozenset()
     opened_at: float | None = None
     extensions: int = 0
-    inbox: OpenReceipts = field(default_factory=OpenReceipts)
+    open_receipts: OpenReceipts = field(default_factory=OpenReceipts)
     making: CohortInProgress | None = None
     number: int = -1
     suspicion: Suspicion = field(default_factory=Suspicion)
@@ -99,7 +99,7 @@ class GroupState:
     @property
     def receipts(self) -> Mapping[SubmissionId, Receipt]:
         """Those whose fate is open, in the order in which they came."""
-        return self.inbox.receipts
+        return self.open_receipts.receipts
 
     @property
     def digest(self) -> bytes:
@@ -154,7 +154,7 @@ class GroupState:
         if self.stream is not None and client in self.stream.training:
             return True
         asked = self.phase is Phase.COLLECTING and client in self.invited
-        return asked and client not in self.inbox.clients
+        return asked and client not in self.open_receipts.clients
 
     def drops(self, id: SubmissionId) -> bool:
         """Whether a flaw in a submission is found in time to leave it out."""
@@ -246,7 +246,7 @@ class GroupState:
     def let_go(self, ids: Iterable[SubmissionId]) -> None:
         """These wait no more."""
         for id in ids:
-            self.inbox.remove(id)
+            self.open_receipts.remove(id)
             if self.stream is not None:
                 self.stream.remove((id,))
 
@@ -259,7 +259,7 @@ class GroupState:
 
     def receive(self, at: float, receipt: Receipt) -> None:
         """A receipt was accepted."""
-        self.inbox.put(receipt)
+        self.open_receipts.put(receipt)
         if self.streaming:
             again = receipt.id.client in self.invited
             self.pool.arrive(receipt.id, Base(receipt.version, receipt.step), at, again)
@@ -280,7 +280,7 @@ class GroupState:
         self.invited = frozenset()
         self.opened_at = None
         self.extensions = 0
-        self.inbox.clear()
+        self.open_receipts.clear()
         self.close(None)
 
     def close(self, cohort: Cohort | None) -> None:

@@ -108,7 +108,7 @@ def decline(tx: Transaction, message: Decline) -> None:
     ):
         raise Malformed(f"only evaluations can be declined, not rounds of {message.group!r:.80}")
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
-    here = message.party in group.inbox.clients
+    here = message.party in group.open_receipts.clients
     if open_now and message.party in group.invited and not here:
         synchronous.declined(tx, group, message.party, said(message.reason))
 
@@ -142,7 +142,7 @@ def retire(tx: Transaction, client: str) -> None:
     tx.write(MemberRetired(client))
     for group in tx.federation.groups.values():
         asked = group.phase is Phase.COLLECTING and client in group.invited
-        if asked and client not in group.inbox.clients:
+        if asked and client not in group.open_receipts.clients:
             synchronous.declined(tx, group, client, "takes part no more")
 
 

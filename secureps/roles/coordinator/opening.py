@@ -69,15 +69,15 @@ def short(tx: Transaction) -> str:
 
 def examined(tx: Transaction, group: GroupState) -> tuple[Collection[Receipt], str]:
     """The receipts that the rule may see, and what the others wait for (empty: there are none)."""
-    inbox, held = group.inbox, kept(tx, group)
-    shown: Collection[Receipt] = inbox.ready.values()
+    open_receipts, held = group.open_receipts, kept(tx, group)
+    shown: Collection[Receipt] = open_receipts.ready.values()
     if held:
         shown = tuple(receipt for receipt in shown if receipt.id not in held)
-    count = len(inbox.receipts) - len(shown)
+    count = len(open_receipts.receipts) - len(shown)
     if not count:
         return shown, ""
     updates = f"{count} update{'s' * (count > 1)}"
-    missing = _missing(tx, inbox.looked_into_all(held))
+    missing = _missing(tx, open_receipts.looked_into_all(held))
     return shown, f"{updates} to be examined by key holders: {missing}"
 
 
@@ -89,9 +89,11 @@ def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
     """
     if not group.suspicion.flawed or last_look(tx, group) is None:
         return frozenset()
-    inbox, here = group.inbox, tx.watchers.intersection(tx.holders)
-    ids = (id for client in group.suspicion.flawed for id in inbox.clients.get(client, ()))
-    return frozenset(id for id in ids if id in inbox.ready and not inbox.answered(id) >= here)
+    open_receipts, here = group.open_receipts, tx.watchers.intersection(tx.holders)
+    ids = (id for client in group.suspicion.flawed for id in open_receipts.clients.get(client, ()))
+    return frozenset(
+        id for id in ids if id in open_receipts.ready and not open_receipts.answered(id) >= here
+    )
 
 
 def last_look(tx: Transaction, group: GroupState) -> float | None:
@@ -105,8 +107,8 @@ def last_look(tx: Transaction, group: GroupState) -> float | None:
 
 def unexamined(group: GroupState, holder: str) -> tuple[Receipt, ...]:
     """What a holder is still to look into."""
-    inbox = group.inbox
-    return tuple(r for r in group.receipts.values() if holder not in inbox.answered(r.id))
+    open_receipts = group.open_receipts
+    return tuple(r for r in group.receipts.values() if holder not in open_receipts.answered(r.id))
 
 
 def _missing(tx: Transaction, answered: Collection[str]) -> str:

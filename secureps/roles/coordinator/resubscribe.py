@@ -111,7 +111,7 @@ def _asked(tx: Transaction, group: GroupState, client: str) -> Invite | SealAgai
 def _repeat_to_client(tx: Transaction, group: GroupState, client: str) -> None:
     if group.version >= 0:
         tx.order(client, commit.make_published(tx, group))
-    for receipt in [group.receipts[id] for id in group.inbox.clients.get(client, ())]:
+    for receipt in [group.receipts[id] for id in group.open_receipts.clients.get(client, ())]:
         commit.came_back(tx, group, receipt)  # a shard may have lost what is in its outbox
     if group.awaits(client):
         tx.order(client, _asked(tx, group, client))

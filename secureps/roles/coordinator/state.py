@@ -388,7 +388,7 @@ class CoordinatorState:
                 self._accuse(id, holder)
                 if self.stands(id):
                     group.suspicion = group.suspicion.doubt(id.client)
-                    group.inbox.doubt(id, holder)
+                    group.open_receipts.doubt(id, holder)
             case LiarsNamed(holders=holders, reason=reason):
                 self.liars |= dict.fromkeys(holders, reason)
             case CohortBurnt(reason=reason):
@@ -429,7 +429,7 @@ class CoordinatorState:
                 group.invited -= {id.client}
                 group.sitting_out |= {id.client} if group.streaming else frozenset()
             case ReceiptExamined(id=id, holder=holder):
-                group.inbox.look(id, holder)
+                group.open_receipts.look(id, holder)
             case ShareReceived(holder=holder, share=share):
                 making = group.closed_cohort
                 making.shares[holder], making.answered_at = share, at

@@ -221,4 +221,4 @@ def _epsilon(tx: Transaction, name: str) -> float:
         return math.inf  # whatever was charged, it protects nobody
     ledger = tx.federation.ledger
     known = ledger.count(name)
-    return tx.memo.of(("spent", name), known, lambda: spent(tx.plan, facts_of(ledger, name)))
+    return tx.cache.of(("spent", name), known, lambda: spent(tx.plan, facts_of(ledger, name)))

@@ -242,7 +242,7 @@ def _check_round(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     if id.client not in group.invited:
         raise WrongVersion(f"{id.client} is not invited to version {coming}")
     # No client counts twice in a mean.
-    if id.client in group.inbox.clients:
+    if id.client in group.open_receipts.clients:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
     again = recovery.sends_again(tx, group, id.client)
     if again and (wrong := _other_than_burnt(group, receipt)):

@@ -221,7 +221,7 @@ def decided(tx: Transaction, group: GroupState, receipts: Collection[Receipt]) -
         until = decision.until if isinstance(decision, Wait) else None
         return until is None or tx.now < until
 
-    arrived = (group.inbox.changes, opening.kept(tx, group))
+    arrived = (group.open_receipts.changes, opening.kept(tx, group))
     opened = (group.round, group.version, group.invited, group.opened_at, group.extensions)
     basis = (arrived, opened, group.suspicion, tx.live)
-    return tx.memo.of(("round", group.name), basis, ask, holds)
+    return tx.cache.of(("round", group.name), basis, ask, holds)

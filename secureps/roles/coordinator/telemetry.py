@@ -72,7 +72,7 @@ class Window:
                     self._waited(tx, receipt.id.group, (receipt.id.client,), arrived=True)
                 case CohortClosed(cohort):
                     group = tx.federation.groups[cohort.group]
-                    late = sorted(group.invited - group.inbox.clients.keys())
+                    late = sorted(group.invited - group.open_receipts.clients.keys())
                     self._waited(tx, cohort.group, late, arrived=False)
                 case VersionCommitted(name, version):
                     clip, spent = clip_of(tx, tx.federation.groups[name]), most_spent(tx)

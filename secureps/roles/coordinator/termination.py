@@ -17,7 +17,7 @@ from secureps.messages.orders import Finish
 from secureps.policy.early_stopping import stop
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, after, fact, facts_of
-from secureps.roles.coordinator import evaluation as judging
+from secureps.roles.coordinator import evaluation
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
@@ -26,7 +26,7 @@ from secureps.wording import named
 def over(tx: Transaction, group: GroupState) -> bool:
     """Whether a group has made its last version."""
     if group.name == EVALUATION:
-        return judging.over(tx, all(over(tx, each) for each in tx.federation.model_groups))
+        return evaluation.over(tx, all(over(tx, each) for each in tx.federation.model_groups))
     between = group.phase is Phase.WAITING or (group.streaming and group.phase is Phase.COLLECTING)
     if (tx.federation.ending or group.resigned) and between:
         return True
@@ -139,7 +139,7 @@ def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
     """A client's epsilon after the evaluation that it owes, and one version more of these."""
     own = tx.federation.groups.get(EVALUATION)
     bases = [(group, max(0, group.version)) for group in ahead if group is not own]
-    if own is not None and judging.owes(own, client):
+    if own is not None and evaluation.owes(own, client):
         bases.append((own, own.version))
     if own is not None and own in ahead:
         bases.append((own, own.version + (own.phase is not Phase.WAITING)))
@@ -151,7 +151,7 @@ def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
 
     steps = tuple((base, group.next_base(client, base).step) for group, base in bases)
     question = ("epsilon", client, *(group.name for group, _ in bases))
-    return tx.memo.of(question, (ledger.count(client), steps), count)
+    return tx.cache.of(question, (ledger.count(client), steps), count)
 
 
 def _fact(tx: Transaction, client: str, group: GroupState, base: int) -> Fact | None:
@@ -203,7 +203,7 @@ def finish(tx: Transaction) -> None:
     last = federation.checkpoints[-1] if federation.checkpoints else None
     if last is None or not last.complete or not all(over(tx, group) for group in groups):
         return
-    if judging.due(tx) or last.evaluations < len(federation.evaluations.results):
+    if evaluation.due(tx) or last.evaluations < len(federation.evaluations.results):
         return
     if any(last.version_of(group.name) < group.version for group in groups):
         return

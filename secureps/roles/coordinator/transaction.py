@@ -34,7 +34,7 @@ class Transaction:
         lost: what clients had no more when they last subscribed; asked: what they are to send
             again; gone: what of that they say is.
         unconfirmed: shards that are to say again that they are prepared, by group.
-        memo: what was worked out in earlier transactions.
+        cache: what was worked out in earlier transactions.
         reasons: what groups wait for since its event, by name.
     """
 
@@ -50,7 +50,7 @@ class Transaction:
     asked: set[SubmissionId] = field(default_factory=set)
     gone: Set[SubmissionId] = frozenset()
     unconfirmed: set[tuple[str, str]] = field(default_factory=set)
-    memo: Cache = field(default_factory=Cache)
+    cache: Cache = field(default_factory=Cache)
     reasons: dict[str, str] = field(default_factory=dict)
     step: Step = field(default_factory=Step)
 

@@ -273,7 +273,7 @@ def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
     lost = requests.Missing("shard-a", "all", 0, (id,))
     gone = requests.Missing("c1", "all", -1, (id, SubmissionId("c1", "all", 7)))
     assert orders_of(world.give("c1", gone)) == []
-    assert world.coordinator._presence.gone == set()
+    assert world.coordinator._sessions.gone == set()
     assert orders_of(world.give("shard-a", lost)) == [orders.SendAgain(1, id)]
     step = world.give("c1", gone)
     assert step.records == []
@@ -287,7 +287,7 @@ def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
         "a shard lost the sums and blocks of members, and c1 has its own no more",
     )
     world.give("c1", gone)
-    assert world.coordinator._presence.gone == set(), "its fate is known, and it is forgotten"
+    assert world.coordinator._sessions.gone == set(), "its fate is known, and it is forgotten"
 
 
 # --- rounds, leases and time ------------------------------------------------------

@@ -35,9 +35,9 @@ def receipt(id: SubmissionId) -> Receipt:
 
 def plain(tx: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
     """By the definition, over all that is here: what the rule sees, and what is waited for."""
-    inbox = group.inbox
-    seen = {id: inbox.examined.get(id, frozenset()) for id in inbox.receipts}
-    looked = {id: by | inbox.doubted.get(id, frozenset()) for id, by in seen.items()}
+    open_receipts = group.open_receipts
+    seen = {id: open_receipts.examined.get(id, frozenset()) for id in open_receipts.receipts}
+    looked = {id: by | open_receipts.doubted.get(id, frozenset()) for id, by in seen.items()}
     strict = group.suspicion.flawed if opening.last_look(tx, group) is not None else frozenset()
     here = tx.watchers.intersection(tx.holders)
     ready, waiting = set(), []
@@ -68,7 +68,7 @@ class Round:
     """An open round of six clients, and a coordinator's memory of it."""
 
     def __init__(self) -> None:
-        self.group = GroupState("all", inbox=OpenReceipts(PLAN.threshold))
+        self.group = GroupState("all", open_receipts=OpenReceipts(PLAN.threshold))
         self.tx = Transaction(
             now=0.0,
             plan=PLAN,
@@ -101,13 +101,13 @@ class Round:
         ids = [*group.receipts] or [SubmissionId("c0", "all", 99)]
         match chance.choice(EVENTS):
             case "receive":
-                left = [c for c in CLIENTS if c not in group.inbox.clients]
+                left = [c for c in CLIENTS if c not in group.open_receipts.clients]
                 for client in left[: chance.randint(0, 2)]:
                     group.receive(tx.now, receipt(SubmissionId(client, "all", group.round)))
             case "look" if group.receipts:
-                group.inbox.look(chance.choice(ids), chance.choice(HOLDERS))
+                group.open_receipts.look(chance.choice(ids), chance.choice(HOLDERS))
             case "doubt":
-                group.inbox.doubt(chance.choice(ids), chance.choice(HOLDERS))
+                group.open_receipts.doubt(chance.choice(ids), chance.choice(HOLDERS))
             case "go":
                 group.let_go([chance.choice(ids)])
                 group.invited -= {chance.choice(CLIENTS)} if chance.random() < 0.5 else frozenset()
@@ -158,7 +158,7 @@ def test_an_event_that_changes_nothing_asks_no_rule_until_the_time_it_named(
         world.group.receive(0.0, receipt(id))
         for holder in HOLDERS:
             decided()
-            world.group.inbox.look(id, holder)
+            world.group.open_receipts.look(id, holder)
     for now in (1.0, 9.0, 9.9):
         assert isinstance(decided(now), Wait)
     assert asked == [0, 1, 2, 3, 4], "once more for each that the third holder found in order"

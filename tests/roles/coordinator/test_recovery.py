@@ -240,10 +240,10 @@ def test_a_flaw_that_is_found_too_late_is_looked_for_from_then_on(tmp_path: Path
     simulation.run(lambda: simulation.versions() == {"all": 2} and len(group.receipts) == 10)
     assert group.suspicion.flawed == {"client-05"}, "it may have been included all the same"
     tx = simulation.coordinator._tx(simulation.loop.now())
-    group.inbox.examined.clear()
+    group.open_receipts.examined.clear()
     for id in group.receipts:
         for holder in ("holder-0", "holder-1", "holder-3"):
-            group.inbox.look(id, holder)
+            group.open_receipts.look(id, holder)
     shown, waiting = opening.examined(tx, group)
     assert [r.id.client for r in group.receipts.values() if r not in shown] == ["client-05"]
     assert (

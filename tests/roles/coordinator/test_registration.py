@@ -146,9 +146,9 @@ def test_a_holder_that_opened_more_than_is_known_counts_as_away() -> None:
     assert said(step) == [text]
     again = World(make_plan("bfv"), journal=tuple(world.journal))
     again.give(HOLDER, register(HOLDER, again.run, all=7, nonsense=3))
-    assert HOLDER not in again.coordinator._presence.holders
+    assert HOLDER not in again.coordinator._sessions.holders
     again.give(HOLDER, register(HOLDER, again.run))
-    assert HOLDER in again.coordinator._presence.holders
+    assert HOLDER in again.coordinator._sessions.holders
 
 
 # --- a holder whose ledger is older -----------------------------------------------
