@@ -103,12 +103,9 @@ class Coordinator:
         if charter.initial is not None:
             charter.plan.layout(charter.initial)  # refused now, not when the shards are up
         enough = charter.plan.threshold if opening.wanted(charter.plan) else 0
-        self._federation = CoordinatorState(
-            {
-                name: GroupState(name, open_receipts=OpenReceipts(enough))
-                for name in charter.plan.all_groups
-            }
-        )
+        names = charter.plan.all_groups
+        groups = {name: GroupState(name, open_receipts=OpenReceipts(enough)) for name in names}
+        self._federation = CoordinatorState(groups)
         self._sessions = Sessions()
         clients = frozenset(c.name for c in charter.roster.clients())
         if charter.plan.evaluator and charter.plan.evaluator not in clients:
