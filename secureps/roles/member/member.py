@@ -248,7 +248,7 @@ class Member(Alone):
         sealed = self._out.sealed.get(id)
         if sealed is None:
             return
-        self._write(step, SubmissionSettled(id, outcome))
+        self._write(step, SubmissionSettled(id, str(outcome)))
         if outcome in (Outcome.DROPPED, Outcome.LOST):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
         burnt_at = burnt if self._plan.seals_again else None
