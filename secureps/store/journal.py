@@ -5,8 +5,8 @@
                     says how far it has come (`store.journal_height`)
     MemoryJournal   for simulation and tests
 
-A record is any dataclass of `messages.coordinator_records`, `messages.coordinator_records` or
-`messages.charge`, or what became of an evaluation. What must not live here: what records mean
+A record is any dataclass of `messages.records`, `messages.*_records` and `messages.charge`, or
+what became of an evaluation. What must not live here: what records mean
 (machines fold them), and payloads (they are in the spool).
 """
 

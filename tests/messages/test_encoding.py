@@ -32,6 +32,7 @@ from secureps.messages.encoding import (
 from secureps.messages.requests import Heartbeat, Register, Subscribe
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import BlockHeader, Cohort, Member, Receipt, SubmissionId
+from tests.kits.nursery import ROOT
 
 MODULES = [
     importlib.import_module(f"secureps.messages.{module.name}")
@@ -239,6 +240,11 @@ def test_digests_see_where_parts_begin(one: list[bytes], two: list[bytes]) -> No
     assert (digest("d", *one) == digest("d", *two)) == (one == two)
     assert digest("d", *one) != digest("e", *one)
     assert len(digest("d", *one)) == DIGEST_BYTES
+
+
+def test_the_canonical_form_is_the_one_that_the_protocols_page_shows() -> None:
+    shown = canonical(SubmissionId("hospital-12", "all", 7)).decode()
+    assert f"\n    {shown}\n" in (ROOT / "docs" / "protocol.md").read_text()
 
 
 def test_a_payloads_digest() -> None:

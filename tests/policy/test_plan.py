@@ -142,6 +142,13 @@ def test_holders_are_those_that_the_cipher_needs() -> None:
         assert (made.holders, made.threshold) == (holders, threshold)
 
 
+def test_a_plan_without_a_cipher_has_a_committee_of_three_of_four(tmp_path: Path) -> None:
+    path = tmp_path / "least.toml"
+    path.write_text('name = "least"\nversions = 1\n[[group]]\nrule = {quorum = 5}\n')
+    made = load_plan(path)
+    assert (made.section.cipher.name, made.threshold, made.holders) == ("rlwe", 3, 4)
+
+
 def test_a_committee_is_that_of_the_roster() -> None:
     made = plan(cipher={"name": "rlwe", "holders": 4, "threshold": 4})
     committee = made.committee(["d", "b", "a", "c"])
