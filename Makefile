@@ -32,7 +32,7 @@ bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
 
-numbers: $(STAMP)  ## figures of the README, measured again: what differs by more than its spread
+numbers: $(STAMP)  ## figures of the pages, measured again: what differs by more than its spread
 	$(BIN)/python -m benchmarks.figures
 
 study: $(STAMP)  ## rules by virtual time to a target; about twenty minutes of two quiet cores

@@ -1,4 +1,4 @@
-"""What this project costs, measured side by side with others; see README.md."""
+"""What this project costs, measured side by side with others; see docs/benchmarks.md."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""`make numbers`: figures of the README, measured again; those that differ are printed.
+"""`make numbers`: figures of the README and docs/, measured again; those that differ are printed.
 
 Each has a spread, within which it may differ by the machine or by chance: 0 where it follows from
 plans and bytes alone. Costs that other benchmarks measure, in seconds of a machine, and studies of
@@ -26,15 +26,17 @@ from secureps.privacy.accountant import epsilon
 
 ROOT = Path(__file__).parent.parent
 DEMO_VALUES = 9610
+PAGES = ("docs/benchmarks.md", "docs/evidence.md", "README.md")
+"""Whose figures these are."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of the README.
+    """One number of the pages.
 
     Args:
         name: what it is.
-        pattern: finds it, as the one group, in the README's text.
+        pattern: finds it, as the one group, in the text of all pages.
         measure: makes it again.
         spread: how far it may lie from what is told; beside rounding to the digits told.
         quick: whether it takes no run.
@@ -47,14 +49,14 @@ class Figure:
     quick: bool = True
 
     def told(self, text: str) -> tuple[float, float]:
-        """The number in the README, and half a unit of its last digit.
+        """The number that the pages tell, and half a unit of its last digit.
 
         Raises:
             ValueError: it is not there once.
         """
         found = re.findall(self.pattern, text)
         if len(found) != 1:
-            raise ValueError(f"{self.name}: the README has it {len(found)} times")
+            raise ValueError(f"{self.name}: the pages have it {len(found)} times")
         digits = found[0].replace(",", "")
         return float(digits), 0.5 * 10.0 ** -len(digits.partition(".")[2])
 
@@ -124,6 +126,16 @@ FIGURES = (
         lambda: epsilon([Charge("me", "all", 0, 3.66, 0.5, 15 * 8)], 1e-5),
     ),
     Figure(
+        "epsilon of the demo, on the first page",
+        r"epsilon of ([\d.]+) \(delta 1e-5\)",
+        lambda: epsilon([Charge("me", "all", 0, 3.66, 0.5, 15 * 8)], 1e-5),
+    ),
+    Figure(
+        "an update of the demo to fp32, on the first page",
+        r"takes ([\d.]+) times the bytes of plain float32",
+        lambda: bytes_of_an_update("digits.toml") / (4 * DEMO_VALUES),
+    ),
+    Figure(
         "50 clients, accuracy",
         r"\| 50 clients, 20 versions, simulated" + _ACCURACY,
         score("simulate", "simulations/digits.toml"),
@@ -162,9 +174,14 @@ FIGURES = (
 """In the order of what they take."""
 
 
+def pages() -> str:
+    """The text of all pages that tell figures."""
+    return "\n".join((ROOT / page).read_text() for page in PAGES)
+
+
 def differences(figures: tuple[Figure, ...] = FIGURES) -> Iterator[str]:
     """A line for each figure that differs."""
-    text = (ROOT / "README.md").read_text()
+    text = pages()
     for figure in figures:
         print(f"{figure.name} ...", file=sys.stderr, flush=True)
         if line := figure.differs(text):
@@ -173,5 +190,5 @@ def differences(figures: tuple[Figure, ...] = FIGURES) -> Iterator[str]:
 
 if __name__ == "__main__":
     found = list(differences())
-    print("\n".join(found) or f"all {len(FIGURES)} figures are as the README tells them")
+    print("\n".join(found) or f"all {len(FIGURES)} figures are as the pages tell them")
     sys.exit(bool(found))

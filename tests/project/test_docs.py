@@ -30,14 +30,7 @@ from tests.kits.nursery import ROOT
 
 PAGES = (
     "README.md",
-    "docs/operations.md",
-    "docs/plan.md",
-    "docs/protocol.md",
-    "docs/python.md",
-    "docs/rules.md",
-    "docs/threat-model.md",
-    "docs/trainers.md",
-    "docs/tuning.md",
+    *(str(page.relative_to(ROOT)) for page in sorted(ROOT.glob("docs/**/*.md"))),
     "secureps/run/templates/every/README.md",
 )
 FOLDERS = ("aggregator", "clients", "policies", "simulations")
@@ -104,6 +97,10 @@ def test_every_command_parses(page: Path) -> None:
         parses(arguments)
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 160
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/operations.md"])
 def test_there_are_commands(page: str) -> None:
     shown = {arguments[0] for arguments in commands((ROOT / page).read_text())}
@@ -158,14 +155,15 @@ def test_every_file_of_a_folder_is_in_its_table(folder: str) -> None:
     assert there == set(re.findall(r"`([\w.-]+(?:\.toml|\.py|file))`", text))
 
 
-def test_the_readmes_script_makes_a_trainer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/data-holder.md"])
+def test_the_script_of_a_page_makes_a_trainer(page: str, tmp_path: Path) -> None:
     import numpy as np
 
     from secureps.client.torch import TorchTrainer
 
-    (script,) = fences((ROOT / "README.md").read_text(), "python")
+    (script,) = fences((ROOT / page).read_text(), "python")
     scope: dict[str, Any] = {"__name__": "hospital"}
-    exec(compile(script, "README.md", "exec"), scope)
+    exec(compile(script, page, "exec"), scope)
     np.savez(tmp_path / "mine.npz", x=np.zeros((120, 30)), y=np.arange(120) % 2)
     trainer = scope["make"]({"data": str(tmp_path / "mine.npz")})
     assert isinstance(trainer, TorchTrainer)

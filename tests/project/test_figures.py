@@ -1,4 +1,4 @@
-"""Figures of the README that take no run are what the code makes; the others are found in it."""
+"""Figures of the pages that take no run are what the code makes; the others are found in them."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from functools import partial
 
 import pytest
 
-from benchmarks.figures import FIGURES, ROOT, Figure
+from benchmarks.figures import FIGURES, Figure, pages
 
-README = (ROOT / "README.md").read_text()
+PAGES = pages()
 
 
 @pytest.mark.parametrize("figure", [f for f in FIGURES if f.quick], ids=lambda f: f.name)
-def test_what_the_readme_tells_is_measured(figure: Figure) -> None:
+def test_what_the_pages_tell_is_measured(figure: Figure) -> None:
     assert figure.spread == 0
-    assert figure.differs(README) == ""
+    assert figure.differs(PAGES) == ""
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda f: f.name)
-def test_every_figure_is_in_the_readme_once_and_another_one_is_told(figure: Figure) -> None:
-    told, rounding = figure.told(README)
+def test_every_figure_is_told_once_and_another_one_is_found_out(figure: Figure) -> None:
+    told, rounding = figure.told(PAGES)
     assert told > 0
     for off, says in ((0.9 * rounding, ""), (2.1 * rounding + figure.spread, figure.name)):
         for now in (told - off, told + off):
             other = replace(figure, measure=partial(float, now))
-            assert other.differs(README).startswith(says)
-            assert bool(other.differs(README)) is bool(says)
+            assert other.differs(PAGES).startswith(says)
+            assert bool(other.differs(PAGES)) is bool(says)
 
 
 def test_a_figure_that_is_gone_is_no_figure() -> None:
-    with pytest.raises(ValueError, match="has it 0 times"):
+    with pytest.raises(ValueError, match="have it 0 times"):
         FIGURES[0].told("nothing")

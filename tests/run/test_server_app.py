@@ -424,7 +424,7 @@ def test_check_says_what_becomes_of_a_strategy(tmp_path: Path) -> None:
 
 
 def test_the_least_plan_of_the_page_is_a_plan(tmp_path: Path) -> None:
-    page = (ROOT / "clients" / "README.md").read_text()
+    page = (ROOT / "docs" / "flower.md").read_text()
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     plan = write(tmp_path, text, "plan.toml")
     (tmp_path / "quickstart-pytorch").mkdir()
