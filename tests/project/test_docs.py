@@ -29,7 +29,10 @@ from secureps.run.simulate.simulate import load_scenario
 from tests.kits.nursery import ROOT
 
 PAGES = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "README.md",
+    "SECURITY.md",
     *(str(page.relative_to(ROOT)) for page in sorted(ROOT.glob("docs/**/*.md"))),
     "secureps/run/templates/every/README.md",
 )

@@ -11,6 +11,7 @@ import venv
 import zipfile
 from pathlib import Path
 
+import secureps as ps
 from secureps.run.new import TEMPLATES
 from tests.kits.nursery import ROOT
 
@@ -40,7 +41,7 @@ def built(folder: Path) -> Path:
     )
     options = ("--no-build-isolation", "--no-deps", "--no-index", "--quiet")
     told(source, sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, ".")
-    (wheel,) = folder.glob("secureps-*.whl")
+    (wheel,) = folder.glob(f"secureps-{ps.__version__}-*.whl")
     return wheel
 
 
