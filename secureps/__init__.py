@@ -105,12 +105,16 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        """Imports a public name when it is first used."""
+        """Imports a public name when it is first used; ConfigError if it needs an extra."""
         if name in _MODULES:
             return import_module(_MODULES[name])
         if name not in _HOMES:
             raise AttributeError(f"module 'secureps' has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        from secureps.extras import from_extras
+
+        with from_extras():
+            home = import_module(_HOMES[name])
+        found = globals()[name] = getattr(home, name)
         return found
 
     def __dir__() -> list[str]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
+
+NO_DISK = "waits for its own disk"
+"""What is said of a server whose disk refuses."""
 
 
 def meant(given: object, names: Iterable[str]) -> str:
@@ -40,3 +44,8 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
+
+
+def finite(figure: float) -> float | None:
+    """A figure for JSON, which has no infinity: None in its place."""
+    return figure if math.isfinite(figure) else None

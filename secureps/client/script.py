@@ -19,6 +19,7 @@ from secureps.client.script_errors import blamed, told_of
 from secureps.client.script_settings import Asked, refuse_unknown
 from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, record_privacy
 from secureps.errors import ConfigError, PlanRefused, SecurepsError
+from secureps.extras import from_extras
 from secureps.policy.plan import Plan
 from secureps.tracebacks import told, where
 
@@ -67,7 +68,8 @@ class Script:
     Or a Flower app: then every client evaluates for itself, and nothing is trained centrally.
 
     Raises:
-        ConfigError: no such file, it does not import, or it has neither `make` nor an app.
+        ConfigError: no such file, it does not import, an extra that it imports is not installed,
+            or it has neither `make` nor an app.
     """
 
     def __init__(self, path: Path) -> None:
@@ -155,7 +157,7 @@ def _load(path: Path) -> ModuleType:
         sys.path.insert(0, beside)  # as for a script that Python runs
     told_of("its import")
     try:
-        with looked_at():
+        with looked_at(), from_extras():
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]

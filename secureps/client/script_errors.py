@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from secureps.errors import ClientError, ScriptFailed, SecurepsError
+from secureps.extras import from_extras
 from secureps.tracebacks import told, where
 
 log = logging.getLogger("secureps")
@@ -53,7 +54,8 @@ def blamed(what: str, whose: str = "") -> Iterator[None]:
     """
     told_of(f"{whose}'s {what}" if whose else what)
     try:
-        yield
+        with from_extras():
+            yield
     except ClientError as error:
         raise ScriptFailed(f"{what}: {error}; nothing was sent: mend the script") from error
     except SecurepsError:

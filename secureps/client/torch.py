@@ -358,13 +358,13 @@ class TorchTrainer:
             if cuda:
                 with torch.cuda.device(self._device):
                     torch.cuda.manual_seed(_derive(key, purpose))
-            strict = torch.are_deterministic_algorithms_enabled()
-            lenient = torch.is_deterministic_algorithms_warn_only_enabled()
-            torch.use_deterministic_algorithms(True)
+            before = torch.get_deterministic_debug_mode()
+            # use_deterministic_algorithms would also import torch.compile's backend: 1.4 s of CPU
+            torch.set_deterministic_debug_mode("error")
             try:
                 yield
             finally:
-                torch.use_deterministic_algorithms(strict, warn_only=lenient)
+                torch.set_deterministic_debug_mode(before)
 
 
 def _bound(

@@ -20,8 +20,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
-from tenseal import sealapi
 
 from secureps.codec.pack import Packing, capacity_base
 from secureps.crypto.bfv import (
@@ -39,6 +37,11 @@ from secureps.crypto.bfv import (
 )
 from secureps.crypto.cipher import CipherParameters, Payload, check_values
 from secureps.errors import InternalError, Malformed
+from secureps.extras import from_extras
+
+with from_extras():
+    import zstandard
+    from tenseal import sealapi
 
 _MAGIC = 0xA15E
 _HEADER = struct.Struct("<HBBBBHQ")

@@ -199,6 +199,12 @@ class Cipher(Protocol):
     def opening(self) -> Opening:
         """What opens its totals."""
 
+    def block_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a sealed block of `slots` values; loads no kernels."""
+
+    def total_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a total of `slots` values; loads no kernels."""
+
     def adder(self) -> Adder:
         """The shard's side."""
 

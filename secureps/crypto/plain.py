@@ -115,6 +115,12 @@ class PlainCipher(Cipher):
     def parameters(self) -> CipherParameters:
         return self._parameters
 
+    def block_bytes(self, slots: int) -> int:
+        return self.adder().block_bytes(slots)
+
+    def total_bytes(self, slots: int) -> int:
+        return self.adder().total_bytes(slots)
+
     def adder(self) -> PlainAdder:
         return PlainAdder(self._parameters)
 

@@ -139,6 +139,10 @@ class Encoding:
         """Bytes of a sealed block of so many integers."""
         return self.elements(slots) * self.element_bytes
 
+    def total_bytes(self, slots: int) -> int:
+        """Bytes of the total of such blocks: whole words of 64 bits."""
+        return 8 * self.elements(slots) * len(self.ring.words) * self.ring.degree
+
 
 def error_bound(capacity: int, most_weight: int) -> float:
     """10 sigma of sum w_i e_i: sum w^2 is at most W w_max. Half of Delta must exceed it."""

@@ -111,7 +111,7 @@ class RlweAdder:
         return self._encoding.block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
-        return 8 * self._words(slots)
+        return self._encoding.total_bytes(slots)
 
     def check(self, slots: int, payload: Payload) -> None:
         check_length("an rlwe block", payload, self.block_bytes(slots))
@@ -126,7 +126,7 @@ class RlweAdder:
                 raise Malformed("a coefficient of an rlwe total is not below its modulus")
 
     def zero(self, slots: int) -> Accumulator:
-        return Accumulator(slots, np.zeros(self._words(slots), np.uint64))
+        return Accumulator(slots, np.zeros(self.total_bytes(slots) // 8, np.uint64))
 
     def add(self, accumulator: Accumulator, payload: Payload, weight: int) -> None:
         after = added_weight(accumulator, weight, self._capacity)
@@ -141,9 +141,6 @@ class RlweAdder:
     def total(self, accumulator: Accumulator) -> bytes:
         self._reduce(accumulator)
         return accumulator.sums.astype(_WORD, copy=False).tobytes()
-
-    def _words(self, slots: int) -> int:
-        return self._encoding.elements(slots) * len(self._encoding.ring.words) * self._degree
 
     def _reduce(self, accumulator: Accumulator) -> None:
         for words, modulus in self._rows(accumulator.sums.view(np.uint64), self._degree):

@@ -46,6 +46,12 @@ class BfvCipher(Cipher):
     def parameters(self) -> CipherParameters:
         return self._parameters
 
+    def block_bytes(self, slots: int) -> int:
+        return self.adder().block_bytes(slots)
+
+    def total_bytes(self, slots: int) -> int:
+        return self.adder().total_bytes(slots)
+
     def adder(self) -> BfvAdder:
         return BfvAdder(self._parameters)
 
@@ -89,6 +95,12 @@ class RlweCipher(Cipher):
     @property
     def parameters(self) -> CipherParameters:
         return self._parameters
+
+    def block_bytes(self, slots: int) -> int:
+        return choose(self._parameters).block_bytes(slots)
+
+    def total_bytes(self, slots: int) -> int:
+        return choose(self._parameters).total_bytes(slots)
 
     def adder(self) -> Adder:
         from secureps.crypto.rlwe import RlweAdder

@@ -8,20 +8,68 @@ theorem here covers.
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Literal, TypeAlias, get_args
+from types import ModuleType
+from typing import Any, Literal, TypeAlias, get_args
 
-import dp_accounting
 import numpy as np
-from dp_accounting import pld, rdp
 from numpy.typing import NDArray
 
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages.charge import Charge, Release
 from secureps.privacy.ledger import demand_sound
+
+PLD_ALONE = ("scipy.fft", "scipy.optimize", "scipy.signal", "scipy.stats")
+"""What dp_accounting imports for its pld accountant: a second of CPU that rdp does without."""
+
+
+class _LaterName:
+    """A name of a module, which is imported when something is done with it."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def _found(self) -> Any:
+        return getattr(importlib.import_module(self._module), self._name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._found(), name)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._found()(*arguments, **options)
+
+
+class _Later(ModuleType):
+    """Stands in for a module until something is done with one of its names."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system's own questions
+            raise AttributeError(name)
+        return _LaterName(self.__name__, name)
+
+
+@contextmanager
+def _later(names: Iterable[str]) -> Iterator[None]:
+    """What is imported inside gets stand-ins for these modules; whoever comes after, themselves."""
+    stand_ins = {name: _Later(name) for name in names if name not in sys.modules}
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        for name, stand_in in stand_ins.items():
+            if sys.modules.get(name) is stand_in:
+                del sys.modules[name]
+
+
+with _later(PLD_ALONE):
+    import dp_accounting
+    from dp_accounting import pld, rdp
 
 AccountantName: TypeAlias = Literal["rdp", "pld"]
 

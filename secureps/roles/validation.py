@@ -38,7 +38,7 @@ def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> in
     """How long the payload of a block must be; Malformed if no block is for this purpose."""
     slots = layout.slots(block)
     if purpose == UPDATE:
-        return cipher(plan.cipher_parameters).adder().block_bytes(slots)
+        return cipher(plan.cipher_parameters).block_bytes(slots)
     if purpose == FOUNDING:
         return 4 * (slots - layout.weight_slots)
     if purpose == OPENED and cipher(plan.cipher_parameters).opening is Opening.HOLDER:

@@ -17,8 +17,6 @@ from rich.text import Text
 from secureps.errors import ConfigError, OperatorError, PeerError
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
-from secureps.run.report.status_tables import show, show_fitting, show_json
-from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import PLAYED, standing
 
@@ -76,6 +74,9 @@ def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> No
         return
     if not whom.server:
         raise OperatorError(f"{whom.folder and whom.folder.root}: its coordinator is being started")
+    from secureps.run.report.status_tables import show, show_fitting, show_json
+    from secureps.run.status_client import StatusClient
+
     observer = StatusClient(whom.kit, whom.name, whom.server)
     try:
         if again:

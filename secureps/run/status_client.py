@@ -15,7 +15,6 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.model.layout import GroupLayout
-from secureps.policy.plan import Plan
 from secureps.store.keyring import find_observer, load_private
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
@@ -82,6 +81,8 @@ class StatusClient:
         return self._welcome
 
     def _pull(self, welcome: Welcome, versions: dict[str, int]) -> dict[str, NDArray[Any]]:
+        from secureps.policy.plan import Plan  # of a model alone: a status needs none of it
+
         layout = Plan.from_text(welcome.run.plan).layout(welcome.run.schema)
 
         def values(group: GroupLayout) -> NDArray[np.float32]:

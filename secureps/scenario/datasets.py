@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import ConfigError
+from secureps.extras import from_extras
 from secureps.scenario.seeds import seeded
 
 HELD_OUT_SHARE = 0.2
@@ -76,7 +77,8 @@ def digits(seed: int) -> Dataset:
 
     Source: UCI Optical Recognition of Handwritten Digits (Alpaydin and Kaynak 1998), test part.
     """
-    from sklearn.datasets import load_digits
+    with from_extras():
+        from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
     return _split(np.asarray(x) / 16, np.asarray(y), seed)
@@ -87,7 +89,8 @@ def breast_cancer(seed: int) -> Dataset:
 
     Source: UCI Breast Cancer Wisconsin, Diagnostic (Wolberg et al. 1995); class 1 is benign.
     """
-    from sklearn.datasets import load_breast_cancer
+    with from_extras():
+        from sklearn.datasets import load_breast_cancer
 
     x, y = (np.asarray(each) for each in load_breast_cancer(return_X_y=True))
     rest, _ = stratified(y.astype(np.int64), HELD_OUT_SHARE, seed)

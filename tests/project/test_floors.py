@@ -18,7 +18,7 @@ ROOT = TREE / "secureps"
 
 FLOORS = (
     ("errors", "tracebacks", "wording"),
-    ("config", "messages"),
+    ("config", "extras", "messages"),
     ("codec", "model", "privacy"),
     ("crypto",),
     ("policy",),
@@ -60,10 +60,13 @@ MEMBER_DOORS = {"budget", "member", "settings", "tasks"}
 
 ONLY_IMPORTERS = {
     "tenseal": {"crypto/bfv_seal.py"},
+    "zstandard": {"crypto/bfv_seal.py"},
     "torch": {"client/torch.py", "client/torch_sgd.py"},
     "opacus": {"client/torch_sgd.py"},
     "dp_accounting": {"privacy/accountant.py"},
     "matplotlib": {"run/report/plots.py"},
+    "sklearn": {"scenario/datasets.py"},
+    "scipy": set(),
     "matplotlib.pyplot": set(),
     "mlflow": {"run/report/trackers.py"},
     "tensorboard": {"run/report/trackers.py"},

@@ -21,6 +21,7 @@ from secureps.client.global_rng import seeded
 from secureps.client.runner import run
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError, naming
+from secureps.extras import command
 
 # flwr is kept quiet before it is imported (alembic, which it imports, tells of every plugin) and
 # before any app is loaded: nothing here reports to Flower, but what an app calls might.
@@ -35,9 +36,7 @@ try:
     from secureps.client.flower.strategy import examine
     from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, told
 except ImportError as missing:
-    raise ConfigError(
-        f"Flower apps need flwr 1.41: pip install 'secureps[flower]' ({missing})"
-    ) from None
+    raise ConfigError(f"Flower apps need flwr 1.41: {command('flower')} ({missing})") from None
 
 telemetry.FLWR_TELEMETRY_ENABLED = "0"
 

@@ -216,9 +216,9 @@ def _cost(plan: Plan, group: GroupLayout, numbers: Sequence[int]) -> GroupCost:
 
 
 def _bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
-    adder = cipher(parameters).adder()
-    full, last = adder.block_bytes(group.slots(0)), group.slots(group.blocks - 1)
-    return (group.blocks - 1) * full + adder.block_bytes(last)
+    sealed = cipher(parameters).block_bytes
+    full, last = sealed(group.slots(0)), group.slots(group.blocks - 1)
+    return (group.blocks - 1) * full + sealed(last)
 
 
 def _opened(plan: Plan) -> str:
@@ -466,7 +466,7 @@ def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
     up = _bytes_up(plan.cipher_parameters, group)
     possible = replace(plan.cipher_parameters, slots=POSSIBLE_BLOCK)
     larger = _bytes_up(possible, replace(group, block_values=POSSIBLE_BLOCK - group.weight_slots))
-    best = cipher(possible).adder().block_bytes(POSSIBLE_BLOCK) / POSSIBLE_BLOCK
+    best = cipher(possible).block_bytes(POSSIBLE_BLOCK) / POSSIBLE_BLOCK
     if up > 1.2 * larger:
         yield (
             f"{_head(plan, group.name)}blocks of {plan.section.block_size} values leave "

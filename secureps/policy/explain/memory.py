@@ -84,7 +84,7 @@ class MemoryUse:
 
 def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse:
     """Predicts for the groups of a model's layout."""
-    adder = cipher(plan.cipher_parameters).adder()
+    kind = cipher(plan.cipher_parameters)
     nodes = dict.fromkeys(service.shards, 1.0)
     state, sent, disk, held = (dict.fromkeys(service.shards, 0) for _ in range(4))
     work = largest = 0
@@ -93,7 +93,7 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
         remembered = plan.optimizer(group.name).init(np.zeros(1, np.float32)).slots
         for block, shard in enumerate(place_group(group.name, group.blocks, nodes)):
             slots = group.slots(block)
-            sealed, total = adder.block_bytes(slots), adder.total_bytes(slots)
+            sealed, total = kind.block_bytes(slots), kind.total_bytes(slots)
             values = slots - group.weight_slots
             state[shard] += VERSIONS * FLOAT_BYTES * (1 + len(remembered)) * values
             sent[shard] += sealed

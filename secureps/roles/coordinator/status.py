@@ -26,12 +26,9 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.wording import named
+from secureps.wording import NO_DISK, named
 
 Servers = tuple[ServerStatus, ...]
-
-NO_DISK = "waits for its own disk"
-"""What is said of a server whose disk refuses."""
 
 SHOWN = 3
 """Names of those who are away that a group's reason has; a table has all."""

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
+from secureps.errors import ConfigError
+from secureps.extras import from_extras
 from secureps.run.report.group_labels import fold, runs
 from secureps.run.report.totals import DOWN, UP, Wait
 from secureps.run.report.version_metrics import Line
@@ -58,8 +60,20 @@ class Sheet:
     references: Mapping[str, float] = field(default_factory=dict)
 
 
+def undrawable() -> str:
+    """Why nothing can be drawn, and what to install; empty if pictures can be drawn."""
+    try:
+        with from_extras():
+            import matplotlib  # noqa: F401
+    except ConfigError as error:
+        return f"no curves: {error}"
+    return ""
+
+
 def draw(lines: Sequence[Line], sheet: Sheet, folder: Path) -> None:
-    """Writes `curves.png` and `waiting.png`, or replaces them."""
+    """Writes `curves.png` and `waiting.png`, or replaces them; nothing where `undrawable`."""
+    if undrawable():
+        return
     draw_curves(lines, sheet, folder / CURVES)
     draw_waiting(lines, sheet, folder / WAITING)
 
@@ -311,10 +325,14 @@ def draw_study(
 ) -> None:
     """Writes `study.png`: a line for every seed of a variant, to where it ended.
 
+    Nothing where `undrawable`.
+
     Args:
         curves: by variant and seed: (virtual seconds above 0, score).
         target: drawn as a line.
     """
+    if undrawable():
+        return
     sheet = Sheet(f"study of {name}", "virtual time", True)
     figure = _figure(f"{sheet.name}: {measure} over virtual time", sheet, 10.0, 5.5)
     axes = figure.subplots()

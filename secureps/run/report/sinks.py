@@ -10,10 +10,11 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from secureps.run.report.totals import At
-from secureps.run.report.version_metrics import Line
+if TYPE_CHECKING:
+    from secureps.run.report.totals import At
+    from secureps.run.report.version_metrics import Line
 
 METRICS = "metrics.jsonl"
 """The file of JSON lines in a report's folder."""

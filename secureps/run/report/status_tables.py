@@ -28,11 +28,9 @@ from secureps.messages.requests import (
     Status,
 )
 from secureps.policy.cohorts.accusations import told
-from secureps.roles.coordinator.status import NO_DISK
 from secureps.run.report.group_labels import line, table
 from secureps.run.report.terminal import headed
-from secureps.run.report.totals import finite
-from secureps.wording import named, size
+from secureps.wording import NO_DISK, finite, named, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
 

@@ -17,10 +17,9 @@ from secureps.messages.requests import EvaluationStatus, MemberStatus
 from secureps.run.report.group_labels import folded
 from secureps.run.report.status_tables import evaluations, ofwhat, spent
 from secureps.run.report.terminal import headed
-from secureps.run.report.totals import finite
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.scoring import Score
-from secureps.wording import size
+from secureps.wording import finite, size
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,8 +21,10 @@ from rich.text import Text
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import GroupStatus
 from secureps.run.report.group_labels import folded, line, table
-from secureps.run.script.scoring import Score
 from secureps.wording import size
+
+if TYPE_CHECKING:
+    from secureps.run.script.scoring import Score
 
 QUIET = 15.0
 """Seconds after which plain progress prints a line again, if no version was made."""

@@ -31,11 +31,6 @@ Known = tuple[str, int, str, int, str, float]
 """Group, version, party, step, name, value: a figure of a report."""
 
 
-def finite(figure: float) -> float | None:
-    """A figure for JSON, which has no infinity: None in its place."""
-    return figure if math.isfinite(figure) else None
-
-
 @dataclass(frozen=True, slots=True)
 class Wait:
     """The wait for a client, from the opening of a round to its update, or to the round's end."""

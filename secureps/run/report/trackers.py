@@ -16,6 +16,7 @@ from typing import Any
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError
+from secureps.extras import command
 from secureps.run.report.sinks import JsonLines, Record, Sink
 from secureps.run.report.totals import At
 from secureps.run.report.version_metrics import Line
@@ -116,7 +117,7 @@ def _import(extra: str, *modules: str) -> None:
         for module in modules:
             importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(f"--{extra}: {error}; pip install 'secureps[{extra}]'") from None
+        raise ConfigError(f"--{extra}: {error}; {command(extra)}") from None
 
 
 def _events(heading: Heading, folder: Path) -> Path:

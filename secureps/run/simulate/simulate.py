@@ -34,7 +34,7 @@ from secureps.policy.spending import adjacency, facts_of, spent
 from secureps.policy.tensor_kinds import refuse_statistics
 from secureps.run.party_names import client_names
 from secureps.run.report.group_labels import folded
-from secureps.run.report.plots import CURVES, Sheet, draw
+from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.totals import DOWN, UP
 from secureps.run.report.trackers import Extras, Heading, open_sinks
@@ -214,7 +214,7 @@ def simulate(
         say(note)
     say(NO_PRIVACY)
     say(f"report: {folder}")
-    say(f"curves: {folder / CURVES}")
+    say(undrawable() or f"curves: {folder / CURVES}")
     play.simulation.refuse_failed()
     return folder
 

@@ -31,7 +31,7 @@ from rich.console import Console
 from secureps.config.plan import AsyncSection
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
-from secureps.run.report.plots import draw_study
+from secureps.run.report.plots import draw_study, undrawable
 from secureps.run.run_lock import STUDY, new_folder
 from secureps.run.simulate.simulate import Scenario, load_scenario
 from secureps.run.study.results import StudyResults, markdown, table
@@ -96,6 +96,8 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     draw_study(results.curves(), scenario.section.name, own.measure, own.target, folder)
     console.print(table(own, rows))
     console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
+    if why := undrawable():
+        console.print(why, soft_wrap=True, highlight=False, markup=False)
     return folder
 
 

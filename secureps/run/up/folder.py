@@ -22,15 +22,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.messages.run import COORDINATOR
-from secureps.policy.plan import Plan
 from secureps.run.party_names import OBSERVER, client_names, holder_names, shard_names
 from secureps.run.run_lock import ORIGIN, new_folder
-from secureps.store.keyring import create_kit, issue
 from secureps.store.text_file import replace_text
 from secureps.wording import named
+
+if TYPE_CHECKING:
+    from secureps.policy.plan import Plan
 
 LISTEN = "127.0.0.1:0"
 """Address to listen on: loopback, any free port, since all parties are on this machine."""
@@ -186,6 +188,8 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
         folder.report.mkdir()
     except OSError as error:
         raise OperatorError(f"{root}: cannot make the run's folder: {error}") from None
+    from secureps.store.keyring import create_kit, issue
+
     create_kit(folder.kit, plan.cipher_parameters)
     issue(folder.kit, "coordinator", COORDINATOR)
     issue(folder.kit, "observer", OBSERVER)

@@ -15,10 +15,7 @@ from typing import Any
 
 from rich.text import Text
 
-from secureps.config.plan import PlanSection
-from secureps.config.sections import parse, read_toml
 from secureps.errors import ConfigError, PlanRefused
-from secureps.policy.plan import Plan
 from secureps.run.report.group_labels import folded
 from secureps.run.run_lock import ORIGIN, is_claimed
 from secureps.run.up.folder import Origin, RunFolder
@@ -78,6 +75,10 @@ def listing(runs: tuple[Run, ...]) -> Iterator[Text]:
 
 
 def _run(folder: RunFolder) -> Run | None:
+    from secureps.config.plan import PlanSection
+    from secureps.config.sections import parse, read_toml
+    from secureps.policy.plan import Plan
+
     try:
         origin = Origin.read(folder)
         plan = Plan(parse(PlanSection, read_toml(folder.plan), str(folder.plan)))

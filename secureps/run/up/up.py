@@ -35,7 +35,7 @@ from secureps.policy.tensor_kinds import refuse_statistics, remarks
 from secureps.run.check import refuse_few
 from secureps.run.export import export, read_model
 from secureps.run.processes.supervisor import Program, Supervisor
-from secureps.run.report.plots import CURVES, Sheet, draw
+from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.summary import Summary, tables
 from secureps.run.report.terminal import Progress
@@ -210,6 +210,8 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
     for label, path in ends.items():
         if path.exists():
             console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
+    if why := undrawable():
+        console.print(why, soft_wrap=True, highlight=False, markup=False)
     if summary.failure:
         raise from_wire(summary.failure, summary.finished, None)
 

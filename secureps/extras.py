@@ -1,0 +1,44 @@
+"""Which extra of this package brings a library that is not installed.
+
+Servers and `secureps check` need the base installation alone. What must not live here: imports of
+those libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from secureps.errors import ConfigError
+
+EXTRAS = {
+    "torch": ("torch", "opacus"),
+    "bfv": ("tenseal", "zstandard"),
+    "flower": ("flwr",),
+    "report": ("matplotlib", "sklearn"),
+    "tensorboard": ("tensorboard",),
+    "mlflow": ("mlflow", "alembic", "sqlalchemy"),
+}
+"""The modules that each extra of pyproject.toml brings."""
+
+
+def command(extra: str) -> str:
+    """The command that installs an extra."""
+    return f"pip install 'secureps[{extra}]'"
+
+
+@contextmanager
+def from_extras() -> Iterator[None]:
+    """Says what to install where an import inside finds that an extra is not there.
+
+    Raises:
+        ConfigError: a module of EXTRAS is not installed; names the command.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        for extra, brought in EXTRAS.items():
+            if module in brought:
+                raise ConfigError(f"{module} is not installed: {command(extra)}") from None
+        raise

@@ -1,0 +1,69 @@
+"""What commands import before they answer: none of the modules that cost more than they do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.startup import PLAN, ended
+from tests.kits.nursery import ROOT
+
+SLOW = {"numba", "scipy.stats", "torch", "opacus", "tenseal", "sklearn", "matplotlib", "flwr"}
+"""Each costs more than half a second; `check` does without."""
+
+FOR_A_CHECK = {"dp_accounting", "scipy", "pydantic"}
+"""Those that only plans need."""
+
+FOR_A_SERVER = {"numpy", "grpc", "cryptography", "google.protobuf", "rich.console"}
+"""Those that a status needs, and help does not; rich's help imports no module of this list
+but its console."""
+
+
+def imported(code: str, *arguments: str) -> set[str]:
+    """The modules that a process has imported when it ends."""
+    whole = (
+        "import sys\n"
+        f"sys.argv = ['secureps', *{list(arguments)!r}]\n"
+        "try:\n"
+        f"    {code}\n"
+        "except SystemExit as ended:\n"
+        "    assert not ended.code, ended.code\n"
+        "print('\\n' + ' '.join(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", whole], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+MAIN = "from secureps.run.cli import main; main()"
+
+
+def test_help_imports_no_more_than_it_prints() -> None:
+    found = imported(MAIN, "--help")
+    assert found & (SLOW | FOR_A_CHECK | FOR_A_SERVER - {"rich.console"}) == set()
+    assert "typer" in found, "the modules are looked for under their names"
+
+
+def test_the_status_of_a_run_that_is_over_asks_nobody(tmp_path: Path) -> None:
+    run = ended(tmp_path / "run")
+    found = imported(MAIN, "status", str(run))
+    assert found & (SLOW | FOR_A_CHECK | FOR_A_SERVER - {"rich.console"}) == set()
+
+
+def test_a_status_is_asked_for_without_what_only_plans_need() -> None:
+    code = (
+        "import secureps.run.status, secureps.run.status_client, secureps.run.report.status_tables"
+    )
+    found = imported(code)
+    assert found & (SLOW | FOR_A_CHECK) == set()
+    assert found >= FOR_A_SERVER - {"google.protobuf"}
+
+
+def test_a_plan_without_a_script_is_checked_without_kernels_and_trainers(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN)
+    found = imported(MAIN, "check", str(path), "--values", "1000")
+    assert found & SLOW == set()
+    assert found >= FOR_A_CHECK
