@@ -62,47 +62,63 @@ class SecurepsError(Exception):
 
 
 class ClientError(SecurepsError):
+    """A request that cannot be taken as it is: its sender has to mend it."""
+
     status = "INVALID_ARGUMENT"
     fault = "the sender's"
 
 
 class Malformed(ClientError):
-    pass
+    """Bytes or fields that cannot be read, or are out of range."""
 
 
 class Oversized(ClientError):
+    """Something longer than the plan allows."""
+
     status = "OUT_OF_RANGE"
 
 
 class WrongShape(ClientError):
-    pass
+    """Tensors that do not match the run's layout."""
 
 
 class NotFinite(ClientError):
-    pass
+    """NaN or infinity in an update."""
 
 
 class Unsigned(ClientError):
+    """A signature or certificate that does not verify."""
+
     status = "UNAUTHENTICATED"
 
 
 class UnknownParty(ClientError):
+    """A name that is not on the roster, or may not say this."""
+
     status = "PERMISSION_DENIED"
 
 
 class WrongRun(ClientError):
+    """Something that was made for another run."""
+
     status = "FAILED_PRECONDITION"
 
 
 class WrongVersion(ClientError):
+    """A base version that is not open, or no longer."""
+
     status = "FAILED_PRECONDITION"
 
 
 class Conflict(ClientError):
+    """Other bytes under an id that is already known."""
+
     status = "ALREADY_EXISTS"
 
 
 class OperatorError(SecurepsError):
+    """A fault in a file, key or setting of the person who runs this process."""
+
     status = "FAILED_PRECONDITION"
     fault = "the operator's"
 
@@ -128,7 +144,7 @@ class PlanRefused(OperatorError):
 
 
 class BudgetSpent(PlanRefused):
-    pass
+    """A plan that takes what a data holder's records may not spend any more."""
 
 
 @contextmanager
@@ -145,22 +161,30 @@ def naming(where: Path | str, kind: type[OperatorError] = PlanRefused) -> Iterat
 
 
 class RuleFailed(OperatorError):
+    """A rule of the user's that raises, or answers what it must not."""
+
     fault = "the rule's"
 
 
 class KitError(OperatorError):
-    pass
+    """A start-up kit that is missing, damaged or for someone else."""
 
 
 class ScriptFailed(OperatorError):
+    """A data holder's script that raises, or returns what it must not."""
+
     fault = "the script's"
 
 
 class DiskFailed(OperatorError):
+    """A disk that is full or refuses; it may work again."""
+
     status = "UNAVAILABLE"
 
 
 class DamagedStore(OperatorError):
+    """A journal, spool or checkpoint that fails its own digests."""
+
     status = "DATA_LOSS"
 
 
@@ -176,11 +200,15 @@ class PeerError(SecurepsError):
 
 
 class Unreachable(PeerError):
+    """No connection to the other side, or a connection that broke."""
+
     def __init__(self, text: str, retry_after: float | None = 0.2) -> None:
         super().__init__(text, retry_after)
 
 
 class Busy(PeerError):
+    """Too much in flight; try again after `retry_after` seconds."""
+
     status = "RESOURCE_EXHAUSTED"
 
     def __init__(self, text: str, retry_after: float | None = 0.2) -> None:
@@ -188,6 +216,8 @@ class Busy(PeerError):
 
 
 class NotReady(PeerError):
+    """The other side waits for something; try again after `retry_after` seconds."""
+
     def __init__(self, text: str, retry_after: float | None = 0.2) -> None:
         super().__init__(text, retry_after)
 
@@ -203,19 +233,27 @@ class NotFresh(PeerError):
 
 
 class Fenced(PeerError):
+    """An order of an older incarnation of the coordinator."""
+
     status = "ABORTED"
 
 
 class Refused(PeerError):
+    """A decision of the other side against it, with the reason."""
+
     status = "FAILED_PRECONDITION"
 
 
 class TooFew(PeerError):
+    """Nobody is left who may make the next version."""
+
     status = "FAILED_PRECONDITION"
     fault = "the members'"
 
 
 class InternalError(SecurepsError):
+    """A fault of secureps itself."""
+
     status = "INTERNAL"
     fault = "our own"
 

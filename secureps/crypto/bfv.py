@@ -162,24 +162,30 @@ class BfvAdder:
         self._capacity = parameters.capacity
 
     def block_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a sealed block of `slots` values."""
         return -(-slots // VALUES_PER_CIPHERTEXT) * CIPHERTEXT_BYTES
 
     def total_bytes(self, slots: int) -> int:
+        """As long as a block: a total is a ciphertext too."""
         return self.block_bytes(slots)
 
     def check(self, slots: int, payload: Payload) -> None:
+        """Accepts whole ciphertexts of coefficients below the modulus; Malformed, Oversized."""
         check_length("a bfv block", payload, self.block_bytes(slots))
         coefficients = np.frombuffer(payload, _COEFFICIENT)
         if coefficients.size and int(coefficients.max()) >= DATA_PRIME:
             raise Malformed("a coefficient of a bfv block is not below the modulus")
 
     def check_total(self, slots: int, total: Payload) -> None:
+        """Accepts what `check` does: a total is a ciphertext too."""
         self.check(slots, total)
 
     def zero(self, slots: int) -> Accumulator:
+        """The empty sum, ciphertexts of zeros."""
         return Accumulator(slots, np.zeros(self.block_bytes(slots) // 8, np.uint64))
 
     def add(self, accumulator: Accumulator, payload: Payload, weight: int) -> None:
+        """Adds weight times a ciphertext in place; reduces before an entry could overflow."""
         after = added_weight(accumulator, weight, self._capacity)
         check_length("a bfv block", payload, self.block_bytes(accumulator.slots))
         sums = accumulator.sums.view(np.uint64)
@@ -192,6 +198,7 @@ class BfvAdder:
         accumulator.weight = after
 
     def total(self, accumulator: Accumulator) -> bytes:
+        """Coefficients of the sum, each below the modulus, little-endian uint64."""
         sums = accumulator.sums.view(np.uint64)
         _reduce(sums)
         accumulator.units = min(accumulator.units, 1)

@@ -166,6 +166,7 @@ class BfvSealer:
         self._encryptor = sealapi.Encryptor(self._ring.context, public)
 
     def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
+        """Encrypts values under the public key, as many ciphertexts as they fill."""
         check_values(values, self._levels)
         sealed = []
         for start in range(0, values.size, VALUES_PER_CIPHERTEXT):
@@ -192,6 +193,7 @@ class BfvOpener:
         self._decryptor = sealapi.Decryptor(self._ring.context, secret)
 
     def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
+        """Decrypts a total into int64 sums, shape (slots,); Malformed if it is no total."""
         self._adder.check_total(slots, total)
         sums = np.empty(slots, np.int64)
         view = memoryview(total).cast("B")

@@ -108,27 +108,33 @@ class RlweAdder:
         self._packed = self._degree * WORD_BITS // 64
 
     def block_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a sealed block of `slots` values."""
         return self._encoding.block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a total of `slots` values."""
         return self._encoding.total_bytes(slots)
 
     def check(self, slots: int, payload: Payload) -> None:
+        """Accepts packed coefficients below their moduli; else Malformed or Oversized."""
         check_length("an rlwe block", payload, self.block_bytes(slots))
         for packed, modulus in self._rows(_frozen(payload), self._packed):
             if int(greatest_word(packed)) >= modulus:
                 raise Malformed("a coefficient of an rlwe block is not below its modulus")
 
     def check_total(self, slots: int, total: Payload) -> None:
+        """Accepts coefficients below their moduli; else Malformed or Oversized."""
         check_length("an rlwe total", total, self.total_bytes(slots))
         for words, modulus in self._rows(_frozen(total), self._degree):
             if int(words.max()) >= modulus:
                 raise Malformed("a coefficient of an rlwe total is not below its modulus")
 
     def zero(self, slots: int) -> Accumulator:
+        """The empty sum."""
         return Accumulator(slots, np.zeros(self.total_bytes(slots) // 8, np.uint64))
 
     def add(self, accumulator: Accumulator, payload: Payload, weight: int) -> None:
+        """Adds weight times a packed block in place; reduces before an entry could overflow."""
         after = added_weight(accumulator, weight, self._capacity)
         check_length("an rlwe block", payload, self.block_bytes(accumulator.slots))
         if accumulator.units + weight > _MOST_UNITS:
@@ -139,6 +145,7 @@ class RlweAdder:
         accumulator.weight = after
 
     def total(self, accumulator: Accumulator) -> bytes:
+        """Coefficients of the sum, each below its modulus, little-endian."""
         self._reduce(accumulator)
         return accumulator.sums.astype(_WORD, copy=False).tobytes()
 

@@ -44,6 +44,7 @@ class BfvCipher(Cipher):
 
     @property
     def parameters(self) -> CipherParameters:
+        """What all parties agreed on."""
         return self._parameters
 
     def block_bytes(self, slots: int) -> int:
@@ -53,17 +54,21 @@ class BfvCipher(Cipher):
         return self.adder().total_bytes(slots)
 
     def adder(self) -> BfvAdder:
+        """The shard's side."""
         return BfvAdder(self._parameters)
 
     def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
+        """Seals under the holder's public key, at any place."""
         return self.noise_sealer(public_key)
 
     def noise_sealer(self, public_key: bytes | None) -> Sealer:
+        """Seals a shard's noise under the holder's public key; KitError without one."""
         if public_key is None:
             raise KitError("bfv seals under the holder's public key, and the kit holds none")
         return _bfv_sealer(self._parameters, public_key)
 
     def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
+        """Decrypts with the holder's secret key; KitError if the key is another."""
         if not isinstance(key, BfvSecretKey):
             raise KitError("bfv opens with the holder's secret key, and this party holds none")
         from secureps.crypto.bfv_seal import BfvOpener
@@ -94,6 +99,7 @@ class RlweCipher(Cipher):
 
     @property
     def parameters(self) -> CipherParameters:
+        """What all parties agreed on."""
         return self._parameters
 
     def block_bytes(self, slots: int) -> int:
@@ -103,21 +109,25 @@ class RlweCipher(Cipher):
         return choose(self._parameters).total_bytes(slots)
 
     def adder(self) -> Adder:
+        """The shard's side."""
         from secureps.crypto.rlwe import RlweAdder
 
         return RlweAdder(self._parameters)
 
     def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
+        """Seals one submission under a one-time key of its own."""
         from secureps.crypto.rlwe import RlweSealing
 
         return RlweSealing(self._parameters, place)
 
     def noise_sealer(self, public_key: bytes | None) -> Sealer:
+        """Encodes a shard's noise without a key: a sum opens with its members' keys alone."""
         from secureps.crypto.rlwe import RlweClear
 
         return RlweClear(self._parameters)
 
     def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
+        """Opens a cohort with the sum of its members' keys, or a submission with its own."""
         from secureps.crypto.rlwe import KeySum, RlweOpener
 
         if isinstance(key, OneTimeKey):

@@ -1,0 +1,1 @@
+"""What follows from a plan: groups, rules, cohorts, checks, and what is explained of it."""

@@ -1,0 +1,1 @@
+"""The four parties as machines without I/O, and what they share."""

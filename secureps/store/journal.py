@@ -130,6 +130,7 @@ class MemoryJournal:
         self._closed = False
 
     def append(self, at: float, records: Sequence[Record]) -> None:
+        """Appends records, all of them or none; InternalError once closed."""
         if self._closed:
             raise InternalError("the journal is closed")
         for record in records:
@@ -137,13 +138,16 @@ class MemoryJournal:
         self.rows.extend((at, record) for record in records)
 
     def replay(self) -> Iterator[tuple[float, Record]]:
+        """All records from the first, with the time of each."""
         return iter(tuple(self.rows))
 
     def close(self) -> None:
+        """Closes the journal; again does nothing."""
         self._closed = True
 
     @property
     def mark(self) -> Mark:
+        """How far the journal has come."""
         return Mark(len(self.rows), b"")
 
 
@@ -184,6 +188,7 @@ class SqliteJournal:
         return Mark(self._seq, self._chain)
 
     def append(self, at: float, records: Sequence[Record]) -> None:
+        """Appends records, all of them or none; InternalError once closed."""
         if self._closed:
             raise InternalError("the journal is closed")
         rows = []
@@ -215,11 +220,13 @@ class SqliteJournal:
             raise
 
     def replay(self) -> Iterator[tuple[float, Record]]:
+        """All records from the first, with the time of each."""
         if self._closed:
             raise InternalError("the journal is closed")
         return self._replay(self._seq, self._chain)
 
     def close(self) -> None:
+        """Closes the journal; again does nothing."""
         if not self._closed:
             self._closed = True
             self._base.close()

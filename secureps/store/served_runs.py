@@ -64,18 +64,22 @@ class ServedJournal:
         self._note_height(known)
 
     def append(self, at: float, records: Sequence[Any]) -> None:
+        """Appends records to the ledger, and notes how far it has come."""
         self._ledger.append(at, records)
         self._note(records)
         self._note_height(records)
 
     @property
     def mark(self) -> Mark:
+        """How far the ledger has come."""
         return self._ledger.mark
 
     def replay(self) -> Iterator[tuple[float, Any]]:
+        """All records from the first, with the time of each."""
         return self._ledger.replay()
 
     def close(self) -> None:
+        """Closes the ledger and what was noted of it."""
         self._ledger.close()
         if self._height is not None:
             self._height.close()

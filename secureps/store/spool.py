@@ -68,18 +68,23 @@ class MemorySpool:
         self._payloads: dict[str, bytes] = {}
 
     def put(self, key: str, payload: bytes | memoryview) -> None:
+        """Keeps a payload under its key, while the process lives."""
         self._payloads[check_key(key)] = bytes(payload)
 
     def get(self, key: str) -> bytes:
+        """The payload of a key; KeyError if there is none."""
         return self._payloads[check_key(key)]
 
     def has(self, key: str) -> bool:
+        """Whether a payload lies under this key."""
         return check_key(key) in self._payloads
 
     def delete(self, key: str) -> None:
+        """Removes a payload, if it is there."""
         self._payloads.pop(check_key(key), None)
 
     def keys(self, prefix: str = "") -> list[str]:
+        """All keys that begin with `prefix`, sorted."""
         return sorted(key for key in tuple(self._payloads) if key.startswith(prefix))
 
 
@@ -105,6 +110,7 @@ class DiskSpool:
             raise OperatorError(f"{self._root}: {error.strerror}") from None
 
     def put(self, key: str, payload: bytes | memoryview) -> None:
+        """Keeps a payload under its key, durable on return; DiskFailed if the disk refuses."""
         path = self.path(key)
         # No key begins with "~", so a temporary file never looks like a payload.
         temporary = self._root / f"~{next(self._count)}.tmp"
@@ -121,18 +127,22 @@ class DiskSpool:
             raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
 
     def get(self, key: str) -> bytes:
+        """The payload of a key; KeyError if there is none."""
         try:
             return self.path(key).read_bytes()
         except FileNotFoundError:
             raise KeyError(key) from None
 
     def has(self, key: str) -> bool:
+        """Whether a payload lies under this key."""
         return self.path(key).exists()
 
     def delete(self, key: str) -> None:
+        """Removes a payload, if it is there."""
         self.path(key).unlink(missing_ok=True)
 
     def keys(self, prefix: str = "") -> list[str]:
+        """All keys that begin with `prefix`, sorted."""
         with os.scandir(self._root) as entries:
             keys = [entry.name.replace("~", "/") for entry in entries if entry.name[0] != "~"]
         return sorted(key for key in keys if key.startswith(prefix))

@@ -1,0 +1,1 @@
+"""How messages cross the network: protobuf, and the transports."""

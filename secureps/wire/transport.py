@@ -33,7 +33,8 @@ Cancel = Callable[[], None]
 class Clock(Protocol):
     """Real or virtual time, in seconds; safe to use from any thread."""
 
-    def now(self) -> float: ...
+    def now(self) -> float:
+        """Seconds of this clock."""
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
         """Runs `action` once, `delay` >= 0 seconds from now; equal times keep their order."""

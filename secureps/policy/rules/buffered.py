@@ -57,9 +57,11 @@ class Buffered:
     rounds: bool = False
 
     def enter(self, state: RuleState) -> int:
+        """Every member begins at clock 0."""
         return 0
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
+        """Admits while fewer than `concurrency` live members train."""
         if lacking := lacking_members(state, self.minimum):
             return lacking
         busy = state.invited & state.live
@@ -77,6 +79,7 @@ class Buffered:
         return Admit(f"trains from version {state.version}")
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+        """Closes with `buffer` updates, or at the deadline with `minimum`; drops stale ones."""
         if stale := too_stale(arrivals, state.version, self.max_staleness):
             return stale
         ready = list(by_client(arrivals).values())

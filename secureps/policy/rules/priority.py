@@ -71,15 +71,19 @@ class Priority:
 
     @property
     def minimum(self) -> int:
+        """Fewest members that are opened."""
         return self.buffered.minimum
 
     def enter(self, state: RuleState) -> int:
+        """As `Buffered.enter`."""
         return self.buffered.enter(state)
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
+        """Admits as `buffered` does."""
         return self.buffered.admit(now, member, state)
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+        """Closes with the best of a full pool, or at the deadline; drops stale and older ones."""
         buffered = self.buffered
         if stale := too_stale(arrivals, state.version, buffered.max_staleness):
             return stale

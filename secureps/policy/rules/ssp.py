@@ -67,6 +67,7 @@ class Ssp:
         return min(state.least, state.closed)
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
+        """Admits a member that is at most `slack` updates ahead of the slowest."""
         if lacking := lacking_members(state, self.minimum):
             return lacking
         if member in state.invited:
@@ -83,6 +84,7 @@ class Ssp:
         return Wait(None, f"{member} is at clock {clock}, slack {self.slack}: waits for {text}")
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+        """Closes when all that count have sent the next update; passes over who is late."""
         if stale := too_stale(arrivals, state.version, self.stale):
             return stale
         least = state.least

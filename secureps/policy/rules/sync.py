@@ -49,9 +49,11 @@ class Sync:
     rounds: bool = True
 
     def enter(self, state: RuleState) -> int:
+        """Every member begins at clock 0."""
         return 0
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
+        """Admits who is invited to the open round; others wait for the next."""
         if state.opened_at is not None:
             if member in state.invited:
                 return Admit(f"invited to version {state.version + 1}")
@@ -73,6 +75,7 @@ class Sync:
     def decide(
         self, now: float, arrivals: tuple[Arrival, ...], state: RuleState
     ) -> Close | Wait | Extend | Drop:
+        """Closes when all have sent, or at the deadline with a quorum; else extends or gives up."""
         if state.opened_at is None:
             return Wait(None, "no round is open")
         here = {arrival.id.client for arrival in arrivals}

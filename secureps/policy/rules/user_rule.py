@@ -55,12 +55,14 @@ class Guarded:
     rounds: bool = False
 
     def enter(self, state: RuleState) -> int:
+        """The class's answer; RuleFailed if it is no clock."""
         clock = self._asked("enter", _frozen(state))
         if type(clock) is not int or clock < 0:
             raise self._wrong("enter", clock, "a clock is a whole number from 0 on")
         return clock
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
+        """The class's answer; RuleFailed if it is none that a rule may give."""
         answer = self._asked("admit", now, member, _frozen(state))
         if not isinstance(answer, Admit | Wait | Refuse):
             raise self._wrong("admit", answer, "Admit, Wait or Refuse is wanted")
@@ -68,6 +70,7 @@ class Guarded:
         return answer
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+        """The class's answer once stale updates are dropped; RuleFailed if no rule may give it."""
         if stale := too_stale(arrivals, state.version, self.stale):
             return stale
         answer = self._asked("decide", now, arrivals, _frozen(state))

@@ -44,6 +44,7 @@ from secureps.wording import named
 
 
 def open_round(tx: Transaction, group: GroupState) -> Wait:
+    """Invites members to a round, if the rule and the budgets allow one; says what it waits for."""
     recovery.end_if_hopeless(tx, group)
     if group.resigned:
         return GOES_ON
@@ -120,6 +121,7 @@ def declined(tx: Transaction, group: GroupState, client: str, reason: str) -> No
 
 
 def end_if_too_few(tx: Transaction, group: GroupState, client: str, reason: str) -> None:
+    """Gives up a round in which fewer are left than the least that is opened."""
     least = tx.plan.bounds(group.name).minimum
     if len(group.invited) < least:
         _give_up(
@@ -175,6 +177,7 @@ def make_invite(tx: Transaction, group: GroupState, member: str) -> Invite | Sea
 
 
 def decide(tx: Transaction, group: GroupState) -> Wait:
+    """Asks the rule about the open round, and does what it says; returns what is waited for."""
     receipts, waiting = opening.examined(tx, group)
     decision = decided(tx, group, alike(receipts))
     if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time

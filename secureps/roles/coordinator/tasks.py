@@ -27,4 +27,6 @@ class WriteManifest(Task):
 
 @dataclass(frozen=True, slots=True)
 class ManifestWritten(TaskResult):
+    """The manifest of a checkpoint is durable: the checkpoint is complete."""
+
     number: int

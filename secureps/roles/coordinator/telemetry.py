@@ -44,6 +44,7 @@ class Window:
 
     @property
     def newest(self) -> tuple[Telemetry, ...]:
+        """The reports that are kept, oldest first."""
         return tuple(self._reports)
 
     def take(self, report: Telemetry, groups: Container[str]) -> None:

@@ -50,6 +50,7 @@ class BfvHolder(Holder[Opening]):
         super().__init__(HolderLedger(name, roster, rules))
 
     def own(self, sender: str, event: Event) -> Step | None:
+        """Handles what only this kind is told: sums that come, and opened sums that are stored."""
         match event:
             case Answered(GetSum() as request, Payload(digest)):
                 return self._fetched(request, digest)
@@ -64,6 +65,7 @@ class BfvHolder(Holder[Opening]):
         return None
 
     def assign(self, order: Open) -> Opening:
+        """The sums of an order's cohort, by shard; refuses those that do not fit the placement."""
         placed = self.pinned.placement.of(order.cohort.group)
         digests = {held.shard: held.sums for held in order.held}
         blocks = dict(enumerate(placed.owners))
@@ -76,6 +78,7 @@ class BfvHolder(Holder[Opening]):
         return Opening(order.cohort, blocks, expected)
 
     def begin(self, opening: Opening) -> list[Effect]:
+        """Fetches the cohort's sums from their shards."""
         run, cohort = self.pinned.run.id, opening.cohort
         return [
             Call(shard, GetSum(run, cohort.group, cohort.number, block))
@@ -83,12 +86,15 @@ class BfvHolder(Holder[Opening]):
         ]
 
     def opens(self, task: Task) -> Name | None:
+        """The cohort that a work opens, None for any other work."""
         return (task.group, task.cohort) if isinstance(task, OpenSum) else None
 
     def cohort(self, opening: Opening) -> Cohort:
+        """The cohort of an opening."""
         return opening.cohort
 
     def give_up(self, name: Name, reason: str) -> Step:
+        """Forgets what was opened so far, and says why the cohort is not."""
         opened = tuple(header.key for header in self._openings[name].headers.values())
         prune = [Work(Prune(opened))] if opened else []
         return Step(effects=[*prune, *super().give_up(name, reason).effects])

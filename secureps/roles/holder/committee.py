@@ -40,6 +40,7 @@ class CommitteeHolder(Holder[Open]):
         super().__init__(HolderLedger(name, roster, rules, blind=True))
 
     def own(self, sender: str, event: Event) -> Step | None:
+        """Handles what only this kind is told: envelopes to examine, shares that are derived."""
         match event:
             case Answered() | Failed():
                 return Step()
@@ -52,15 +53,19 @@ class CommitteeHolder(Holder[Open]):
         return None
 
     def assign(self, order: Open) -> Open:
+        """The order itself: a share needs nothing else."""
         return order
 
     def begin(self, opening: Open) -> list[Effect]:
+        """Derives this holder's share of the sum of keys."""
         return [Work(DeriveShare(opening.cohort, opening.receipts))]
 
     def opens(self, task: Task) -> Name | None:
+        """The cohort that a work opens, None for any other work."""
         return name_of(task.cohort) if isinstance(task, DeriveShare) else None
 
     def cohort(self, opening: Open) -> Cohort:
+        """The cohort of an opening."""
         return opening.cohort
 
     def _examine(self, order: Examine) -> Step:

@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 
 def name_of(cohort: Cohort) -> Name:
+    """A cohort's group and number."""
     return cohort.group, cohort.number
 
 
@@ -55,24 +56,31 @@ class Holder(ABC, Generic[T]):
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
+        """Folds one journalled record into the state."""
         self._ledger.apply(record)
 
     def resume(self, now: float) -> Step:
+        """Greets the coordinator, after a start or restart."""
         return self._ledger.greeting()
 
     def troubled(self, reason: str) -> list[Effect]:
+        """Tells the coordinator that the party's disk refuses, or works again."""
         return self._disk.troubled(reason)
 
     def wake(self) -> float | None:
+        """Never: a key holder waits for orders alone."""
         return None
 
     def subscription(self) -> Subscribe:
+        """What it says when it opens the stream of orders."""
         return self._ledger.subscription()
 
     def inspect(self, sender: str, message: Request) -> bool:
+        """Refuses: nobody sends a key holder payloads."""
         raise Malformed("a key holder takes no payloads")
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
+        """Handles one event: an order, an answer, or the end of a work."""
         match event:
             case Answered(Trouble()):
                 return self._disk.heard(event)

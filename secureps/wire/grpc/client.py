@@ -97,6 +97,7 @@ class GrpcTransport:
         self._closed = False
 
     def call(self, to: str, message: Any) -> Future[Any]:
+        """Sends a signed request; its answer, or a SecurepsError, comes as a future."""
         future = running()
         with self._lock:
             self._pending.add(future)
@@ -115,6 +116,7 @@ class GrpcTransport:
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
+        """Opens a stream of orders, and tells `lost` when it breaks; returns what ends it."""
         watch = _Watch(deliver, lost, lambda: self._subscribe(message), self._anew)
         with self._lock:
             if self._closed:
@@ -124,6 +126,7 @@ class GrpcTransport:
         return watch.cancel
 
     def locate(self, party: str, address: str) -> None:
+        """Notes a party's address; a channel to one that nobody has any more is closed."""
         with self._lock:
             before = self._addresses.get(party)
             self._addresses[party] = address
@@ -134,9 +137,11 @@ class GrpcTransport:
             channel.close()
 
     def belong(self, run: bytes) -> None:
+        """Names the run that requests are of from now on."""
         self._run = run
 
     def close(self) -> None:
+        """Ends all calls, streams and channels; again does nothing."""
         with self._lock:
             self._closed = True
             watches, self._watches = self._watches, set()
