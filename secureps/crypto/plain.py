@@ -126,9 +126,11 @@ class PlainCipher(Cipher):
         return self._parameters
 
     def block_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a sealed block of `slots` values."""
         return self.adder().block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a total of `slots` values."""
         return self.adder().total_bytes(slots)
 
     def adder(self) -> PlainAdder:

@@ -48,9 +48,11 @@ class BfvCipher(Cipher):
         return self._parameters
 
     def block_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a sealed block of `slots` values."""
         return self.adder().block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a total of `slots` values."""
         return self.adder().total_bytes(slots)
 
     def adder(self) -> BfvAdder:
@@ -103,9 +105,11 @@ class RlweCipher(Cipher):
         return self._parameters
 
     def block_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a sealed block of `slots` values."""
         return choose(self._parameters).block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
+        """Exact length in bytes of a total of `slots` values."""
         return choose(self._parameters).total_bytes(slots)
 
     def adder(self) -> Adder:
