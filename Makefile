@@ -28,7 +28,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
-	@for name in ciphers threads streaming committee holder version memory virtual; do \
+	@for name in startup ciphers threads streaming committee holder version memory virtual; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import chdir, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from secureps.run.report.summary import Summary, tables
 from secureps.run.report.terminal import Progress
 from secureps.run.report.totals import DOWN, SECONDS, UP
 from secureps.run.report.trackers import Extras, Heading, open_sinks
-from secureps.run.report.version_metrics import Metrics
+from secureps.run.report.version_metrics import Line, Metrics
 from secureps.run.run_lock import claimed
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.process import Assignment, ScriptProcess, script_process
@@ -241,14 +241,26 @@ def _federate(
             with Watch(watched, script, supervisor, progress, metrics) as watch:
                 outcome = watch.until_over()
         outcome = _judged(outcome, script, folder, progress)
-        # baselines may take as long as the run did: who interrupts them has these
-        draw(metrics.lines, _sheet(plan, None, unsafe), folder.report)
         versions = max(outcome.versions.values(), default=0)
         baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
         if troupe.federation.baselines:
-            baselines = script.baselines(versions, _start(folder), progress.doing)
+            with _drawn_if_interrupted(metrics.lines, _sheet(plan, None, unsafe), folder.report):
+                baselines = script.baselines(versions, _start(folder), progress.doing)
         notes = outcome.notes + _lost(outcome) + baselines.notes
         return outcome, replace(baselines, notes=notes)
+
+
+@contextmanager
+def _drawn_if_interrupted(lines: Sequence[Line], sheet: Sheet, report: Path) -> Iterator[None]:
+    """Draws without baselines if these break off: they may take as long as the run did.
+
+    Elsewhere curves are drawn once, with them: to draw takes more than a second of CPU.
+    """
+    try:
+        yield
+    except BaseException:
+        draw(lines, sheet, report)
+        raise
 
 
 def _look(troupe: Troupe, script: ScriptProcess, progress: Progress) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.policy.plan import load_plan
+from secureps.run.report.plots import Sheet
 from secureps.run.report.trackers import Extras
+from secureps.run.up import up as module
 from secureps.run.up.folder import Cast, RunFolder
 from secureps.run.up.runs import STOPPED
 from secureps.run.up.up import Order, Troupe, up
@@ -475,3 +478,16 @@ def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None
     plan.write_text(plan.read_text().partition("[federation]")[0])
     with pytest.raises(ConfigError, match="federation: `up` needs this section"):
         up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_who_interrupts_baselines_has_curves(
+    interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Path] = []
+    monkeypatch.setattr(module, "draw", lambda lines, sheet, report: drawn.append(report))
+    ended = pytest.raises(KeyboardInterrupt) if interrupted else nullcontext()
+    with ended, module._drawn_if_interrupted([], Sheet("trial", "time", False), tmp_path):
+        if interrupted:
+            raise KeyboardInterrupt
+    assert drawn == [tmp_path] * interrupted
