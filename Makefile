@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test quick slow check bench numbers study proto clean
+.PHONY: demo test quick slow check docs bench numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in about a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -26,6 +26,10 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pytest tests/project/test_links.py
+
+docs: .venv/.docs  ## the site, in site/; any warning fails it, a broken link too (-q would hide them)
+	$(BIN)/mkdocs build --strict
 
 bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
 	@for name in startup ciphers threads streaming committee holder version memory virtual; do \
@@ -44,7 +48,7 @@ proto: $(STAMP)  ## after a change of secureps.proto
 	sed -i '1i # mypy: ignore-errors' secureps/wire/secureps_pb2.pyi
 
 clean:  ## caches and runs; .venv stays
-	rm -rf runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf runs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find secureps clients tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv: $(STAMP)
@@ -57,4 +61,8 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install torch==2.13.0
 	$(BIN)/pip install -e '.[dev]'
+	touch $@
+
+.venv/.docs: $(STAMP)
+	$(BIN)/pip install -e '.[docs]'
 	touch $@

@@ -33,7 +33,7 @@
 What must not live here: anything that knows gRPC. `status` is only the name of the
 gRPC status code that `wire.grpc.client` maps the class to. Messages never contain secrets.
 
-Example:
+Examples:
     >>> issubclass(ps.errors.BudgetSpent, ps.PlanRefused)
     True
 """
@@ -49,7 +49,7 @@ from typing import ClassVar
 class SecurepsError(Exception):
     """Base of all errors; `str(error)` is one line that says what happened and what to do.
 
-    Example:
+    Examples:
         >>> try:
         ...     ps.load_plan("nowhere.toml")
         ... except ps.SecurepsError as error:
@@ -126,7 +126,7 @@ class OperatorError(SecurepsError):
 class ConfigError(OperatorError):
     """A file that does not parse, or a setting with a bad value.
 
-    Example:
+    Examples:
         >>> raise ps.ConfigError("partition must be 0 to 5, got 9")
         Traceback (most recent call last):
         secureps.errors.ConfigError: partition must be 0 to 5, got 9
@@ -136,7 +136,7 @@ class ConfigError(OperatorError):
 class PlanRefused(OperatorError):
     """A plan that is unsound, or that a trainer cannot train under; says why.
 
-    Example:
+    Examples:
         >>> raise ps.PlanRefused("this trainer has no DP-SGD: use a plan without [privacy]")
         Traceback (most recent call last):
         secureps.errors.PlanRefused: this trainer has no DP-SGD: use a plan without [privacy]

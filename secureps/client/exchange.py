@@ -32,7 +32,7 @@ class PulledModel(Mapping[str, Array]):
         parameters: the same as a dict.
         config: what the run asks of this training: settings, seed, part of the work, privacy.
 
-    Example:
+    Examples:
         >>> config = ps.FitConfig({"all": 3}, seed=7, settings={"lr": 0.5})
         >>> model = ps.PulledModel({"slope": np.ones(1, np.float32)}, config)
         >>> model.version, model["slope"], model.config.settings["lr"]

@@ -247,7 +247,7 @@ def run_client(
         make: builds the trainer from the `--set key=value` settings.
         arguments: the command line; default: the process's own.
 
-    Example:
+    Examples:
         >>> def make(settings):
         ...     return ps.TorchTrainer(model, *records(settings["data"]))
         >>> if __name__ == "__main__":  # python client.py --server HOST:PORT --kit KIT --name me

@@ -20,7 +20,7 @@ class Settings(Section):
 
     Values are checked and converted; a setting that is no field is refused.
 
-    Example:
+    Examples:
         >>> class Share(ps.Settings):
         ...     partition: int = 0
         ...     device: str = "cpu"

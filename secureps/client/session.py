@@ -60,7 +60,7 @@ class Session:
 
     Its methods are for one thread. Each raises whatever ended the client, with whose fault it is.
 
-    Example:
+    Examples:
         >>> with ps.join("kit", "plan.toml", server=server, name="client-03",
         ...              initial={"slope": np.zeros(1, "f4"), "height": np.zeros(1, "f4")},
         ...              examples=50) as session:
@@ -292,7 +292,7 @@ def join(
         ConfigError: the plan does not parse, or an option is wrong.
         PlanRefused: the plan trains with record-level privacy, and the loop takes no private steps.
 
-    Example:
+    Examples:
         >>> start = {"slope": np.zeros(1, np.float32), "height": np.zeros(1, np.float32)}
         >>> with ps.join("kit", "plan.toml", server=server, name="client-03",
         ...              initial=start, examples=50) as session:

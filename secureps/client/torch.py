@@ -155,7 +155,7 @@ class TorchTrainer:
         ConfigError: no records, not as many inputs as targets, no such device, or `touches`
             has rows that do not ascend, or that the model does not have.
 
-    Example:
+    Examples:
         >>> from torch import nn
         >>> x, y = np.zeros((8, 4), np.float32), np.zeros(8, np.int64)
         >>> trainer = ps.TorchTrainer(lambda: nn.Linear(4, 2), (x, y), (x, y), device="cpu")

@@ -60,7 +60,7 @@ class RecordPrivacy:
     Raises:
         ConfigError: a value is not finite or out of range.
 
-    Example:
+    Examples:
         >>> privacy = ps.RecordPrivacy(1.1, 1.0, sample_rate=0.25, delta=1e-5, records=200)
         >>> privacy.expected_batch(held=180)
         50.0
@@ -134,7 +134,7 @@ class FitConfig:
         ConfigError: the seed does not fit 63 bits, `work` is no part, or there is `privacy` and
             no secret.
 
-    Example:
+    Examples:
         >>> config = ps.FitConfig({"all": 3}, seed=7, settings={"local_steps": 10}, work=0.5)
         >>> config.part(config.settings["local_steps"])
         5
@@ -174,7 +174,7 @@ class FitResult:
             training loss is computed from records without noise.
         steps: optimizer steps taken; what the accountant composes over.
 
-    Example:
+    Examples:
         >>> ps.FitResult({"weights": np.zeros(3, np.float32)}, 120, {"loss": 0.5}, steps=10)
         FitResult(examples=120, metrics={'loss': 0.5}, steps=10)
     """
@@ -194,7 +194,7 @@ class EvaluateResult:
     least the minimum cohort; no epsilon covers the held-out records. A designated evaluator's
     are told as they are. Who knows no loss says None.
 
-    Example:
+    Examples:
         >>> ps.EvaluateResult(loss=0.25, examples=30, metrics={"accuracy": 0.9})
         EvaluateResult(loss=0.25, examples=30, metrics={'accuracy': 0.9})
     """
@@ -246,7 +246,7 @@ class Trainer(Evaluator, Protocol):
     trained. Statistics are refused where noise would be added to them
     (`policy.tensor_kinds`).
 
-    Example:
+    Examples:
         >>> class Mean:  # of a hospital's 40 records
         ...     def parameters(self, seed):
         ...         return {"mean": np.zeros(1, np.float32)}

@@ -411,7 +411,7 @@ def load_plan(path: Path | str, base: Path | None = None) -> Plan:
         ConfigError: the file does not parse, or a key has a bad value.
         PlanRefused: the plan is unsound.
 
-    Example:
+    Examples:
         >>> plan = ps.load_plan("plan.toml")
         >>> plan.section.name, plan.section.versions
         ('line', 3)

@@ -53,7 +53,7 @@ class RunResult:
             of metrics.jsonl.
         figures: charts, as PNG files.
 
-    Example:
+    Examples:
         >>> result = ps.simulate("scenario.toml", quiet=True)
         >>> result.versions, len(result.history)
         ({'all': 3}, 4)
@@ -140,7 +140,7 @@ class RunResult:
 class PlanCheck:
     """A sound plan, explained; its text is what `secureps check` prints.
 
-    Example:
+    Examples:
         >>> checked = ps.check("plan.toml")
         >>> str(checked).splitlines()[0]
         'line: sound. 3 versions under rlwe, 1 shard.'
@@ -177,7 +177,7 @@ def check(plan: Path | str, values: int | None = None) -> PlanCheck:
     Raises:
         ConfigError, PlanRefused: the plan is unsound; says why.
 
-    Example:
+    Examples:
         >>> print(ps.check("plan.toml"))
         line: sound. 3 versions under rlwe, 1 shard.
         ...
@@ -210,7 +210,7 @@ def up(
         OperatorError: a process died too often.
         SecurepsError: whatever else ended the run.
 
-    Example:
+    Examples:
         >>> result = ps.up("plan.toml", quiet=True)
         >>> result.versions
         {'all': 3}
@@ -242,7 +242,7 @@ def simulate(
         ConfigError: the folder holds something, or the scenario is not right.
         SecurepsError: whatever ended the run before its time.
 
-    Example:
+    Examples:
         >>> result = ps.simulate("scenario.toml", quiet=True)
         >>> print(result)
         run: line

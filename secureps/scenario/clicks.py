@@ -7,7 +7,7 @@ the shelves of few topics besides, so that it touches a small part of the table.
 on what is drawn from a factorization machine (Rendle 2010), so that the best possible AUC is
 known. Pure functions of a seed; what must not live here: models that learn from it.
 
-Example:
+Examples:
     >>> ps.clicks.auc(np.array([0.1, 0.8, 0.7]), np.array([0, 1, 0]))
     1.0
 """

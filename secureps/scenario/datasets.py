@@ -3,7 +3,7 @@
 For demonstrations, tests and benchmarks. Statistics for scaling are taken from the pooled
 training part, which a real federation could not look at.
 
-Example:
+Examples:
     >>> data = ps.datasets.digits(seed=7)
     >>> data.x.shape[1], data.classes
     (64, 10)
@@ -30,7 +30,8 @@ class Dataset:
     Args:
         x: [n, features] float32, to train on.
         y: [n] int64 classes in [0, classes).
-        held_out_x, held_out_y: likewise, to judge on; about 20 % of every class.
+        held_out_x: likewise, to judge on; about 20 % of every class.
+        held_out_y: their classes.
         classes: how many.
     """
 

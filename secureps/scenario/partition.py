@@ -42,7 +42,7 @@ def dirichlet(
     Raises:
         ConfigError: an argument out of range, or no draw gave everyone the minimum.
 
-    Example:
+    Examples:
         >>> mine, theirs = ps.dirichlet(np.zeros(10, np.int64), 2, alpha=5.0, seed=1)
         >>> len(mine) + len(theirs)
         10

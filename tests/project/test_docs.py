@@ -7,7 +7,6 @@ import math
 import re
 import shlex
 import tomllib
-from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -45,8 +44,6 @@ _COMMAND = re.compile(r"(?:^|[\s;(])(?:\.venv/bin/)?secureps ([a-z-][^;&|>#\n]*)
 _INLINE = re.compile(r"`secureps ([^`\n]+)`")
 _PATH = re.compile(rf"(?<![\w/.-])(?:{'|'.join(PLACES)})/[\w./*-]*(?:::\w+)?")
 _MAKE = re.compile(r"(?:^ {4}|`)make (\w+)", re.MULTILINE)
-_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")
-_HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 _CLASS = re.compile(r"`([A-Z][a-z]\w+)`")
 
 
@@ -64,33 +61,6 @@ def commands(text: str) -> list[list[str]]:
 def files(text: str) -> set[str]:
     """Every file, folder or test of the repository that a page names."""
     return {found.rstrip(".") for found in _PATH.findall(text)}
-
-
-def links(text: str) -> list[tuple[str, str]]:
-    """The file and the anchor of every relative link, either of them empty where it has none."""
-    return [(file, anchor) for file, anchor in _LINK.findall(_FENCE.sub("", text))]
-
-
-def anchors(text: str) -> set[str]:
-    """What a link may name after `#`: the headings, as GitHub and the site spell them.
-
-    Two headings of one text have none: the two sites would number them differently.
-    """
-    plain = (re.sub(r"\]\([^)]*\)", "", title) for title in _HEADING.findall(_FENCE.sub("", text)))
-    slugs = Counter(
-        re.sub(r"[^\w\- ]", "", each.strip().lower()).replace(" ", "-") for each in plain
-    )
-    return {slug for slug, times in slugs.items() if times == 1}
-
-
-def broken_links(page: Path) -> list[str]:
-    """The links of a page that lead to no file, or to no heading of it."""
-    found = []
-    for file, anchor in links(page.read_text()):
-        target = page.parent / file if file else page
-        if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
-            found.append(f"{file}#{anchor}")
-    return found
 
 
 def parses(arguments: list[str]) -> None:
@@ -155,17 +125,6 @@ def test_every_file_and_test_exists(page: Path) -> None:
         assert any(ROOT.glob(path)), f"{named(page)} names {path}"
         if test:
             assert f"def {test}(" in (ROOT / path).read_text(), name
-
-
-@every_page
-def test_every_link_leads_somewhere(page: Path) -> None:
-    assert broken_links(page) == []
-
-
-def test_pages_of_the_site_link_to_no_file_outside_it() -> None:
-    for page in sorted(ROOT.glob("docs/**/*.md")):
-        for target, _ in links(page.read_text()):
-            assert (page.parent / target).resolve().is_relative_to(ROOT / "docs"), (page, target)
 
 
 def test_every_class_that_the_architecture_names_exists() -> None:
@@ -298,15 +257,6 @@ def test_a_wrong_command_does_not_parse(line: str) -> None:
     ((arguments),) = commands(f"```sh\n{line}\n```\n")
     with pytest.raises(click.UsageError):
         parses(arguments)
-
-
-def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    page, other = tmp_path / "page.md", tmp_path / "other.md"
-    other.write_text("# One & `two_b` [c](d.md)\n\n## Twice\n\n## Twice\n")
-    wrong = "[x](none.md) [x](other.md#three) [x](other.md#twice) [x](#one)"
-    right = "[x](other.md) [x](other.md#one--two_b-c) [x](#here) [x](https://example.org/#y)"
-    page.write_text(f"# Here\n\n{wrong}\n{right}\n```\n[x](code)\n```\n")
-    assert broken_links(page) == ["none.md#", "other.md#three", "other.md#twice", "#one"]
 
 
 def test_commands_are_found_between_others() -> None:

@@ -106,7 +106,7 @@ def test_every_name_has_an_example_that_runs(
 ) -> None:
     public = getattr(ps, name)
     text = public.__doc__ or ""
-    assert "Example:" in text, f"{name} has no example"
+    assert "Examples:" in text, f"{name} has no example"
     scope: dict[str, Any] = {"ps": ps, "np": np, "__name__": "examples"}
     if name in WITH_A_SERVER:
         scope["server"] = request.getfixturevalue("server")

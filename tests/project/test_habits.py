@@ -58,7 +58,10 @@ def test_a_commit_is_checked_by_what_make_check_runs() -> None:
 def test_continuous_integration_runs_targets_of_make_on_every_python() -> None:
     jobs = read(".github/workflows/ci.yml")["jobs"]
     steps = {name: [s["run"] for s in job["steps"] if "run" in s] for name, job in jobs.items()}
-    assert steps == {"all": ["make check", "make test"], "newer": ["make test PYTHON=python"]}
+    assert steps == {
+        "all": ["make check", "make docs", "make test"],
+        "newer": ["make test PYTHON=python"],
+    }
     pythons = jobs["newer"]["strategy"]["matrix"]["python-version"]
     assert pythons == ["3.12", "3.13"]
     least = PROJECT["project"]["requires-python"].removeprefix(">=")

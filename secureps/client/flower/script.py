@@ -195,7 +195,7 @@ def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:
         app: a ClientApp, a client_fn, or a client.
         arguments: the command line; default: the process's own.
 
-    Example:
+    Examples:
         >>> if __name__ == "__main__":  # python app.py --server HOST:PORT --kit KIT --name me
         ...     ps.run_flower(app)
     """

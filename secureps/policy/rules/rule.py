@@ -6,7 +6,7 @@ journalled clock. A rule has rounds (whoever is asked together is summed togethe
 driven by arrivals: members are asked one by one, whenever they are free, and what is not
 summed waits. What must not live here: any single rule, any I/O, any payload.
 
-Example:
+Examples:
     >>> state = ps.rules.RuleState(version=3, live=frozenset({"north", "south"}))
     >>> ps.rules.lacking_members(state, minimum=3).reason
     'waits for members: 2 are live, a cohort needs 3'
