@@ -99,7 +99,7 @@ class Member(Alone):
         self._timing = Timing()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
-        self._working = self._watching = False
+        self._working = self._watching = self._greeting = False
         self._leaving: Halt | None = None
         self._retired = False
         self._appraiser: Appraiser
@@ -144,6 +144,7 @@ class Member(Alone):
         return Step(effects=[Work(Sweep(self._out.keys)), *self._greet().effects])
 
     def _greet(self) -> Step:
+        self._greeting = True
         return Step(effects=[Call(COORDINATOR, self._join)])
 
     @property
@@ -195,7 +196,8 @@ class Member(Alone):
                 step.effects.append(Call(COORDINATOR, message))
             case tasks.Counted(examples) if sender == WORKER:
                 self._working, self._weighing.examples = False, examples
-                step.effects += self._greet().effects
+                if self._leaving is None:
+                    step.effects += self._greet().effects
             case _ if sender == COORDINATOR and self._pinned is not None:
                 self._obey(now, step, event)
             case _:
@@ -362,7 +364,8 @@ class Member(Alone):
         What a retired client sends to a round is dropped. A greeting that is under way could
         arrive after this, and would take it back.
         """
-        if not self._retired and self._watching and not self._desk().wanted():
+        greeted = self._watching and not self._greeting
+        if not self._retired and greeted and not self._desk().wanted():
             self._retired = True
             step.effects.append(Call(COORDINATOR, Retire(self._kit.name)))
 
@@ -434,6 +437,7 @@ class Member(Alone):
                     step.effects.append(Call(COORDINATOR, arrived[1]))
 
     def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
+        self._greeting = False
         news, said = self._kit.greeted(self._pinned, welcome, self._out)
         for record in news:
             self._write(step, record)
