@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 
 .PHONY: demo test quick slow check docs bench numbers study proto clean
 
-demo: $(STAMP)  ## a whole federation on this machine, in about a minute
+demo: $(STAMP)  ## a whole federation on this machine, in a minute or two
 	$(BIN)/secureps up policies/digits.toml
 
 # What failed beside others is run once more alone, and said: a test that passes then is at fault too,
