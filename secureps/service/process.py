@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -154,13 +154,26 @@ def _run(
     listen: str,
     shutdown: Shutdown,
 ) -> Halt:
-    journal = SqliteJournal(party.state / "journal.db")
-    last = max((at for at, _ in journal.replay()), default=0.0)
-    loop = RealLoop(last)
-    transport = GrpcTransport(party.name, party.sign, addresses, CALL_TIMEOUT)
-    jitter = random.SystemRandom()
-    stores = Stores(journal, DiskSpool(party.state / "spool"), party.state)
-    executor = build(stores, Environment(transport, loop, lambda: jitter.uniform(0.5, 1.5)))
+    with closing(SqliteJournal(party.state / "journal.db")) as journal:
+        last = max((at for at, _ in journal.replay()), default=0.0)
+        loop = RealLoop(last)
+        with closing(GrpcTransport(party.name, party.sign, addresses, CALL_TIMEOUT)) as transport:
+            jitter = random.SystemRandom()
+            around = Environment(transport, loop, lambda: jitter.uniform(0.5, 1.5))
+            stores = Stores(journal, DiskSpool(party.state / "spool"), party.state)
+            executor = build(stores, around)
+            _run_executor(party, executor, loop, serve, listen, shutdown)
+    return executor.halted.result()
+
+
+def _run_executor(
+    party: Party,
+    executor: Executor,
+    loop: RealLoop,
+    serve: Serve | None,
+    listen: str,
+    shutdown: Shutdown,
+) -> None:
     executor.halted.add_done_callback(lambda _: shutdown.ring())
     server: Server | None = None
 
@@ -190,9 +203,6 @@ def _run(
         loop.stop()
         if thread.is_alive():
             thread.join()
-        transport.close()
-        journal.close()
-    return executor.halted.result()
 
 
 def settle(state: Path, listen: str) -> str:

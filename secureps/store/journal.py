@@ -164,7 +164,7 @@ class SqliteJournal:
         oldest: the first format that is read; SQLite's user_version has a file's own.
 
     Raises:
-        OperatorError: another process holds it, or the file cannot be made.
+        OperatorError: it is held already, or the file cannot be made.
         ConfigError: it is of another format.
         DamagedStore: it is no journal, or its end is missing.
     """
@@ -429,8 +429,9 @@ def lock(path: Path) -> int:
     """An flock on a file beside the journal: SQLite drops its own locks between commits.
 
     Raises:
-        OperatorError: another process holds it, or the file cannot be made.
+        OperatorError: it is held already, or the file cannot be made.
     """
+    me = f"pid {os.getpid()} on {platform.node()}"
     beside = path.with_name(path.name + ".lock")
     try:
         held = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
@@ -440,13 +441,14 @@ def lock(path: Path) -> int:
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        who = os.pread(held, 64, 0).decode(errors="replace").strip()
+        who = os.pread(held, 256, 0).decode(errors="replace").strip()
         os.close(held)
         named = f" ({who})" if who else ""
-        raise OperatorError(f"{path}: in use by another process{named}") from None
+        which = "this" if who == me else "another"
+        raise OperatorError(f"{path}: in use by {which} process{named}") from None
     with suppress(OSError):  # a full disk: who holds it is told, not needed
         os.ftruncate(held, 0)
-        os.pwrite(held, f"pid {os.getpid()} on {platform.node()}\n".encode(), 0)
+        os.pwrite(held, f"{me}\n".encode(), 0)
     return held
 
 

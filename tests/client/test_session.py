@@ -50,15 +50,14 @@ def walkers(number: int) -> Trainer:
 
 def joined(federation: DiskFederation, agreed: Plan | None = None, **options: Any) -> ps.Session:
     """A session of the last client, which trains as its walker would."""
+    known: dict[str, Any] = {"initial": Bare(2).parameters, "examples": 12, **SEED}
     return ps.join(
         federation.directory,
         agreed or federation.plan,
         server=federation.server,
         name=LAST,
-        initial=Bare(2).parameters,
-        examples=12,
         state=federation.folder / LAST,
-        **{**SEED, **options},
+        **{**known, **options},
     )
 
 
@@ -257,6 +256,13 @@ def test_who_is_interrupted_while_it_joins_leaves_nothing_behind(
     with pytest.raises(KeyboardInterrupt):
         session.__enter__()
     assert not session._thread.is_alive()
+
+
+def test_who_failed_to_join_joins_again_in_the_same_process(federation: DiskFederation) -> None:
+    for wrong in ({"examples": 0}, {"initial": {"a": [1, 2]}}):
+        with pytest.raises(ScriptFailed):
+            joined(federation, **wrong).__enter__()
+    assert play(joined(federation)) == [0, 1, 2]
 
 
 PRIVATE = {

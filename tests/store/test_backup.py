@@ -260,7 +260,7 @@ def test_nothing_is_restored_under_a_party_that_runs(tmp_path: Path) -> None:
     grow(state, 2)
     journal = SqliteJournal(state / "journal.db")
     backup(state, copy)
-    with pytest.raises(OperatorError, match="in use by another process"):
+    with pytest.raises(OperatorError, match="in use by this process"):
         restore(copy, state, "shard", tmp_path)
     journal.close()
 

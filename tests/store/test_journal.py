@@ -129,7 +129,7 @@ class TestSqliteJournal(JournalContract):
         return SqliteJournal(self.path)
 
     def test_a_second_holder_is_refused(self, journal: Journal) -> None:
-        who = rf"in use by another process \(pid {os.getpid()} on "
+        who = rf"in use by this process \(pid {os.getpid()} on "
         with pytest.raises(OperatorError, match=who):
             SqliteJournal(self.path)
         self.reopened(journal).close()
