@@ -342,6 +342,14 @@ def join(
             help="Refuse a plan by which fewer than T key holders open a sum together.",
         ),
     ] = None,
+    records: Annotated[
+        int | None,
+        typer.Option(
+            show_envvar=False,
+            metavar="N",
+            help="Count as so many records, a public number, however many there are.",
+        ),
+    ] = None,
     unsafe_seed: UnsafeSeed = None,
     insecure: Insecure = False,
     threads: Annotated[
@@ -384,6 +392,7 @@ def join(
         terms = Terms(own_budget, threshold)
         joining = Joining(
             *(server, kit, name, state, unsafe_seed, terms, threads, ca_fingerprint),
+            records=records,
             insecure=insecure,
             ledger=ledger,
         )

@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from secureps import __version__
+from secureps.client import runner
+from secureps.client.runner import Joining
 from secureps.errors import Unreachable
 from secureps.run import cli
 from secureps.run.report.trackers import Extras
@@ -108,6 +111,28 @@ def test_who_joins_hears_in_one_line_what_is_wrong(
     who = ("--server", "127.0.0.1:1", "--kit", "kit", "--name", "me")
     assert run(monkeypatch, "join", "script.py", *who, *more) == 78
     assert capsys.readouterr().err == f"{reason} (the operator's fault)\n"
+
+
+def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
+    """But --kernels, which every command takes before its name."""
+    command = typer.main.get_command(cli.app).commands["join"]  # type: ignore[attr-defined]
+    joins = {text for option in command.params for text in option.opts if text[:2] == "--"}
+    scripts = {text for action in runner._parser()._actions for text in action.option_strings}
+    assert joins == {text for text in scripts if text[:2] == "--"} - {"--help", "--kernels"}
+
+
+def test_join_counts_by_the_records_that_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int | None] = []
+
+    def take_part(script: Path, joining: Joining, settings: object) -> str:
+        seen.append(joining.records)
+        return "over"
+
+    monkeypatch.setattr("secureps.run.join.join", take_part)
+    who = ("join", "script.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "me")
+    assert run(monkeypatch, *who, "--records", "250") == 0
+    assert run(monkeypatch, *who) == 0
+    assert seen == [250, None]
 
 
 def test_an_error_of_many_lines_is_one(
