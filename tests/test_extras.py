@@ -16,6 +16,8 @@ from tests.kits.nursery import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = {"sklearn": "scikit-learn", "mlflow": "mlflow-skinny"}
 """Modules that are installed under another name."""
+TEXTS = (".md", ".py", ".toml", ".txt", ".ipynb", "", ".yml")
+"""Endings of what is read; a Dockerfile has none."""
 
 PLAN = """
 name = "small"
@@ -39,11 +41,29 @@ def test_every_extra_brings_its_modules_and_the_base_none_of_them() -> None:
     optional = PROJECT["optional-dependencies"]
     for extra, modules in EXTRAS.items():
         assert {PACKAGES.get(m, m) for m in modules} == set(map(package, optional[extra]))
-    assert set(optional) == {*EXTRAS, "all", "dev"}
+    assert set(optional) == {*EXTRAS, "all", "dev", "docs"}
     hidden = {PACKAGES.get(m, m) for modules in EXTRAS.values() for m in modules}
     assert hidden.isdisjoint(map(package, PROJECT["dependencies"]))
     assert optional["all"] == ["secureps[torch,bfv,flower,report]"]
     assert "secureps[all]" in optional["dev"]
+
+
+def test_every_extra_that_a_text_tells_one_to_install_is_there() -> None:
+    """A template's requirements, a page or an error that names another stops whoever follows it."""
+    known = set(PROJECT["optional-dependencies"])
+    named: dict[str, set[str]] = {}
+    for folder in ("", "secureps/**/", "docs/**/", "clients/", "simulations/", "aggregator/"):
+        for path in ROOT.glob(f"{folder}*"):
+            if path.is_file() and path.suffix in TEXTS:
+                text = path.read_text()
+                found = re.findall(r"(?:secureps|^pip install .*\.)\[([\w,\s-]+)\]", text, re.M)
+                found += re.findall(r"\bcommand\(\"([\w-]+)\"\)", text)
+                named.setdefault(path.name, set()).update(
+                    each.strip() for extras in found for each in extras.split(",")
+                )
+    assert named["data-holder.md"] == {"flower"}, "the pattern finds what there is"
+    assert named["requirements.txt"] >= {"flower", "torch"}
+    assert not {name: extras - known for name, extras in named.items() if extras - known}
 
 
 def test_an_import_that_no_extra_brings_is_told_as_it_is() -> None:
