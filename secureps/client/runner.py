@@ -168,12 +168,12 @@ class Joining:
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
         if not host or not port.isdigit():
-            raise ConfigError(f"--server {self.server}: expected HOST:PORT, the coordinator's")
+            raise ConfigError(f"server {self.server}: expected HOST:PORT, the coordinator's")
         if self.threads < 1:
             raise ConfigError(f"blocks are sealed by 1 thread or more, got {self.threads}")
         if self.records is not None and not 1 <= self.records <= MOST_EXAMPLES:
             raise ConfigError(
-                f"--records: a client counts by 1 to {MOST_EXAMPLES} records, got {self.records}"
+                f"records: a client counts by 1 to {MOST_EXAMPLES} records, got {self.records}"
             )
 
 

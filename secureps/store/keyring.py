@@ -292,8 +292,8 @@ def refuse_unsafe(unsafe: int | None, insecure: bool) -> None:
     if unsafe is not None and not insecure:
         raise ConfigError(
             "an unsafe seed gives no privacy: whoever knows it computes this party's noise and "
-            "keys. Leave it out, or say that this is a test: --insecure-for-tests, in a server's "
-            "file insecure_for_tests = true"
+            "keys. Leave it out, or say that this is a test: --insecure-for-tests, in Python "
+            "insecure_for_tests=True, in a server's file insecure_for_tests = true"
         )
 
 

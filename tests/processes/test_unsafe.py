@@ -30,8 +30,11 @@ HERE = ("127.0.0.1:9000", "localhost:9000", "[::1]:9000")
 @pytest.mark.parametrize("server", HERE)
 def test_a_seed_for_all_to_know_needs_a_word_also_on_loopback(server: str, tmp_path: Path) -> None:
     """A tunnel's end is on loopback too, and so is the coordinator of a shard beside it."""
-    with pytest.raises(ConfigError, match="--insecure-for-tests"):
+    with pytest.raises(ConfigError, match="--insecure-for-tests") as caught:
         seed_of(tmp_path, 5, server, False)
+    assert "in Python insecure_for_tests=True, in a server's file insecure_for_tests = true" in str(
+        caught.value
+    )
     assert not seed_of(tmp_path, 5, server, True).private
     assert not (tmp_path / "seed").exists()
 

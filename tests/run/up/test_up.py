@@ -245,7 +245,7 @@ def test_what_the_current_folder_holds_does_not_matter(flower: bool, tmp_path: P
         command[command.index(str(troupe.script))] = str(tmp_path / "nobody.py")
     done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True)
     assert done.returncode == 78, done.stderr
-    told = "--server x: expected HOST:PORT" if flower else "shard-0.toml: no such file"
+    told = "server x: expected HOST:PORT" if flower else "shard-0.toml: no such file"
     assert told in done.stderr
 
 
