@@ -18,10 +18,14 @@ def meant(given: object, names: Iterable[str]) -> str:
         names: those that would have been right, in the order in which they are listed.
     """
     listed = tuple(names)
-    folded = {name.casefold(): name for name in listed}
+    return " ".join(filter(None, (hint(given, listed), f"known are {', '.join(listed)}")))
+
+
+def hint(given: object, names: Iterable[str]) -> str:
+    """The name most like what stands in a file: "did you mean adam?"; empty if none is like it."""
+    folded = {name.casefold(): name for name in names}
     close = difflib.get_close_matches(str(given).casefold(), folded, 1)
-    hint = f"did you mean {folded[close[0]]}? " if close else ""
-    return f"{hint}known are {', '.join(listed)}"
+    return f"did you mean {folded[close[0]]}?" if close else ""
 
 
 def nearest(given: str, names: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 
 from secureps.config.positions import Path, positions
 from secureps.errors import ConfigError
-from secureps.wording import meant
+from secureps.wording import hint, meant
 
 
 class Section(BaseModel):
@@ -57,7 +57,8 @@ def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
         return kind.model_validate(_tupled(data))
     except ValidationError as error:
         errors = error.errors()
-        wrong = [_told(kind, each, lines) for each in errors if not _follows(each, errors)]
+        listed: set[type[Section]] = set()  # so that a section's keys are listed once
+        wrong = [_told(kind, each, lines, listed) for each in errors if not _follows(each, errors)]
         raise ConfigError(f"{where}: {'; '.join(wrong)}") from None
 
 
@@ -103,18 +104,26 @@ def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
     )
 
 
-def _told(kind: type[Section], error: ErrorDetails, lines: Mapping[Path, int]) -> str:
+def _told(
+    kind: type[Section],
+    error: ErrorDetails,
+    lines: Mapping[Path, int],
+    listed: set[type[Section]],
+) -> str:
     """A key, as the file spells it, its line, and what is wrong; which are known, if it is not."""
     key, section, path = _place(kind, error["loc"])
     known = [end for end in range(len(path), 0, -1) if path[:end] in lines]
     line = f" (line {lines[path[: known[0]]]})" if known else ""
-    return f"{key or 'top level'}: {_wrong(section, error)}{line}"
+    return f"{key or 'top level'}: {_wrong(section, error, listed)}{line}"
 
 
-def _wrong(section: type[Section], error: ErrorDetails) -> str:
+def _wrong(section: type[Section], error: ErrorDetails, listed: set[type[Section]]) -> str:
     kind, given = error["type"], error["input"]
     if kind == "extra_forbidden":
-        return f"unknown key; {meant(error['loc'][-1], section.model_fields)}"
+        told = hint if section in listed else meant
+        listed.add(section)
+        about = told(error["loc"][-1], section.model_fields)
+        return f"unknown key; {about}" if about else "unknown key"
     if kind == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
         return f"unknown value {shown(given)}; {meant(given, names)}"
     if kind == "missing":

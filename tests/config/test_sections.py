@@ -141,3 +141,15 @@ def test_one_table_where_a_list_of_them_is_wanted_shows_its_double_brackets() ->
     plan = {"name": "a", "versions": 1, "group": {"rule": {"quorum": 5}}}
     with pytest.raises(ConfigError, match=r"\(of tables: \[\[group\]\]\), and is a table"):
         parse(PlanSection, plan, "plan.toml")
+
+
+def test_a_sections_keys_are_listed_once() -> None:
+    """A file of another kind is all unknown keys."""
+    rule = {"name": "sync", "quorum": 5, "patience": 1}
+    wrong = {"name": "demo", "more": 1, "shrads": 2, "zzz": 3, "group": [{"rule": rule}]}
+    with pytest.raises(ConfigError) as caught:
+        parse(PlanSection, wrong, "demo.toml")
+    told = str(caught.value)
+    assert told.count("known are name, versions") == 1
+    assert "; shrads: unknown key; did you mean shards?; zzz: unknown key" in told
+    assert "patience: unknown key; known are name, quorum" in told, "another section's are others"
