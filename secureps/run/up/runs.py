@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -20,7 +20,11 @@ from secureps.run.report.group_labels import folded
 from secureps.run.run_lock import ORIGIN, is_claimed
 from secureps.run.up.folder import Origin, RunFolder
 
+if TYPE_CHECKING:
+    from secureps.policy.plan import Plan
+
 STOPPED = "stopped; secureps resume goes on"
+UNREPORTED = "all versions are made, the report is not: secureps resume writes it"
 FAILED = "failed: {}; secureps resume tries again"
 PLAYED = "is being played"
 
@@ -74,14 +78,19 @@ def listing(runs: tuple[Run, ...]) -> Iterator[Text]:
             yield Text(f"  {run.model}")
 
 
-def _run(folder: RunFolder) -> Run | None:
+def _plan(folder: RunFolder) -> Plan:
+    """The run's copy of its plan; ConfigError or PlanRefused if it cannot be read."""
     from secureps.config.plan import PlanSection
     from secureps.config.sections import parse, read_toml
     from secureps.policy.plan import Plan
 
+    return Plan(parse(PlanSection, read_toml(folder.plan), str(folder.plan)))
+
+
+def _run(folder: RunFolder) -> Run | None:
     try:
         origin = Origin.read(folder)
-        plan = Plan(parse(PlanSection, read_toml(folder.plan), str(folder.plan)))
+        plan = _plan(folder)
     except (ConfigError, PlanRefused):
         return None
     summary = _summary(folder)
@@ -107,7 +116,19 @@ def standing(folder: RunFolder) -> str:
         return f"failed: {finished}" if summary.get("failure") else finished
     if is_claimed(folder.root):
         return PLAYED
-    return FAILED.format(folder.failed.read_text()) if folder.failed.exists() else STOPPED
+    if folder.failed.exists():
+        return FAILED.format(folder.failed.read_text())
+    return UNREPORTED if _all_made(folder) else STOPPED
+
+
+def _all_made(folder: RunFolder) -> bool:
+    """Whether every group has its last version; False if the plan cannot be read."""
+    try:
+        plan = _plan(folder)
+    except (ConfigError, PlanRefused):
+        return False
+    made = _versions(folder)
+    return all(made.get(group, -1) >= plan.versions(group) for group in plan.groups)
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:

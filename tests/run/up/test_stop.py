@@ -16,8 +16,9 @@ import pytest
 from secureps.errors import ConfigError, OperatorError
 from secureps.run.run_lock import claimed, is_claimed, player
 from secureps.run.up.folder import Origin, RunFolder
-from secureps.run.up.runs import STOPPED
+from secureps.run.up.runs import STOPPED, UNREPORTED
 from secureps.run.up.stop import stop
+from tests.kits.processes import PLAN
 
 PLAYER = """
 import signal, sys, time
@@ -67,6 +68,19 @@ def test_a_run_that_is_over_says_so(root: Path) -> None:
     RunFolder(root).report.mkdir()
     RunFolder(root).summary.write_text('{"finished": "all 3 versions are made"}')
     assert stop(root) == f"nobody plays {root} now: all 3 versions are made"
+
+
+@pytest.mark.parametrize(("newest", "told"), [(2, STOPPED), (3, UNREPORTED)])
+def test_versions_without_a_report_are_told_apart_from_missing_ones(
+    newest: int, told: str, root: Path
+) -> None:
+    """Stopped between its last version and its report, a run has nothing left to train."""
+    folder = RunFolder(root)
+    folder.plan.write_text(PLAN.format(cipher="plain", versions=3))
+    folder.report.mkdir()
+    lines = [f'{{"group": "all", "version": {version}}}\n' for version in range(newest + 1)]
+    (folder.report / "metrics.jsonl").write_text("".join(lines))
+    assert stop(root) == f"nobody plays {root} now: {told}"
 
 
 def test_who_does_not_end_is_named(root: Path) -> None:
