@@ -90,19 +90,24 @@ def _models(summary: Summary) -> Table:
     scores = [s for s in (summary.score, summary.baselines.central) if s is not None]
     measure = scores[0].measure if scores else "score"
     table.add_column("model")
-    table.add_column(f"held-out {measure}", justify="right")
-    table.add_column("held-out loss", justify="right")
-    table.add_row(f"federation (version {folded(summary.versions)})", *_score(summary.score))
+    measures = [measure, "loss"] if measure != "loss" else ["loss"]
+    for each in measures:
+        table.add_column(f"held-out {each}", justify="right")
+
+    def row(model: str, *cells: str) -> None:
+        table.add_row(model, *cells[-len(measures) :])
+
+    row(f"federation (version {folded(summary.versions)})", *_score(summary.score))
     alone, best = list(summary.baselines.alone.values()), summary.baselines.best
     how = ", without noise" if summary.baselines.noiseless else ""
     if best is not None:
         mean = sum(s.value for s in alone) / len(alone)
-        table.add_row(f"one holder alone{how}, the best", *_score(best))
+        row(f"one holder alone{how}, the best", *_score(best))
         losses = [s.loss for s in alone if s.loss is not None]
         loss = f"{sum(losses) / len(losses):.4f}" if losses else "-"
-        table.add_row(f"one holder alone{how}, on average", f"{mean:.4f}", loss)
+        row(f"one holder alone{how}, on average", f"{mean:.4f}", loss)
     if summary.baselines.central is not None:
-        table.add_row("all data at one party, no privacy", *_score(summary.baselines.central))
+        row("all data at one party, no privacy", *_score(summary.baselines.central))
     return table
 
 

@@ -193,6 +193,17 @@ def test_the_tables_at_the_end() -> None:
     assert "note: something was left out" in shown
 
 
+def test_a_score_that_is_the_loss_has_one_column() -> None:
+    losses = [Score("loss", value, value, 10) for value in (0.3, 2.0, 3.0, 0.1)]
+    baselines = Baselines({"ada": losses[1], "eve": losses[2]}, losses[3], ())
+    shown = lines(dataclasses.replace(SUMMARY, score=losses[0], baselines=baselines))
+    assert "\n".join(shown).count("held-out") == 1
+    assert cells(shown, "federation")[1:] == ["0.3000"]
+    assert cells(shown, "the best")[1:] == ["2.0000"]
+    assert cells(shown, "on average")[1:] == ["2.5000"]
+    assert cells(shown, "no privacy")[1:] == ["0.1000"]
+
+
 def test_holders_alone_without_the_plans_noise_say_so_in_their_lines() -> None:
     quiet = dataclasses.replace(SUMMARY.baselines, noiseless=True)
     told = "\n".join(lines(dataclasses.replace(SUMMARY, baselines=quiet)))
