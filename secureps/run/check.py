@@ -223,7 +223,7 @@ def _rules(rules: tuple[RuleText, ...]) -> Table:
     quantities: dict[str, Callable[[RuleText], str]] = {
         "a version": lambda r: r.rule,
         "an update may be behind": lambda r: r.behind,
-        "weights of members": lambda r: r.weights,
+        "weights by the rule": lambda r: r.weights,
         "a client is charged": lambda r: r.charged,
         "the coordinator sees of a client": lambda r: r.seen,
     }

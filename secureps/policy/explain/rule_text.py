@@ -20,6 +20,7 @@ from secureps.config.plan import (
 )
 from secureps.crypto.cipher import Opening
 from secureps.policy.checks.row_blocks import row_blocks
+from secureps.policy.counting import by_public_number
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import Bounds
 
@@ -32,7 +33,8 @@ class RuleText:
         group: its name; of a table that is cut, of all its row-blocks.
         rule: when members train and versions are made.
         behind: how old the version may be that an update was trained from.
-        weights: of members, and what they take of the cipher's capacity.
+        weights: that the rule gives members, what they take of the cipher's capacity, and what
+            else members count by.
         charged: what a client is charged, at most, in the whole run.
         seen: what the coordinator sees of a client besides who takes part and sizes.
     """
@@ -58,7 +60,7 @@ def _words(plan: Plan, section: GroupSection) -> RuleText:
         group=section.name,
         rule=_rule(section.rule, own),
         behind=f"up to {own.stale} versions" if own.stale else "none: all train from the newest",
-        weights=_weights(plan, own),
+        weights=_weights(plan, own) + _counted(plan, section),
         charged=_charged(plan, section.rule, name, own),
         seen=_seen(section),
     )
@@ -114,6 +116,14 @@ def _weights(plan: Plan, own: Bounds) -> str:
             "members or more: power = 0 would take a quarter"
         )
     return text
+
+
+def _counted(plan: Plan, section: GroupSection) -> str:
+    """What a member's update counts by, besides the rule's weight: it weighs itself, encrypted."""
+    if section.weighting == "uniform":
+        return ""
+    public = "public " if by_public_number(plan.section) else ""
+    return f"; besides, each counts by its {public}number of records"
 
 
 def _charged(plan: Plan, section: RuleSection, name: str, own: Bounds) -> str:

@@ -71,8 +71,10 @@ def test_every_update_is_a_version_in_the_clear() -> None:
 
 def test_weights_and_what_they_take_of_the_capacity() -> None:
     fedbuff = {"name": "buffered", "buffer": 10}
-    assert words(fedbuff | {"power": 0}).weights == "all 1; 10 of the capacity of 40"
-    faded = words(fedbuff).weights
+    alike = {"weighting": "uniform"}
+    flat = words(fedbuff | {"power": 0}, group=alike)
+    assert flat.weights == "all 1; 10 of the capacity of 40"
+    faded = words(fedbuff, group=alike).weights
     assert faded == "1 to 4, less for what is stale; 40 of the capacity of 40"
     small = words(fedbuff | {"buffer": 5}).weights
     assert small.startswith(
@@ -82,6 +84,17 @@ def test_weights_and_what_they_take_of_the_capacity() -> None:
     private = CLIENT | {"placement": "aggregator"}
     noisy = words(fedbuff | {"power": 0}, privacy=private, group={"weighting": "uniform"})
     assert "10 and 1 of the shards' noise of the capacity of 40" in noisy.weights
+
+
+def test_what_members_count_by_besides_the_rules_weight() -> None:
+    """A plan that weighs by examples is not told that all weigh alike."""
+    rule = {"name": "sync", "quorum": 6}
+    told = {"uniform": "", "examples": "; besides, each counts by its number of records"}
+    for weighting, more in told.items():
+        found = words(rule, group={"weighting": weighting}).weights
+        assert found == f"all 1; 40 of the capacity of 40{more}"
+    private = words(rule, privacy=RECORD, training={"local_steps": 1}).weights
+    assert private.endswith("; besides, each counts by its public number of records")
 
 
 @pytest.mark.parametrize(
