@@ -101,7 +101,7 @@ def test_a_number_that_another_process_has_now_is_nobodys(
         for text in (str(bystander), "", "no number"):
             (root / "lock").write_text(text)
             assert player(root) is None
-            with pytest.raises(OperatorError, match="somebody plays this run, of whom nothing mo"):
+            with pytest.raises(OperatorError, match="a process plays this run, but its id is not"):
                 stop(root)
     with claimed(root):
         assert player(root) == os.getpid()
