@@ -174,7 +174,7 @@ def test_a_client_waits_for_its_own_disk_and_trains_no_update_twice(
     simulation.run()
     assert dropped(simulation) == []
     assert same(simulation.model(), unharmed()[0])
-    trainer = simulation.parties[own].worker._holdings.trainer  # type: ignore[attr-defined]
+    trainer = simulation.parties[own].worker._site.trainer  # type: ignore[attr-defined]
     assert trainer.fits == 4
 
 
