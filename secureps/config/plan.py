@@ -210,6 +210,10 @@ class SparseSection(Table):
     rows: int = Field(ge=1, le=1 << 32)
     block: int = Field(ge=1)
 
+    def names(self, name: str) -> tuple[str, ...]:
+        """The names of the groups into which the group `name` is cut."""
+        return tuple(f"{name}.{k}" for k in range(-(-self.rows // self.block)))
+
 
 class GroupSection(Table):
     """Parameters that share one rule, grid and clip.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.config.plan import SparseSection
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
@@ -149,36 +150,6 @@ class GroupLayout:
 
 
 @dataclass(frozen=True)
-class RowBlocks:
-    """The cut of a table into groups of `block` rows, the last with the rest."""
-
-    rows: int
-    block: int
-
-    def names(self, name: str) -> tuple[str, ...]:
-        """The names of the groups into which the group `name` is cut."""
-        return tuple(f"{name}.{k}" for k in range(-(-self.rows // self.block)))
-
-    def cut(
-        self, name: str, specs: tuple[TensorSpec, ...], block_size: int, weight_slots: int
-    ) -> list[GroupLayout]:
-        """Cuts tensors into row-blocks; PlanRefused if one has another number of rows."""
-        block_values = block_size - weight_slots
-        for spec in specs:
-            if spec.shape[:1] != (self.rows,):
-                raise PlanRefused(
-                    f"group {name!r}: sparse.rows = {self.rows}, but tensor {spec.name!r} has the "
-                    f"shape {list(spec.shape)}"
-                )
-        groups = []
-        for k, own in enumerate(self.names(name)):
-            rows = (k * self.block, min((k + 1) * self.block, self.rows))
-            size = sum(math.prod(_shape(spec, rows)) for spec in specs)
-            groups.append(GroupLayout(own, specs, size, block_values, rows, weight_slots))
-        return groups
-
-
-@dataclass(frozen=True)
 class Layout:
     """All groups of a model, the tensors that stay with each client, and the metrics' group.
 
@@ -199,7 +170,7 @@ class Layout:
         local: Sequence[str] = (),
         scaled: Collection[str] = (),
         metrics: Sequence[str] = (),
-        sparse: Mapping[str, RowBlocks] | None = None,
+        sparse: Mapping[str, SparseSection] | None = None,
         weights: Mapping[str, int] | None = None,
     ) -> Layout:
         """Sorts the tensors of a schema into groups.
@@ -255,14 +226,14 @@ class Layout:
                 raise PlanRefused(f"local: no tensor matches {pattern!r}; {hint}")
         if not groups:
             raise PlanRefused("the plan has no groups, so there is nothing to train together")
-        built = []
+        built: list[GroupLayout] = []
         for name, specs in members.items():
             size = sum(math.prod(spec.shape) for spec in specs)
             if size == 0:
                 raise PlanRefused(f"group {name!r} has no tensors: no value of the model is its")
             slots = weights.get(name, 1)
             if sparse and name in sparse:
-                built += sparse[name].cut(name, tuple(specs), block_size, slots)
+                built += _row_blocks(name, sparse[name], tuple(specs), block_size, slots)
                 continue
             if name in scaled:
                 specs, size = [*specs, SCALE], size + 1
@@ -309,6 +280,22 @@ class Layout:
     def digest(self) -> bytes:
         """32 bytes (BLAKE2b-256) over groups, tensors, order, block size and local tensors."""
         return digest("secureps-layout", canonical(self))
+
+
+def _row_blocks(
+    name: str, cut: SparseSection, specs: tuple[TensorSpec, ...], block_size: int, weight_slots: int
+) -> Iterator[GroupLayout]:
+    """Cuts tensors into groups of few rows; PlanRefused if one has another number of rows."""
+    for spec in specs:
+        if spec.shape[:1] != (cut.rows,):
+            raise PlanRefused(
+                f"group {name!r}: sparse.rows = {cut.rows}, but tensor {spec.name!r} has the "
+                f"shape {list(spec.shape)}"
+            )
+    for k, own in enumerate(cut.names(name)):
+        rows = (k * cut.block, min((k + 1) * cut.block, cut.rows))
+        size = sum(math.prod(_shape(spec, rows)) for spec in specs)
+        yield GroupLayout(own, specs, size, block_size - weight_slots, rows, weight_slots)
 
 
 def _shape(spec: TensorSpec, rows: tuple[int, int] | None) -> tuple[int, ...]:

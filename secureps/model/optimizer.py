@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.config.plan import OptimizerSection, ScheduleSection
 from secureps.errors import PlanRefused, WrongShape
 from secureps.wording import meant
 
@@ -64,271 +65,211 @@ class Optimizer:
     apply: Callable[[Values, Values, OptimizerState], tuple[Values, OptimizerState]]
 
 
-@dataclass(frozen=True)
-class ScheduleSettings:
-    """The settings of a learning rate schedule; see the function of its name.
-
-    Args:
-        name: "constant", "cosine", "exponential" or "warmup".
-        total_steps: cosine: steps until the floor is reached.
-        floor: cosine: the learning rate at the end.
-        decay: exponential: factor per step, in (0, 1].
-        warmup_steps: warmup: steps until the full learning rate.
-    """
-
-    name: str = "constant"
-    total_steps: int = 100
-    floor: float = 0.0
-    decay: float = 0.99
-    warmup_steps: int = 10
+def build_schedule(section: ScheduleSection, learning_rate: float) -> Schedule:
+    """Makes the schedule of a name; PlanRefused if it is unknown, or the floor above the rate."""
+    if section.floor > learning_rate:
+        raise PlanRefused(
+            f"the optimizer's floor is {section.floor}: it must be 0 to the learning rate"
+        )
+    if section.name not in SCHEDULES:
+        raise PlanRefused(f"unknown schedule {section.name!r}: {meant(section.name, SCHEDULES)}")
+    return SCHEDULES[section.name](learning_rate, section)
 
 
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """A server optimizer by name; the defaults are federated averaging.
-
-    Args:
-        name: "sgd", "momentum", "adam", "yogi", "fedadam", "fedyogi", "fedadagrad", or
-            "replace" for what is no model.
-        learning_rate: of the server.
-        schedule: how it changes.
-        momentum: of "momentum", in [0, 1).
-        betas: of all but "sgd" and "momentum", each in [0, 1).
-        tau: what keeps the denominator from zero: epsilon of "adam", tau of the others
-            (1e-3 in Reddi et al. 2021).
-    """
-
-    name: str = "sgd"
-    learning_rate: float = 1.0
-    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
-    momentum: float = 0.9
-    betas: tuple[float, float] = (0.9, 0.99)
-    tau: float = 1e-3
+def build_optimizer(section: OptimizerSection) -> Optimizer:
+    """Makes the optimizer of a name; PlanRefused for an unknown name or a number out of range."""
+    schedule = build_schedule(section.schedule, section.learning_rate)
+    for beta in section.betas:
+        if not 0 <= beta < 1:
+            raise PlanRefused(f"the optimizer's betas is {beta}: it must be in [0, 1)")
+    if section.name not in OPTIMIZERS:
+        known = [name for name in OPTIMIZERS if name != "replace"]  # which is for metrics
+        raise PlanRefused(f"unknown optimizer {section.name!r}: {meant(section.name, known)}")
+    return OPTIMIZERS[section.name](schedule, section)
 
 
-def constant(learning_rate: float) -> Schedule:
-    """The same learning rate for ever."""
-    return lambda step: learning_rate
+# --- schedules --------------------------------------------------------------------
 
 
-def cosine(learning_rate: float, total_steps: int, floor: float = 0.0) -> Schedule:
-    """Half a cosine from `learning_rate` to `floor` (Loshchilov and Hutter 2017, without restarts).
+def _constant(rate: float, section: ScheduleSection) -> Schedule:
+    return lambda step: rate
+
+
+def _cosine(rate: float, section: ScheduleSection) -> Schedule:
+    """Half a cosine from the rate to `floor` (Loshchilov and Hutter 2017, without restarts).
 
     It stays at the floor after `total_steps`.
     """
 
     def at(step: int) -> float:
-        done = min(step, total_steps) / total_steps
-        return floor + (learning_rate - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
+        done = min(step, section.total_steps) / section.total_steps
+        return section.floor + (rate - section.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
 
     return at
 
 
-def exponential(learning_rate: float, decay: float) -> Schedule:
-    """learning_rate * decay^step."""
-    return lambda step: learning_rate * decay**step
+def _exponential(rate: float, section: ScheduleSection) -> Schedule:
+    """rate * decay^step."""
+    return lambda step: rate * section.decay**step
 
 
-def warmup(learning_rate: float, warmup_steps: int) -> Schedule:
+def _warmup(rate: float, section: ScheduleSection) -> Schedule:
     """Linear growth over `warmup_steps` (step 0 is not zero), then constant."""
-    return lambda step: learning_rate * min(1.0, (step + 1) / warmup_steps)
+    return lambda step: rate * min(1.0, (step + 1) / section.warmup_steps)
 
 
-def sgd(schedule: Schedule) -> Optimizer:
-    """x += lr * update; with lr = 1 this is federated averaging (McMahan et al. 2017)."""
+SCHEDULES: dict[str, Callable[[float, ScheduleSection], Schedule]] = {
+    "constant": _constant,
+    "cosine": _cosine,
+    "exponential": _exponential,
+    "warmup": _warmup,
+}
+
+
+# --- optimizers -------------------------------------------------------------------
+
+Step: TypeAlias = Callable[[Values, Values, OptimizerState], tuple[Values, dict[str, Values]]]
+"""(update, values, state) -> (new values, new slots)."""
+
+SecondMoment: TypeAlias = Callable[[Values, Values], Values]
+"""The new v from the old one and the square of an update."""
+
+
+def _stepping(step: Step, **starts: float) -> Optimizer:
+    """The optimizer whose slots begin at these values."""
 
     def init(values: Values) -> OptimizerState:
-        return OptimizerState(0, {})
+        slots = {name: np.full(values.shape, at, np.float32) for name, at in starts.items()}
+        return OptimizerState(0, slots)
 
     def apply(
         update: Values, values: Values, state: OptimizerState
     ) -> tuple[Values, OptimizerState]:
         _demand_shapes(update, values, state)
-        moved = values + np.float32(schedule(state.step)) * update
-        return moved, OptimizerState(state.step + 1, {})
+        moved, slots = step(update, values, state)
+        return moved, OptimizerState(state.step + 1, slots)
 
     return Optimizer(init, apply)
 
 
-def momentum(schedule: Schedule, decay: float) -> Optimizer:
+def _sgd(schedule: Schedule, section: OptimizerSection) -> Optimizer:
+    """x += lr * update; with lr = 1 this is federated averaging (McMahan et al. 2017)."""
+    return _stepping(lambda update, x, state: (x + np.float32(schedule(state.step)) * update, {}))
+
+
+def _momentum(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """m = decay * m + update; x += lr * m: heavy ball as in `torch.optim.SGD`, no dampening."""
 
-    def init(values: Values) -> OptimizerState:
-        return OptimizerState(0, {"momentum": np.zeros(values.shape, dtype=np.float32)})
-
-    def apply(
+    def step(
         update: Values, values: Values, state: OptimizerState
-    ) -> tuple[Values, OptimizerState]:
-        _demand_shapes(update, values, state)
-        first = np.float32(decay) * state.slots["momentum"] + update
-        moved = values + np.float32(schedule(state.step)) * first
-        return moved, OptimizerState(state.step + 1, {"momentum": first})
+    ) -> tuple[Values, dict[str, Values]]:
+        first = np.float32(section.momentum) * state.slots["momentum"] + update
+        return values + np.float32(schedule(state.step)) * first, {"momentum": first}
 
-    return Optimizer(init, apply)
+    return _stepping(step, momentum=0.0)
 
 
-def adam(schedule: Schedule, betas: tuple[float, float], epsilon: float) -> Optimizer:
+def _adam(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """Adam with bias correction, as in `torch.optim.Adam` (Kingma and Ba 2015, Algorithm 1).
 
-    FedAdam of Reddi et al. 2021 has no bias correction; see `yogi` for that family.
+    `tau` is its epsilon. FedAdam of Reddi et al. 2021 has no bias correction; see `_yogi` for
+    that family.
     """
+    betas = section.betas
 
-    def init(values: Values) -> OptimizerState:
-        zeros = np.zeros(values.shape, dtype=np.float32)
-        return OptimizerState(0, {"momentum": zeros, "second": zeros.copy()})
-
-    def apply(
+    def step(
         update: Values, values: Values, state: OptimizerState
-    ) -> tuple[Values, OptimizerState]:
-        _demand_shapes(update, values, state)
+    ) -> tuple[Values, dict[str, Values]]:
         first = _average(betas[0], state.slots["momentum"], update)
         second = _average(betas[1], state.slots["second"], update * update)
         count = state.step + 1
         rate = np.float32(schedule(state.step) / (1.0 - betas[0] ** count))
         bias = np.float32(math.sqrt(1.0 - betas[1] ** count))
         root: Values = np.sqrt(second)
-        moved = values + rate * first / (root / bias + np.float32(epsilon))
-        return moved, OptimizerState(count, {"momentum": first, "second": second})
+        moved = values + rate * first / (root / bias + np.float32(section.tau))
+        return moved, {"momentum": first, "second": second}
 
-    return Optimizer(init, apply)
+    return _stepping(step, momentum=0.0, second=0.0)
 
 
-def yogi(schedule: Schedule, betas: tuple[float, float], tau: float) -> Optimizer:
+def _yogi(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """FedYogi (Reddi et al. 2021, Algorithm 2): no bias correction, v starts at tau^2.
 
     m = b1 m + (1 - b1) u;  v = v - (1 - b2) u^2 sign(v - u^2);  x += lr m / (sqrt(v) + tau).
     """
-    return _adaptive(schedule, betas[0], _yogi(betas[1]), tau, tau * tau)
+    return _adaptive(schedule, section, _yogi_moment(section), section.tau * section.tau)
 
 
-def fedyogi(schedule: Schedule, betas: tuple[float, float], tau: float) -> Optimizer:
-    """FedYogi as Flower 1.41 has it: `yogi`, but v starts at 0."""
-    return _adaptive(schedule, betas[0], _yogi(betas[1]), tau)
+def _fedyogi(schedule: Schedule, section: OptimizerSection) -> Optimizer:
+    """FedYogi as Flower 1.41 has it: `_yogi`, but v starts at 0."""
+    return _adaptive(schedule, section, _yogi_moment(section))
 
 
-def fedadagrad(schedule: Schedule, betas: tuple[float, float], tau: float) -> Optimizer:
+def _fedadagrad(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """FedAdagrad as Flower 1.41 has it (Reddi et al. 2021, Algorithm 2, but v starts at 0).
 
-    m as in `yogi` (Flower's b1 is 0);  v = v + u^2;  x += lr m / (sqrt(v) + tau).
+    m as in `_yogi` (Flower's b1 is 0);  v = v + u^2;  x += lr m / (sqrt(v) + tau).
     """
-    return _adaptive(schedule, betas[0], lambda second, square: second + square, tau)
+    return _adaptive(schedule, section, lambda second, square: second + square)
 
 
-def fedadam(schedule: Schedule, betas: tuple[float, float], tau: float) -> Optimizer:
+def _fedadam(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """FedAdam as Flower 1.41 has it: m and v of Adam, both from 0.
 
     x += lr sqrt(1 - b2^(t+1)) / (1 - b1^(t+1)) m / (sqrt(v) + tau), in round t = 1, 2, ...
     """
+    betas = section.betas
 
     def rate(step: int) -> float:
         power = step + 2  # t + 1
         return schedule(step) * math.sqrt(1 - betas[1] ** power) / (1 - betas[0] ** power)
 
-    def second_moment(second: Values, square: Values) -> Values:
-        return _average(betas[1], second, square)
-
-    return _adaptive(rate, betas[0], second_moment, tau)
+    return _adaptive(rate, section, lambda second, square: _average(betas[1], second, square))
 
 
-SecondMoment: TypeAlias = Callable[[Values, Values], Values]
-"""The new v from the old one and the square of an update."""
+def _replace(schedule: Schedule, section: OptimizerSection) -> Optimizer:
+    """x = update: the opened mean is the new value itself, not a change of the old one."""
+    return _stepping(lambda update, x, state: (update.copy(), {}))
 
 
-def _yogi(beta: float) -> SecondMoment:
-    def second_moment(second: Values, square: Values) -> Values:
-        made: Values = second - np.float32(1.0 - beta) * square * np.sign(second - square)
-        return made
+OPTIMIZERS: dict[str, Callable[[Schedule, OptimizerSection], Optimizer]] = {
+    "sgd": _sgd,
+    "momentum": _momentum,
+    "adam": _adam,
+    "yogi": _yogi,
+    "fedadam": _fedadam,
+    "fedyogi": _fedyogi,
+    "fedadagrad": _fedadagrad,
+    "replace": _replace,
+}
 
-    return second_moment
+
+def _yogi_moment(section: OptimizerSection) -> SecondMoment:
+    share = np.float32(1.0 - section.betas[1])
+    return lambda second, square: second - share * square * np.sign(second - square)
 
 
 def _adaptive(
-    schedule: Schedule, beta: float, second_moment: SecondMoment, tau: float, start: float = 0.0
+    schedule: Schedule, section: OptimizerSection, second_moment: SecondMoment, start: float = 0.0
 ) -> Optimizer:
     """The family of Reddi et al. 2021: they differ in v, which begins at `start`."""
 
-    def init(values: Values) -> OptimizerState:
-        zeros = np.zeros(values.shape, dtype=np.float32)
-        return OptimizerState(0, {"momentum": zeros, "second": zeros + np.float32(start)})
-
-    def apply(
+    def step(
         update: Values, values: Values, state: OptimizerState
-    ) -> tuple[Values, OptimizerState]:
-        _demand_shapes(update, values, state)
-        first = _average(beta, state.slots["momentum"], update)
+    ) -> tuple[Values, dict[str, Values]]:
+        first = _average(section.betas[0], state.slots["momentum"], update)
         second = second_moment(state.slots["second"], update * update)
-        rate = np.float32(schedule(state.step))
         root: Values = np.sqrt(second)
-        moved = values + rate * first / (root + np.float32(tau))
-        return moved, OptimizerState(state.step + 1, {"momentum": first, "second": second})
+        rate = np.float32(schedule(state.step))
+        moved = values + rate * first / (root + np.float32(section.tau))
+        return moved, {"momentum": first, "second": second}
 
-    return Optimizer(init, apply)
-
-
-def replace() -> Optimizer:
-    """x = update: the opened mean is the new value itself, not a change of the old one."""
-
-    def init(values: Values) -> OptimizerState:
-        return OptimizerState(0, {})
-
-    def apply(
-        update: Values, values: Values, state: OptimizerState
-    ) -> tuple[Values, OptimizerState]:
-        _demand_shapes(update, values, state)
-        return update.copy(), OptimizerState(state.step + 1, {})
-
-    return Optimizer(init, apply)
-
-
-def build_schedule(settings: ScheduleSettings, learning_rate: float) -> Schedule:
-    """Makes the schedule of a name; PlanRefused for an unknown name or a number out of range."""
-    builders: dict[str, Callable[[], Schedule]] = {
-        "constant": lambda: constant(learning_rate),
-        "cosine": lambda: cosine(learning_rate, settings.total_steps, settings.floor),
-        "exponential": lambda: exponential(learning_rate, settings.decay),
-        "warmup": lambda: warmup(learning_rate, settings.warmup_steps),
-    }
-    _demand(0 < learning_rate < math.inf, "learning rate", "finite and > 0", learning_rate)
-    _demand(settings.total_steps >= 1, "total_steps", "at least 1", settings.total_steps)
-    _demand(0 <= settings.floor <= learning_rate, "floor", "0 to the learning rate", settings.floor)
-    _demand(0 < settings.decay <= 1, "decay", "in (0, 1]", settings.decay)
-    _demand(settings.warmup_steps >= 1, "warmup_steps", "at least 1", settings.warmup_steps)
-    if settings.name not in builders:
-        raise PlanRefused(f"unknown schedule {settings.name!r}: {meant(settings.name, builders)}")
-    return builders[settings.name]()
-
-
-def build_optimizer(settings: OptimizerSettings) -> Optimizer:
-    """Makes the optimizer of a name; PlanRefused for an unknown name or a number out of range."""
-    rate = build_schedule(settings.schedule, settings.learning_rate)
-    builders: dict[str, Callable[[], Optimizer]] = {
-        "sgd": lambda: sgd(rate),
-        "momentum": lambda: momentum(rate, settings.momentum),
-        "adam": lambda: adam(rate, settings.betas, settings.tau),
-        "yogi": lambda: yogi(rate, settings.betas, settings.tau),
-        "fedadam": lambda: fedadam(rate, settings.betas, settings.tau),
-        "fedyogi": lambda: fedyogi(rate, settings.betas, settings.tau),
-        "fedadagrad": lambda: fedadagrad(rate, settings.betas, settings.tau),
-        "replace": replace,
-    }
-    _demand(0 <= settings.momentum < 1, "momentum", "in [0, 1)", settings.momentum)
-    for beta in settings.betas:
-        _demand(0 <= beta < 1, "betas", "in [0, 1)", beta)
-    _demand(0 < settings.tau < math.inf, "tau", "finite and > 0", settings.tau)
-    if settings.name not in builders:
-        known = [name for name in builders if name != "replace"]  # which is for metrics
-        raise PlanRefused(f"unknown optimizer {settings.name!r}: {meant(settings.name, known)}")
-    return builders[settings.name]()
+    return _stepping(step, momentum=0.0, second=start)
 
 
 def _average(beta: float, old: Values, new: Values) -> Values:
     """The exponential moving average beta * old + (1 - beta) * new."""
     return np.float32(beta) * old + np.float32(1.0 - beta) * new
-
-
-def _demand(sound: bool, name: str, expected: str, value: float) -> None:
-    if not sound:
-        raise PlanRefused(f"the optimizer's {name} is {value}: it must be {expected}")
 
 
 def _demand_shapes(update: Values, values: Values, state: OptimizerState) -> None:

@@ -34,7 +34,7 @@ from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
-from secureps.model.optimizer import Optimizer, OptimizerSettings, ScheduleSettings, build_optimizer
+from secureps.model.optimizer import Optimizer, build_optimizer
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.evaluation import (
     evaluated_versions,
@@ -49,7 +49,7 @@ from secureps.policy.checks.privacy import (
     refuse_placement,
     refuse_rows,
 )
-from secureps.policy.checks.row_blocks import refuse_small, row_blocks, touched
+from secureps.policy.checks.row_blocks import refuse_small, touched
 from secureps.policy.rules.registry import Bounds, bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Rule
 from secureps.privacy.adaptive import AdaptiveClip
@@ -112,7 +112,7 @@ class Plan:
     def _groups(self) -> dict[str, GroupSection]:
         found: dict[str, GroupSection] = {}
         for group in self.section.group:
-            cut = row_blocks(group)
+            cut = group.sparse
             for name in (group.name,) if cut is None else cut.names(group.name):
                 if name in found:
                     raise PlanRefused(f"two groups have the same name, {name}")
@@ -341,17 +341,7 @@ class Plan:
 
     def optimizer(self, group: str) -> Optimizer:
         """The group's server optimizer."""
-        section = self.group(group).optimizer
-        return build_optimizer(
-            OptimizerSettings(
-                name=section.name,
-                learning_rate=section.learning_rate,
-                schedule=ScheduleSettings(**section.schedule.model_dump()),
-                momentum=section.momentum,
-                betas=section.betas,
-                tau=section.tau,
-            )
-        )
+        return build_optimizer(self.group(group).optimizer)
 
     def layout(self, schema: Schema) -> Layout:
         """Groups and blocks of a model.
@@ -374,8 +364,7 @@ class Plan:
         scaled = [group.name for group in section.group if group.adaptive is not None]
         evaluation = section.evaluation if self.clients_evaluate else None
         metrics = sorted(evaluation.metrics) if evaluation is not None else ()
-        cuts = {group.name: row_blocks(group) for group in section.group}
-        sparse = {name: cut for name, cut in cuts.items() if cut is not None}
+        sparse = {group.name: group.sparse for group in section.group if group.sparse is not None}
         weights = {self.group(name).name: self.weights(name).slots for name in self.all_groups}
         layout = Layout.build(
             schema, patterns, section.block_size, section.local, scaled, metrics, sparse, weights

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from secureps.config.plan import SparseSection
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.model.layout import GroupLayout, Layout, RowBlocks
+from secureps.model.layout import GroupLayout, Layout
 
 SCHEMA = Schema(
     (
@@ -251,7 +252,7 @@ def test_row_blocks_are_groups_that_hold_every_row_once() -> None:
         )
     )
     patterns = (("table", "table.*"), ("rest", "*"))
-    layout = Layout.build(schema, patterns, 9, sparse={"table": RowBlocks(10, 4)})
+    layout = Layout.build(schema, patterns, 9, sparse={"table": SparseSection(rows=10, block=4)})
     assert [group.name for group in layout.groups] == ["table.0", "table.1", "table.2", "rest"]
     assert [group.rows for group in layout.groups] == [(0, 4), (4, 8), (8, 10), None]
     assert [group.size for group in layout.groups] == [20, 20, 10, 6]
@@ -267,4 +268,6 @@ def test_row_blocks_are_groups_that_hold_every_row_once() -> None:
 def test_a_sparse_tensor_has_the_plans_rows() -> None:
     schema = Schema((TensorSpec("table", (9, 4), "float32"),))
     with pytest.raises(PlanRefused, match=r"rows = 10, but tensor 'table' has the shape \[9, 4\]"):
-        Layout.build(schema, (("table", "*"),), 9, sparse={"table": RowBlocks(10, 4)})
+        Layout.build(
+            schema, (("table", "*"),), 9, sparse={"table": SparseSection(rows=10, block=4)}
+        )

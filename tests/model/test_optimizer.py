@@ -12,12 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.errors import PlanRefused, WrongShape
+from secureps.config.plan import OptimizerSection, ScheduleSection
+from secureps.config.sections import Section, parse
+from secureps.errors import ConfigError, PlanRefused, WrongShape
 from secureps.model.optimizer import (
     Optimizer,
-    OptimizerSettings,
     OptimizerState,
-    ScheduleSettings,
     Values,
     build_optimizer,
     build_schedule,
@@ -53,21 +53,21 @@ def run_torch(kind: Any, values: Values, updates: list[Values], **settings: Any)
 @pytest.mark.parametrize(
     ("settings", "kind", "torch_settings"),
     [
-        (OptimizerSettings("sgd", 0.3), torch.optim.SGD, {"lr": 0.3}),
+        (OptimizerSection(name="sgd", learning_rate=0.3), torch.optim.SGD, {"lr": 0.3}),
         (
-            OptimizerSettings("momentum", 0.1, momentum=0.8),
+            OptimizerSection(name="momentum", learning_rate=0.1, momentum=0.8),
             torch.optim.SGD,
             {"lr": 0.1, "momentum": 0.8},
         ),
         (
-            OptimizerSettings("adam", 0.02, betas=(0.9, 0.95), tau=1e-5),
+            OptimizerSection(name="adam", learning_rate=0.02, betas=(0.9, 0.95), tau=1e-5),
             torch.optim.Adam,
             {"lr": 0.02, "betas": (0.9, 0.95), "eps": 1e-5},
         ),
     ],
 )
 def test_same_as_torch(
-    settings: OptimizerSettings, kind: Any, torch_settings: dict[str, Any]
+    settings: OptimizerSection, kind: Any, torch_settings: dict[str, Any]
 ) -> None:
     values, updates = problem()
     ours = run(build_optimizer(settings), values, updates)
@@ -79,7 +79,7 @@ def test_same_as_torch(
 def test_yogi_is_algorithm_2_of_the_paper() -> None:
     lr, b1, b2, tau = 0.05, 0.9, 0.97, 1e-2
     values, updates = problem()
-    settings = OptimizerSettings("yogi", lr, betas=(b1, b2), tau=tau)
+    settings = OptimizerSection(name="yogi", learning_rate=lr, betas=(b1, b2), tau=tau)
     ours = run(build_optimizer(settings), values, updates)
     for i in range(values.size):
         x, m, v = float(values[i]), 0.0, tau**2
@@ -96,7 +96,7 @@ def test_yogi_is_algorithm_2_of_the_paper() -> None:
 
 def test_default_is_federated_averaging() -> None:
     values, updates = problem()
-    optimizer = build_optimizer(OptimizerSettings())
+    optimizer = build_optimizer(OptimizerSection())
     moved, state = optimizer.apply(updates[0], values, optimizer.init(values))
     np.testing.assert_array_equal(moved, values + updates[0])
     assert state == OptimizerState(1, {})
@@ -106,7 +106,9 @@ def test_default_is_federated_averaging() -> None:
 @given(cuts=st.lists(st.integers(1, 96), unique=True, max_size=6))
 def test_blocks_do_not_matter_bit_for_bit(name: str, cuts: list[int]) -> None:
     values, updates = problem()
-    settings = OptimizerSettings(name, 0.1, ScheduleSettings("cosine", total_steps=9))
+    settings = OptimizerSection(
+        name=name, learning_rate=0.1, schedule=ScheduleSection(name="cosine", total_steps=9)
+    )
     optimizer = build_optimizer(settings)
     whole = run(optimizer, values, updates)
     edges = [0, *sorted(cuts), values.size]
@@ -120,7 +122,7 @@ def test_blocks_do_not_matter_bit_for_bit(name: str, cuts: list[int]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_arguments_are_not_changed_and_float32_stays(name: str) -> None:
     values, updates = problem()
-    optimizer = build_optimizer(OptimizerSettings(name, 0.1))
+    optimizer = build_optimizer(OptimizerSection(name=name, learning_rate=0.1))
     state = optimizer.init(values)
     for update in updates[:3]:
         frozen = [values, update, *state.slots.values()]
@@ -138,7 +140,9 @@ def test_arguments_are_not_changed_and_float32_stays(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_from_a_stored_state_is_the_same_step(name: str) -> None:
     values, updates = problem()
-    optimizer = build_optimizer(OptimizerSettings(name, 0.1, ScheduleSettings("warmup")))
+    optimizer = build_optimizer(
+        OptimizerSection(name=name, learning_rate=0.1, schedule=ScheduleSection(name="warmup"))
+    )
     state = optimizer.init(values)
     values, state = optimizer.apply(updates[0], values, state)
     stored = OptimizerState(state.step, {k: v.copy() for k, v in state.slots.items()})
@@ -151,7 +155,7 @@ def test_a_step_from_a_stored_state_is_the_same_step(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vectors_that_do_not_fit_are_refused(name: str) -> None:
-    optimizer = build_optimizer(OptimizerSettings(name))
+    optimizer = build_optimizer(OptimizerSection(name=name))
     values = np.zeros(4, dtype=np.float32)
     state = optimizer.init(values)
     with pytest.raises(WrongShape, match="update"):
@@ -163,22 +167,24 @@ def test_vectors_that_do_not_fit_are_refused(name: str) -> None:
             optimizer.apply(values, values, optimizer.init(values[:3]))
 
 
-def rates(settings: ScheduleSettings, steps: range) -> list[float]:
+def rates(settings: ScheduleSection, steps: range) -> list[float]:
     schedule = build_schedule(settings, 2.0)
     return [schedule(step) for step in steps]
 
 
 def test_schedules() -> None:
-    assert rates(ScheduleSettings(), range(3)) == [2.0, 2.0, 2.0]
-    assert rates(ScheduleSettings("warmup", warmup_steps=4), range(6)) == [0.5, 1, 1.5, 2, 2, 2]
-    assert rates(ScheduleSettings("exponential", decay=0.5), range(3)) == [2.0, 1.0, 0.5]
-    cosine = rates(ScheduleSettings("cosine", total_steps=4, floor=1.0), range(7))
+    assert rates(ScheduleSection(), range(3)) == [2.0, 2.0, 2.0]
+    assert rates(ScheduleSection(name="warmup", warmup_steps=4), range(6)) == [0.5, 1, 1.5, 2, 2, 2]
+    assert rates(ScheduleSection(name="exponential", decay=0.5), range(3)) == [2.0, 1.0, 0.5]
+    cosine = rates(ScheduleSection(name="cosine", total_steps=4, floor=1.0), range(7))
     half = 1.0 + 0.5 * (1.0 + math.sqrt(0.5))
     assert cosine == pytest.approx([2.0, half, 1.5, 3.0 - half, 1.0, 1.0, 1.0])
 
 
 def test_the_schedule_is_read_at_the_state_s_step() -> None:
-    settings = OptimizerSettings("sgd", 1.0, ScheduleSettings("exponential", decay=0.5))
+    settings = OptimizerSection(
+        name="sgd", learning_rate=1.0, schedule=ScheduleSection(name="exponential", decay=0.5)
+    )
     ones = np.ones(2, dtype=np.float32)
     assert run(build_optimizer(settings), 0 * ones, [ones] * 3).tolist() == [1.75, 1.75]
 
@@ -187,24 +193,34 @@ def test_the_schedule_is_read_at_the_state_s_step() -> None:
     ("settings", "reason"),
     [
         (
-            OptimizerSettings("lion"),
+            OptimizerSection(name="lion"),
             "unknown optimizer 'lion': known are sgd, momentum, adam, yogi",
         ),
         (
-            OptimizerSettings(schedule=ScheduleSettings("linear")),
+            OptimizerSection(schedule=ScheduleSection(name="linear")),
             "unknown schedule 'linear': known are constant, cosine, exponential, warmup",
         ),
-        (OptimizerSettings(learning_rate=0.0), "learning rate"),
-        (OptimizerSettings(learning_rate=math.nan), "learning rate"),
-        (OptimizerSettings(momentum=1.0), "momentum"),
-        (OptimizerSettings(betas=(0.9, 1.0)), "betas"),
-        (OptimizerSettings(tau=0.0), "tau"),
-        (OptimizerSettings(schedule=ScheduleSettings(total_steps=0)), "total_steps"),
-        (OptimizerSettings(schedule=ScheduleSettings(floor=1.5)), "floor"),
-        (OptimizerSettings(schedule=ScheduleSettings(decay=1.5)), "decay"),
-        (OptimizerSettings(schedule=ScheduleSettings(warmup_steps=0)), "warmup_steps"),
+        (OptimizerSection(betas=(0.9, 1.0)), "betas"),
+        (OptimizerSection(schedule=ScheduleSection(floor=1.5)), "floor"),
     ],
 )
-def test_unsound_settings_are_refused(settings: OptimizerSettings, reason: str) -> None:
+def test_unsound_settings_are_refused(settings: OptimizerSection, reason: str) -> None:
     with pytest.raises(PlanRefused, match=reason):
         build_optimizer(settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        (OptimizerSection, "learning_rate", 0.0),
+        (OptimizerSection, "learning_rate", math.nan),
+        (OptimizerSection, "momentum", 1.0),
+        (OptimizerSection, "tau", 0.0),
+        (ScheduleSection, "total_steps", 0),
+        (ScheduleSection, "decay", 1.5),
+        (ScheduleSection, "warmup_steps", 0),
+    ],
+)
+def test_numbers_out_of_range_are_no_settings(kind: type[Section], key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=key):
+        parse(kind, {key: value}, "plan.toml")

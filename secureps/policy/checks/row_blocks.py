@@ -15,13 +15,8 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import choose
 from secureps.crypto.sharing import Committee
 from secureps.errors import Malformed, PlanRefused
-from secureps.model.layout import GroupLayout, RowBlocks
+from secureps.model.layout import GroupLayout
 from secureps.policy.envelope_size import envelope_bytes
-
-
-def row_blocks(section: GroupSection) -> RowBlocks | None:
-    """How a group is cut into groups of few rows; None if it is not."""
-    return None if section.sparse is None else RowBlocks(**section.sparse.model_dump())
 
 
 def touched(sections: Sequence[GroupSection], rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
@@ -36,7 +31,7 @@ def touched(sections: Sequence[GroupSection], rows: Mapping[str, Sequence[int]])
     first = {name: next((p for p in patterns if fnmatchcase(name, p)), None) for name in rows}
     found: list[str] = []
     for section in sections:
-        cut = row_blocks(section)
+        cut = section.sparse
         if cut is None:
             found.append(section.name)
             continue
@@ -67,7 +62,7 @@ def refuse_small(
     Raises:
         PlanRefused: says how many rows suffice.
     """
-    cut = row_blocks(section)
+    cut = section.sparse
     assert cut is not None
     most = max(group.size for group in groups)
     own = choose(parameters)

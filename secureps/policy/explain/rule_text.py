@@ -19,7 +19,6 @@ from secureps.config.plan import (
     SyncSection,
 )
 from secureps.crypto.cipher import Opening
-from secureps.policy.checks.row_blocks import row_blocks
 from secureps.policy.counting import by_public_number
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import Bounds
@@ -53,7 +52,7 @@ def rule_words(plan: Plan) -> tuple[RuleText, ...]:
 
 
 def _words(plan: Plan, section: GroupSection) -> RuleText:
-    cut = row_blocks(section)
+    cut = section.sparse
     name = section.name if cut is None else cut.names(section.name)[0]
     own = plan.bounds(name)
     return RuleText(
@@ -144,7 +143,7 @@ def _charged(plan: Plan, section: RuleSection, name: str, own: Bounds) -> str:
 
 def _seen(section: GroupSection) -> str:
     found = []
-    cut = row_blocks(section)
+    cut = section.sparse
     if cut is not None:
         found.append(
             f"which of {len(cut.names(section.name))} row-blocks of {cut.block} rows it touches, "

@@ -10,7 +10,8 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, FedYogi
 
 from secureps.client.flower.server import message
-from secureps.model.optimizer import OptimizerSettings, build_optimizer
+from secureps.config.plan import OptimizerSection
+from secureps.model.optimizer import build_optimizer
 
 ADAPTIVE: dict[str, Any] = {"eta": 0.05, "tau": 0.01}
 BETAS: dict[str, Any] = {"beta_1": 0.8, "beta_2": 0.95}
@@ -19,20 +20,24 @@ BETAS: dict[str, Any] = {"beta_1": 0.8, "beta_2": 0.95}
 @pytest.mark.parametrize(
     ("strategy", "settings"),
     [
-        (FedAdam(**ADAPTIVE, **BETAS), OptimizerSettings("fedadam", 0.05)),
-        (FedYogi(**ADAPTIVE, **BETAS), OptimizerSettings("fedyogi", 0.05)),
-        (FedAdagrad(**ADAPTIVE), OptimizerSettings("fedadagrad", 0.05)),
+        (FedAdam(**ADAPTIVE, **BETAS), OptimizerSection(name="fedadam", learning_rate=0.05)),
+        (FedYogi(**ADAPTIVE, **BETAS), OptimizerSection(name="fedyogi", learning_rate=0.05)),
+        (FedAdagrad(**ADAPTIVE), OptimizerSection(name="fedadagrad", learning_rate=0.05)),
         (
             FedAvgM(server_learning_rate=0.5, server_momentum=0.7),
-            OptimizerSettings("momentum", 0.5, momentum=0.7),
+            OptimizerSection(name="momentum", learning_rate=0.5, momentum=0.7),
         ),
     ],
     ids=["FedAdam", "FedYogi", "FedAdagrad", "FedAvgM"],
 )
-def test_they_step_as_the_strategy_does(strategy: Any, settings: OptimizerSettings) -> None:
+def test_they_step_as_the_strategy_does(strategy: Any, settings: OptimizerSection) -> None:
     beta = 0.0 if settings.name == "fedadagrad" else 0.8
-    own = OptimizerSettings(
-        settings.name, settings.learning_rate, momentum=0.7, betas=(beta, 0.95), tau=0.01
+    own = OptimizerSection(
+        name=settings.name,
+        learning_rate=settings.learning_rate,
+        momentum=0.7,
+        betas=(beta, 0.95),
+        tau=0.01,
     )
     optimizer, rng = build_optimizer(own), np.random.default_rng(1)
     values = theirs = rng.standard_normal(40).astype(np.float32)
