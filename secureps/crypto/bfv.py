@@ -44,14 +44,13 @@ import numpy.typing as npt
 from secureps.codec.pack import capacity_base
 from secureps.crypto.cipher import (
     WEIGHTS,
-    Accumulator,
+    Adder,
     CipherParameters,
     Payload,
-    added_weight,
-    check_length,
+    untagged,
 )
 from secureps.crypto.secret import Secret
-from secureps.errors import Malformed, Oversized, PlanRefused
+from secureps.errors import Malformed, PlanRefused
 
 DEGREE = 4096
 """N, the ring's degree."""
@@ -78,8 +77,6 @@ _FOLD = np.uint64((1 << 60) - DATA_PRIME)
 _LOW_60 = np.uint64((1 << 60) - 1)
 _CACHED = 1 << 13
 """Words that are reduced at a time, so that they stay in the first cache."""
-_MAX_UNITS = 16
-"""16 (q - 1) < 2^64: entries below 16 q can wait for their reduction."""
 
 
 def noise_bound(capacity: int) -> float:
@@ -155,54 +152,35 @@ def _reduce(values: npt.NDArray[np.uint64]) -> None:
         np.minimum(piece, piece - np.uint64(DATA_PRIME), out=piece)
 
 
-class BfvAdder:
+class BfvAdder(Adder):
     """Adds ciphertexts modulo q with numpy; no key, no tenseal."""
 
-    def __init__(self, parameters: CipherParameters) -> None:
-        self._capacity = parameters.capacity
+    called = "a bfv"
+    most_units = 16
+    """16 (q - 1) < 2^64: entries below 16 q can wait for their reduction."""
 
     def block_bytes(self, slots: int) -> int:
-        """Exact length in bytes of a sealed block of `slots` values."""
+        """As many as its whole ciphertexts have."""
         return -(-slots // VALUES_PER_CIPHERTEXT) * CIPHERTEXT_BYTES
 
     def total_bytes(self, slots: int) -> int:
         """As long as a block: a total is a ciphertext too."""
         return self.block_bytes(slots)
 
-    def check(self, slots: int, payload: Payload) -> None:
-        """Accepts whole ciphertexts of coefficients below the modulus; Malformed, Oversized."""
-        check_length("a bfv block", payload, self.block_bytes(slots))
+    def _check_block(self, payload: Payload) -> None:
         coefficients = np.frombuffer(payload, _COEFFICIENT)
         if coefficients.size and int(coefficients.max()) >= DATA_PRIME:
             raise Malformed("a coefficient of a bfv block is not below the modulus")
 
-    def check_total(self, slots: int, total: Payload) -> None:
-        """Accepts what `check` does: a total is a ciphertext too."""
-        self.check(slots, total)
+    def _check_total(self, total: Payload) -> None:
+        self._check_block(total)
 
-    def zero(self, slots: int) -> Accumulator:
-        """The empty sum, ciphertexts of zeros."""
-        return Accumulator(slots, np.zeros(self.block_bytes(slots) // 8, np.uint64))
-
-    def add(self, accumulator: Accumulator, payload: Payload, weight: int) -> None:
-        """Adds weight times a ciphertext in place; reduces before an entry could overflow."""
-        after = added_weight(accumulator, weight, self._capacity)
-        check_length("a bfv block", payload, self.block_bytes(accumulator.slots))
-        sums = accumulator.sums.view(np.uint64)
-        if accumulator.units + weight > _MAX_UNITS:
-            _reduce(sums)
-            accumulator.units = 1
+    def _add(self, payload: Payload, weight: int, sums: npt.NDArray[np.uint64]) -> None:
         coefficients = np.frombuffer(payload, _COEFFICIENT)
         sums += coefficients if weight == 1 else coefficients << np.uint64(weight.bit_length() - 1)
-        accumulator.units += weight
-        accumulator.weight = after
 
-    def total(self, accumulator: Accumulator) -> bytes:
-        """Coefficients of the sum, each below the modulus, little-endian uint64."""
-        sums = accumulator.sums.view(np.uint64)
+    def _reduce(self, sums: npt.NDArray[np.uint64]) -> None:
         _reduce(sums)
-        accumulator.units = min(accumulator.units, 1)
-        return sums.astype(_COEFFICIENT, copy=False).tobytes()
 
 
 _PUBLIC_TAG = b"secureps-bfv-public-key-1\n"
@@ -212,15 +190,11 @@ _PRIMES = np.array([DATA_PRIME, KEY_PRIME], np.uint64)[:, None]
 
 def _key_coefficients(what: str, data: bytes, tag: bytes, polynomials: int) -> bytes:
     """The key's coefficients, uint64 (polynomials, 2 primes, N) in NTT form, range-checked."""
-    size = len(tag) + polynomials * 2 * DEGREE * 8
-    if len(data) > size:
-        raise Oversized(f"{what} has {len(data)} bytes; it must have exactly {size}")
-    if len(data) < size or not data.startswith(tag):
-        raise Malformed(f"this is not {what} of {size} bytes")
-    coefficients = np.frombuffer(data, _COEFFICIENT, offset=len(tag))
+    body = untagged(what, data, tag, polynomials * 2 * DEGREE * 8)
+    coefficients = np.frombuffer(body, _COEFFICIENT)
     if bool((coefficients.reshape(polynomials, 2, DEGREE) >= _PRIMES).any()):
         raise Malformed(f"{what} has a coefficient that is not below its modulus")
-    return data[len(tag) :]
+    return body
 
 
 class BfvPublicKey:

@@ -9,16 +9,19 @@ What must not live here: any scheme (`plain`, `bfv`), which cipher a name stands
 
 from __future__ import annotations
 
+import abc
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, Oversized, PlanRefused
+
+_SUM = np.dtype("<u8")
 
 Payload = bytes | memoryview
 """One sealed block as it came off the wire."""
@@ -103,7 +106,7 @@ class Accumulator:
     """
 
     slots: int
-    sums: npt.NDArray[np.uint64] | npt.NDArray[np.int64]
+    sums: npt.NDArray[np.uint64]
     weight: int = 0
     units: int = 0
 
@@ -121,12 +124,22 @@ class OneTimeKey(Secret):
         return self._small
 
 
-class Adder(Protocol):
+class Adder(abc.ABC):
     """The shard's side: it needs no key."""
 
+    called: ClassVar[str]
+    """The cipher's name with its article, as errors have it."""
+    most_units: ClassVar[int] = 1 << 62
+    """Multiples of the modulus that an entry of a sum may hold until it is reduced."""
+
+    def __init__(self, parameters: CipherParameters) -> None:
+        self._parameters = parameters
+
+    @abc.abstractmethod
     def block_bytes(self, slots: int) -> int:
         """Exact length in bytes of a sealed block of `slots` values."""
 
+    @abc.abstractmethod
     def total_bytes(self, slots: int) -> int:
         """Exact length in bytes of a total of `slots` values."""
 
@@ -137,12 +150,17 @@ class Adder(Protocol):
             Malformed: too short, or an entry out of range.
             Oversized: too long.
         """
+        check_length(f"{self.called} block", payload, self.block_bytes(slots))
+        self._check_block(payload)
 
     def check_total(self, slots: int, total: Payload) -> None:
         """Accepts a total that can be opened; raises as `check` does."""
+        check_length(f"{self.called} total", total, self.total_bytes(slots))
+        self._check_total(total)
 
     def zero(self, slots: int) -> Accumulator:
         """The empty sum."""
+        return Accumulator(slots, np.zeros(self.total_bytes(slots) // 8, np.uint64))
 
     def add(self, accumulator: Accumulator, payload: Payload, weight: int) -> None:
         """Adds weight times a block that has passed `check`, in place.
@@ -152,9 +170,36 @@ class Adder(Protocol):
                 is added then), or a payload of the wrong length.
             Oversized: a payload that is too long.
         """
+        after = added_weight(accumulator, weight, self._parameters.capacity)
+        check_length(f"{self.called} block", payload, self.block_bytes(accumulator.slots))
+        if accumulator.units + weight > self.most_units:
+            self._reduce(accumulator.sums)
+            accumulator.units = 1
+        self._add(payload, weight, accumulator.sums)
+        accumulator.units += weight
+        accumulator.weight = after
 
     def total(self, accumulator: Accumulator) -> bytes:
         """Canonical little-endian bytes of the sum: the same for every order of adding."""
+        self._reduce(accumulator.sums)
+        accumulator.units = min(accumulator.units, 1)
+        return accumulator.sums.astype(_SUM, copy=False).tobytes()
+
+    @abc.abstractmethod
+    def _check_block(self, payload: Payload) -> None:
+        """Malformed if an entry of a block is out of range."""
+
+    @abc.abstractmethod
+    def _check_total(self, total: Payload) -> None:
+        """Malformed if an entry of a total is out of range."""
+
+    @abc.abstractmethod
+    def _add(self, payload: Payload, weight: int, sums: npt.NDArray[np.uint64]) -> None:
+        """Adds weight times a block to sums, which have room for it."""
+
+    @abc.abstractmethod
+    def _reduce(self, sums: npt.NDArray[np.uint64]) -> None:
+        """Reduces every entry by its modulus, in place."""
 
 
 class Sealer(Protocol):
@@ -188,32 +233,35 @@ class Opener(Protocol):
         """
 
 
-class Cipher(Protocol):
+class Cipher(abc.ABC):
     """One cipher under fixed parameters; building it touches no key."""
 
-    @property
-    def parameters(self) -> CipherParameters:
-        """What it was built with."""
+    opening: ClassVar[Opening]
 
-    @property
-    def opening(self) -> Opening:
-        """What opens its totals."""
+    def __init__(self, parameters: CipherParameters) -> None:
+        self.parameters = parameters
 
     def block_bytes(self, slots: int) -> int:
         """Exact length in bytes of a sealed block of `slots` values; loads no kernels."""
+        return self.adder().block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
         """Exact length in bytes of a total of `slots` values; loads no kernels."""
+        return self.adder().total_bytes(slots)
 
+    @abc.abstractmethod
     def adder(self) -> Adder:
         """The shard's side."""
 
+    @abc.abstractmethod
     def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
         """The client's side of one submission; KitError without the key that it needs."""
 
+    @abc.abstractmethod
     def noise_sealer(self, public_key: bytes | None) -> Sealer:
         """For what a shard itself adds to a sum, and hides from nobody who may open that."""
 
+    @abc.abstractmethod
     def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
         """The opening side.
 
@@ -255,3 +303,13 @@ def added_weight(accumulator: Accumulator, weight: int, capacity: int) -> int:
             f"above the plan's capacity of {capacity}"
         )
     return accumulator.weight + weight
+
+
+def untagged(what: str, data: bytes, tag: bytes, size: int) -> bytes:
+    """The `size` bytes that follow a key's tag; Oversized or Malformed if it is not such a key."""
+    size += len(tag)
+    if len(data) > size:
+        raise Oversized(f"{what} has {len(data)} bytes; it must have exactly {size}")
+    if len(data) < size or not data.startswith(tag):
+        raise Malformed(f"this is not {what} of {size} bytes")
+    return data[len(tag) :]

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass
-class _Shelf:
+class _Kept:
     """All kernels of this process, and where they are kept."""
 
     kernels: list[Any] = field(default_factory=list)
@@ -38,17 +38,12 @@ class _Shelf:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_SHELF = _Shelf()
+_KEPT = _Kept()
 
 
 def keep_in(folder: Path) -> None:
-    """Kernels are to be kept there in place of `default_folder`; before the first is needed."""
-    _SHELF.wanted = folder.absolute()
-
-
-def default_folder() -> Path:
-    """Of this user, in the home folder."""
-    return Path.home() / ".cache" / "secureps" / "kernels"
+    """Kernels are to be kept there and not in the home folder; before the first is needed."""
+    _KEPT.wanted = folder.absolute()
 
 
 def kernel_folder() -> Path:
@@ -57,7 +52,7 @@ def kernel_folder() -> Path:
     Raises:
         ConfigError: it cannot be made, or somebody else owns it or may write to it.
     """
-    top = _SHELF.wanted or default_folder()
+    top = _KEPT.wanted or Path.home() / ".cache" / "secureps" / "kernels"
     folder = top / digest("secureps-kernels", *(s.read_bytes() for s in _sources())).hex()[:16]
     try:
         top.parent.mkdir(parents=True, exist_ok=True)
@@ -82,12 +77,12 @@ def load_kernels() -> Path:
     Raises:
         ConfigError: as `kernel_folder`.
     """
-    with _SHELF.lock:
-        if _SHELF.folder is None:
-            _SHELF.folder = kernel_folder()
-            for each in _SHELF.kernels:
-                _keep(each, _SHELF.folder)
-        return _SHELF.folder
+    with _KEPT.lock:
+        if _KEPT.folder is None:
+            _KEPT.folder = kernel_folder()
+            for each in _KEPT.kernels:
+                _keep(each, _KEPT.folder)
+        return _KEPT.folder
 
 
 def all_kept() -> bool:
@@ -123,15 +118,15 @@ def _sources() -> list[Path]:
 
 def compiled_here() -> int:
     """How many signatures this process compiled because the folder did not have them."""
-    return sum(sum(each.stats.cache_misses.values()) for each in _SHELF.kernels)
+    return sum(sum(each.stats.cache_misses.values()) for each in _KEPT.kernels)
 
 
 def kernel(function: F) -> F:
     """Compiled at its first call, or taken from the folder after `load_kernels`."""
     made = numba.njit(nogil=True, error_model="numpy")(function)
-    _SHELF.kernels.append(made)
-    if _SHELF.folder is not None:
-        _keep(made, _SHELF.folder)
+    _KEPT.kernels.append(made)
+    if _KEPT.folder is not None:
+        _keep(made, _KEPT.folder)
     return cast(F, made)
 
 

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from secureps.crypto.cipher import untagged
 from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, Oversized
 
@@ -36,16 +37,6 @@ _INFO = b"secureps-envelope-1"
 _NONCE = bytes(12)
 _PROBE = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 """A key that everybody knows: its exchange with a point of low order is zero, as any key's is."""
-
-
-def _key_material(what: str, data: bytes, tag: bytes) -> bytes:
-    """What follows the tag, its size checked first."""
-    size = len(tag) + KEY_BYTES
-    if len(data) > size:
-        raise Oversized(f"{what} has {len(data)} bytes; it must have exactly {size}")
-    if len(data) < size or not data.startswith(tag):
-        raise Malformed(f"this is not {what} of {size} bytes")
-    return data[len(tag) :]
 
 
 class EnvelopePublicKey:
@@ -77,7 +68,7 @@ class EnvelopePublicKey:
     @classmethod
     def from_bytes(cls, data: bytes) -> EnvelopePublicKey:
         """Malformed or Oversized unless `data` is what `to_bytes` gives."""
-        return cls(_key_material("an envelope public key", data, _PUBLIC_TAG))
+        return cls(untagged("an envelope public key", data, _PUBLIC_TAG, KEY_BYTES))
 
     def to_bytes(self) -> bytes:
         """63 bytes: a tag, then the key."""
@@ -120,7 +111,7 @@ class EnvelopeKey(Secret):
     @classmethod
     def from_bytes(cls, data: bytes) -> EnvelopeKey:
         """Malformed or Oversized unless `data` is what `to_bytes` gives."""
-        return cls(_key_material("an envelope secret key", data, _SECRET_TAG))
+        return cls(untagged("an envelope secret key", data, _SECRET_TAG, KEY_BYTES))
 
     def to_bytes(self) -> bytes:
         """63 secret bytes: a tag, then the key."""

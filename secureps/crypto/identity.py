@@ -82,7 +82,7 @@ class PublicIdentity:
 
 
 class Identity(Secret):
-    """An Ed25519 secret key: whoever holds it is that party."""
+    """An Ed25519 secret key, 32 bytes or Malformed: whoever holds it is that party."""
 
     __slots__ = ("_secret", "public")
 
@@ -96,11 +96,6 @@ class Identity(Secret):
     def generate(cls) -> Identity:
         """Fresh from the operating system's randomness."""
         return cls(Ed25519PrivateKey.generate().private_bytes_raw())
-
-    @classmethod
-    def from_bytes(cls, secret: bytes) -> Identity:
-        """Malformed unless there are 32 bytes."""
-        return cls(secret)
 
     def to_bytes(self) -> bytes:
         """The 32 secret bytes."""

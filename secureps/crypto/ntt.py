@@ -18,8 +18,8 @@ What must not live here: what is transformed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,7 @@ _u64 = np.uint64
 _HALF = np.uint64(32)
 
 
-@dataclass(frozen=True, eq=False)
-class Tables:
+class Tables(NamedTuple):
     """Constants of one (N, p); w and its Shoup companion side by side.
 
     Args:

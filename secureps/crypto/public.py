@@ -20,6 +20,7 @@ from secureps.crypto.compiled import kernel
 from secureps.crypto.ntt import U32, once, shoup
 from secureps.crypto.ring import Ring
 from secureps.crypto.rlwe_tables import constants
+from secureps.crypto.sampling import fill
 from secureps.errors import InternalError, PlanRefused
 from secureps.messages.encoding import digest
 
@@ -29,7 +30,6 @@ suffice is below 2^-160."""
 RUN = 16
 """Words that are tried together; a window has whole runs."""
 _CHACHA_BLOCK = 64
-_ZEROS = bytes(1 << 16)
 
 
 class PublicPolynomials:
@@ -56,10 +56,7 @@ class PublicPolynomials:
         nonce = start.to_bytes(4, "little") + bytes(12)
         stream = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
         words = np.empty(count * size, np.uint8)
-        room = words.data.cast("B")
-        for at in range(0, words.size, len(_ZEROS)):
-            piece = room[at : at + len(_ZEROS)]
-            stream.update_into(_ZEROS[: len(piece)], piece)
+        fill(stream, words)
         windows = words.view("<u4").reshape(count, len(self._ring.primes), -1)
         out = np.empty((*windows.shape[:2], self._ring.degree), np.uint32)
         made, spare = constants(self._ring), np.empty(windows.shape[2], np.uint32)

@@ -36,13 +36,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher as StreamCipher
 from cryptography.hazmat.primitives.ciphers import algorithms
 
 from secureps.crypto.cipher import (
-    Accumulator,
+    Adder,
     CipherParameters,
     OneTimeKey,
     Payload,
     Place,
-    added_weight,
-    check_length,
     check_values,
 )
 from secureps.crypto.compiled import load_kernels
@@ -51,6 +49,7 @@ from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, choose
 from secureps.crypto.rlwe_kernels import binomial, seal_elements, transform_small
 from secureps.crypto.rlwe_open import open_narrow, open_wide
 from secureps.crypto.rlwe_tables import constants, scale
+from secureps.crypto.sampling import fill
 from secureps.crypto.secret import Secret
 from secureps.crypto.words import add_words, greatest_word, pack_words, reduce_words
 from secureps.errors import InternalError, Malformed, Refused
@@ -59,10 +58,7 @@ BATCH = 16
 """Elements that are worked on at a time."""
 MOST_RESIDUAL = 2.0
 """Times sigma sqrt(sum w^2): a root mean square of E above that is no opening."""
-_MOST_UNITS = 1 << 11
-"""2^11 (2^53 - 1) < 2^64: sums of so many words can wait for their reduction."""
 _WORD = np.dtype("<u8")
-_ZEROS = bytes(1 << 16)
 
 
 Words = Callable[[tuple[int, ...]], npt.NDArray[np.uint32]]
@@ -84,75 +80,53 @@ class _Noise(Secret):
 
         def words(shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
             made = np.empty(shape, np.uint32)
-            room = made.data.cast("B")
-            for at in range(0, made.nbytes, len(_ZEROS)):
-                piece = room[at : at + len(_ZEROS)]
-                stream.update_into(_ZEROS[: len(piece)], piece)
+            fill(stream, made)
             return made
 
         return words
 
 
-class RlweAdder:
+class RlweAdder(Adder):
     """Adds ciphertexts, word by word; no key.
 
     Raises:
         PlanRefused: no ring holds these parameters.
     """
 
+    called = "an rlwe"
+    most_units = 1 << 11
+    """2^11 (2^53 - 1) < 2^64: sums of so many words can wait for their reduction."""
+
     def __init__(self, parameters: CipherParameters) -> None:
+        super().__init__(parameters)
         load_kernels()
-        self._capacity = parameters.capacity
         self._encoding = choose(parameters)
         self._degree = self._encoding.ring.degree
-        self._packed = self._degree * WORD_BITS // 64
 
     def block_bytes(self, slots: int) -> int:
-        """Exact length in bytes of a sealed block of `slots` values."""
+        """As many as its elements have, packed."""
         return self._encoding.block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
-        """Exact length in bytes of a total of `slots` values."""
+        """As many as its elements have, in words of 64 bits."""
         return self._encoding.total_bytes(slots)
 
-    def check(self, slots: int, payload: Payload) -> None:
-        """Accepts packed coefficients below their moduli; else Malformed or Oversized."""
-        check_length("an rlwe block", payload, self.block_bytes(slots))
-        for packed, modulus in self._rows(_frozen(payload), self._packed):
+    def _check_block(self, payload: Payload) -> None:
+        for packed, modulus in self._rows(_frozen(payload), self._degree * WORD_BITS // 64):
             if int(greatest_word(packed)) >= modulus:
                 raise Malformed("a coefficient of an rlwe block is not below its modulus")
 
-    def check_total(self, slots: int, total: Payload) -> None:
-        """Accepts coefficients below their moduli; else Malformed or Oversized."""
-        check_length("an rlwe total", total, self.total_bytes(slots))
+    def _check_total(self, total: Payload) -> None:
         for words, modulus in self._rows(_frozen(total), self._degree):
             if int(words.max()) >= modulus:
                 raise Malformed("a coefficient of an rlwe total is not below its modulus")
 
-    def zero(self, slots: int) -> Accumulator:
-        """The empty sum."""
-        return Accumulator(slots, np.zeros(self.total_bytes(slots) // 8, np.uint64))
-
-    def add(self, accumulator: Accumulator, payload: Payload, weight: int) -> None:
-        """Adds weight times a packed block in place; reduces before an entry could overflow."""
-        after = added_weight(accumulator, weight, self._capacity)
-        check_length("an rlwe block", payload, self.block_bytes(accumulator.slots))
-        if accumulator.units + weight > _MOST_UNITS:
-            self._reduce(accumulator)
-        sums = accumulator.sums.view(np.uint64)
+    def _add(self, payload: Payload, weight: int, sums: npt.NDArray[np.uint64]) -> None:
         add_words(_frozen(payload), np.uint64(weight), sums)
-        accumulator.units += weight
-        accumulator.weight = after
 
-    def total(self, accumulator: Accumulator) -> bytes:
-        """Coefficients of the sum, each below its modulus, little-endian."""
-        self._reduce(accumulator)
-        return accumulator.sums.astype(_WORD, copy=False).tobytes()
-
-    def _reduce(self, accumulator: Accumulator) -> None:
-        for words, modulus in self._rows(accumulator.sums.view(np.uint64), self._degree):
+    def _reduce(self, sums: npt.NDArray[np.uint64]) -> None:
+        for words, modulus in self._rows(sums, self._degree):
             reduce_words(words, np.uint64(modulus))
-        accumulator.units = min(accumulator.units, 1)
 
     def _rows(
         self, words: npt.NDArray[np.uint64], length: int

@@ -22,21 +22,20 @@ class Constants(NamedTuple):
     """Of a ring, all primes stacked; a named tuple, which numba takes as it is.
 
     Args:
-        primes: uint32 (primes, 2): p and floor(2^32 / p).
+        primes, head, tail, back_head, back_tail, last: of `crypto.ntt.Tables`, in their order.
         inverses: uint64 (primes,): floor(2^58 / p).
-        head, tail, back_head, back_tail, last: of `crypto.ntt.Tables`.
         garner: uint32 (words, 2): p_low^-1 modulo p_high of a word, and its companion.
         mixed: uint32 (pairs, 2): p_i^-1 modulo p_j and its companion, for (i, j) = (0, 1),
             (0, 2), (1, 2), (0, 3), (1, 3), (2, 3).
     """
 
     primes: NDArray[np.uint32]
-    inverses: NDArray[np.uint64]
     head: NDArray[np.uint32]
     tail: NDArray[np.uint32]
     back_head: NDArray[np.uint32]
     back_tail: NDArray[np.uint32]
     last: NDArray[np.uint32]
+    inverses: NDArray[np.uint64]
     garner: NDArray[np.uint32]
     mixed: NDArray[np.uint32]
 
@@ -60,24 +59,19 @@ class Scale(NamedTuple):
 @lru_cache(maxsize=4)
 def constants(ring: Ring) -> Constants:
     """The constants of a ring."""
-    each = [tables(ring.degree, prime) for prime in ring.primes]
 
     def inverse(of: int, modulus: int) -> tuple[int, int]:
         found = pow(of, -1, modulus)
         return found, companion(found, modulus)
 
     pairs = [(i, j) for j in range(len(ring.primes)) for i in range(j)]
-    return Constants(
-        primes=np.stack([t.prime for t in each]),
-        inverses=np.array([(1 << INVERSE_BITS) // p for p in ring.primes], np.uint64),
-        head=np.stack([t.head for t in each]),
-        tail=np.stack([t.tail for t in each]),
-        back_head=np.stack([t.back_head for t in each]),
-        back_tail=np.stack([t.back_tail for t in each]),
-        last=np.stack([t.last for t in each]),
-        garner=np.array([inverse(low, high) for low, high in ring.words], np.uint32),
-        mixed=np.array([inverse(ring.primes[i], ring.primes[j]) for i, j in pairs], np.uint32),
+    stacked = map(
+        np.stack, zip(*(tables(ring.degree, prime) for prime in ring.primes), strict=True)
     )
+    inverses = np.array([(1 << INVERSE_BITS) // p for p in ring.primes], np.uint64)
+    garner = np.array([inverse(low, high) for low, high in ring.words], np.uint32)
+    mixed = np.array([inverse(ring.primes[i], ring.primes[j]) for i, j in pairs], np.uint32)
+    return Constants._make((*stacked, inverses, garner, mixed))
 
 
 @lru_cache(maxsize=16)

@@ -13,18 +13,18 @@ from __future__ import annotations
 import abc
 import hashlib
 import os
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 
 from secureps.crypto.secret import Secret
 from secureps.errors import InternalError, Malformed
 
 SEED_BYTES = 32
 _PERSON = b"secureps-stream"
-_ZEROS = bytes(1 << 20)
+_ZEROS = bytes(1 << 16)
 _STREAM_WORDS = 1 << 36
 """2^32 blocks of 16 words: where the block counter of RFC 8439 ends."""
 
@@ -32,6 +32,14 @@ NO_PRIVACY = "unsafe seed: no privacy"
 """What every output says of a client or a run whose randomness starts at an `UnsafeSeed`."""
 
 Label = str | int | bytes
+
+
+def fill(stream: CipherContext, out: npt.NDArray[Any]) -> None:
+    """Writes the next bytes of a key stream over an array, a piece at a time."""
+    room = out.data.cast("B") if out.size else memoryview(b"")
+    for start in range(0, out.nbytes, len(_ZEROS)):
+        piece = room[start : start + len(_ZEROS)]
+        stream.update_into(_ZEROS[: len(piece)], piece)
 
 
 class Stream(Secret):
@@ -57,10 +65,7 @@ class Stream(Secret):
             raise InternalError(f"a stream has {self._left} words left, not {count}")
         self._left -= count
         words = np.empty(count, np.dtype("<u4"))
-        room = words.data.cast("B") if count else memoryview(b"")
-        for start in range(0, 4 * count, len(_ZEROS)):
-            piece = room[start : start + len(_ZEROS)]
-            self._encryptor.update_into(_ZEROS[: len(piece)], piece)
+        fill(self._encryptor, words)
         return words.astype(np.uint32, copy=False)
 
     def integer(self, bits: int = 63) -> int:
@@ -113,7 +118,7 @@ class Seed(abc.ABC):
 
 @final
 class SecretSeed(Secret, Seed):
-    """32 bytes that nobody else knows."""
+    """32 uniform bytes that nobody else knows; Malformed if there are more or fewer."""
 
     __slots__ = ("_material",)
 
@@ -128,11 +133,6 @@ class SecretSeed(Secret, Seed):
     def from_os(cls) -> SecretSeed:
         """Fresh from the operating system."""
         return cls(os.urandom(SEED_BYTES))
-
-    @classmethod
-    def from_bytes(cls, material: bytes) -> SecretSeed:
-        """Malformed unless there are 32 bytes; they must be uniform and secret."""
-        return cls(material)
 
     def _key(self) -> bytes:
         return self._material

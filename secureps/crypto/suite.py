@@ -39,25 +39,12 @@ class BfvCipher(Cipher):
     opening = Opening.HOLDER
 
     def __init__(self, parameters: CipherParameters) -> None:
+        super().__init__(parameters)
         check_parameters(parameters)
-        self._parameters = parameters
-
-    @property
-    def parameters(self) -> CipherParameters:
-        """What all parties agreed on."""
-        return self._parameters
-
-    def block_bytes(self, slots: int) -> int:
-        """Exact length in bytes of a sealed block of `slots` values."""
-        return self.adder().block_bytes(slots)
-
-    def total_bytes(self, slots: int) -> int:
-        """Exact length in bytes of a total of `slots` values."""
-        return self.adder().total_bytes(slots)
 
     def adder(self) -> BfvAdder:
         """The shard's side."""
-        return BfvAdder(self._parameters)
+        return BfvAdder(self.parameters)
 
     def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
         """Seals under the holder's public key, at any place."""
@@ -67,7 +54,7 @@ class BfvCipher(Cipher):
         """Seals a shard's noise under the holder's public key; KitError without one."""
         if public_key is None:
             raise KitError("bfv seals under the holder's public key, and the kit holds none")
-        return _bfv_sealer(self._parameters, public_key)
+        return _bfv_sealer(self.parameters, public_key)
 
     def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
         """Decrypts with the holder's secret key; KitError if the key is another."""
@@ -75,7 +62,7 @@ class BfvCipher(Cipher):
             raise KitError("bfv opens with the holder's secret key, and this party holds none")
         from secureps.crypto.bfv_seal import BfvOpener
 
-        return BfvOpener(self._parameters, key)
+        return BfvOpener(self.parameters, key)
 
 
 @lru_cache(maxsize=4)
@@ -96,39 +83,34 @@ class RlweCipher(Cipher):
     opening = Opening.COMMITTEE
 
     def __init__(self, parameters: CipherParameters) -> None:
+        super().__init__(parameters)
         choose(parameters)
-        self._parameters = parameters
-
-    @property
-    def parameters(self) -> CipherParameters:
-        """What all parties agreed on."""
-        return self._parameters
 
     def block_bytes(self, slots: int) -> int:
         """Exact length in bytes of a sealed block of `slots` values."""
-        return choose(self._parameters).block_bytes(slots)
+        return choose(self.parameters).block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
         """Exact length in bytes of a total of `slots` values."""
-        return choose(self._parameters).total_bytes(slots)
+        return choose(self.parameters).total_bytes(slots)
 
     def adder(self) -> Adder:
         """The shard's side."""
         from secureps.crypto.rlwe import RlweAdder
 
-        return RlweAdder(self._parameters)
+        return RlweAdder(self.parameters)
 
     def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
         """Seals one submission under a one-time key of its own."""
         from secureps.crypto.rlwe import RlweSealing
 
-        return RlweSealing(self._parameters, place)
+        return RlweSealing(self.parameters, place)
 
     def noise_sealer(self, public_key: bytes | None) -> Sealer:
         """Encodes a shard's noise without a key: a sum opens with its members' keys alone."""
         from secureps.crypto.rlwe import RlweClear
 
-        return RlweClear(self._parameters)
+        return RlweClear(self.parameters)
 
     def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
         """Opens a cohort with the sum of its members' keys, or a submission with its own."""
@@ -137,12 +119,12 @@ class RlweCipher(Cipher):
         if isinstance(key, OneTimeKey):
             coefficients = key.coefficients()
         elif isinstance(key, bytes):
-            check_length("a sum of keys", key, 4 * key_length(self._parameters))
+            check_length("a sum of keys", key, 4 * key_length(self.parameters))
             coefficients = np.frombuffer(key, dtype="<i4")
         else:
             raise KitError("rlwe opens a cohort's sums with the sum of its members' keys")
         squares = sum(weight**2 for weight in weights)
-        return RlweOpener(self._parameters, place, KeySum(coefficients.astype(np.int64), squares))
+        return RlweOpener(self.parameters, place, KeySum(coefficients.astype(np.int64), squares))
 
 
 def key_length(parameters: CipherParameters) -> int:

@@ -325,7 +325,7 @@ def own_seed(path: Path) -> SecretSeed:
     if not path.exists():
         _write(path, os.urandom(SEED_BYTES), 0o600)
     try:
-        return SecretSeed.from_bytes(_read_private(path, "a restart"))
+        return SecretSeed(_read_private(path, "a restart"))
     except ClientError as error:
         raise KitError(f"{path} is damaged: {error}") from None
 
@@ -404,7 +404,7 @@ def _fingerprint(text: str) -> str:
 def _identity(path: Path, absent: str) -> Identity:
     data = _read_private(path, absent)
     try:
-        return Identity.from_bytes(data)
+        return Identity(data)
     except ClientError as error:
         raise KitError(f"{path} is damaged: {error}") from None
 

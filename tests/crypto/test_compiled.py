@@ -50,9 +50,9 @@ print(compiled.compiled_here(), compiled.all_kept())
 @pytest.fixture
 def shelf() -> Iterator[None]:
     """What this process keeps, and where, is afterwards as it was."""
-    before = compiled._SHELF.wanted
+    before = compiled._KEPT.wanted
     yield
-    compiled._SHELF.wanted = before
+    compiled._KEPT.wanted = before
 
 
 def test_warming_covers_every_ring() -> None:

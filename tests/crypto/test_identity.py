@@ -20,8 +20,8 @@ from secureps.crypto.identity import (
 )
 from secureps.errors import Malformed, Oversized, UnknownParty, Unsigned
 
-CA = Identity.from_bytes(b"c" * 32)
-ALICE = Identity.from_bytes(b"a" * 32)
+CA = Identity(b"c" * 32)
+ALICE = Identity(b"a" * 32)
 
 
 def roster() -> Roster:
@@ -40,7 +40,7 @@ def test_rfc_8032_keys() -> None:
     """RFC 8032, section 7.1, test 1."""
     secret = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"
     public = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
-    assert Identity.from_bytes(bytes.fromhex(secret)).public.key.hex() == public
+    assert Identity(bytes.fromhex(secret)).public.key.hex() == public
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20), st.binary(max_size=20))
@@ -68,13 +68,13 @@ def test_bytes_that_are_no_signature(signature: bytes) -> None:
 
 @pytest.mark.parametrize("length", [0, 31, 33])
 def test_keys_of_another_length(length: int) -> None:
-    for kind in (PublicIdentity, Identity.from_bytes):
+    for kind in (PublicIdentity, Identity):
         with pytest.raises(Malformed, match="32 bytes"):
             kind(bytes(length))
 
 
 def test_public_identities_compare_by_key() -> None:
-    same = Identity.from_bytes(ALICE.to_bytes()).public
+    same = Identity(ALICE.to_bytes()).public
     assert same == ALICE.public
     assert len({same, ALICE.public, CA.public}) == 2
     assert same.fingerprint == ALICE.public.fingerprint != CA.public.fingerprint

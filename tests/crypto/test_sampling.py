@@ -29,7 +29,7 @@ def test_words_are_rfc_8439s_key_stream() -> None:
 
 
 def test_known_answers() -> None:
-    secret = SecretSeed.from_bytes(bytes(range(32))).derive("noise", 7, b"\x00")
+    secret = SecretSeed(bytes(range(32))).derive("noise", 7, b"\x00")
     assert secret.words(4).tolist() == KNOWN_SECRET
     assert secret.integer() == KNOWN_INTEGER
     assert UnsafeSeed(42).derive("training", "hospital-1").words(2).tolist() == KNOWN_UNSAFE
@@ -43,7 +43,7 @@ KNOWN_UNSAFE = [785446163, 756210401]
 def test_derivation_is_blake2b_of_length_prefixed_labels() -> None:
     encoded = b"s" + (5).to_bytes(8, "little") + b"noise" + b"i" + (2).to_bytes(8, "little") + b"-7"
     key = hashlib.blake2b(encoded, digest_size=32, key=bytes(32), person=b"secureps-stream")
-    derived = SecretSeed.from_bytes(bytes(32)).derive("noise", -7)
+    derived = SecretSeed(bytes(32)).derive("noise", -7)
     assert derived.words(9).tolist() == Stream(key.digest()).words(9).tolist()
 
 
@@ -105,7 +105,7 @@ def test_limits() -> None:
         Stream(bytes(32)).integer(65)
     for material in (b"", bytes(31), bytes(33)):
         with pytest.raises(Malformed, match="32 bytes"):
-            SecretSeed.from_bytes(material)
+            SecretSeed(material)
     for number in (-1, 1 << 64):
         with pytest.raises(Malformed, match="unsafe seed"):
             UnsafeSeed(number)

@@ -17,8 +17,8 @@ from secureps.crypto.sharing import Committee, HolderShare, SharedKey
 
 MATERIAL = bytes(range(65, 97))
 SECRETS: list[Secret] = [
-    Identity.from_bytes(MATERIAL),
-    SecretSeed.from_bytes(MATERIAL),
+    Identity(MATERIAL),
+    SecretSeed(MATERIAL),
     Stream(MATERIAL),
     BfvSecretKey(MATERIAL),
     EnvelopeKey(MATERIAL),

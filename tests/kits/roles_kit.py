@@ -56,7 +56,7 @@ JOIN = requests.Join("c0", SCHEMA)
 
 
 def _identity(name: str) -> Identity:
-    return Identity.from_bytes(digest("identity", name.encode()))
+    return Identity(digest("identity", name.encode()))
 
 
 MANY = tuple(f"c{number}" for number in range(8))

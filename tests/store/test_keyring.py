@@ -371,7 +371,7 @@ def test_keys_of_one_kind_are_never_taken_for_another(kit: Path, committee: Path
 def certify_anew(kit: Path, name: str, data: bytes) -> None:
     """What a careless CA might do: certifies whatever lies in the holder's public file."""
     public_file(kit, name).write_bytes(data)
-    ca = Identity.from_bytes((kit / "ca" / "ca.key").read_bytes())
+    ca = Identity((kit / "ca" / "ca.key").read_bytes())
     roster = Roster.from_bytes((kit / "public" / "roster.json").read_bytes())
     others = [c for c in roster.certificates if c.name != name]
     own = certify(ca, name, "holder", roster.find(name).identity.key, payload_digest(data))
