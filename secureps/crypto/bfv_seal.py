@@ -52,46 +52,11 @@ _MAX_STREAM = 1 << 20
 """Above every stream of SEAL's at these parameters."""
 
 
-class _Channel:
-    """An anonymous file through which SEAL objects become bytes and back; one at a time."""
-
-    def __init__(self) -> None:
-        if hasattr(os, "memfd_create"):
-            self._file = os.memfd_create("secureps-seal")
-            self._path = f"/proc/self/fd/{self._file}"
-            weakref.finalize(self, os.close, self._file)
-        else:
-            self._file, self._path = tempfile.mkstemp(prefix="secureps-seal-")
-            weakref.finalize(self, os.close, self._file)
-            weakref.finalize(self, os.unlink, self._path)
-        self._lock = threading.Lock()
-
-    def take(self, source: Any, prefix: bytes) -> bytes:
-        """The coefficients that follow `prefix` in the stream of a SEAL object of ours."""
-        with self._lock:
-            source.save(self._path)
-            stream = os.pread(self._file, _MAX_STREAM, 0)
-        magic, _, _, _, compression, _, size = _HEADER.unpack_from(stream)
-        body = stream[_HEADER.size : size]
-        if magic == _MAGIC and compression == _ZSTD:
-            body = zstandard.ZstdDecompressor().decompressobj().decompress(body)
-        elif magic != _MAGIC or compression != _NO_COMPRESSION:
-            raise InternalError("tenseal wrote a stream that is not SEAL's format with zstd")
-        if not body.startswith(prefix):
-            raise InternalError("tenseal's SEAL lays out its objects in a way we do not know")
-        return body[len(prefix) :]
-
-    def give(self, target: Any, context: Any, stream: bytes) -> Any:
-        """Loads a SEAL object from a stream that we made."""
-        with self._lock:
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, stream, 0)
-            target.load(context, self._path)
-        return target
-
-
 class _Ring:
-    """One SEAL context and the prefixes of its objects' streams."""
+    """One SEAL context, the prefixes of its objects' streams, and the file that these pass through.
+
+    It is an anonymous file where there are any; one object at a time.
+    """
 
     def __init__(self, t: int) -> None:
         encryption = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
@@ -101,7 +66,14 @@ class _Ring:
         self.context = sealapi.SEALContext(encryption, True, sealapi.SEC_LEVEL_TYPE.TC128)
         if not self.context.parameters_set():
             raise InternalError(f"SEAL refuses: {self.context.parameters_error_message()}")
-        self.channel = _Channel()
+        self._lock = threading.Lock()
+        if hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("secureps-seal")
+            self._path = f"/proc/self/fd/{self._file}"
+        else:
+            self._file, self._path = tempfile.mkstemp(prefix="secureps-seal-")
+            weakref.finalize(self, os.unlink, self._path)
+        weakref.finalize(self, os.close, self._file)
         header = sealapi.Serialization.SEALHeader()
         self._version = (header.version_major, header.version_minor)
         data, key = self.context.first_parms_id(), self.context.key_parms_id()
@@ -125,11 +97,28 @@ class _Ring:
         return _HEADER.pack(_MAGIC, size, *self._version, _NO_COMPRESSION, 0, size + length)
 
     def save(self, source: Any, prefix: bytes) -> bytes:
-        return self.channel.take(source, prefix)
+        """The coefficients that follow `prefix` in the stream of a SEAL object of ours."""
+        with self._lock:
+            source.save(self._path)
+            stream = os.pread(self._file, _MAX_STREAM, 0)
+        magic, _, _, _, compression, _, size = _HEADER.unpack_from(stream)
+        body = stream[_HEADER.size : size]
+        if magic == _MAGIC and compression == _ZSTD:
+            body = zstandard.ZstdDecompressor().decompressobj().decompress(body)
+        elif magic != _MAGIC or compression != _NO_COMPRESSION:
+            raise InternalError("tenseal wrote a stream that is not SEAL's format with zstd")
+        if not body.startswith(prefix):
+            raise InternalError("tenseal's SEAL lays out its objects in a way we do not know")
+        return body[len(prefix) :]
 
     def load(self, target: Any, prefix: bytes, coefficients: bytes | memoryview) -> Any:
+        """Loads a SEAL object from a stream that we make."""
         body = prefix + coefficients
-        return self.channel.give(target, self.context, self._header(len(body)) + body)
+        with self._lock:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, self._header(len(body)) + body, 0)
+            target.load(self.context, self._path)
+        return target
 
 
 def generate() -> tuple[BfvSecretKey, BfvPublicKey]:

@@ -28,12 +28,9 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher as StreamCipher
-from cryptography.hazmat.primitives.ciphers import algorithms
 
 from secureps.crypto.cipher import (
     Adder,
@@ -49,7 +46,7 @@ from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, choose
 from secureps.crypto.rlwe_kernels import binomial, seal_elements, transform_small
 from secureps.crypto.rlwe_open import open_narrow, open_wide
 from secureps.crypto.rlwe_tables import constants, scale
-from secureps.crypto.sampling import fill
+from secureps.crypto.sampling import Stream
 from secureps.crypto.secret import Secret
 from secureps.crypto.words import add_words, greatest_word, pack_words, reduce_words
 from secureps.errors import InternalError, Malformed, Refused
@@ -61,8 +58,8 @@ MOST_RESIDUAL = 2.0
 _WORD = np.dtype("<u8")
 
 
-Words = Callable[[tuple[int, ...]], npt.NDArray[np.uint32]]
-"""The next uniform words of a stream, uint32 of that shape."""
+Words = Callable[[int], npt.NDArray[np.uint32]]
+"""The next so many uniform words of a stream, uint32."""
 
 
 class _Noise(Secret):
@@ -75,15 +72,7 @@ class _Noise(Secret):
 
     def stream(self, number: int) -> Words:
         """The stream of this number (its nonce): every block has one, whoever seals it when."""
-        nonce = bytes(4) + number.to_bytes(12, "little")
-        stream = StreamCipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
-
-        def words(shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
-            made = np.empty(shape, np.uint32)
-            fill(stream, made)
-            return made
-
-        return words
+        return Stream(self._key, number).words
 
 
 class RlweAdder(Adder):
@@ -139,7 +128,7 @@ class RlweAdder(Adder):
         return [(row, moduli[at % len(moduli)]) for at, row in enumerate(rows)]
 
 
-class RlweSealing:
+class RlweSealing(Secret):
     """One submission: a fresh key, and every block of a group at most once, by any threads.
 
     Raises:
@@ -157,16 +146,10 @@ class RlweSealing:
         self._claiming = threading.Lock()
         ring, primes = self._encoding.ring, len(self._encoding.ring.primes)
         small = np.empty(ring.degree, np.int32)
-        binomial(self._noise.stream(0)((3, ring.degree)), small)
+        binomial(self._noise.stream(0)(3 * ring.degree).reshape(3, -1), small)
         self.key = OneTimeKey(small)
         self._key = np.empty((primes, 2, ring.degree), np.uint32)
         transform_small(small, constants(ring), np.empty((3, ring.degree), np.uint32), self._key)
-
-    def __repr__(self) -> str:
-        return "<RlweSealing: hidden>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an RlweSealing holds a one-time key and is never pickled or copied")
 
     def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
         """Seals a block of the group.
@@ -219,7 +202,7 @@ class RlweClear:
             values,
             np.zeros((primes, 2, degree), np.uint32),
             lambda first, count: np.zeros((count, primes, degree), np.uint32),
-            lambda shape: np.zeros(shape, np.uint32),
+            lambda count: np.zeros(count, np.uint32),
         )
 
 
@@ -249,7 +232,7 @@ def _sealed(
         seal_elements(
             np.ascontiguousarray(part).reshape(count, enc.digits, degree),
             public(first, count),
-            noise((count, 3, degree)),
+            noise(count * 3 * degree).reshape(count, 3, degree),
             key,
             scale(enc).digits,
             constants(enc.ring),

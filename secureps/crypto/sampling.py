@@ -46,13 +46,14 @@ class Stream(Secret):
     """An endless run of uniform words; asking twice for n gives what asking once for 2n does.
 
     Args:
-        key: 32 bytes, used for this stream alone.
+        key: 32 bytes, and with them a nonce of 96 bits: both used for this stream alone.
     """
 
     __slots__ = ("_encryptor", "_left")
 
-    def __init__(self, key: bytes) -> None:
-        self._encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    def __init__(self, key: bytes, nonce: int = 0) -> None:
+        counter = bytes(4) + nonce.to_bytes(12, "little")
+        self._encryptor = Cipher(algorithms.ChaCha20(key, counter), mode=None).encryptor()
         self._left = _STREAM_WORDS
 
     def words(self, count: int) -> npt.NDArray[np.uint32]:
