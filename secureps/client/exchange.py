@@ -18,7 +18,7 @@ from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.roles.machine import Halt, Leave, Record
 from secureps.roles.member.tasks import Contribute, Contributed
 from secureps.roles.tasks import Task, TaskResult
-from secureps.service.environment import Unmetered
+from secureps.service.environment import Meter
 from secureps.service.worker import Worker
 
 LEFT = "this client left the run"
@@ -74,8 +74,11 @@ class Left(BaseException):
     """
 
 
-class Exchange:
-    """The rendezvous of the client's worker thread and the caller's: each waits for the other."""
+class Exchange(Meter):
+    """The rendezvous of the client's worker thread and the caller's: each waits for the other.
+
+    As the client's meter it hears which records are durable.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -153,7 +156,9 @@ class Exchange:
                 return ()
             self._pushed = result
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._kept or self.over)
+            self._changed.wait_for(
+                lambda: self.over or (self._sealed is not None and self._sealed <= self._durable)
+            )
             return tuple(sorted((self._sealed or set()) & self._durable))
 
     def close(self) -> None:
@@ -166,21 +171,6 @@ class Exchange:
     def over(self) -> bool:
         """Whether the session was closed, or its client ended."""
         return self._closed or self.end is not None
-
-    @property
-    def _kept(self) -> bool:
-        return self._sealed is not None and self._sealed <= self._durable
-
-
-class ExchangeMeter(Unmetered):
-    """A meter that tells an exchange what is durable."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-
-    def journalled(self, records: Sequence[Record]) -> None:
-        """Passes durable records on."""
-        self._exchange.journalled(records)
 
 
 class ExchangeTrainer:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,27 +176,19 @@ class Joining:
             )
 
 
-Make = Callable[[PublicKit, Site, Stores, Environment], Executor]
-"""A function that makes a client, such as `make_member`."""
-
-
-def join(joining: Joining, trainer: Trainer) -> Halt:
-    """Takes part until the run is over; returns why it ended.
+def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = make_member) -> Halt:
+    """Takes part, with a client that `make` makes, until the run is over; returns why it ended.
 
     Raises:
         SecurepsError: whatever ended it before, with whose fault it is.
     """
-    return take_part(joining, trainer, partial(make_member, terms=joining.terms))
-
-
-def take_part(joining: Joining, trainer: Trainer, make: Make) -> Halt:
-    """Takes part as `join` does, with a client that `make` puts together."""
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     identity = load_private(joining.kit, joining.name)
     seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure)
 
     def build(stores: Stores, around: Environment) -> Executor:
+        path = joining.ledger or default_ledger(joining.kit, joining.name)
         site = Site(
             joining.name,
             trainer,
@@ -207,11 +198,9 @@ def take_part(joining: Joining, trainer: Trainer, make: Make) -> Halt:
             stores.folder / LOCAL,
             joining.threads,
             joining.records,
-            BudgetLedger(
-                joining.ledger or default_ledger(joining.kit, joining.name), joining.terms.budget
-            ),
+            BudgetLedger(path, joining.terms.budget),
         )
-        return make(kit, site, stores, around)
+        return make(kit, site, stores, around, terms=joining.terms)
 
     party = Party(joining.name, identity, kit.roster, joining.state)
     return run_process(party, {COORDINATOR: joining.server}, build)
@@ -228,10 +217,6 @@ def looked_at() -> Iterator[None]:
         yield
     finally:
         _looked_at.reset(token)
-
-
-Build = Callable[[Joining, Mapping[str, Setting]], Trainer]
-"""A function that makes a trainer from the joining options and `--set key=value` settings."""
 
 
 def run_client(
@@ -265,8 +250,11 @@ def run_client(
     run(build, arguments)
 
 
-def run(build: Build, arguments: Sequence[str] | None = None) -> None:
-    """Runs a script as `run_client` does, for trainers that need more than settings."""
+def run(
+    build: Callable[[Joining, Mapping[str, Setting]], Trainer],
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """Runs a script as `run_client` does, for trainers that need the joining options too."""
     if _looked_at.get():
         return
     given = _parser().parse_args(arguments)
@@ -316,60 +304,45 @@ def read_settings(given: Sequence[str]) -> dict[str, Setting]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Takes part in a federation as a data holder.")
-    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="the coordinator")
-    parser.add_argument("--kit", required=True, type=Path, metavar="DIR", help="start-up kit")
-    parser.add_argument("--name", required=True, help="who you are on the kit's roster")
-    parser.add_argument(
-        "--state", type=Path, metavar="DIR", help="outbox and journal (default: KIT/state/NAME)"
-    )
-    parser.add_argument(
-        "--unsafe-seed", type=int, metavar="N", help="repeatable runs on loopback: no privacy"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--server", required=True, metavar="HOST:PORT", help="the coordinator")
+    add("--kit", required=True, type=Path, metavar="DIR", help="start-up kit")
+    add("--name", required=True, help="who you are on the kit's roster")
+    add("--state", type=Path, metavar="DIR", help="outbox and journal (default: KIT/state/NAME)")
+    add("--unsafe-seed", type=int, metavar="N", help="repeatable runs on loopback: no privacy")
+    add(
         "--insecure-for-tests",
         action="store_true",
         help="what --unsafe-seed needs: no real data",
     )
-    parser.add_argument(
+    add(
         "--budget",
         type=float,
         metavar="EPSILON",
         help="stop before more is spent, whatever the plan says; refuse a plan without privacy",
     )
-    parser.add_argument(
+    add(
         "--ledger",
         type=Path,
         metavar="FILE",
         help="what your records spend over all runs (default: ledgers/NAME.db beside the kit)",
     )
-    parser.add_argument(
+    add(
         "--threshold",
         type=int,
         metavar="T",
         help="refuse a plan by which fewer than T key holders open a sum together",
     )
-    parser.add_argument(
+    add(
         "--records",
         type=int,
         metavar="N",
         help="count as so many records, a public number, however many there are",
     )
-    parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)"
-    )
-    parser.add_argument(
-        "--ca-fingerprint", metavar="HEX", help="refuse a kit that another CA has signed"
-    )
-    parser.add_argument(
-        "--kernels", type=Path, metavar="DIR", help="where compiled kernels are kept"
-    )
-    parser.add_argument(
-        "--verbose", action="store_true", help="show where the script's own errors come from"
-    )
-    parser.add_argument(
-        "--log-format", choices=FORMATS, default="text", help="of stderr (default: text)"
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script"
-    )
+    add("--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)")
+    add("--ca-fingerprint", metavar="HEX", help="refuse a kit that another CA has signed")
+    add("--kernels", type=Path, metavar="DIR", help="where compiled kernels are kept")
+    add("--verbose", action="store_true", help="show where the script's own errors come from")
+    add("--log-format", choices=FORMATS, default="text", help="of stderr (default: text)")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script")
     return parser

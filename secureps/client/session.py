@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,13 @@ from numpy.typing import ArrayLike, NDArray
 from secureps.client.exchange import (
     LEFT,
     Exchange,
-    ExchangeMeter,
     ExchangeTrainer,
     ExchangeWorker,
     LoopSite,
     PulledModel,
 )
-from secureps.client.runner import Joining, make_member, take_part
+from secureps.client.runner import Joining, make_member
+from secureps.client.runner import join as take_part
 from secureps.client.trainer import (
     Array,
     EvaluateResult,
@@ -93,12 +92,7 @@ class Session:
         self._raise()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._leave()
             self._raise()
@@ -201,10 +195,10 @@ class Session:
             end = error
         self._exchange.ended(end)
 
-    def _make(self, *parts: Any) -> Executor:
+    def _make(self, *parts: Any, terms: Terms) -> Executor:
         kit, site, stores, around = parts
-        metered = replace(around, meter=ExchangeMeter(self._exchange))
-        executor = make_member(kit, site, stores, metered, terms=self._joining.terms)
+        metered = replace(around, meter=self._exchange)
+        executor = make_member(kit, site, stores, metered, terms=terms)
         executor.worker = ExchangeWorker(executor.worker, self._exchange)
         self._executor = executor
         if self._exchange.over:  # it was stopped before there was anything to stop

@@ -9,32 +9,19 @@ from pathlib import Path
 
 from secureps.errors import InternalError
 from secureps.messages.format import FORMAT
-from secureps.messages.requests import Request
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
 from secureps.roles.tasks import Task
-from secureps.service.worker import no_payload
+from secureps.service.worker import Worker
 from secureps.store.checkpoint import Manifest, ShardFile, checkpoint_path, write_manifest
 
 
-class CoordinatorWorker:
+class CoordinatorWorker(Worker):
     """The worker of the coordinator; manifests go to `checkpoints`/NUMBER/manifest.json."""
 
     def __init__(self, machine: Coordinator, checkpoints: Path) -> None:
         self._machine = machine
         self._checkpoints = checkpoints
-
-    def seconds(self, task: Task) -> float:
-        """No virtual time; see `Worker`."""
-        return 0.0
-
-    def keep(self, request: Request, payload: bytes | memoryview) -> None:
-        """Refuses every payload (Malformed)."""
-        no_payload(request, payload)
-
-    def fetch(self, key: str) -> bytes:
-        """Raises InternalError: there are no payloads to fetch."""
-        raise InternalError("the coordinator stores no payloads")
 
     def work(self, task: Task) -> ManifestWritten:
         """Writes a manifest; see `Worker`."""

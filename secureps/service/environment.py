@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from secureps.messages.requests import Reply, Request
 from secureps.roles.machine import Machine, Record
@@ -20,10 +19,11 @@ from secureps.store.spool import Spool
 from secureps.wire.transport import Transport
 
 
-class Meter(Protocol):
-    """Observes an executor without changing what it does; returns at once, never raises.
+class Meter:
+    """Observes an executor without changing what it does; this one counts nothing.
 
-    `asked` and `worked` come from any thread, the others from the loop.
+    Methods return at once and never raise. `asked` and `worked` come from any thread, the others
+    from the loop.
     """
 
     def asked(self, message: Request, answer: Future[Reply]) -> None:
@@ -45,28 +45,6 @@ class Meter(Protocol):
         """Events were handled and journalled: the machine may be read now, and not later."""
 
 
-class Unmetered:
-    """The meter of clients and simulations, which counts nothing."""
-
-    def asked(self, message: Request, answer: Future[Reply]) -> None:
-        """Ignores a request."""
-
-    def called(self, message: Request, answer: Future[Reply]) -> None:
-        """Ignores a call."""
-
-    def retried(self, to: str) -> None:
-        """Ignores a retry."""
-
-    def journalled(self, records: Sequence[Record]) -> None:
-        """Ignores records."""
-
-    def worked(self, task: Task, seconds: float) -> None:
-        """Ignores a task."""
-
-    def stands(self, machine: Machine, now: float) -> None:
-        """Ignores the machine's state."""
-
-
 @dataclass(frozen=True)
 class Environment:
     """A party's transport, its loop, the jitter of its retries (factors), and its meter."""
@@ -74,7 +52,7 @@ class Environment:
     transport: Transport
     loop: Loop
     jitter: Callable[[], float]
-    meter: Meter = field(default_factory=Unmetered)
+    meter: Meter = field(default_factory=Meter)
 
 
 @dataclass(frozen=True)

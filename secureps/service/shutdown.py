@@ -11,7 +11,6 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -47,12 +46,7 @@ class Shutdown:
                 self._before[number] = signal.signal(number, _nothing)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restores the handlers; after a signal, further signals are ignored instead.
 
         They stay ignored while the process ends: the interpreter resets its own handlers to the

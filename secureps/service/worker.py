@@ -5,29 +5,33 @@ What must not live here: the tasks of any role.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Protocol
 
-from secureps.errors import Malformed
+from secureps.errors import InternalError, Malformed
 from secureps.messages.requests import Request
 from secureps.roles.tasks import Task, TaskResult
 
 
 class Worker(Protocol):
-    """Does a role's work outside its machine: long tasks, and everything with payloads."""
+    """Does a role's work outside its machine; by default it takes and stores no payloads."""
 
+    @abstractmethod
     def work(self, task: Task) -> TaskResult | None:
         """Does a task; returns the event that reports its end, or None."""
 
     def keep(self, request: Request, payload: bytes | memoryview) -> None:
-        """Checks and stores the payload that came with a PutBlock or answers a request."""
+        """Checks and stores the payload that came with a PutBlock or answers a request.
+
+        Raises:
+            Malformed: it is not what that message has to bring.
+        """
+        raise Malformed(f"no payload is expected with a {type(request).__name__}")
 
     def fetch(self, key: str) -> bytes:
         """The payload that a machine named by `key`; a PeerError goes to the caller as answer."""
+        raise InternalError(f"a {type(self).__name__} stores no payloads: there is no {key}")
 
     def seconds(self, task: Task) -> float:
         """The seconds of virtual time that a task takes."""
-
-
-def no_payload(request: Request, payload: bytes | memoryview) -> None:
-    """Refuses every payload (Malformed): `Worker.keep` of a role that takes none."""
-    raise Malformed(f"no payload is expected with a {type(request).__name__}")
+        return 0.0

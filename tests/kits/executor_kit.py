@@ -9,7 +9,7 @@ from typing import Any
 from secureps.errors import Malformed, SecurepsError
 from secureps.messages.requests import PutBlock, Subscribe
 from secureps.roles.machine import Step, Tick
-from secureps.service.environment import Environment, Meter, Unmetered
+from secureps.service.environment import Environment, Meter
 from secureps.service.executor import Executor
 from secureps.service.loop import VirtualLoop
 from secureps.store.journal import MemoryJournal
@@ -128,7 +128,7 @@ class Fingers:
         return 5.0
 
 
-class Tape:
+class Tape(Meter):
     """A meter that keeps what it was told."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Stage:
     def __init__(
         self, react: Callable[[str, Any], Step] = lambda s, e: Step(), meter: Meter | None = None
     ) -> None:
-        self.meter: Meter = meter if meter is not None else Unmetered()
+        self.meter: Meter = meter if meter is not None else Meter()
         self.log, self.loop, self.line = Log(), VirtualLoop(), Line()
         self.machine, self.worker = Puppet(react), Fingers()
         self.journal = Recording(self.log)

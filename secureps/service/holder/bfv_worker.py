@@ -20,10 +20,11 @@ from secureps.messages.submission import OPENED, BlockHeader, signing_bytes
 from secureps.roles.holder.bfv import BfvHolder, received_key
 from secureps.roles.holder.tasks import OpenSum, SumOpened
 from secureps.roles.tasks import Prune, Task
+from secureps.service.worker import Worker
 from secureps.store.spool import Spool
 
 
-class BfvWorker:
+class BfvWorker(Worker):
     """The worker of one key holder; `secret` never leaves this process."""
 
     def __init__(
@@ -35,10 +36,6 @@ class BfvWorker:
         self._secret = secret
         self._spool = spool
         self._opener: Opener | None = None
-
-    def seconds(self, task: Task) -> float:
-        """No virtual time; see `Worker`."""
-        return 0.0
 
     def keep(self, request: Request, payload: bytes | memoryview) -> None:
         """Stores a shard's sum; Malformed if it is no ciphertext of the block's size."""

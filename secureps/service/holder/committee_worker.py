@@ -12,47 +12,32 @@ import time
 from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.field import vector_bytes
-from secureps.crypto.sharing import Committee, HolderShare, weighted_sum
+from secureps.crypto.sharing import HolderShare, weighted_sum
 from secureps.crypto.suite import key_length
 from secureps.errors import ClientError, InternalError, Malformed
-from secureps.messages.requests import Request
 from secureps.messages.submission import Receipt, enveloped_part, sharing_id
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope, ShareDerived
 from secureps.roles.tasks import Task
-from secureps.service.worker import no_payload
+from secureps.service.worker import Worker
 
 
-class CommitteeWorker:
+class CommitteeWorker(Worker):
     """The worker of one key holder; `secret` never leaves this process.
+
+    It takes no payloads: no ciphertext may reach a holder of key shares.
 
     Args:
         holders: the names of all key holders on the roster.
     """
 
     def __init__(
-        self,
-        machine: CommitteeHolder,
-        name: str,
-        holders: tuple[str, ...],
-        secret: EnvelopeKey,
+        self, machine: CommitteeHolder, name: str, holders: tuple[str, ...], secret: EnvelopeKey
     ) -> None:
         self._machine = machine
         self._name = name
         self._holders = holders
         self._secret = secret
-
-    def seconds(self, task: Task) -> float:
-        """No virtual time; see `Worker`."""
-        return 0.0
-
-    def keep(self, request: Request, payload: bytes | memoryview) -> None:
-        """Refuses every payload (Malformed): no ciphertext may reach a holder of key shares."""
-        no_payload(request, payload)
-
-    def fetch(self, key: str) -> bytes:
-        """Raises KeyError: there are no payloads to fetch."""
-        raise KeyError(key)
 
     def work(self, task: Task) -> EnvelopeExamined | ShareDerived:
         """Examines an envelope, or derives a share; see `Worker`."""
@@ -92,7 +77,7 @@ class CommitteeWorker:
 
     def _share(self, receipt: Receipt) -> HolderShare:
         """Opens this holder's envelope of a receipt, and checks it against the commitments."""
-        committee = self._committee()
+        committee = self._machine.pinned.plan.committee(self._holders)
         index = committee.holders.index(self._name)
         if len(receipt.envelopes) != len(committee.holders):
             raise Malformed(f"{len(receipt.envelopes)} envelopes for {len(committee.holders)}")
@@ -103,6 +88,3 @@ class CommitteeWorker:
         # Inconsistent shares of one client's key would keep its whole cohort from being opened.
         found.check(receipt.commitments)
         return found
-
-    def _committee(self) -> Committee:
-        return self._machine.pinned.plan.committee(self._holders)
