@@ -31,7 +31,7 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
-from secureps.service.process import Authenticate, Party, Server, run_process, settle
+from secureps.service.process import Party, Server, run_process, settle
 from secureps.store.keyring import (
     PublicKit,
     check_fits,
@@ -41,6 +41,7 @@ from secureps.store.keyring import (
     seed_of,
 )
 from secureps.store.served_runs import ServedJournal, served_runs
+from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import Endpoint
 

@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +36,9 @@ from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Machine, Record
 from secureps.roles.tasks import Task
+from secureps.service.environment import Meter
 from secureps.service.snapshot import Snapshot
+from secureps.store.text_file import replace_text
 from secureps.wire.grpc.admission import Authenticate
 
 REQUEST_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -45,8 +47,8 @@ WORK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 IN, OUT = "in", "out"
 
 
-class Metrics:
-    """The counters of one executor; implements `service.environment.Meter`."""
+class Metrics(Meter):
+    """The counters of one executor."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -54,11 +56,15 @@ class Metrics:
         self._tell_ready: Callable[[bool], None] = lambda ready: None
         self._snapshot = Snapshot(ready=False)
         self._spent_more = True
-        self._requests = Counter(
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        self._requests = counter(
             "secureps_requests",
             "Requests that were answered, by message class and outcome (ok or error class).",
-            ("kind", "outcome"),
-            registry=registry,
+            "kind",
+            "outcome",
         )
         self._seconds = Histogram(
             "secureps_request_seconds",
@@ -67,35 +73,27 @@ class Metrics:
             buckets=REQUEST_SECONDS,
             registry=registry,
         )
-        self._strangers = Counter(
+        self._strangers = counter(
             "secureps_unauthenticated_requests",
             "Requests turned away unread: no signature of anybody on the roster.",
-            ("outcome",),
-            registry=registry,
+            "outcome",
         )
-        self._payload = Counter(
+        self._payload = counter(
             "secureps_payload_bytes",
             "Bytes of blocks and sums, requests' and answers', in and out.",
-            ("direction",),
-            registry=registry,
+            "direction",
         )
-        self._calls = Counter(
+        self._calls = counter(
             "secureps_calls",
             "Calls to servers that came back, by message class and outcome.",
-            ("kind", "outcome"),
-            registry=registry,
+            "kind",
+            "outcome",
         )
-        self._retries = Counter(
-            "secureps_call_retries",
-            "Calls that failed and are tried again, by server.",
-            ("peer",),
-            registry=registry,
+        self._retries = counter(
+            "secureps_call_retries", "Calls that failed and are tried again, by server.", "peer"
         )
-        self._records = Counter(
-            "secureps_records_journalled",
-            "Records written by this process, by class.",
-            ("kind",),
-            registry=registry,
+        self._records = counter(
+            "secureps_records_journalled", "Records written by this process, by class.", "kind"
         )
         self._works = Histogram(
             "secureps_work_seconds",
@@ -140,25 +138,21 @@ class Metrics:
     def asked(self, message: Request, answer: Future[Reply]) -> None:
         """Counts a request, its seconds and its outcome; see `Meter`."""
         kind, began = type(message).__name__, time.perf_counter()
-        if isinstance(message, PutBlock):
-            self._payload.labels(IN).inc(len(message.payload))
+        self._carried(message, IN)
 
         def answered(done: Future[Reply]) -> None:
             self._seconds.labels(kind).observe(time.perf_counter() - began)
-            self._requests.labels(kind, _outcome(done)).inc()
-            self._carried(done, OUT)
+            self._requests.labels(kind, self._outcome(done, OUT)).inc()
 
         answer.add_done_callback(answered)
 
     def called(self, message: Request, answer: Future[Reply]) -> None:
         """Counts a call and its outcome; see `Meter`."""
         kind = type(message).__name__
-        if isinstance(message, PutBlock):
-            self._payload.labels(OUT).inc(len(message.payload))
+        self._carried(message, OUT)
 
         def came_back(done: Future[Reply]) -> None:
-            self._calls.labels(kind, _outcome(done)).inc()
-            self._carried(done, IN)
+            self._calls.labels(kind, self._outcome(done, IN)).inc()
 
         answer.add_done_callback(came_back)
 
@@ -185,18 +179,18 @@ class Metrics:
             with self._ready_lock:
                 self._tell_ready(self._snapshot.ready)
 
-    def _carried(self, done: Future[Reply], direction: str) -> None:
-        if not done.cancelled() and done.exception() is None:
-            reply = done.result()
-            if isinstance(reply, Payload):
-                self._payload.labels(direction).inc(len(reply.payload))
+    def _carried(self, message: Request | Reply, direction: str) -> None:
+        if isinstance(message, PutBlock | Payload):
+            self._payload.labels(direction).inc(len(message.payload))
 
-
-def _outcome(done: Future[Reply]) -> str:
-    if done.cancelled():
-        return "cancelled"
-    error = done.exception()
-    return "ok" if error is None else type(error).__name__
+    def _outcome(self, done: Future[Reply], direction: str) -> str:
+        """The outcome of a request or call, whose reply's payload goes in this direction."""
+        if done.cancelled():
+            return "cancelled"
+        if (error := done.exception()) is not None:
+            return type(error).__name__
+        self._carried(done.result(), direction)
+        return "ok"
 
 
 class _Standing(Collector):
@@ -210,40 +204,33 @@ class _Standing(Collector):
         yield _gauge("secureps_ready", "1 if this party can do its work.", now.ready)
         if now.groups is None:
             return
-        version = GaugeMetricFamily(
+        groups = now.groups.items()
+        yield _gauges(
             "secureps_group_version",
             "The committed version of a group; -1 before the first.",
-            labels=("group",),
+            ("group",),
+            {(group,): version for group, (version, _) in groups},
         )
-        step = GaugeMetricFamily(
+        yield _gauges(
             "secureps_group_step",
             "1 for the step of the commit that a group is in.",
-            labels=("group", "step"),
+            ("group", "step"),
+            {(group, p.value): p.value == phase for group, (_, phase) in groups for p in Phase},
         )
-        for group, (number, phase) in now.groups.items():
-            version.add_metric((group,), number)
-            for each in Phase:
-                step.add_metric((group, each.value), each.value == phase)
-        yield version
-        yield step
-        waits = GaugeMetricFamily(
+        yield _gauges(
             "secureps_group_waits",
             "1 for what a group waits for, as `secureps status` says it, without clients' names.",
-            labels=("group", "why"),
+            ("group", "why"),
+            {(group, unnamed(why, now.clients)): 1 for group, why in now.reasons.items()},
         )
-        for group, reason in now.reasons.items():
-            waits.add_metric((group, unnamed(reason, now.clients)), 1)
-        yield waits
         yield _gauge("secureps_members_joined", "Clients that ever joined.", now.joined)
         yield _gauge("secureps_members_live", "Clients whose lease runs.", now.live)
-        away = GaugeMetricFamily(
+        yield _gauges(
             "secureps_servers_away",
             "Servers of the roster that do not watch the coordinator now, by role.",
-            labels=("role",),
+            ("role",),
+            {(role,): number for role, number in now.away.items()},
         )
-        for role, number in now.away.items():
-            away.add_metric((role,), number)
-        yield away
         yield _gauge("secureps_finished", "1 if the run is over.", now.finished)
         if now.spending is None:
             return
@@ -271,6 +258,15 @@ def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, help_text, value=float(value))
 
 
+def _gauges(
+    name: str, help_text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, help_text, labels=labels)
+    for own, value in values.items():
+        family.add_metric(own, value)
+    return family
+
+
 @contextmanager
 def exposed(metrics: Metrics, listen: str, state: Path) -> Iterator[str]:
     """Answers HTTP GETs on `listen` while the `with` lasts; STATE/metrics-address has the address.
@@ -293,9 +289,7 @@ def exposed(metrics: Metrics, listen: str, state: Path) -> Iterator[str]:
         raise OperatorError(f"metrics: cannot listen on {listen}: {error}") from None
     try:
         address = f"{host}:{server.server_port}"
-        fresh = state / "metrics-address.new"
-        fresh.write_text(f"{address}\n")
-        os.replace(fresh, state / "metrics-address")
+        replace_text(state / "metrics-address", f"{address}\n")
         yield address
     finally:
         server.shutdown()

@@ -31,6 +31,8 @@ from secureps.service.shutdown import Shutdown
 from secureps.store.journal import SqliteJournal
 from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
+from secureps.store.text_file import replace_text
+from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.transport import Endpoint
@@ -77,8 +79,8 @@ class Server(Protocol):
         """Ends; requests under way have `grace` seconds."""
 
 
-Serve = Callable[[Endpoint, str, "Authenticate"], Server]
-Authenticate = Callable[[str, bytes, bytes], None]
+Serve = Callable[[Endpoint, str, Authenticate], Server]
+"""A function that makes a server from its endpoint, HOST:PORT, and who may call it."""
 
 
 @dataclass(frozen=True)
@@ -154,55 +156,49 @@ def _run(
     listen: str,
     shutdown: Shutdown,
 ) -> Halt:
-    with closing(SqliteJournal(party.state / "journal.db")) as journal:
-        last = max((at for at, _ in journal.replay()), default=0.0)
-        loop = RealLoop(last)
-        with closing(GrpcTransport(party.name, party.sign, addresses, CALL_TIMEOUT)) as transport:
-            jitter = random.SystemRandom()
-            around = Environment(transport, loop, lambda: jitter.uniform(0.5, 1.5))
-            stores = Stores(journal, DiskSpool(party.state / "spool"), party.state)
-            executor = build(stores, around)
-            _run_executor(party, executor, loop, serve, listen, shutdown)
-    return executor.halted.result()
+    with (
+        closing(SqliteJournal(party.state / "journal.db")) as journal,
+        closing(GrpcTransport(party.name, party.sign, addresses, CALL_TIMEOUT)) as transport,
+    ):
+        loop = RealLoop(max((at for at, _ in journal.replay()), default=0.0))
+        jitter = random.SystemRandom()
+        around = Environment(transport, loop, lambda: jitter.uniform(0.5, 1.5))
+        stores = Stores(journal, DiskSpool(party.state / "spool"), party.state)
+        executor = build(stores, around)
+        executor.halted.add_done_callback(lambda _: shutdown.ring())
 
+        def turn() -> None:
+            try:
+                loop.run()
+            except BaseException as error:  # nothing would be done any more, and all look alive
+                executor.fail(error)
 
-def _run_executor(
-    party: Party,
-    executor: Executor,
-    loop: RealLoop,
-    serve: Serve | None,
-    listen: str,
-    shutdown: Shutdown,
-) -> None:
-    executor.halted.add_done_callback(lambda _: shutdown.ring())
-    server: Server | None = None
-
-    def turn() -> None:
+        thread = threading.Thread(target=turn, name="loop", daemon=True)
+        server: Server | None = None
         try:
-            loop.run()
-        except BaseException as error:  # nothing would be done any more, and all look alive
-            executor.fail(error)
-
-    thread = threading.Thread(target=turn, name="loop", daemon=True)
-    try:
-        executor.start()
-        thread.start()
-        if serve is not None:
-            give_back_payloads()
-            server = _listen(party, serve, executor, listen)
-        if (number := shutdown.wait(PROBE_SECONDS, Probing().look)) is not None:
-            known = {"signal": number.name}
-            tell(party.name, "Signal", f"ends on {number.name}", fields=known)
-            _end_in_any_case()
-    finally:
-        # Whoever waits for an answer hears that there is none, before anything waits for
-        # whoever waits. What is not acknowledged may be lost here, as by a kill -9.
-        executor.stop()
-        if server is not None:
-            server.stop(GRACE)
-        loop.stop()
-        if thread.is_alive():
-            thread.join()
+            executor.start()
+            thread.start()
+            if serve is not None:
+                give_back_payloads()
+                server = serve(executor, listen, authenticator(party.roster))
+                server.start()
+                replace_text(party.state / "address", f"{listen}\n")
+                known = {"address": listen}
+                tell(party.name, "Listening", f"listens on {listen}", fields=known)
+            if (number := shutdown.wait(PROBE_SECONDS, Probing().look)) is not None:
+                known = {"signal": number.name}
+                tell(party.name, "Signal", f"ends on {number.name}", fields=known)
+                _end_in_any_case()
+        finally:
+            # Whoever waits for an answer hears that there is none, before anything waits for
+            # whoever waits. What is not acknowledged may be lost here, as by a kill -9.
+            executor.stop()
+            if server is not None:
+                server.stop(GRACE)
+            loop.stop()
+            if thread.is_alive():
+                thread.join()
+    return executor.halted.result()
 
 
 def settle(state: Path, listen: str) -> str:
@@ -224,17 +220,6 @@ def settle(state: Path, listen: str) -> str:
         except OSError as error:
             raise ConfigError(f"listen: cannot bind {listen}: {error}") from None
     return f"{host}:{port}"
-
-
-def _listen(party: Party, serve: Serve, executor: Executor, listen: str) -> Server:
-    server = serve(executor, listen, authenticator(party.roster))
-    server.start()
-    known = party.state / "address"
-    fresh = known.with_suffix(".new")
-    fresh.write_text(f"{listen}\n")
-    os.replace(fresh, known)
-    tell(party.name, "Listening", f"listens on {listen}", fields={"address": listen})
-    return server
 
 
 def _end_in_any_case() -> None:
