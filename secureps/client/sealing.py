@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,6 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import payload_digest
 from secureps.messages.submission import (
     FOUNDING,
-    UPDATE,
     BlockHeader,
     Receipt,
     SubmissionId,
@@ -43,26 +43,28 @@ from secureps.store.budget import BudgetLedger
 from secureps.store.spool import Spool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Origin:
-    """The base of a submission, and what its receipt says besides.
+def draft(
+    run: bytes,
+    id: SubmissionId,
+    purpose: str,
+    version: int,
+    base: bytes,
+    spends: Fact | None,
+    unsafe: bool,
+    **known: Any,
+) -> Receipt:
+    """A receipt before anything is sealed: without blocks, shares and signature.
 
     Args:
-        version: the base version, and digest: of its model.
-        spends: the privacy that it costs, or None.
-        unsafe: its randomness is no secret.
-        step, magnitude, update, beside, most_examples: as in the receipt.
+        spends: the privacy that the submission costs, or None.
+        known: other fields of the receipt.
     """
-
-    version: int
-    digest: bytes
-    spends: Fact | None
-    unsafe: bool
-    step: int = 0
-    magnitude: int | None = None
-    update: bytes = b""
-    beside: bytes = b""
-    most_examples: int = 0
+    charge = spends if isinstance(spends, Charge) else None
+    release = spends if isinstance(spends, Release) else None
+    none = ()
+    return Receipt(
+        run, id, purpose, version, base, none, b"", none, none, 0, charge, release, unsafe, **known
+    )
 
 
 class OutboxSealer:
@@ -102,28 +104,30 @@ class OutboxSealer:
         layout = pinned.layout.group(id.group)
         spans = (layout.span(block) for block in range(layout.blocks))
         payloads = (values[first:last].astype("<f4").tobytes() for first, last in spans)
-        return self._put(pinned, id, FOUNDING, payloads, Origin(-1, b"", None, unsafe))
+        return self._put(
+            pinned, draft(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe), payloads
+        )
 
     def seal(
-        self,
-        pinned: Pinned,
-        id: SubmissionId,
-        values: NDArray[np.int64],
-        weight: int,
-        origin: Origin,
+        self, pinned: Pinned, receipt: Receipt, values: NDArray[np.int64], weight: int
     ) -> SealedUpdate:
         """Encrypts an update. Every block carries the weight, so that shards can form the mean.
 
         Args:
+            receipt: its `draft`.
             values: int64 (values of the group,), on the grid.
+
         Raises:
             KitError: the kit has no key of a holder, or too many.
             BudgetSpent: over all runs more would be spent than this client allows.
         """
         # Charged before it is sealed: a kill may waste budget, but leaves no update uncharged.
-        self._charge(pinned, origin.spends)
-        layout, sealer = pinned.layout.group(id.group), self._sealer(pinned, id.group)
-        digits = pinned.plan.weights(id.group).digits(weight)
+        privacy, group = pinned.plan.section.privacy, receipt.id.group
+        if self._ledger is not None and receipt.fact is not None and privacy is not None:
+            # The same update, sealed again after a kill, costs nothing more.
+            self._ledger.charge(pinned.run.id, receipt.fact, privacy.delta)
+        layout, sealer = pinned.layout.group(group), self._sealer(pinned, group)
+        digits = pinned.plan.weights(group).digits(weight)
 
         def sealed(block: int) -> bytes:
             slots = np.empty(layout.slots(block), np.int64)
@@ -132,7 +136,7 @@ class OutboxSealer:
             return sealer.seal(block, slots)
 
         blocks = in_order(self._threads, sealed, range(layout.blocks))
-        return self._put(pinned, id, UPDATE, blocks, origin, sealer.key)
+        return self._put(pinned, receipt, blocks, sealer.key)
 
     def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> None:
         """Checks that the budget over all runs covers a task, before the task is done.
@@ -150,12 +154,6 @@ class OutboxSealer:
         ahead = Budget(pinned.plan, client, None).planned(pinned.layout, aims)
         self._ledger.look(pinned.run.id, ahead, privacy.delta)
 
-    def _charge(self, pinned: Pinned, spends: Fact | None) -> None:
-        """Charges the ledger. The same update, sealed again after a kill, costs nothing more."""
-        privacy = pinned.plan.section.privacy
-        if self._ledger is not None and spends is not None and privacy is not None:
-            self._ledger.charge(pinned.run.id, spends, privacy.delta)
-
     def seal_again(
         self, pinned: Pinned, receipt: Receipt, headers: Sequence[BlockHeader], sequence: int
     ) -> SealedUpdate:
@@ -170,9 +168,9 @@ class OutboxSealer:
         old = self._kept.get(headers[0].key)
         if old is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
-        layout, kind = pinned.layout.group(receipt.id.group), cipher(pinned.plan.cipher_parameters)
-        opener = kind.opener(pinned.place(receipt.id.group), old)
-        adder, sealer = kind.adder(), self._sealer(pinned, receipt.id.group)
+        group, kind = receipt.id.group, cipher(pinned.plan.cipher_parameters)
+        layout, opener = pinned.layout.group(group), kind.opener(pinned.place(group), old)
+        adder, sealer = kind.adder(), self._sealer(pinned, group)
 
         def sealed(header: BlockHeader) -> bytes:
             slots = layout.slots(header.block)
@@ -181,19 +179,8 @@ class OutboxSealer:
             return sealer.seal(header.block, opener.open(header.block, adder.total(sums), slots))
 
         blocks = in_order(self._threads, sealed, headers)
-        origin = Origin(
-            receipt.version,
-            receipt.base,
-            receipt.fact,
-            receipt.unsafe,
-            receipt.step,
-            receipt.magnitude,
-            receipt.update,
-            receipt.beside,
-            receipt.most_examples,
-        )
-        id = dataclasses.replace(receipt.id, sequence=sequence)
-        return self._put(pinned, id, UPDATE, blocks, origin, sealer.key)
+        anew = dataclasses.replace(receipt.id, sequence=sequence)
+        return self._put(pinned, dataclasses.replace(receipt, id=anew), blocks, sealer.key)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drops the one-time keys of payloads that were deleted, by their spool keys."""
@@ -211,19 +198,17 @@ class OutboxSealer:
     def _put(
         self,
         pinned: Pinned,
-        id: SubmissionId,
-        purpose: str,
+        receipt: Receipt,
         payloads: Iterable[bytes],
-        origin: Origin,
         key: OneTimeKey | None = None,
     ) -> SealedUpdate:
         """Writes every block to the outbox, durably, and signs headers and receipt."""
-        run, headers = pinned.run.id, []
+        id, headers = receipt.id, list[BlockHeader]()
         for block, payload in enumerate(payloads):
             header = BlockHeader(
-                run=run,
+                run=receipt.run,
                 author=id.client,
-                purpose=purpose,
+                purpose=receipt.purpose,
                 group=id.group,
                 sequence=id.sequence,
                 block=block,
@@ -233,26 +218,10 @@ class OutboxSealer:
             header = dataclasses.replace(header, signature=self._sign(header))
             self._outbox.put(header.key, payload)
             headers.append(header)
-        spends, blocks = origin.spends, tuple(header.digest for header in headers)
-        receipt = Receipt(
-            run=run,
-            id=id,
-            purpose=purpose,
-            version=origin.version,
-            base=origin.digest,
-            blocks=blocks,
-            root=ciphertext_root(blocks),
-            envelopes=(),
-            commitments=(),
-            size=sum(header.length for header in headers),
-            charge=spends if isinstance(spends, Charge) else None,
-            release=spends if isinstance(spends, Release) else None,
-            unsafe=origin.unsafe,
-            step=origin.step,
-            magnitude=origin.magnitude,
-            update=origin.update,
-            beside=origin.beside,
-            most_examples=origin.most_examples,
+        blocks = tuple(header.digest for header in headers)
+        size = sum(header.length for header in headers)
+        receipt = dataclasses.replace(
+            receipt, blocks=blocks, root=ciphertext_root(blocks), size=size
         )
         if key is not None:
             receipt = self._shared(pinned, receipt, key)

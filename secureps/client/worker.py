@@ -26,7 +26,7 @@ from secureps.client.initial_model import initial_digest, refuse_other_start
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.notes import Notes, told
 from secureps.client.script_errors import blamed
-from secureps.client.sealing import Origin, OutboxSealer
+from secureps.client.sealing import OutboxSealer, draft
 from secureps.client.site import Site
 from secureps.client.trainer import (
     SECRET_BYTES,
@@ -44,7 +44,7 @@ from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.requests import Decline, Figure, GetBlock, Request, Telemetry
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.messages.submission import UPDATE_BYTES, SubmissionId, model_digest
+from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.counting import public_number, remarks
 from secureps.policy.groups import together
@@ -69,6 +69,7 @@ from secureps.roles.member.tasks import (
 )
 from secureps.roles.tasks import Prune, Sweep, Task
 from secureps.service.disk_faults import refused
+from secureps.service.worker import Worker
 from secureps.store.spool import Spool
 
 Tensors = dict[str, NDArray[Any]]
@@ -100,8 +101,14 @@ def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
     )
 
 
-class ClientWorker:
-    """The worker of one client. `cost` tells how many seconds of virtual time a task takes."""
+class ClientWorker(Worker):
+    """The worker of one client.
+
+    `pulled` has the cached blocks by `roles.member.tasks.block_key`, read-only.
+
+    Args:
+        cost: tells how many seconds of virtual time a task takes.
+    """
 
     def __init__(
         self,
@@ -114,7 +121,7 @@ class ClientWorker:
         self._machine = machine
         self._outbox = outbox
         self._cost = cost
-        self._cache: dict[str, NDArray[np.float32]] = {}
+        self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
         self._notes = Notes(site.name)
         self._sealer = OutboxSealer(
@@ -127,11 +134,6 @@ class ClientWorker:
 
     # --- payloads -----------------------------------------------------------------
 
-    @property
-    def pulled(self) -> Mapping[str, NDArray[np.float32]]:
-        """The cached blocks by `roles.member.tasks.block_key`, read-only."""
-        return self._cache
-
     def keep(self, request: Request, payload: bytes | memoryview) -> None:
         """Caches a published block; Malformed if it is no float32 block."""
         if not isinstance(request, GetBlock):
@@ -141,7 +143,7 @@ class ClientWorker:
             raise Malformed(f"block {request.block} of {request.group} has a wrong length")
         key = block_key(payload_digest(payload))
         values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
-        self._cache[key] = _PULLED.setdefault(key, values)
+        self.pulled[key] = _PULLED.setdefault(key, values)
 
     def fetch(self, key: str) -> bytes:
         """A sealed block from the outbox."""
@@ -233,12 +235,12 @@ class ClientWorker:
             """Zeros where this client's data touches nothing, which it does not pull."""
             if group.name not in blocks:
                 return np.zeros(group.size, np.float32)
-            return np.concatenate([self._cache[block_key(each)] for each in blocks[group.name]])
+            return np.concatenate([self.pulled[block_key(each)] for each in blocks[group.name]])
 
         tensors = layout.assemble(values)
         self._check_start(task, values)
         wanted = {block_key(digest) for digest in task.blocks}
-        self._cache = {key: values for key, values in self._cache.items() if key in wanted}
+        self.pulled = {key: values for key, values in self.pulled.items() if key in wanted}
         if layout.local:
             tensors |= self._load_local(task)
         return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
@@ -311,17 +313,13 @@ class ClientWorker:
             delta = layout.flatten(result.parameters) - layout.flatten(base)
             clipped = clip_update((self._site.name, plan), layout, delta, scale, kinds)
             weight = self._weight(aim, result.examples)
-        self._check_steps(aim, result)
-        return self._contribution(task, aim, model, clipped, weight)
-
-    def _check_steps(self, aim: Aim, result: FitResult) -> None:
-        """Refuses more or fewer private steps than are charged: epsilon would be wrong."""
-        plan, size = self._machine.pinned.plan, self._layout().group(aim.group).size
-        spends = fact(plan, self._site.name, aim.group, size, aim.version)
+        spends = fact(plan, self._site.name, aim.group, layout.size, aim.version)
+        # With more or fewer private steps than are charged, epsilon would be wrong.
         if isinstance(spends, Charge) and result.steps != spends.steps:
             raise Malformed(
                 f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
             )
+        return self._contribution(task, aim, model, clipped, weight)
 
     def _contribution(
         self,
@@ -340,11 +338,9 @@ class ClientWorker:
         """
         site, plan = self._site, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
-        values, step = (
-            (weight.to_bytes(8, "little"), clipped.tobytes()),
-            aim.step.to_bytes(8, "little"),
-        )
-        content = digest("secureps-update", *values, step, *task.blocks)
+        values, step = clipped.tobytes(), aim.step.to_bytes(8, "little")
+        weighed = weight.to_bytes(8, "little")
+        content = digest("secureps-update", weighed, values, step, *task.blocks)
         known = aim.known
         attempt = known.index(content) if content in known else len(known)
         name = self._name(aim, attempt, content)
@@ -352,19 +348,21 @@ class ClientWorker:
             return None
         spends = fact(plan, site.name, aim.group, layout.size, aim.version, attempt)
         sent = self._on_grid(aim, attempt, clipped, weight)
-        id = SubmissionId(site.name, aim.group, aim.sequence)
-        origin = Origin(
+        receipt = draft(
+            self._machine.pinned.run.id,
+            SubmissionId(site.name, aim.group, aim.sequence),
+            UPDATE,
             aim.version,
             base,
             spends,
             not site.seed.private,
-            aim.step,
-            self._magnitude(aim.group, clipped),
-            name,
-            self._beside(aim.group, task),
-            aim.most_examples,
+            step=aim.step,
+            magnitude=self._magnitude(aim.group, clipped),
+            update=name,
+            beside=self._beside(aim.group, task),
+            most_examples=aim.most_examples,
         )
-        sealed = self._sealer.seal(self._machine.pinned, id, sent, weight, origin)
+        sealed = self._sealer.seal(self._machine.pinned, receipt, sent, weight)
         return dataclasses.replace(sealed, content=content)
 
     def _name(self, aim: Aim, attempt: int, content: bytes) -> bytes:
@@ -390,7 +388,7 @@ class ClientWorker:
         adaptive = self._machine.pinned.plan.adaptive(group)
         if adaptive is None:
             return None
-        return adaptive.check(float(self._cache[block_key(last)][-1]))
+        return adaptive.check(float(self.pulled[block_key(last)][-1]))
 
     def _magnitude(self, group: str, clipped: NDArray[np.float32]) -> int | None:
         """The norm that the receipt declares, if the rule asks for it; statistics do not count."""

@@ -15,14 +15,14 @@ import pytest
 from numpy.typing import NDArray
 
 from secureps.client.script import Script
-from secureps.client.sealing import Origin, OutboxSealer
+from secureps.client.sealing import OutboxSealer
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import SecretSeed
 from secureps.errors import Malformed
 from secureps.messages.charge import Charge
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.member.tasks import SealedUpdate
 from secureps.roles.pinned_run import Pinned
@@ -57,12 +57,11 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
     def recorded(
         self: OutboxSealer,
         pinned: Pinned,
-        id: SubmissionId,
+        receipt: Receipt,
         values: NDArray[np.int64],
         weight: int,
-        origin: Origin,
     ) -> SealedUpdate:
-        update = seal(self, pinned, id, values, weight, origin)
+        update = seal(self, pinned, receipt, values, weight)
         assert isinstance(update.receipt.fact, Charge)
         sealed.append((values.copy(), weight, update.receipt.fact))
         return update

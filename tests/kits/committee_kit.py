@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.sealing import Origin, OutboxSealer
+from secureps.client.sealing import OutboxSealer, draft
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.envelope import EnvelopeKey
@@ -21,7 +21,15 @@ from secureps.errors import SecurepsError
 from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement, Placement, RunInfo, ShardAddress
-from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted, sharing_id
+from secureps.messages.submission import (
+    UPDATE,
+    Cohort,
+    Member,
+    Receipt,
+    SubmissionId,
+    rooted,
+    sharing_id,
+)
 from secureps.policy.plan import Plan
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.ledger import HolderRules
@@ -109,8 +117,10 @@ class Site:
         sealer = OutboxSealer(self.kit.identities[client], self.kit.public.holder_keys, outbox)
         rng = np.random.default_rng([seed, sequence, *client.encode()])
         values = rng.integers(0, 1000, self.pinned.layout.group("all").size, np.int64)
-        origin = Origin(version, base, None, False, update=update_name(id, version))
-        sealed = sealer.seal(self.pinned, id, values, 7, origin)
+        update = update_name(id, version)
+        run = self.pinned.run.id
+        receipt = draft(run, id, UPDATE, version, base, None, False, update=update)
+        sealed = sealer.seal(self.pinned, receipt, values, 7)
         return Sent(sealed.receipt, tuple(outbox.get(h.key) for h in sealed.headers), values)
 
     def opening(

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from secureps.client.runner import Joining
-from secureps.client.sealing import Origin, OutboxSealer
+from secureps.client.sealing import OutboxSealer, draft
 from secureps.client.site import Site
 from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.rlwe import RlweSealing
 from secureps.errors import ConfigError, InternalError
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.run.assemble import ShardSettings
 from secureps.service.parallel import in_order
 from secureps.store.spool import MemorySpool
@@ -80,11 +80,12 @@ def test_an_error_ends_it_when_nobody_works_any_more(threads: int) -> None:
 
 
 def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
-    id, outbox = SubmissionId("c1", "all", 1), MemorySpool()
+    outbox, id = MemorySpool(), SubmissionId("c1", "all", 1)
+    receipt = draft(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
     keys = bench.kit.public.holder_keys
     sealer = OutboxSealer(bench.kit.identities["c1"], keys, outbox, threads)
     values = np.arange(bench.pinned.layout.group("all").size, dtype=np.int64)
-    sealed = sealer.seal(bench.pinned, id, values, 7, Origin(0, BASE, None, False))
+    sealed = sealer.seal(bench.pinned, receipt, values, 7)
     assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))
     assert len(sealed.headers) == 4
     return tuple(outbox.get(header.key) for header in sealed.headers)

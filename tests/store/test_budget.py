@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from secureps.client.sealing import Origin, OutboxSealer
+from secureps.client.sealing import OutboxSealer, draft
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
@@ -264,7 +264,7 @@ def test_what_was_charged_survives_kill_9(tmp_path: Path) -> None:
 def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
     """Refused, it has made no key and put nothing into the outbox."""
     from secureps.crypto.identity import Identity
-    from secureps.messages.submission import SubmissionId
+    from secureps.messages.submission import UPDATE, SubmissionId
     from secureps.roles.pinned_run import Pinned
     from secureps.store.spool import MemorySpool
     from tests.kits.roles_kit import make_plan, make_run
@@ -273,9 +273,10 @@ def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
     pinned = Pinned(make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
     outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 1e-9)
     sealer = OutboxSealer(Identity.generate(), {}, outbox, 1, ledger)
-    origin = Origin(0, b"", spent(0), False)
+    id = SubmissionId("c0", "all", 0)
+    receipt = draft(pinned.run.id, id, UPDATE, 0, b"", spent(0), False)
     with pytest.raises(PlanRefused, match="nothing more is sealed"):
-        sealer.seal(pinned, SubmissionId("c0", "all", 0), None, 1, origin)  # type: ignore[arg-type]
+        sealer.seal(pinned, receipt, None, 1)  # type: ignore[arg-type]
     assert outbox.keys("") == []
     assert ledger.facts() == []
 
