@@ -18,7 +18,7 @@ from typing import Protocol
 from secureps.errors import DamagedStore, Malformed, PeerError, SecurepsError, Unreachable
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
-from secureps.roles.machine import Answered, Event, Failed
+from secureps.roles.machine import Answered, Call, Event, Failed
 from secureps.roles.permissions import check_answer
 from secureps.service.disk_faults import AGAIN_SECONDS, refused
 from secureps.service.environment import Environment
@@ -61,12 +61,12 @@ class Calls:
         self._flying = 0
         self._lost: set[str] = set()
 
-    def begin(self, to: str, message: Request, attach: str | None, tried: int = 0) -> None:
-        """Sends a request, with the payload under the key `attach` if there is one."""
-        if attach is None:
-            self._dial(to, message, attach, tried, self._ask(to, message))
+    def begin(self, call: Call, tried: int = 0) -> None:
+        """Sends a request, with the payload under its key `attach` if there is one."""
+        if call.attach is None:
+            self._dial(call, tried, call.message)
             return
-        self._queue.append(partial(self._send_payload, to, message, attach, tried))
+        self._queue.append(partial(self._send_payload, call, call.attach, tried))
         self._pump()
 
     def _pump(self) -> None:
@@ -74,46 +74,41 @@ class Calls:
             self._flying += 1
             self._queue.popleft()()
 
-    def _send_payload(self, to: str, message: Request, attach: str, tried: int) -> None:
-        fetched = self._caller.fetched(attach)
+    def _landed(self) -> None:
+        self._flying -= 1
+        self._pump()
+
+    def _send_payload(self, call: Call, key: str, tried: int) -> None:
+        fetched = self._caller.fetched(key)
 
         def dial() -> None:
-            error = fetched.exception()
-            if isinstance(error, KeyError):  # settled and forgotten while it waited, or lost
-                self._flying -= 1
-                self._pump()
-                self._caller.heard(to, Failed(message, DamagedStore(f"{attach} is gone")))
+            if isinstance(fetched.exception(), KeyError):  # settled while it waited, or lost
+                self._landed()
+                self._caller.heard(call.to, Failed(call.message, DamagedStore(f"{key} is gone")))
                 return
-            assert isinstance(message, PutBlock)
-            full = dataclasses.replace(message, payload=fetched.result())
-            self._dial(to, message, attach, tried, self._ask(to, full))
+            assert isinstance(call.message, PutBlock)
+            full = dataclasses.replace(call.message, payload=fetched.result())
+            self._dial(call, tried, full)
 
         fetched.add_done_callback(lambda _: self._caller.later(dial))
 
-    def _ask(self, to: str, message: Request) -> Future[Reply]:
-        answer = self._around.transport.call(to, message)
+    def _dial(self, call: Call, tried: int, message: Request) -> None:
+        answer = self._around.transport.call(call.to, message)
         self._around.meter.called(message, answer)
-        return answer
+        came_back = partial(self._came_back, call, tried, answer)
+        answer.add_done_callback(lambda _: self._caller.later(came_back))
 
-    def _dial(
-        self, to: str, message: Request, attach: str | None, tried: int, future: Future[Reply]
-    ) -> None:
-        came_back = partial(self._came_back, to, message, attach, tried, future)
-        future.add_done_callback(lambda _: self._caller.later(came_back))
-
-    def _came_back(
-        self, to: str, message: Request, attach: str | None, tried: int, future: Future[Reply]
-    ) -> None:
-        if attach is not None:
-            self._flying -= 1
-            self._pump()
+    def _came_back(self, call: Call, tried: int, future: Future[Reply]) -> None:
+        if call.attach is not None:
+            self._landed()
+        to, message = call.to, call.message
         error = future.exception()
         if isinstance(error, PeerError) and error.retry_after is not None:
             self._around.meter.retried(to)
             if tried in NOTICES:
                 self._notice(to, tried, error)
             delay = min(LONGEST_BACKOFF, error.retry_after * 1.5 ** min(tried, 12))
-            again = partial(self.begin, to, message, attach, tried + 1)
+            again = partial(self.begin, call, tried + 1)
             self._caller.later(again, delay * self._around.jitter())
         elif isinstance(error, SecurepsError):
             self._back(to)

@@ -82,22 +82,14 @@ class Executor:
     """
 
     def __init__(
-        self,
-        party: str,
-        machine: Machine,
-        journal: Journal,
-        around: Environment,
-        worker: Worker,
+        self, party: str, machine: Machine, journal: Journal, around: Environment, worker: Worker
     ) -> None:
         self.halted: Future[Halt] = Future()
         self.run = b""
         self._party = party
         self.machine = machine
         self._journal = journal
-        self._transport = around.transport
-        self._loop = around.loop
-        self._jitter = around.jitter
-        self._meter = around.meter
+        self._around, self._loop, self._meter = around, around.loop, around.meter
         self._log_lines = LogLines()
         self.worker = worker
         self._inbox: deque[_Event] = deque()
@@ -130,7 +122,7 @@ class Executor:
         self._log_lines.hear(record)
         if isinstance(record, RunPinned):
             self.run = record.run.id
-            self._transport.belong(self.run)
+            self._around.transport.belong(self.run)
 
     def stop(self) -> None:
         """Stops all effects, as if the process had died, but leaves its files open.
@@ -183,13 +175,13 @@ class Executor:
         self.later(partial(self._admit, sender, message, answer))
         return answer
 
-    def _settle(self, answer: Future[Reply], result: Reply | SecurepsError) -> None:
-        """Answers a request, unless `stop` has done so."""
+    def _settle(self, answer: Future[Reply] | None, result: Reply | SecurepsError) -> None:
+        """Answers a request, if the event was one, unless `stop` has done so."""
         with self._lock:
-            known = answer in self._waiting
-            self._waiting.discard(answer)
-        if known:
-            settle(answer, result)
+            if answer is None or answer not in self._waiting:
+                return
+            self._waiting.remove(answer)
+        settle(answer, result)
 
     def _gone(self) -> Unreachable:
         return Unreachable(f"{self._party} is stopping")
@@ -203,12 +195,8 @@ class Executor:
 
         def begin() -> None:
             if (older := self._watchers.get(sender)) is not None:
-                older(
-                    KitError(
-                        f"another process with {sender}'s kit has taken its orders over: a kit is "
-                        "for one process at a time, end one of them"
-                    )
-                )
+                text = f"another process with {sender}'s kit has taken its orders over: a kit is "
+                older(KitError(f"{text}for one process at a time, end one of them"))
             self._watchers[sender] = deliver
             self._post(_Event(sender, message))
 
@@ -243,9 +231,7 @@ class Executor:
         self._disk("payloads", error)
         if error is None:
             self._post(event)
-            return
-        assert event.answer is not None
-        if refused(error):  # not the sender's fault, and not the end of what it sends
+        elif refused(error):  # not the sender's fault, and not the end of what it sends
             self._settle(event.answer, self._waits(error))
         elif isinstance(error, SecurepsError):
             self._settle(event.answer, error)
@@ -318,8 +304,7 @@ class Executor:
             except SecurepsError as error:
                 self._complain(item, error)
             except Exception as error:
-                if item.answer is not None:
-                    self._settle(item.answer, InternalError("an internal error; see the log"))
+                self._settle(item.answer, InternalError("an internal error; see the log"))
                 kind = type(item.event).__name__
                 raise InternalError(f"{self._party} failed at {kind}") from error
         self._commit(handled)
@@ -348,8 +333,7 @@ class Executor:
                 self._full = error
                 self._disk("journal", error)
                 for item in (*(item for item, _ in handled), *self._inbox):
-                    if item.answer is not None:
-                        self._settle(item.answer, self._waits(error))
+                    self._settle(item.answer, self._waits(error))
                 self.later(partial(self._commit_again, handled), AGAIN_SECONDS)
                 return
             self._full = None
@@ -363,7 +347,7 @@ class Executor:
         for item, step in handled:
             for effect in step.effects:
                 self._perform(item, effect)
-            if item.answer is not None and not any(isinstance(e, Answer) for e in step.effects):
+            if not any(isinstance(e, Answer) for e in step.effects):
                 text = f"{self._party} has no answer to a {type(item.event).__name__}"
                 self._settle(item.answer, Malformed(text))  # nobody is left waiting
         self._schedule_tick()
@@ -396,12 +380,12 @@ class Executor:
                 if (deliver := self._watchers.get(to)) is not None:
                     deliver(message)
             case Call():
-                self._calls.begin(effect.to, effect.message, effect.attach)
+                self._calls.begin(effect)
             case Work(task):
                 done = self._beside(partial(self._work, task), self.worker.seconds(task))
                 done.add_done_callback(lambda f: self.later(partial(self._worked, task, f)))
             case Locate(party, address):
-                self._transport.locate(party, address)
+                self._around.transport.locate(party, address)
             case Watch():
                 self._watch()
             case Say(text):
@@ -412,9 +396,8 @@ class Executor:
                 assert_never(effect)
 
     def _answer(self, item: _Event, message: Reply | NotReady, attach: str | None) -> None:
-        if (answer := item.answer) is None:
-            return
-        if attach is None:
+        answer = item.answer
+        if answer is None or attach is None:
             self._settle(answer, message)
             return
 
@@ -484,12 +467,12 @@ class Executor:
                     return
                 tell(self._party, "WatchLost", f"the stream of orders broke: {error}")
                 event = _Event(self._party, WatchLost())
-                self.later(partial(self._post, event), 0.2 * self._jitter())
+                self.later(partial(self._post, event), 0.2 * self._around.jitter())
 
         def deliver(message: Event) -> None:
             self.later(partial(self._post, _Event(COORDINATOR, message)))
 
-        cancel = self._transport.watch(subscription, deliver, lost)
+        cancel = self._around.transport.watch(subscription, deliver, lost)
 
         def end() -> None:
             live[0] = False

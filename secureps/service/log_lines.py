@@ -70,12 +70,10 @@ class LogLines:
                 return f"{receipt.id}: {NO_PRIVACY}"
             case coordinator_records.CohortClosed(cohort, reason):
                 return self._of(cohort.group, f"cohort {cohort.number} closed: {reason}")
-            case coordinator_records.CohortReopened(group=group, number=number, missing=()):
-                return self._of(group, f"cohort {number} reopened: a holder found a flaw in it")
-            case coordinator_records.CohortReopened(group=group, number=number, missing=missing):
-                return self._of(
-                    group, f"cohort {number} reopened: blocks of {len(missing)} are missing"
-                )
+            case coordinator_records.CohortReopened(group, number, missing):
+                found = "a holder found a flaw in it"
+                why = f"blocks of {len(missing)} are missing" if missing else found
+                return self._of(group, f"cohort {number} reopened: {why}")
             case coordinator_records.ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
                 return f"{id} is dropped: {holder} found a flaw: {flaw}"
             case coordinator_records.FlawNoted(id=id, holder=holder, flaw=flaw, reason=reason):
@@ -99,10 +97,9 @@ class LogLines:
                 return self._of(group, f"version {version} is committed")
             case coordinator_records.CheckpointComplete(number):
                 return f"checkpoint {number} is complete"
-            case shard_records.OpenedForgotten(group=group, number=number, blocks=blocks):
-                return self._of(
-                    group, f"cohort {number}: opened sums of {len(blocks)} blocks are lost"
-                )
+            case shard_records.OpenedForgotten(group, number, blocks):
+                lost = f"opened sums of {len(blocks)} blocks are lost"
+                return self._of(group, f"cohort {number}: {lost}")
             case holder_records.CohortGranted(cohort):
                 opens = f"opens cohort {cohort.number}, of {len(cohort.members)} clients"
                 return self._of(cohort.group, f"version {cohort.version}: {opens}")

@@ -25,6 +25,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, PutBlock, Request, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort
+from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState
 from secureps.privacy.adaptive import FIRST
 from secureps.roles.shard.shard import noise_key, sum_key
@@ -45,6 +46,7 @@ from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import GroupValues, ShardFolders, States, Values
+from secureps.service.worker import Worker
 from secureps.store.spool import Spool
 
 log = logging.getLogger("secureps")
@@ -54,7 +56,7 @@ class _DoesNotOpen(Refused):
     """Raised when a sum of keys does not open these ciphertexts; another set of shares may."""
 
 
-class ShardWorker:
+class ShardWorker(Worker):
     """The worker of one shard.
 
     Args:
@@ -77,10 +79,6 @@ class ShardWorker:
         self._threads = threads
         self._states = States(name, shelves, folders, self._make)
 
-    def seconds(self, task: Task) -> float:
-        """No virtual time; see `Worker`."""
-        return 0.0
-
     # --- payloads -----------------------------------------------------------------
 
     def keep(self, request: Request, payload: bytes | memoryview) -> None:
@@ -96,7 +94,7 @@ class ShardWorker:
             raise Malformed(f"{len(payload)} bytes came, the header announced {header.length}")
         if payload_digest(payload) != header.digest:
             raise Malformed("the payload does not have the digest of its header; send it again")
-        slots = self._slots(header.group, header.block)
+        slots = self._layout(header.group).slots(header.block)
         # Checked before it counts: one coefficient out of range would spoil the whole cohort's sum.
         if header.purpose == UPDATE:
             self._cipher().adder().check(slots, payload)
@@ -107,8 +105,7 @@ class ShardWorker:
             if self._has_scale(header.group, header.block) and values[-1] != FIRST:
                 raise Malformed(f"the founding model's last value is the clip's scale: {FIRST:g}")
         else:
-            sums = np.frombuffer(payload, dtype="<i8")
-            if sums.min() < 0:
+            if np.frombuffer(payload, dtype="<i8").min() < 0:
                 raise Malformed("an opened sum is negative")
         self._spool.put(header.key, payload)
 
@@ -241,7 +238,7 @@ class ShardWorker:
     ) -> bytes:
         """Adds a block over the members; DamagedStore if a member's payload is not whole."""
         adder = self._cipher().adder()
-        total = adder.zero(self._slots(cohort.group, block))
+        total = adder.zero(self._layout(cohort.group).slots(block))
         for member, key in zip(cohort.members, keys, strict=True):
             if key is None:
                 raise DamagedStore(f"{self._name}: block {block} of {member.id} is not here")
@@ -252,10 +249,10 @@ class ShardWorker:
 
     def _fresh_noise(self, cohort: Cohort, block: int) -> bytes | None:
         """Seals and stores the shard's own noise for a sum that is not on record yet."""
-        plan, layout = self._shelves.pinned.plan, self._shelves.pinned.layout.group(cohort.group)
+        plan = self._shelves.pinned.plan
         if not plan.noisy_shards:
             return None
-        noise = self._noise.sealed(plan, layout, cohort, block)
+        noise = self._noise.sealed(plan, self._layout(cohort.group), cohort, block)
         self._spool.put(noise_key(cohort.group, cohort.number, block), noise)
         return noise
 
@@ -325,21 +322,21 @@ class ShardWorker:
             parts = [np.frombuffer(self._block(key), dtype="<f4") for key in task.keys]
             values = {b: part.astype(np.float32) for b, part in zip(own, parts, strict=True)}
         else:
-            flat, layout = self._initial(group), self._shelves.pinned.layout.group(group)
+            flat, layout = self._initial(group), self._layout(group)
             values = {b: flat[slice(*layout.span(b))] for b in own}
         return GroupValues(0, values, {b: init(v) for b, v in values.items()})
 
     def _initial(self, group: str) -> Values:
         plan = self._shelves.pinned.plan
         if group == EVALUATION:
-            return np.zeros(self._shelves.pinned.layout.group(group).size, dtype=np.float32)
+            return np.zeros(self._layout(group).size, dtype=np.float32)
         try:
             data = Path(plan.section.initial or "").read_bytes()
         except OSError as error:
             raise DamagedStore(f"{plan.section.initial}: {error.strerror}") from None
         if payload_digest(data).hex() != plan.initial_digest:
             raise DamagedStore(f"{plan.section.initial} is not the file that the run is founded on")
-        return self._shelves.pinned.layout.group(group).flatten(load_safetensors(data))
+        return self._layout(group).flatten(load_safetensors(data))
 
     def _step(self, task: StepState) -> StateReady:
         began, cohort = time.perf_counter(), task.cohort
@@ -352,10 +349,9 @@ class ShardWorker:
     def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
         """Computes the next version, as a pure function of the sums and the state before."""
         cohort, group = task.cohort, task.cohort.group
-        plan, size = self._shelves.pinned.plan, self._shelves.pinned.layout.group(group).size
-        grid, apply = plan.grid(group, size), plan.optimizer(group).apply
-        own_slots = self._shelves.pinned.layout.group(group).weight_slots
-        adaptive = plan.adaptive(group)
+        plan, layout, own = self._shelves.pinned.plan, self._layout(group), self._shelves.own(group)
+        grid, apply = plan.grid(group, layout.size), plan.optimizer(group).apply
+        own_slots, adaptive = layout.weight_slots, plan.adaptive(group)
         terms = cohort.weight + plan.noisy_shards
         opener = None if task.opened is not None else self._opener(task)
 
@@ -374,7 +370,6 @@ class ShardWorker:
                 values[-1] = adaptive.after(float(before.values[block][-1]), measured)
             return values, state
 
-        own = self._shelves.own(group)
         made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
         return GroupValues(
             cohort.version,
@@ -384,13 +379,8 @@ class ShardWorker:
 
     def _has_scale(self, group: str, block: int) -> bool:
         """Whether the last value of a block is the scale of an adaptive clip."""
-        layout = self._shelves.pinned.layout.group(group)
+        layout = self._layout(group)
         return layout.scaled and block == layout.blocks - 1
-
-    def _scale(self, made: GroupValues, group: str) -> float | None:
-        """A version's scale, if it is in a block of this shard."""
-        at = next((block for block in made.values if self._has_scale(group, block)), None)
-        return None if at is None else float(made.values[at][-1])
 
     def _opener(self, task: StepState) -> Opener:
         """Makes the opener of a cohort's sums; _DoesNotOpen if the sum of keys is not usable."""
@@ -416,7 +406,7 @@ class ShardWorker:
             return np.frombuffer(opened, dtype="<i8").astype(np.int64)
         total = self._held(group, task.cohort.number, block)
         try:
-            return opener.open(block, total, self._slots(group, block))
+            return opener.open(block, total, self._layout(group).slots(block))
         except Refused as error:
             raise _DoesNotOpen(str(error)) from error
 
@@ -430,7 +420,8 @@ class ShardWorker:
         mean: tuple[float, ...] = ()
         if group == EVALUATION and cohort >= 0:
             mean = tuple(float(value) for block in made.values.values() for value in block)
-        scale = self._scale(made, group)
+        scaled = (block for block in made.values if self._has_scale(group, block))
+        scale = next((float(made.values[block][-1]) for block in scaled), None)
         ready = StatePrepared(group, made.version, cohort, digests, state, scale, mean)
         return StateReady(ready, report)
 
@@ -439,5 +430,5 @@ class ShardWorker:
     def _cipher(self) -> Cipher:
         return cipher(self._shelves.pinned.plan.cipher_parameters)
 
-    def _slots(self, group: str, block: int) -> int:
-        return self._shelves.pinned.layout.group(group).slots(block)
+    def _layout(self, group: str) -> GroupLayout:
+        return self._shelves.pinned.layout.group(group)
