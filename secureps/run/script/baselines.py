@@ -6,7 +6,7 @@ knowledge of a data set: the script trains and evaluates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +49,8 @@ class Baselines:
 
 def train_alone(
     trainer: Trainer, name: str, start: Tensors, versions: int, plan: Plan, seed: Seed
-) -> dict[str, NDArray[Any]]:
-    """A holder's model after as many local trainings as the federation had versions.
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yields a holder's model after each of as many local trainings as there are versions.
 
     Each begins where the last ended, with the plan's settings and record-level privacy: the same
     number of steps and the same epsilon as in the federation, and nobody else's data. Client-level
@@ -68,7 +68,7 @@ def train_alone(
         )
         with blamed("fit"):
             model = trainer.fit(model, config).parameters
-    return model
+        yield model
 
 
 @dataclass(frozen=True)
@@ -92,48 +92,92 @@ class Race:
     seed: Seed
 
 
-def run_baselines(race: Race, judge: Judge, say: Say) -> Baselines:
+class HoldersAlone:
+    """Trains every holder alone, in steps of one local training.
+
+    Steps may be taken while the federation is still at work: what they come to is the same. Once
+    a holder failed, there are no more: the others have the same script.
+    """
+
+    def __init__(self, race: Race, judge: Judge) -> None:
+        self.race = race
+        self.scores: dict[str, Score] = {}
+        self.failed = ""
+        self._judge = judge
+        self._steps = self._trained()
+
+    def step(self) -> bool:
+        """Takes a step; whether there was one to take."""
+        return next(self._steps, None) is not None
+
+    def finish(self, say: Say) -> None:
+        """Takes all steps that are left; `say` is told which holders they are of."""
+        how = ", without noise" if _noiseless(self.race) else ""
+        told = None
+        for name in self._steps:
+            if name != told:
+                say(f"for comparison, trains {name} alone{how}")
+            told = name
+
+    def _trained(self) -> Iterator[str]:
+        """The name of the holder that is trained next, before each step."""
+        race = self.race
+        for name, settings in race.holders.items():
+            yield name
+            try:
+                trainer, start = race.script.make(settings), dict(race.start)
+                if race.plan.section.local:
+                    with blamed("parameters"):
+                        fresh = trainer.parameters(race.seed.derive("alone", name).integer(63))
+                    start = {**fresh, **start}
+                models = train_alone(trainer, name, start, race.versions, race.plan, race.seed)
+                for model in models:  # noqa: B007  the last one is judged
+                    yield name
+                self.scores[name] = self._judge.alone(trainer, model)
+            except SecurepsError as error:
+                self.failed = f"{name} alone: left out: {error}"
+                return
+
+
+def run_baselines(
+    race: Race, judge: Judge, say: Say, begun: HoldersAlone | None = None
+) -> Baselines:
     """Trains all baselines, one after another; `say` is told which. None where nothing was made.
 
     A baseline at which the script fails is left out, with a note.
+
+    Args:
+        begun: trainings alone of the same race, which are finished.
     """
     if not race.versions:
         return Baselines({}, None, ("nothing is compared: no version was made",))
     notes = list(judge.notes)
     if not judge.note and not race.start:
         notes.append("holders alone: left out, because version 0 is not in a checkpoint")
-    alone: dict[str, Score] = {}
-    noiseless = isinstance(race.plan.section.privacy, ClientPrivacySection)
+    alone = begun or HoldersAlone(race, judge)
     if race.script.own_code:
         notes.append(f"holders alone: left out, {race.script.own_code}")
     elif not judge.note and race.start:
-        for name, settings in race.holders.items():
-            say(f"for comparison, trains {name} alone{', without noise' if noiseless else ''}")
-            try:
-                alone[name] = _alone(race, judge, name, settings)
-            except SecurepsError as error:
-                notes.append(f"{name} alone: left out: {error}")
-                break  # the others have the same script
-    central = None
+        alone.finish(say)
+        notes += [alone.failed] if alone.failed else []
+    central, why = _central(race, say)
+    notes += [f"central training: left out{why}"] if why else []
+    return Baselines(alone.scores, central, tuple(notes), _noiseless(race))
+
+
+def _central(race: Race, say: Say) -> tuple[Score | None, str]:
+    """The score of central training, or why there is none."""
     if not race.script.trains_centrally:
-        notes.append("central training: left out, the script has no central(settings)")
-        return Baselines(alone, central, tuple(notes), noiseless)
+        return None, ", the script has no central(settings)"
     say("for comparison, trains centrally, without privacy")
     try:
         found = race.script.central(race.pooled)
-        central = None if found is None else Score.of(found)
-        if central is None:
-            notes.append("central training: left out, central(settings) returned None")
+        if found is None:
+            return None, ", central(settings) returned None"
+        return Score.of(found), ""
     except SecurepsError as error:
-        notes.append(f"central training: left out: {error}")
-    return Baselines(alone, central, tuple(notes), noiseless)
+        return None, f": {error}"
 
 
-def _alone(race: Race, judge: Judge, name: str, settings: Mapping[str, Setting]) -> Score:
-    trainer, start = race.script.make(settings), dict(race.start)
-    if race.plan.section.local:
-        with blamed("parameters"):
-            fresh = trainer.parameters(race.seed.derive("alone", name).integer(63))
-        start = {**fresh, **start}
-    model = train_alone(trainer, name, start, race.versions, race.plan, race.seed)
-    return judge.alone(trainer, model)
+def _noiseless(race: Race) -> bool:
+    return isinstance(race.plan.section.privacy, ClientPrivacySection)

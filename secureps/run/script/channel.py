@@ -7,6 +7,7 @@ must not live here: the meaning of records (`run.script.process`, `run.script.ho
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 from collections.abc import Mapping
@@ -54,6 +55,14 @@ class Channel:
             return None
         record: Record = json.loads(text)
         return record, {name: np.array(each) for name, each in load(data).items()} if data else {}
+
+    def idle(self) -> bool:
+        """Whether the other end has sent nothing new, and reads what is sent to it.
+
+        To be asked by whoever has answered all that came: what is buffered here is not seen.
+        """
+        readable, writable, _ = select.select([self._connection], [self._connection], [], 0)
+        return not readable and bool(writable)
 
     def close(self) -> None:
         """Closes the connection."""

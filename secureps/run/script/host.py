@@ -1,14 +1,19 @@
 """The process of a script for `up` and `check`: `python -m secureps.run.script.host`.
 
 It answers `run.script.process`, and names every function of the script before calling it: if this
-process dies, the other one knows where. What must not live here: what follows from a failure.
+process dies, the other one knows where. While nothing is asked, holders are trained alone, ahead of
+the run's end. What must not live here: what follows from a failure.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
@@ -22,12 +27,18 @@ from secureps.client.trainer import Setting, Trainer, record_privacy
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import InternalError, SecurepsError
 from secureps.policy.plan import Plan
-from secureps.run.script.baselines import Race, run_baselines
+from secureps.run.script.baselines import HoldersAlone, Race, run_baselines
 from secureps.run.script.channel import Channel, Record, Tensors
 from secureps.run.script.scoring import Judge, Look
 from secureps.tracebacks import dump_crashes, told
 
 Answer = tuple[Record, Tensors]
+
+NICENESS = 10
+"""Of steps ahead: a tenth of the CPU that a party has which wants it at the same moment."""
+
+LONGEST_STEP = 0.5
+"""Seconds of CPU: whoever asks waits for the step under way, and not for a long one."""
 
 
 class ScriptHost:
@@ -41,6 +52,10 @@ class ScriptHost:
         self._local = {name: Path(folder) for name, folder in assignment["local"].items()}
         self._unsafe_seed: int | None = assignment["unsafe_seed"]
         self._say = say
+        self._begun: HoldersAlone | None = None
+        self._ahead = ThreadPoolExecutor(1, initializer=_yield_to_others)
+        self._long_steps = 0
+        self.may_step = False
 
     def do(self, record: Record, tensors: Tensors) -> Answer:
         """Does what a record asks for, and returns the answer.
@@ -59,6 +74,10 @@ class ScriptHost:
                 score = self._judge.score(tensors)
                 found = None if score is None else asdict(score)
                 return {"score": found, "failed": self._judge.failed}, {}
+            case "ahead":
+                self._begun = HoldersAlone(self._race(record["versions"], tensors), self._judge)
+                self.may_step = not self._judge.note and not self._script.own_code
+                return {}, {}
             case "baselines":
                 return self._baselines(record["versions"], tensors), {}
         raise InternalError(f"a script's process has no answer to {record['do']!r}")
@@ -97,12 +116,38 @@ class ScriptHost:
         with blamed("examples"):
             return [counted(trainer) for trainer in made]
 
+    def step(self) -> None:
+        """Trains a holder alone for one version, ahead, until steps are too long for that.
+
+        In a thread of low priority; never beside other code of the script, which may be no good
+        for two threads. One may be long: the first one imports.
+        """
+        self._long_steps += self._ahead.submit(self._step).result() > LONGEST_STEP
+        self.may_step = self.may_step and self._long_steps <= 1
+
+    def _step(self) -> float:
+        assert self._begun is not None
+        began = time.thread_time()
+        self.may_step = self._begun.step()
+        return time.thread_time() - began
+
     def _baselines(self, versions: int, start: Tensors) -> Record:
+        self.may_step = False
+        begun = self._begun
+        if begun is None or begun.race.versions != versions:
+            known = start if begun is None else begun.race.start
+            begun = HoldersAlone(self._race(versions, known), self._judge)
+        return asdict(run_baselines(begun.race, self._judge, self._say, begun))
+
+    def _race(self, versions: int, start: Tensors) -> Race:
         unsafe = self._unsafe_seed
         seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
-        plan, script, holders = self._plan, self._script, self._holders
-        race = Race(plan, script, versions, holders, self._pooled, start, seed)
-        return asdict(run_baselines(race, self._judge, self._say))
+        return Race(self._plan, self._script, versions, self._holders, self._pooled, start, seed)
+
+
+def _yield_to_others() -> None:
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def host(channel: Channel) -> None:
@@ -112,7 +157,11 @@ def host(channel: Channel) -> None:
         return
     entering(lambda what: channel.send({"at": what}))
     made = ScriptHost(first[0], lambda text: channel.send({"say": text}))
-    while (asked := channel.receive()) is not None:
+    while True:
+        while made.may_step and channel.idle():
+            made.step()
+        if (asked := channel.receive()) is None:
+            return
         try:
             record, tensors = made.do(*asked)
             channel.send({"done": record}, tensors)

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -150,6 +150,11 @@ class ScriptProcess:
             return None
         self.failed = self.failed or answer["failed"]
         return None if answer["score"] is None else Score(**answer["score"])
+
+    def train_ahead(self, versions: int, start: Tensors) -> None:
+        """Has baselines trained while nothing else is asked for, for a run of so many versions."""
+        with suppress(SecurepsError):  # `baselines` will say why
+            self._ask({"do": "ahead", "versions": versions}, start)
 
     def baselines(self, versions: int, start: Tensors, say: Say) -> Baselines:
         """Has the baselines trained; one that fails is left out, with a note."""

@@ -3,8 +3,7 @@
 It makes keys and configuration, starts coordinator, shards, key holders and clients, shows
 how the run goes, and ends with what the run came to against training alone and centrally.
 `secureps resume` goes on with a run that was stopped, with the same processes.
-What must not live here: the parties' work; nothing is trained, summed or opened here but
-the baselines, after the federation is over.
+What must not live here: the parties' work; nothing is trained, summed or opened here.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager, suppress
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -33,7 +31,7 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, remarks
 from secureps.run.check import refuse_few
-from secureps.run.export import export, read_model
+from secureps.run.export import export
 from secureps.run.processes.supervisor import Program, Supervisor
 from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
@@ -58,9 +56,8 @@ from secureps.run.up.folder import (
 )
 from secureps.run.up.interruption import noted, terminable, told_how_to_go_on, told_that_it_stops
 from secureps.run.up.resume_state import ResumeState
-from secureps.run.up.watch import Outcome, Watch, Watched
+from secureps.run.up.watch import Outcome, Watch, Watched, version_0
 from secureps.run.warm import warm_for
-from secureps.store.checkpoint import checkpoint_path
 from secureps.store.text_file import replace_text
 
 START_SECONDS = 60.0
@@ -237,7 +234,8 @@ def _federate(
             so_far = (
                 time.monotonic() - began
             )  # a run may be well under way once its script is there
-            watched = Watched(plan, folder, address, cast.clients, so_far)
+            compared = troupe.federation.baselines
+            watched = Watched(plan, folder, address, cast.clients, so_far, compared)
             with Watch(watched, script, supervisor, progress, metrics) as watch:
                 outcome = watch.until_over()
         outcome = _judged(outcome, script, folder, progress)
@@ -245,7 +243,7 @@ def _federate(
         baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
         if troupe.federation.baselines:
             with _drawn_if_interrupted(metrics.lines, _sheet(plan, None, unsafe), folder.report):
-                baselines = script.baselines(versions, _start(folder), progress.doing)
+                baselines = script.baselines(versions, version_0(folder), progress.doing)
         notes = outcome.notes + _lost(outcome) + baselines.notes
         return outcome, replace(baselines, notes=notes)
 
@@ -397,15 +395,6 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
         refuse_unaffordable(plan)
         plan.make_rules()
     return plan, federation
-
-
-def _start(folder: RunFolder) -> dict[str, Any]:
-    """Version 0 of every group, if the first checkpoint holds it."""
-    with suppress(SecurepsError):
-        model = read_model(checkpoint_path(folder.checkpoints, 0))
-        if not any(model.versions.values()):
-            return model.tensors
-    return {}
 
 
 def _judged(

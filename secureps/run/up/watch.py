@@ -10,14 +10,16 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
-from secureps.errors import PeerError, TooFew
+from secureps.errors import PeerError, SecurepsError, TooFew
 from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
-from secureps.run.export import Model
+from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.group_labels import folded
 from secureps.run.report.terminal import Progress, View
@@ -29,6 +31,7 @@ from secureps.run.status_client import StatusClient
 from secureps.run.up.client_warnings import ClientWarnings
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.resume_state import ResumeState
+from secureps.store.checkpoint import checkpoint_path
 
 POLL = 0.25
 """Seconds between two requests for the status."""
@@ -47,13 +50,20 @@ BETWEEN_ROUNDS = ("waiting", "done")
 
 @dataclass(frozen=True)
 class Watched:
-    """The run to watch: plan, folder, the coordinator's address, clients, seconds played before."""
+    """The run to watch.
+
+    Args:
+        plan, folder, clients: of the run; address: of its coordinator.
+        before: seconds that it was played before.
+        compared: baselines are trained too, as far as possible while it goes.
+    """
 
     plan: Plan
     folder: RunFolder
     address: str
     clients: tuple[str, ...]
     before: float = 0.0
+    compared: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,7 @@ class Watch:
         self._told: set[str] = set()
         self._echo = ClientWarnings(watched.folder.logs, watched.clients)
         self._unprotected = math.inf if watched.plan.section.privacy is None else None
+        self._ahead = watched.compared
 
     def __enter__(self) -> Watch:
         return self
@@ -199,6 +210,7 @@ class Watch:
         self._notice(status)
         self._tell_leavers(status)
         self._judge_newest(status)
+        self._train_ahead()
         self._progress.show(self._view(status))
         # an answer costs the coordinator time that the run needs
         return min(max(POLL, 2 * took), 8 * POLL)
@@ -243,6 +255,13 @@ class Watch:
         if score is not None:
             loss = {} if score.loss is None else {"loss": score.loss}
             self._metrics.judged(versions, {score.measure: score.value, **loss})
+
+    def _train_ahead(self) -> None:
+        """Has baselines begun as soon as version 0, at which they start, is in a checkpoint."""
+        if self._ahead and (start := version_0(self._watched.folder)):
+            self._ahead = False
+            plan = self._watched.plan
+            self._judge.train_ahead(max(plan.versions(group) for group in plan.groups), start)
 
     def _view(self, status: Status) -> View:
         plan = self._watched.plan
@@ -291,6 +310,15 @@ class Watch:
     def _clients(self) -> tuple[str, ...]:
         """Clients whose processes are there."""
         return tuple(n for n in self._supervisor.running() if n in self._watched.clients)
+
+
+def version_0(folder: RunFolder) -> dict[str, Any]:
+    """Version 0 of every group; empty if the first checkpoint does not hold it."""
+    with suppress(SecurepsError):
+        model = read_model(checkpoint_path(folder.checkpoints, 0))
+        if not any(model.versions.values()):
+            return model.tensors
+    return {}
 
 
 def _between(groups: tuple[GroupStatus, ...]) -> bool:

@@ -101,7 +101,7 @@ def race(
 
 def test_alone_trains_once_per_version_from_the_same_start() -> None:
     trainer = Recorder()
-    model = train_alone(trainer, "a", START, 4, PLAN, UnsafeSeed(3))
+    *_, model = train_alone(trainer, "a", START, 4, PLAN, UnsafeSeed(3))
     assert model["w"].tolist() == [4, 4]
     assert START["w"].tolist() == [0, 0]
     assert [dict(config.versions) for config in trainer.configs] == [{"all": v} for v in range(4)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -87,6 +88,63 @@ def test_it_is_asked_for_all_that_up_and_check_want(tmp_path: Path) -> None:
         assert done.central == Score("accuracy", 0.9, 0.5, 4)
         assert done.notes == ()
         assert [each.rpartition(" trains ")[2] for each in said[:2]] == ["a alone", "b alone"]
+
+
+COUNTING = SCRIPT.replace("import os\n", "import os, pathlib\n").replace(
+    "    def fit(self, parameters, config):\n",
+    "    def fit(self, parameters, config):\n"
+    "        with (pathlib.Path(__file__).parent / 'fits').open('a') as file: file.write('.')\n",
+)
+
+
+@pytest.mark.parametrize(("versions", "fits"), [(2, 4), (3, 4 + 6)])
+def test_what_is_trained_ahead_is_trained_once_if_the_run_ends_as_planned(
+    tmp_path: Path, versions: int, fits: int
+) -> None:
+    with hosted(tmp_path, COUNTING) as script:
+        script.look()
+        script.prepare()
+        script.train_ahead(2, MODEL)
+        await_fits(tmp_path, 4)
+        assert script.score(MODEL) == Score("accuracy", 0.25, 1.0, 4), "it still answers"
+        said: list[str] = []
+        done = script.baselines(versions, MODEL, said.append)
+        assert {name: score.value for name, score in done.alone.items()} == {
+            "a": 0.25 + 0.125 * versions,
+            "b": 0.25 + 0.25 * versions,
+        }
+        assert fitted(tmp_path) == fits
+        alone = [f"for comparison, trains {name} alone" for name in ("a", "b")]
+        assert said[:-1] == (alone if versions == 3 else [])
+
+
+def fitted(folder: Path) -> int:
+    """How many trainings the script has begun."""
+    return len((folder / "fits").read_text()) if (folder / "fits").exists() else 0
+
+
+def await_fits(folder: Path, number: int) -> None:
+    until = time.monotonic() + 30.0
+    while fitted(folder) < number:
+        assert time.monotonic() < until, f"{fitted(folder)} of {number}"
+        time.sleep(0.01)
+
+
+def test_long_steps_are_left_to_the_end(tmp_path: Path) -> None:
+    busy = "        while time.thread_time() < until: pass\n"
+    code = "import time\n" + COUNTING.replace(
+        "        return FitResult",
+        f"        until = time.thread_time() + 0.6\n{busy}        return FitResult",
+    )
+    with hosted(tmp_path, code, versions=3) as script:
+        script.look()
+        script.prepare()
+        script.train_ahead(3, MODEL)
+        await_fits(tmp_path, 2)
+        script.score(MODEL)
+        assert fitted(tmp_path) == 2, "a second long step is the last"
+        assert script.baselines(3, MODEL, lambda text: None).alone.keys() == {"a", "b"}
+        assert fitted(tmp_path) == 6
 
 
 ENDS = [
