@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from typing import Any
@@ -257,7 +257,7 @@ class TorchTrainer:
                 momentum=local.momentum,
                 weight_decay=local.weight_decay,
             )
-            rng = np.random.Generator(np.random.PCG64(_wide(key, "order")))
+            rng = np.random.Generator(np.random.PCG64(_derive(key, "order")))
             task = Task(*self._train, self._loss, self._device)
             metrics: dict[str, float] = {}
             if config.privacy is None:
@@ -354,10 +354,10 @@ class TorchTrainer:
         cuda = self._device.type == "cuda"
         with _GLOBAL_GENERATORS, torch.random.fork_rng([self._device] if cuda else []):
             # torch.manual_seed would also reseed devices that are not put back
-            torch.default_generator.manual_seed(_derive(key, purpose))
+            torch.default_generator.manual_seed(_seed(key, purpose))
             if cuda:
                 with torch.cuda.device(self._device):
-                    torch.cuda.manual_seed(_derive(key, purpose))
+                    torch.cuda.manual_seed(_seed(key, purpose))
             before = torch.get_deterministic_debug_mode()
             # use_deterministic_algorithms would also import torch.compile's backend: 1.4 s of CPU
             torch.set_deterministic_debug_mode("error")
@@ -384,16 +384,15 @@ def _bound(
     return digest.digest()
 
 
-def _derive(key: bytes, purpose: str) -> int:
-    """Derives 63 bits from `key` for one purpose."""
-    digest = hashlib.blake2b(key, digest_size=8, key=purpose.encode(), person=b"secureps-rng")
-    return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
-
-
-def _wide(key: bytes, purpose: str) -> int:
-    """Derives 256 bits from `key` for one purpose."""
-    digest = hashlib.blake2b(key, digest_size=32, key=purpose.encode(), person=b"secureps-rng")
+def _derive(key: bytes, purpose: str, size: int = 32) -> int:
+    """Derives an integer of `size` bytes from `key` for one purpose."""
+    digest = hashlib.blake2b(key, digest_size=size, key=purpose.encode(), person=b"secureps-rng")
     return int.from_bytes(digest.digest(), "big")
+
+
+def _seed(key: bytes, purpose: str) -> int:
+    """Derives a seed of SEED_BITS from `key` for one purpose."""
+    return _derive(key, purpose, 8) >> (64 - SEED_BITS)
 
 
 def _noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator, ...]:
@@ -404,9 +403,9 @@ def _noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator
     words of 32 bits in 8 bytes each. On other devices a generator has its seed alone.
     """
     if device.type != "cpu":
-        return _seeded_with(_noise_seeds(key), device)
+        return tuple(torch.Generator(device=device).manual_seed(seed) for seed in _noise_seeds(key))
     generator = torch.Generator(device=device)
-    generator.manual_seed(_derive(key, "noise"))
+    generator.manual_seed(_seed(key, "noise"))
     state = generator.get_state().numpy().copy()
     stream = hashlib.shake_256(b"secureps-noise" + key).digest(4 * 624)
     state[24 : 24 + 8 * 624] = np.frombuffer(stream, "<u4").astype("<u8").view(np.uint8)
@@ -420,13 +419,8 @@ def _noise_seeds(key: bytes) -> tuple[int, ...]:
     The best attack by somebody who knows the noise is a meet in the middle, two seeds against the
     other two: 2^128 of work and memory.
     """
-    wide = _wide(key, "noise")
+    wide = _derive(key, "noise")
     return tuple(wide >> shift & (1 << 64) - 1 for shift in (0, 64, 128, 192))
-
-
-def _seeded_with(seeds: Sequence[int], device: torch.device) -> tuple[torch.Generator, ...]:
-    """Makes a generator of `device` from each seed of 64 bits; a CPU's takes the low 32."""
-    return tuple(torch.Generator(device=device).manual_seed(seed) for seed in seeds)
 
 
 def _shuffled(
@@ -442,22 +436,18 @@ def _shuffled(
         start += size
 
 
-def _numpy_ready(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Casts bfloat16, which NumPy does not have, to float32, which is exact."""
-    return {
-        name: each.float() if each.dtype == torch.bfloat16 else each for name, each in state.items()
-    }
-
-
 def _whole(array: Array) -> bool:
     """Whether an array holds integers or booleans."""
     return array.dtype.kind in "iub"
 
 
 def _arrays(module: nn.Module) -> dict[str, Array]:
-    """Copies the state dict to arrays, in its order."""
-    state = _numpy_ready(module.state_dict())
-    return {name: each.detach().cpu().numpy().copy() for name, each in state.items()}
+    """Copies the state dict to arrays, in its order; bfloat16, which NumPy lacks, as float32."""
+    arrays = {}
+    for name, each in module.state_dict().items():
+        exact = each.float() if each.dtype == torch.bfloat16 else each
+        arrays[name] = exact.detach().cpu().numpy().copy()
+    return arrays
 
 
 def _tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:

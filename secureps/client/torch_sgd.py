@@ -85,20 +85,31 @@ def descend_privately(
         PlanRefused: a layer mixes records, or changes a buffer, or has no per-record gradient.
         NotFinite: the loss became NaN or infinite.
     """
+    from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
+    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+
     rng, noise = generators
     refuse_mixing_layers(module)
     records = len(task.x)
     before = {name: each.detach().clone() for name, each in module.named_buffers()}
     try:
-        make = _Ghost if ghost_fits(module, task.loss) else _PerRecord
-        stepper = make(module, sgd, privacy, records, noise)
+        if ghost_fits(module, task.loss):
+            wrapped: Any = GradSampleModuleFastGradientClipping(
+                module, loss_reduction="mean", max_grad_norm=privacy.max_grad_norm
+            )
+            step, kind = _ghost_step, DPOptimizerFastGradientClipping
+        else:
+            wrapped = GradSampleModule(module, loss_reduction="mean")
+            step, kind = _per_record_step, DPOptimizer
+        optimizer = _noisy(kind, sgd, privacy, records, noise)
     except NotImplementedError as error:
         raise PlanRefused(f"record privacy: {' '.join(str(error).split())}") from None
     with warnings.catch_warnings():
         # Opacus hooks the first layer, whose input needs no gradient: as intended
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         for _ in range(steps):
-            stepper.step(task, np.flatnonzero(rng.random(records) < privacy.sample_rate))
+            index = np.flatnonzero(rng.random(records) < privacy.sample_rate)
+            step(wrapped, optimizer, task, index)
     # A statistic of the records in a buffer would leave the client without clip and noise.
     for name, each in module.named_buffers():
         if not torch.equal(each, before[name]):
@@ -131,72 +142,38 @@ def ghost_fits(module: nn.Module, loss: Measure) -> bool:
         return False
 
 
-class _PerRecord:
-    """DP-SGD by per-record gradients, each of which is computed, clipped and added."""
+def _per_record_step(module: Any, optimizer: Any, task: Task, index: NDArray[np.int64]) -> None:
+    """Takes one step on these records, each of whose gradients is computed, clipped and added.
 
-    def __init__(
-        self,
-        module: nn.Module,
-        sgd: torch.optim.SGD,
-        privacy: RecordPrivacy,
-        records: int,
-        noise: Sequence[torch.Generator],
-    ) -> None:
-        from opacus.grad_sample import GradSampleModule
-        from opacus.optimizers import DPOptimizer
-
-        self._module: Any = GradSampleModule(module, loss_reduction="mean")
-        self._optimizer: Any = _noisy(DPOptimizer, sgd, privacy, records, noise)
-
-    def step(self, task: Task, index: NDArray[np.int64]) -> None:
-        """Takes one step on these records; without any, a step of noise."""
-        self._optimizer.zero_grad()
-        if len(index):
-            x, y = task.batch(index)
-            torch.autograd.backward(demand_finite(task.loss(self._module(x), y)))
-        else:
-            for each in self._optimizer.params:
-                each.grad_sample = torch.zeros((0, *each.shape), device=task.device)
-        self._optimizer.step()
+    Without any records it is a step of noise.
+    """
+    optimizer.zero_grad()
+    if len(index):
+        x, y = task.batch(index)
+        torch.autograd.backward(demand_finite(task.loss(module(x), y)))
+    else:
+        for each in optimizer.params:
+            each.grad_sample = torch.zeros((0, *each.shape), device=task.device)
+    optimizer.step()
 
 
-class _Ghost:
-    """DP-SGD by ghost clipping: the records' norms, then the gradient of the reweighted loss."""
+def _ghost_step(module: Any, optimizer: Any, task: Task, index: NDArray[np.int64]) -> None:
+    """Takes one step by the records' norms, then by the gradient of the reweighted loss."""
+    from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 
-    def __init__(
-        self,
-        module: nn.Module,
-        sgd: torch.optim.SGD,
-        privacy: RecordPrivacy,
-        records: int,
-        noise: Sequence[torch.Generator],
-    ) -> None:
-        from opacus.grad_sample import GradSampleModuleFastGradientClipping
-        from opacus.optimizers import DPOptimizerFastGradientClipping
-        from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
-
-        self._module: Any = GradSampleModuleFastGradientClipping(
-            module, loss_reduction="mean", max_grad_norm=privacy.max_grad_norm
-        )
-        kind = DPOptimizerFastGradientClipping
-        self._optimizer: Any = _noisy(kind, sgd, privacy, records, noise)
-        self._pack: Any = DPTensorFastGradientClipping
-
-    def step(self, task: Task, index: NDArray[np.int64]) -> None:
-        """Takes one step, as `_PerRecord.step` does."""
-        self._optimizer.zero_grad()
-        if len(index):
-            x, y = task.batch(index)
-            for each in self._optimizer.params:  # of a layer that this batch does not reach
-                each._norm_sample = torch.zeros(len(index), device=task.device)
-            losses = demand_finite(task.loss(self._module(x), y, reduction="none"))
-            # A record's loss may be a vector, of which `reduction="mean"` takes the mean.
-            losses = losses.reshape(len(index), -1).mean(dim=1)
-            self._pack(self._module, self._optimizer, losses, "mean").backward()
-        for each in self._optimizer.params:
-            if each.grad is None or not len(index):
-                each.grad = torch.zeros_like(each)
-        self._optimizer.step()
+    optimizer.zero_grad()
+    if len(index):
+        x, y = task.batch(index)
+        for each in optimizer.params:  # of a layer that this batch does not reach
+            each._norm_sample = torch.zeros(len(index), device=task.device)
+        losses = demand_finite(task.loss(module(x), y, reduction="none"))
+        # A record's loss may be a vector, of which `reduction="mean"` takes the mean.
+        losses = losses.reshape(len(index), -1).mean(dim=1)
+        DPTensorFastGradientClipping(module, optimizer, losses, "mean").backward()
+    for each in optimizer.params:
+        if each.grad is None or not len(index):
+            each.grad = torch.zeros_like(each)
+    optimizer.step()
 
 
 def _noisy(
@@ -212,14 +189,14 @@ def _noisy(
     subtract the noise has to find all of their seeds.
     """
 
-    class Summing(kind):  # type: ignore[misc]
+    class NoiseSumOptimizer(kind):  # type: ignore[misc]
         def add_noise(self) -> None:
             for self.generator in noise:
                 super().add_noise()
                 for each in self.params:
                     each.summed_grad = each.grad
 
-    return Summing(
+    return NoiseSumOptimizer(
         sgd,
         noise_multiplier=privacy.noise_multiplier / math.sqrt(len(noise)),
         max_grad_norm=privacy.max_grad_norm,
