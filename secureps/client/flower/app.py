@@ -220,7 +220,7 @@ def _client_app(thing: Any, where: str) -> ClientApp:
     if isinstance(thing, ClientApp):
         return thing
     if isinstance(thing, Client | NumPyClient):
-        return ClientApp(lambda context: _wrapped(thing))
+        return ClientApp(lambda context: thing.to_client())
     if inspect.isclass(thing):
         try:
             inspect.signature(thing).bind()
@@ -230,23 +230,20 @@ def _client_app(thing: Any, where: str) -> ClientApp:
                 "which makes one"
             ) from None
         make: Any = thing
-        return ClientApp(lambda context: _wrapped(make()))
+        return ClientApp(lambda context: make().to_client())
     if not callable(thing):
         raise ConfigError(f"{where}: {NOTHING}")
 
     @functools.wraps(thing)
     def client_fn(given: Any) -> Client:  # a Context, or an old app's cid
-        return _wrapped(thing(given))
+        # Flower makes one of a NumPyClient too, but with a warning at every message.
+        made: Client = thing(given).to_client()
+        return made
 
     try:
         return ClientApp(client_fn)
     except ValueError:
         raise ConfigError(f"{where}: client_fn must take one argument, a Context") from None
-
-
-def _wrapped(client: Client | NumPyClient) -> Client:
-    """Converts a NumPyClient; Flower does so too, but with a warning at every message."""
-    return client.to_client()
 
 
 def _named(things: Mapping[str, Any], wanted: Callable[[Any], bool]) -> dict[str, Any]:

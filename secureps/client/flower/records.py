@@ -56,12 +56,10 @@ class FlowerModel:
 
         Without `names`: in the file's order; arr_0, arr_1, ... by number.
         """
-        if names:
-            nameless = list(names) == [_ours(str(i), True) for i in range(len(names))]
-            return cls({name: tensors[name] for name in names}, nameless)
-        expected = [_ours(str(i), True) for i in range(len(tensors))]
-        nameless = set(tensors) == set(expected)
-        return cls({name: tensors[name] for name in (expected if nameless else tensors)}, nameless)
+        numbered = [_ours(str(i), True) for i in range(len(tensors))]
+        found = numbered if set(tensors) == set(numbered) else tensors
+        order = list(names or found)
+        return cls({name: tensors[name] for name in order}, order == numbered)
 
     def record(self, tensors: Mapping[str, NumpyArray]) -> ArrayRecord:
         """Makes the record of a state of this model, as the app expects it; arrays are copied.

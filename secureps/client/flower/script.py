@@ -116,14 +116,14 @@ class FlowerScript:
                 raise ConfigError(
                     f"{where}: its ServerApp asks for {rehearsed.type}, which its ClientApp lacks"
                 )
-        first = heard.fits[0] if heard.fits else None
-        evaluation = heard.evaluations[0] if heard.evaluations else None
+        nothing = Round("", "", "", "[]")
+        first = next(iter(heard.fits), nothing)
         served = Served(
             names=tuple(model.tensors),
-            train="" if first is None else first.type,
-            evaluate="" if evaluation is None else evaluation.type,
-            arrays=(first.arrays if first is not None else "") or "arrays",
-            config=(first.config if first is not None else "") or "config",
+            train=first.type,
+            evaluate=next(iter(heard.evaluations), nothing).type,
+            arrays=first.arrays or "arrays",
+            config=first.config or "config",
             weighted_by=examined.weighted_by,
             run=rounds,
             fits=_changes(heard.fits),

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from secureps.client.trainer import Array, Setting
 from secureps.errors import ConfigError, DamagedStore
@@ -29,6 +31,18 @@ MOST_RECORDS = 64
 """The most records in a round's message."""
 
 
+def _records(text: str) -> str:
+    """Accepts the JSON of a round's records (else ValueError or TypeError)."""
+    records = json.loads(text)
+    if len(records) > MOST_RECORDS:
+        raise ValueError("too many records")
+    for name, kind, items in records:
+        named = isinstance(name, str) and isinstance(items, dict)
+        if not named or kind not in ("metrics", "config"):
+            raise ValueError(f"{name!r:.80} is no record")
+    return text
+
+
 @dataclass(frozen=True)
 class Told:
     """The records, without arrays, that clients are told from a round on.
@@ -38,8 +52,8 @@ class Told:
         records: (name, kind, items) of each, as JSON.
     """
 
-    since: int
-    records: str
+    since: Annotated[int, Field(ge=1)]
+    records: Annotated[str, AfterValidator(_records)]
 
 
 @dataclass(frozen=True)
@@ -119,36 +133,9 @@ def _parsed(text: str) -> Served:
     """Parses the JSON of `write_served`; ValueError, KeyError or TypeError if it is another."""
     if len(text) > MOST_BYTES:
         raise ValueError("too long")
-    said = json.loads(text)
-    texts = {
-        key: _text(said[key]) for key in ("train", "evaluate", "arrays", "config", "weighted_by")
-    }
-    run = {_text(key): value for key, value in dict(said["run"]).items()}
-    if not all(isinstance(value, bool | int | float | str) for value in run.values()):
-        raise TypeError("no plain value")
-    return Served(
-        names=tuple(map(_text, said["names"])),
-        run=run,
-        fits=tuple(map(_told, said["fits"])),
-        evaluations=tuple(map(_told, said["evaluations"])),
-        **texts,
-    )
-
-
-def _told(each: Any) -> Told:
-    since, records = each["since"], json.loads(_text(each["records"]))
-    if type(since) is not int or since < 1 or len(records) > MOST_RECORDS:
-        raise ValueError("no round, or too many records")
-    for name, kind, items in records:
-        if kind not in ("metrics", "config") or not isinstance(items, dict):
-            raise ValueError(f"{_text(name)} is no record")
-    return Told(since, each["records"])
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("no text")
-    return value
+    if missing := {each.name for each in fields(Served)} - set(json.loads(text)):
+        raise KeyError(*missing)
+    return TypeAdapter(Served).validate_json(text, strict=True)
 
 
 # --- what a plan takes over -------------------------------------------------------

@@ -124,7 +124,8 @@ def rehearse(server: ServerApp, config: Mapping[str, Setting], versions: int) ->
             return _of_strategy(end, versions)
         text = "is a loop of its own, which would see every reply"
         arrays = _only_arrays(end.message.content)
-        return Heard(arrays, fits=(_round(end.message),), own=(("main", text),))
+        only = _round(end.message.metadata.message_type, end.message.content)
+        return Heard(arrays, fits=(only,), own=(("main", text),))
 
 
 # --- strategies of messages -------------------------------------------------------
@@ -161,12 +162,12 @@ def _of_strategy(started: _Started, versions: int) -> Heard:
             raise ConfigError(f"its strategy has nobody train in round {number}")
         if number == 1:
             model = _only_arrays(sent[0].content)
-        fits.append(_round(sent[0]))
-        own += _differing("configure_train", sent)
+        fits.append(_round(sent[0].metadata.message_type, sent[0].content))
+        own += _differing("configure_train", "nodes", [each.content for each in sent])
         sent = list(strategy.configure_evaluate(number, arrays, evaluate, grid))
         if sent:
-            evaluations.append(_round(sent[0]))
-            own += _differing("configure_evaluate", sent)
+            evaluations.append(_round(sent[0].metadata.message_type, sent[0].content))
+            own += _differing("configure_evaluate", "nodes", [each.content for each in sent])
     if started.own:
         own.append(("start", f"{type(strategy).__name__}.start is the app's own loop"))
     return Heard(
@@ -192,34 +193,21 @@ def _only_arrays(content: RecordDict) -> ArrayRecord:
     return records[0]
 
 
-def _round(sent: Message) -> Round:
-    content = sent.content
-    rest = RecordDict({n: r for n, r in content.items() if n not in content.array_records})
-    return Round(
-        sent.metadata.message_type,
-        next(iter(content.array_records), ""),
-        next(iter(content.config_records), ""),
-        to_plain(_without_round(rest))[1],
-    )
+def _round(kind: str, content: RecordDict) -> Round:
+    """A message without its arrays and the round's number, which each version says anew."""
+    kept = RecordDict({n: r for n, r in content.items() if n not in content.array_records})
+    for name, record in list(kept.config_records.items()):
+        items = {key: value for key, value in record.items() if key != "server-round"}
+        kept[name] = ConfigRecord(items)
+    arrays, config = (next(iter(each), "") for each in (content.array_records, kept.config_records))
+    return Round(kind, arrays, config, to_plain(kept)[1])
 
 
-def _without_round(records: RecordDict) -> RecordDict:
-    """The records without the round's number, which each version says anew."""
-    kept = RecordDict()
-    for name, record in records.items():
-        if isinstance(record, ConfigRecord):
-            items = {key: value for key, value in record.items() if key != "server-round"}
-            record = ConfigRecord(items)
-        kept[name] = record
-    return kept
-
-
-def _differing(method: str, sent: Sequence[Message]) -> list[tuple[str, str]]:
-    """Names a method that tells nodes of one round different things: no plan can do that."""
-    first = sent[0].content
-    if all(each.content is first or each.content == first for each in sent):
+def _differing(method: str, who: str, told: Sequence[object]) -> list[tuple[str, str]]:
+    """Names a method that tells some of one round different things: no plan can do that."""
+    if all(each is told[0] or each == told[0] for each in told):
         return []
-    return [(method, f"{method} tells nodes of one round different things")]
+    return [(method, f"{method} tells {who} of one round different things")]
 
 
 # --- strategies of the old kind ---------------------------------------------------
@@ -238,8 +226,7 @@ def _of_components(server: ServerApp, context: Context, versions: int) -> Heard:
         own.append(("server", f"{type(own_server).__name__} is the app's own server"))
     if manager is not None and type(manager) is not SimpleClientManager:
         own.append(("client_manager", f"{type(manager).__name__} chooses clients itself"))
-    rounds = None if config is None else config.num_rounds
-    timeout = None if config is None else config.round_timeout
+    rounds, timeout = (None, None) if config is None else (config.num_rounds, config.round_timeout)
     if strategy is None:
         return Heard(None, rounds=rounds, timeout=timeout, own=tuple(own))
     clients = _Clients(_nodes(strategy))
@@ -255,11 +242,12 @@ def _of_components(server: ServerApp, context: Context, versions: int) -> Heard:
         if not sent:
             raise ConfigError(f"its strategy has nobody train in round {number}")
         fits.append(_instructed("train", sent))
-        own += _told_apart("configure_fit", sent)
+        own += _differing("configure_fit", "clients", [each.config for _, each in sent])
         judges = strategy.configure_evaluate(number, parameters, clients)
         if judges:
             evaluations.append(_instructed("evaluate", judges))
-            own += _told_apart("configure_evaluate", judges)
+            told = [each.config for _, each in judges]
+            own += _differing("configure_evaluate", "clients", told)
     return Heard(
         None if found is None else _array_record(found),
         strategy,
@@ -282,14 +270,7 @@ def _array_record(parameters: Any) -> ArrayRecord:
 
 
 def _instructed(kind: str, sent: Sequence[tuple[Any, Any]]) -> Round:
-    config = {key: value for key, value in sent[0][1].config.items() if key != "server-round"}
-    return Round(kind, "", "config", to_plain(RecordDict({"config": ConfigRecord(config)}))[1])
-
-
-def _told_apart(method: str, sent: Sequence[tuple[Any, Any]]) -> list[tuple[str, str]]:
-    if all(each.config == sent[0][1].config for _, each in sent):
-        return []
-    return [(method, f"{method} tells clients of one round different things")]
+    return _round(kind, RecordDict({"config": ConfigRecord(sent[0][1].config)}))
 
 
 # --- what a ServerApp sees --------------------------------------------------------

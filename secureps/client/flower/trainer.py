@@ -66,11 +66,7 @@ class FlowerTrainer:
     """
 
     def __init__(
-        self,
-        app: FlowerApp,
-        settings: Mapping[str, Setting],
-        state: Path | None,
-        name: str = "",
+        self, app: FlowerApp, settings: Mapping[str, Setting], state: Path | None, name: str = ""
     ) -> None:
         self._app = app
         self._settings = Settings.of(app.config, settings, app.texts)
@@ -116,12 +112,8 @@ class FlowerTrainer:
         state = self._states.before(at)
         state.pop(FITTED, None)
         context = self._context(state)
-        reply = self._ask(
-            self._kind("train", start.served.train),
-            content,
-            context,
-            _bound(config.seed, parameters),
-        )
+        kind, seed = self._kind("train", start.served.train), _bound(config.seed, parameters)
+        reply = self._ask(kind, content, context, seed)
         result = self._fitted(reply, start, parameters)
         self._keep(at, context.state, result.metrics)
         return result
@@ -132,16 +124,19 @@ class FlowerTrainer:
         Raises:
             ConfigError: the app has no evaluate function, or answers what cannot be used.
         """
-        return self._demanded(self._evaluate(parameters, None))
+        return self.evaluate_at(parameters, None)
 
     def evaluate_at(
-        self, parameters: dict[str, Array], versions: Mapping[str, int]
+        self, parameters: dict[str, Array], versions: Mapping[str, int] | None
     ) -> EvaluateResult:
         """Evaluates a published version; changes to `context.state` are kept for the next fit.
 
         The result has the metrics of this client's last training too.
         """
-        return self._demanded(self._evaluate(parameters, versions))
+        result = self._evaluate(parameters, versions)
+        if result is None:
+            raise ConfigError(f"{self._app.where}: the app has no evaluate function")
+        return result
 
     def kinds(self) -> dict[str, Kind]:
         """Running statistics, by PyTorch's names for them; unknown for arrays without names."""
@@ -160,11 +155,6 @@ class FlowerTrainer:
     def evaluates(self) -> bool:
         """Whether the app can evaluate; sends it an evaluate message with its initial model."""
         return self._evaluate(self.parameters(0), None) is not None
-
-    def _demanded(self, result: EvaluateResult | None) -> EvaluateResult:
-        if result is None:
-            raise ConfigError(f"{self._app.where}: the app has no evaluate function")
-        return result
 
     # --- the initial model --------------------------------------------------------
 
@@ -264,6 +254,16 @@ class FlowerTrainer:
         except (KeyError, ValueError):
             raise ConfigError(f"{self._app.where}: an answer without a status") from None
 
+    def _said(self, reply: RecordDict, legacy: str) -> tuple[dict[str, Any], Any, str]:
+        """The metrics of an answer, its number of examples, and the name of that number."""
+        if self._app.legacy:
+            number = reply.metric_records[f"{legacy}.num_examples"]["num_examples"]
+            return dict(reply.config_records[f"{legacy}.metrics"]), number, "num-examples"
+        records: list[Any] = [*reply.config_records.values(), *reply.metric_records.values()]
+        said = {name: value for record in records for name, value in record.items()}
+        key = self._known().served.weighted_by
+        return said, said.pop(key, None), key
+
     def _fitted(self, reply: RecordDict, start: Start, given: Mapping[str, Array]) -> FitResult:
         where = f"{self._app.where}: fit"
         if self._app.legacy:
@@ -271,17 +271,10 @@ class FlowerTrainer:
             if status is not Code.OK:
                 text = str(reply.config_records["fitres.status"].get("message"))
                 raise ConfigError(f"{where} was not OK: {status.name}: {text}")
-            arrays = reply.array_records["fitres.parameters"]
-            said: dict[str, Any] = dict(reply.config_records["fitres.metrics"])
-            key = "num-examples"
-            count: Any = reply.metric_records["fitres.num_examples"]["num_examples"]
-        else:
-            if len(reply.array_records) != 1:
-                n = len(reply.array_records)
-                raise WrongShape(f"{where} returned {n} ArrayRecords; one of them is the model")
-            (arrays,) = reply.array_records.values()
-            said, key = _said(reply), start.served.weighted_by
-            count = said.pop(key, None)
+        if (n := len(reply.array_records)) != 1:
+            raise WrongShape(f"{where} returned {n} ArrayRecords; one of them is the model")
+        (arrays,) = reply.array_records.values()
+        said, count, key = self._said(reply, "fitres")
         tensors = start.model.read(arrays, given)
         examples = _examples(count, key, where)
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
@@ -302,28 +295,24 @@ class FlowerTrainer:
         state.pop(FITTED, None)
         context = self._context(state)
         reply = self._ask(kind, content, context, 0)
-        result = self._judged(reply, start)
+        result = self._judged(reply)
         if result is None or versions is None:
             return result
         self._keep(at, context.state, before, evaluated=True)
         return EvaluateResult(result.loss, result.examples, {**before, **result.metrics})
 
-    def _judged(self, reply: RecordDict, start: Start) -> EvaluateResult | None:
+    def _judged(self, reply: RecordDict) -> EvaluateResult | None:
         where = f"{self._app.where}: evaluate"
-        loss: Any
         if self._app.legacy:
             status = self._status(reply, "evaluateres")
             if status is Code.EVALUATE_NOT_IMPLEMENTED:
                 return None
             if status is not Code.OK:
                 raise ConfigError(f"{where} was not OK: {status.name}")
-            key = "num-examples"
-            count: Any = reply.metric_records["evaluateres.num_examples"]["num_examples"]
-            loss = reply.metric_records["evaluateres.loss"]["loss"]
-            said: dict[str, Any] = dict(reply.config_records["evaluateres.metrics"])
+        said, count, key = self._said(reply, "evaluateres")
+        if self._app.legacy:
+            loss: Any = reply.metric_records["evaluateres.loss"]["loss"]
         else:
-            said, key = _said(reply), start.served.weighted_by
-            count = said.pop(key, None)
             losses = [name for name in said if "loss" in name.lower()]
             name = "loss" if "loss" in said else losses[0] if len(losses) == 1 else ""
             loss = said.get(name)
@@ -349,12 +338,8 @@ class FlowerTrainer:
         others = sorted((found.keys() - metrics.keys()) - self._told)
         if others:
             self._told.update(others)
-            log.warning(
-                "%s: %s returned %s, no finite number: it goes nowhere",
-                self._app.where,
-                what,
-                ", ".join(others),
-            )
+            text = f"{what} returned {', '.join(others)}, no finite number: it goes nowhere"
+            log.warning("%s: %s", self._app.where, text)
         return metrics
 
 
@@ -402,12 +387,6 @@ def told(error: Exception) -> str:
     if isinstance(error, KeyError) and error.args[:1] and error.args[0] in NODE.values():
         hint = "; the settings partition and partitions say it, such as 0 and 6"
     return f"{text} ({Path(at.filename).name}, line {at.lineno}){hint}"
-
-
-def _said(reply: RecordDict) -> dict[str, Any]:
-    """All metrics and settings of a reply, whatever its records are called."""
-    records: list[Any] = [*reply.config_records.values(), *reply.metric_records.values()]
-    return {name: value for record in records for name, value in record.items()}
 
 
 def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
