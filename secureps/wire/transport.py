@@ -2,7 +2,7 @@
 
     Endpoint            what a server offers
     Transport           a party's way to the servers (gRPC's is in `wire.grpc.client`)
-    InProcessNetwork    both ends in one process, all delays by a clock, faults by a table
+    InProcessNetwork    both ends in one process, all delays by a clock
 
 Futures are `concurrent.futures.Future`; they end in an answer or in a SecurepsError.
 What must not live here: threads, sockets, and what messages mean.
@@ -14,10 +14,9 @@ import functools
 import logging
 import math
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from secureps.errors import InternalError, SecurepsError, Unreachable
@@ -88,50 +87,6 @@ class Transport(Protocol):
         """Ends all watches; whatever is under way fails with Unreachable."""
 
 
-# --- faults -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """The request is lost: Unreachable after the network's timeout. For an order: as Cut."""
-
-
-@dataclass(frozen=True, slots=True)
-class DropReply:
-    """The request is performed and its reply lost: Unreachable after the timeout."""
-
-
-@dataclass(frozen=True, slots=True)
-class Duplicate:
-    """The request is performed twice, and answered by the first; an order comes twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delay:
-    """This much later, in seconds; a stream's later orders wait behind it."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The stream is lost instead of this order; for a request: as DropReply, at once."""
-
-
-Fault = Drop | DropReply | Duplicate | Delay | Cut
-
-
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """What goes wrong, by (sender, to, message's class name, its how-manieth: 1 is the first).
-
-    Requests, Subscribe (from its party to the coordinator) and orders (from the
-    coordinator to their party) are counted; replies are not.
-    """
-
-    table: Mapping[tuple[str, str, str, int], Fault] = field(default_factory=dict)
-
-
 # --- the network inside one process -----------------------------------------------
 
 DelayOf = Callable[[str, str, Any], float]
@@ -152,23 +107,12 @@ class InProcessNetwork:
         clock: real or virtual.
         delay: seconds that a message takes, by (sender, to, message); replies (or the
             error in their place) and orders likewise.
-        faults: what goes wrong.
-        timeout: seconds after which a lost request fails with Unreachable.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        delay: DelayOf = no_delay,
-        faults: Faults | None = None,
-        timeout: float = 10.0,
-    ) -> None:
+    def __init__(self, clock: Clock, delay: DelayOf = no_delay) -> None:
         self._clock = clock
         self._delay = delay
-        self._faults = (faults or Faults()).table
-        self._timeout = timeout
         self._lock = threading.RLock()  # a clock may deliver at once
-        self._seen: Counter[tuple[str, str, str]] = Counter()
         self._endpoints: dict[str, Endpoint] = {}
         self._links: dict[_Call | _Stream, None] = {}
 
@@ -183,37 +127,20 @@ class InProcessNetwork:
         self._end(lambda link: link.sender == party, error, quiet=True)
         self._end(lambda link: link.to == party, error, quiet=False)
 
-    def seen(self, sender: str, to: str, kind: str) -> int:
-        """How many messages of a class went from `sender` to `to`: what `Faults` counts."""
-        return self._seen[sender, to, kind]
-
     def transport(self, party: str) -> Transport:
         """A party's way to the servers; each call makes another one."""
         return _InProcessTransport(self, party)
 
     def _call(self, call: _Call, message: Any) -> None:
-        fault = self._begin(call, message)
-        if isinstance(fault, Drop):
-            self._finish_later(self._timeout, call, _lost(call))
-            return
-        wait = self._delay(call.sender, call.to, message) + _seconds(fault)
-        self._clock.call_later(wait, lambda: self._perform(call, message, fault))
+        self._begin(call)
+        wait = self._delay(call.sender, call.to, message)
+        self._clock.call_later(wait, lambda: self._perform(call, message))
 
-    def _perform(self, call: _Call, message: Any, fault: Fault | None) -> None:
-        if call not in self._links:
-            return
-        endpoint = self._endpoints.get(call.to)
-        if endpoint is None:
-            self._finish_later(0.0, call, Unreachable(f"{call.to} is not there"))
-            return
-        answer = _ask(endpoint, call.sender, message)
-        if isinstance(fault, Duplicate):
-            _ask(endpoint, call.sender, message)
-        if isinstance(fault, DropReply | Cut):
-            wait = 0.0 if isinstance(fault, Cut) else self._timeout
-            self._finish_later(wait, call, _lost(call))
-            return
-        answer.add_done_callback(lambda done: self._reply(call, outcome(done)))
+    def _perform(self, call: _Call, message: Any) -> None:
+        endpoint = self._reached(call)
+        if endpoint is not None:
+            answer = _ask(endpoint, call.sender, message)
+            answer.add_done_callback(lambda done: self._reply(call, outcome(done)))
 
     def _reply(self, call: _Call, result: Any) -> None:
         if call not in self._links:
@@ -221,20 +148,13 @@ class InProcessNetwork:
         self._finish_later(self._delay(call.to, call.sender, result), call, result)
 
     def _watch(self, stream: _Stream, message: Subscribe) -> None:
-        fault = self._begin(stream, message)
-        if isinstance(fault, Drop | DropReply | Cut):
-            wait = 0.0 if isinstance(fault, Cut) else self._timeout
-            self._finish_later(wait, stream, _lost(stream))
-            return
-        wait = self._delay(stream.sender, stream.to, message) + _seconds(fault)
+        self._begin(stream)
+        wait = self._delay(stream.sender, stream.to, message)
         self._clock.call_later(wait, lambda: self._subscribe(stream, message))
 
     def _subscribe(self, stream: _Stream, message: Subscribe) -> None:
-        if stream not in self._links:
-            return
-        endpoint = self._endpoints.get(stream.to)
+        endpoint = self._reached(stream)
         if endpoint is None:
-            self._finish_later(0.0, stream, Unreachable(f"{stream.to} is not there"))
             return
         try:
             cancel = endpoint.subscribe(
@@ -248,17 +168,12 @@ class InProcessNetwork:
             cancel()
 
     def _order(self, stream: _Stream, order: Any) -> None:
-        fault = self._fault(stream.to, stream.sender, order)
-        if isinstance(fault, Drop | DropReply | Cut):
-            order = _lost(stream)
-        copies = 2 if isinstance(fault, Duplicate) else 1
-        wait = self._delay(stream.to, stream.sender, order) + _seconds(fault)
+        wait = self._delay(stream.to, stream.sender, order)
         with self._lock:
             now = self._clock.now()
             stream.due = max(stream.due, now + wait)
-            stream.waiting.extend([order] * copies)
-            for _ in range(copies):
-                self._clock.call_later(max(0.0, stream.due - now), lambda: self._hand(stream))
+            stream.waiting.append(order)
+            self._clock.call_later(max(0.0, stream.due - now), lambda: self._hand(stream))
 
     def _hand(self, stream: _Stream) -> None:
         # The oldest order, whichever event this is: rounding of times never reorders.
@@ -268,16 +183,18 @@ class InProcessNetwork:
         elif stream in self._links:
             stream.deliver(order)
 
-    def _begin(self, link: _Call | _Stream, message: Any) -> Fault | None:
+    def _begin(self, link: _Call | _Stream) -> None:
         with self._lock:
             self._links[link] = None
-        return self._fault(link.sender, link.to, message)
 
-    def _fault(self, sender: str, to: str, message: Any) -> Fault | None:
-        key = (sender, to, type(message).__name__)
-        with self._lock:
-            self._seen[key] += 1
-            return self._faults.get((*key, self._seen[key]))
+    def _reached(self, link: _Call | _Stream) -> Endpoint | None:
+        """The server that a link leads to; None if it is over, or ends as nobody is there."""
+        if link not in self._links:
+            return None
+        endpoint = self._endpoints.get(link.to)
+        if endpoint is None:
+            self._finish_later(0.0, link, Unreachable(f"{link.to} is not there"))
+        return endpoint
 
     def _finish_later(self, wait: float, link: _Call | _Stream, result: Any) -> None:
         self._clock.call_later(wait, lambda: self._finish(link, result))
@@ -415,11 +332,3 @@ def _ask(endpoint: Endpoint, sender: str, message: Any) -> Future[Any]:
         failed = running()
         failed.set_exception(told(error))
         return failed
-
-
-def _lost(link: _Call | _Stream) -> Unreachable:
-    return Unreachable(f"lost between {link.sender} and {link.to}")
-
-
-def _seconds(fault: Fault | None) -> float:
-    return fault.seconds if isinstance(fault, Delay) else 0.0

@@ -21,7 +21,7 @@ from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 from secureps.run.simulate.simulation import Conditions
 from secureps.store.spool import MemorySpool
-from secureps.wire.transport import Drop, Faults
+from tests.kits.faults_kit import Drop, faulty
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.privacy_kit import CLIENTS, PRIVACY, SIGMAS, Still, federation, private_plan
 from tests.kits.roles_kit import SCHEMA
@@ -121,7 +121,7 @@ def test_fewer_than_the_honest_fail_the_version(tmp_path: Path) -> None:
     """Noise that was not added is never claimed: nothing is opened."""
     gone = {("client-04", "coordinator", "Submit", n): Drop() for n in range(2, 60)}
     gone |= {("client-05", "coordinator", "Submit", n): Drop() for n in range(2, 60)}
-    conditions = Conditions(faults=Faults(gone))
+    conditions = Conditions(network=faulty(gone))
     simulation = federation(private_plan("distributed"), tmp_path, conditions=conditions)
     told: list[str] = []
 
@@ -165,7 +165,7 @@ def test_another_update_of_one_version_is_another_release_with_noise_of_its_own(
     """A round that was given up is trained for again: the same update costs nothing more."""
     gone = {(f"client-0{i}", "coordinator", "Submit", 3): Drop() for i in (4, 5)}
     gone |= {(f"client-0{i}", "coordinator", "Submit", n): Drop() for i in (4, 5) for n in (4, 5)}
-    conditions = Conditions(faults=Faults(gone))
+    conditions = Conditions(network=faulty(gone))
     simulation = federation(private_plan("local"), tmp_path, kind=kind, conditions=conditions)
     simulation.run()
     ledger = simulation.coordinator.federation.ledger

@@ -31,6 +31,7 @@ from tests.kits.cheats import (
     spoils,
     until,
 )
+from tests.kits.faults_kit import FaultyNetwork, seen
 from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
 from tests.kits.signing_kit import about
 
@@ -258,13 +259,15 @@ def test_a_member_that_spoils_every_cohort_ends_the_run_before_it_spends_for_eve
 
 
 def test_nothing_of_a_key_is_in_any_journal_but_what_was_published(tmp_path: Path) -> None:
-    simulation = small_federation(small_plan("rlwe", versions=1), tmp_path)
+    conditions = Conditions(network=FaultyNetwork)
+    simulation = small_federation(small_plan("rlwe", versions=1), tmp_path, conditions)
     simulation.run()
     for holder in HOLDERS:
         kinds = {type(r).__name__ for r in journalled(simulation, object, holder)}
         assert kinds == {"Incarnated", "RunPinned", "CohortGranted", "CohortReleased"}
-    seen = {call[1] for call in simulation.network._seen if call[0] in HOLDERS}
-    assert seen == {"coordinator"}, "no shard hears of a holder"
+    assert isinstance(simulation.network, FaultyNetwork)
+    called = {call[1] for call in simulation.network.sent if call[0] in HOLDERS}
+    assert called == {"coordinator"}, "no shard hears of a holder"
 
 
 # --- who may say what -------------------------------------------------------------
@@ -367,7 +370,9 @@ def test_a_shard_that_lost_sums_and_blocks_after_the_opening_needs_no_holder(
     def spool(name: str) -> DiskSpool:
         return spools.setdefault(name, DiskSpool(tmp_path / "spool" / name))
 
-    simulation = small_federation(small_plan("rlwe"), tmp_path, Conditions(spool=spool))
+    simulation = small_federation(
+        small_plan("rlwe"), tmp_path, Conditions(spool=spool, network=FaultyNetwork)
+    )
     until(simulation, Phase.PREPARING)
     for key in spools["shard-0"].keys(""):
         spools["shard-0"].delete(key)
@@ -377,5 +382,5 @@ def test_a_shard_that_lost_sums_and_blocks_after_the_opening_needs_no_holder(
     for holder in HOLDERS:
         simulation.start(holder)
     ends_as_unharmed(simulation)
-    assert simulation.network.seen("coordinator", "client-00", "SendAgain") == 1
+    assert seen(simulation.network, "coordinator", "client-00", "SendAgain") == 1
     assert journalled(simulation, coordinator_records.CohortBurnt) == []

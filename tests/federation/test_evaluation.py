@@ -12,7 +12,6 @@ import pytest
 from secureps.messages.evaluation import EVALUATION
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Conditions, Simulation
-from secureps.wire.transport import Fault, Faults
 from tests.kits.evaluations import (
     METRICS,
     MOST_HELD_OUT,
@@ -22,7 +21,7 @@ from tests.kits.evaluations import (
     judged,
     metrics_of,
 )
-from tests.kits.faults_kit import to_orders, to_requests
+from tests.kits.faults_kit import Fault, faulty, seen, to_orders, to_requests
 from tests.kits.federations import Tensors, events_of, finished, killed_at, same, small_plan
 
 Result = tuple[Tensors, dict[int, dict[str, float]]]
@@ -141,9 +140,9 @@ def survive(message: tuple[str, str, str], fault: Fault, folder: Path) -> None:
     if message[2] == "Found":
         table = {(*message, count): fault for count in (1, 2)}
     plan = evaluated_plan("bfv", versions=FEW)
-    simulation = examined(plan, folder, Conditions(faults=Faults(table)))
+    simulation = examined(plan, folder, Conditions(network=faulty(table)))
     result = play(simulation)
-    assert simulation.network.seen(*message) >= min(table)[-1], "the fault never happened"
+    assert seen(simulation.network, *message) >= min(table)[-1], "the fault never happened"
     assert alike(result, unharmed("plain", FEW)[0])
 
 

@@ -12,9 +12,8 @@ import pytest
 from secureps.messages import coordinator_records
 from secureps.roles.coordinator.group import Phase
 from secureps.run.simulate.simulation import Conditions, Simulation
-from secureps.wire.transport import Duplicate, Fault, Faults
 from tests.kits.cheats import journalled, until
-from tests.kits.faults_kit import to_requests
+from tests.kits.faults_kit import Duplicate, Fault, faulty, seen, to_requests
 from tests.kits.federations import Tensors, same
 from tests.kits.streams import seconds, stream, stream_plan
 
@@ -191,10 +190,10 @@ def test_repeated_messages_change_nothing_and_lost_or_late_ones_lose_nothing(
 ) -> None:
     """Of every kind, the first three."""
     table = {(*message, count): fault for message in MESSAGES for count in (1, 2, 3)}
-    simulation = begun(rule, "plain", tmp_path, Conditions(faults=Faults(table)))
+    simulation = begun(rule, "plain", tmp_path, Conditions(network=faulty(table)))
     if isinstance(fault, Duplicate):
         ends_as_unharmed(simulation, rule)
     simulation.run()
     all_is_somewhere(simulation)
     for message in MESSAGES:
-        assert simulation.network.seen(*message) >= 1, "the fault never happened"
+        assert seen(simulation.network, *message) >= 1, "the fault never happened"

@@ -46,7 +46,7 @@ from secureps.messages.submission import BlockHeader, SubmissionId
 from secureps.wire.grpc import pacing
 from secureps.wire.grpc.authentication import Signer
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
-from secureps.wire.transport import Endpoint, InProcessNetwork, Transport, running
+from secureps.wire.transport import Clock, Endpoint, InProcessNetwork, Transport, running
 from tests.kits.signing_kit import signer
 
 PATIENCE = 20.0
@@ -67,7 +67,7 @@ def values(length: int) -> bytes:
     return (b"0123456789abcdef" * (length // 16 + 1))[:length]
 
 
-class ClientWarnings:
+class EchoServer:
     """A server whose answers follow from the requests; it remembers what it saw."""
 
     def __init__(self) -> None:
@@ -161,9 +161,9 @@ class VirtualClock:
 class InProcess:
     """The in-process network, driven by a virtual clock."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, network: Callable[[Clock], InProcessNetwork] = InProcessNetwork) -> None:
         self.clock = VirtualClock()
-        self.network = InProcessNetwork(self.clock, **settings)
+        self.network = network(self.clock)
 
     def serve(self, party: str, endpoint: Endpoint) -> None:
         self.network.attach(party, endpoint)
@@ -254,14 +254,14 @@ class TransportContract:
     """Inherited by the suite of every transport; each has a fixture `world` of its own."""
 
     @pytest.fixture
-    def server(self, world: Any) -> ClientWarnings:
-        echo = ClientWarnings()
+    def server(self, world: Any) -> EchoServer:
+        echo = EchoServer()
         world.serve("coordinator", echo)
         world.serve("shard-0", echo)
         return echo
 
     def test_a_call_is_answered_and_the_sender_is_known(
-        self, world: Any, server: ClientWarnings
+        self, world: Any, server: EchoServer
     ) -> None:
         for to in ("coordinator", "shard-0"):
             for message in (Heartbeat("a"), AskStatus(), Register("a", "here:1", 1.0, 3)):
@@ -271,7 +271,7 @@ class TransportContract:
     @pytest.mark.parametrize("how", ["raise", "fail"])
     @pytest.mark.parametrize("name", sorted(ERRORS))
     def test_every_error_comes_back_as_itself(
-        self, world: Any, server: ClientWarnings, name: str, how: str
+        self, world: Any, server: EchoServer, name: str, how: str
     ) -> None:
         transport = world.transport("a")
         for to in ("coordinator", "shard-0"):
@@ -284,9 +284,7 @@ class TransportContract:
             assert world.result(transport.call(to, Heartbeat("a"))) == Noted()
 
     @pytest.mark.parametrize("how", ["bug", "bug in the future"])
-    def test_a_bug_tells_nothing_of_itself(
-        self, world: Any, server: ClientWarnings, how: str
-    ) -> None:
+    def test_a_bug_tells_nothing_of_itself(self, world: Any, server: EchoServer, how: str) -> None:
         transport = world.transport("a")
         for to in ("coordinator", "shard-0"):
             with pytest.raises(InternalError) as caught:
@@ -294,18 +292,18 @@ class TransportContract:
             assert "1234" not in str(caught.value)
             assert world.result(transport.call(to, Heartbeat("a"))) == Noted()
 
-    def test_a_cancelled_answer_is_unreachable(self, world: Any, server: ClientWarnings) -> None:
+    def test_a_cancelled_answer_is_unreachable(self, world: Any, server: EchoServer) -> None:
         for to in ("coordinator", "shard-0"):
             with pytest.raises(Unreachable):
                 world.result(world.transport("a").call(to, ask("cancel")))
 
-    def test_a_caller_cannot_cancel(self, world: Any, server: ClientWarnings) -> None:
+    def test_a_caller_cannot_cancel(self, world: Any, server: EchoServer) -> None:
         future = world.transport("a").call("shard-0", Heartbeat("a"))
         assert not future.cancel()
         assert world.result(future) == Noted()
 
     @pytest.mark.parametrize("length", [0, 1, pacing.SHORTEST, pacing.LONGEST, (3 << 20) + 1])
-    def test_payloads_travel_whole(self, world: Any, server: ClientWarnings, length: int) -> None:
+    def test_payloads_travel_whole(self, world: Any, server: EchoServer, length: int) -> None:
         transport = world.transport("a")
         message = put(os.urandom(length))
         assert world.result(transport.call("shard-0", message)) == Stored(message.header.digest)
@@ -314,7 +312,7 @@ class TransportContract:
             reply = world.result(transport.call("shard-0", request))
             assert reply == Payload(payload_digest(values(length)), values(length))
 
-    def test_many_puts_at_once(self, world: Any, server: ClientWarnings) -> None:
+    def test_many_puts_at_once(self, world: Any, server: EchoServer) -> None:
         senders = {name: world.transport(name) for name in ("a", "b", "c", "d")}
         sent = [(name, put(os.urandom(50_000), name)) for name in sorted(senders) * 8]
         futures = [senders[name].call("shard-0", message) for name, message in sent]
@@ -323,7 +321,7 @@ class TransportContract:
         assert sorted(server.seen, key=str) == sorted(sent, key=str)
 
     def test_orders_come_in_order_until_the_stream_is_lost(
-        self, world: Any, server: ClientWarnings
+        self, world: Any, server: EchoServer
     ) -> None:
         orders: queue.Queue[Any] = queue.Queue()
         lost: queue.Queue[SecurepsError] = queue.Queue()
@@ -342,7 +340,7 @@ class TransportContract:
         assert orders.empty()
         assert lost.empty()
 
-    def test_a_cancelled_watch_ends_quietly(self, world: Any, server: ClientWarnings) -> None:
+    def test_a_cancelled_watch_ends_quietly(self, world: Any, server: EchoServer) -> None:
         orders: queue.Queue[Any] = queue.Queue()
         lost: queue.Queue[SecurepsError] = queue.Queue()
         cancel = world.transport("a").watch(Subscribe("a", ()), orders.put, lost.put)
@@ -356,9 +354,7 @@ class TransportContract:
         assert lost.empty()
         assert server.cancelled.empty()
 
-    def test_a_refused_watch_is_lost_with_its_reason(
-        self, world: Any, server: ClientWarnings
-    ) -> None:
+    def test_a_refused_watch_is_lost_with_its_reason(self, world: Any, server: EchoServer) -> None:
         lost: queue.Queue[SecurepsError] = queue.Queue()
         world.transport("a").watch(Subscribe("refused", ()), lambda _: None, lost.put)
         error = world.next(lost)
@@ -370,14 +366,14 @@ class TransportContract:
         world.transport("a").watch(Subscribe("a", ()), lambda _: None, lost.put)
         assert isinstance(world.next(lost), Unreachable)
 
-    def test_nobody_there(self, world: Any, server: ClientWarnings) -> None:
+    def test_nobody_there(self, world: Any, server: EchoServer) -> None:
         transport = world.transport("a")
         for message in (Heartbeat("a"), put(b"x"), get(1)):
             with pytest.raises(Unreachable):
                 world.result(transport.call("shard-7", message))
 
     def test_a_server_that_stops_fails_what_is_under_way(
-        self, world: Any, server: ClientWarnings
+        self, world: Any, server: EchoServer
     ) -> None:
         transport = world.transport("a")
         for to in ("coordinator", "shard-0"):
@@ -389,7 +385,7 @@ class TransportContract:
             server.release()
 
     def test_a_server_that_comes_back_is_reached_again(
-        self, world: Any, server: ClientWarnings
+        self, world: Any, server: EchoServer
     ) -> None:
         transport = world.transport("a")
         for to in ("coordinator", "shard-0"):
@@ -406,7 +402,7 @@ class TransportContract:
                 except Unreachable:
                     assert time.monotonic() < deadline
 
-    def test_a_closed_transport(self, world: Any, server: ClientWarnings) -> None:
+    def test_a_closed_transport(self, world: Any, server: EchoServer) -> None:
         transport = world.transport("a")
         lost: queue.Queue[SecurepsError] = queue.Queue()
         transport.watch(Subscribe("a", ()), lambda _: None, lost.put)

@@ -27,7 +27,7 @@ from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
     PATIENCE,
-    ClientWarnings,
+    EchoServer,
     ask,
     authenticate,
     get,
@@ -49,7 +49,7 @@ class Besieged:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.echo = ClientWarnings()
+        self.echo = EchoServer()
         self.server: Server
         if name == "coordinator":
             self.server = CoordinatorServer(self.echo, "127.0.0.1:0", authenticate)
@@ -379,7 +379,7 @@ def test_a_block_that_stops_coming_gives_its_room_back(
     for party in "bc":  # all of the budget, between them
         with opened(intake, party, BLOCK_LIMIT) as upload:
             upload.add(bytes(BLOCK_LIMIT))
-            upload.hand_over(ClientWarnings()).result(0)
+            upload.hand_over(EchoServer()).result(0)
     intake._take("b", BLOCK_LIMIT)
     intake._take("c", 2 * BLOCK_LIMIT - BLOCK_LIMIT // 2)
     intake._take("d", BLOCK_LIMIT // 2)
@@ -402,11 +402,11 @@ def test_one_sender_s_blocks_leave_memory_to_the_others() -> None:
             second.add(b"x")
         with opened(intake, "b", 38) as other:
             other.add(bytes(38))
-            other.hand_over(ClientWarnings()).result(0)
+            other.hand_over(EchoServer()).result(0)
     assert intake.taken == 50
     with opened(intake, "a", 38) as third:  # its own blocks that nobody sends make room for it
         third.add(bytes(38))
-        third.hand_over(ClientWarnings()).result(0)
+        third.hand_over(EchoServer()).result(0)
     assert intake.taken == 11
 
 

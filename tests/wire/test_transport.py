@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from secureps.errors import SecurepsError, Unreachable
 from secureps.messages.orders import Commit
 from secureps.messages.requests import AskStatus, Heartbeat, Noted, Subscribe
-from secureps.wire.transport import Cut, Delay, Drop, DropReply, Duplicate, Fault, Faults
-from tests.kits.transport_kit import ClientWarnings, InProcess, TransportContract
+from secureps.wire.transport import InProcessNetwork
+from tests.kits.faults_kit import Cut, Delay, Drop, DropReply, Duplicate, Fault, FaultyNetwork
+from tests.kits.transport_kit import EchoServer, InProcess, TransportContract
 
 
 class TestInProcess(TransportContract):
@@ -30,7 +32,7 @@ class TestInProcessWithDelays(TransportContract):
     @pytest.fixture
     def world(self) -> Iterator[InProcess]:
         source = random.Random(1)
-        world = InProcess(delay=lambda *_: source.uniform(0, 3))
+        world = InProcess(partial(InProcessNetwork, delay=lambda *_: source.uniform(0, 3)))
         yield world
         world.close()
 
@@ -39,8 +41,8 @@ class TestInProcessWithDelays(TransportContract):
 
 
 def faulty(name: str, fault: Fault, nth: int = 1, sender: str = "a", to: str = "shard-0") -> Any:
-    world = InProcess(faults=Faults({(sender, to, name, nth): fault}), timeout=7.0)
-    echo = ClientWarnings()
+    world = InProcess(partial(FaultyNetwork, faults={(sender, to, name, nth): fault}, timeout=7.0))
+    echo = EchoServer()
     world.serve("shard-0", echo)
     world.serve("coordinator", echo)
     return world, echo, world.transport("a")
@@ -111,8 +113,8 @@ def test_faults_of_subscriptions(fault: Fault, at: float) -> None:
 
 
 def test_a_detached_party_is_dead_in_both_directions() -> None:
-    world = InProcess(delay=lambda *_: 1.0)
-    echo = ClientWarnings()
+    world = InProcess(partial(InProcessNetwork, delay=lambda *_: 1.0))
+    echo = EchoServer()
     world.serve("shard-0", echo)
     world.serve("shard-1", echo)
     to_it = world.transport("a").call("shard-0", Heartbeat("a"))
@@ -127,8 +129,10 @@ def test_a_detached_party_is_dead_in_both_directions() -> None:
 
 
 def test_virtual_time_is_what_delays_say() -> None:
-    world = InProcess(delay=lambda sender, to, message: 2.0 if sender == "a" else 0.5)
-    world.serve("shard-0", ClientWarnings())
+    world = InProcess(
+        partial(InProcessNetwork, delay=lambda sender, to, message: 2.0 if sender == "a" else 0.5)
+    )
+    world.serve("shard-0", EchoServer())
     assert world.result(world.transport("a").call("shard-0", AskStatus())) == Noted()
     assert world.clock.now() == 2.5
 
@@ -137,8 +141,8 @@ def test_virtual_time_is_what_delays_say() -> None:
 @given(st.lists(st.floats(0, 1e9), min_size=2, max_size=20))
 def test_orders_never_overtake_one_another(waits: list[float]) -> None:
     delays = iter([0.0, *waits])
-    world = InProcess(delay=lambda *_: next(delays))
-    echo = ClientWarnings()
+    world = InProcess(partial(InProcessNetwork, delay=lambda *_: next(delays)))
+    echo = EchoServer()
     world.serve("coordinator", echo)
     orders: list[Any] = []
     world.transport("a").watch(Subscribe("a", ()), orders.append, lambda _: None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from secureps.client.runner import make_member
 from secureps.client.site import Site
 from secureps.client.trainer import Trainer
-from secureps.crypto.cipher import Opening
-from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity, Role, certify, sign_roster
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
@@ -48,10 +46,11 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import VirtualLoop
 from secureps.service.shard.worker import ShardWorker
+from secureps.store.holder_keys import KINDS
 from secureps.store.journal import Journal, MemoryJournal
 from secureps.store.keyring import PublicKit
 from secureps.store.spool import MemorySpool, Spool
-from secureps.wire.transport import DelayOf, Faults, InProcessNetwork, no_delay
+from secureps.wire.transport import Clock, DelayOf, InProcessNetwork, no_delay
 
 
 @dataclass(frozen=True)
@@ -72,36 +71,21 @@ def memory_kit(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
     roles |= dict.fromkeys(holders, "holder")
     roles |= dict.fromkeys(clients, "client")
     identities = {name: Identity.generate() for name in roles}
-    secrets: dict[str, Secret] = {}
-    keys: dict[str, bytes] = {}
-    committee = cipher(plan.cipher_parameters).opening is Opening.COMMITTEE
-    for holder in holders:
-        make = _envelope_keys if committee else _bfv_keys
-        secrets[holder], keys[holder] = make()
-    certificates = [
-        certify(
-            ca,
-            name,
-            role,
-            identities[name].public.key,
-            payload_digest(keys[name]) if name in keys else b"",
-        )
-        for name, role in roles.items()
-    ]
-    roster = sign_roster(ca, certificates)
+    secrets, keys = dict[str, Secret](), dict[str, bytes]()
+    kind = KINDS.get(cipher(plan.cipher_parameters).opening)
+    if kind is not None:
+        for holder in holders:
+            secret, public = kind.generate()
+            secrets[holder], keys[holder] = kind.secret(secret), kind.public(public)
+    own = {name: payload_digest(key) for name, key in keys.items()}
+    roster = sign_roster(
+        ca,
+        [
+            certify(ca, name, role, identities[name].public.key, own.get(name, b""))
+            for name, role in roles.items()
+        ],
+    )
     return MemoryKit(PublicKit(ca.public, roster, keys), identities, secrets)
-
-
-def _envelope_keys() -> tuple[Secret, bytes]:
-    secret = EnvelopeKey.from_os()
-    return secret, secret.public.key
-
-
-def _bfv_keys() -> tuple[Secret, bytes]:
-    from secureps.crypto.bfv_seal import generate
-
-    secret, public = generate()
-    return secret, public.to_bytes()
 
 
 @dataclass(frozen=True)
@@ -121,7 +105,7 @@ class Conditions:
     """
 
     delay: DelayOf = no_delay
-    faults: Faults = field(default_factory=Faults)
+    network: Callable[[Clock, DelayOf], InProcessNetwork] = InProcessNetwork
     journal: Callable[[str], Journal] = lambda name: MemoryJournal()
     spool: Callable[[str], Spool] = lambda name: MemorySpool()
     late: frozenset[str] = frozenset()
@@ -143,10 +127,10 @@ class Simulation:
         self.checkpoints = folder / "checkpoints"
         self._cast = cast
         self._folder = folder
-        self._conditions = conditions if conditions is not None else Conditions()
+        self._conditions = conditions or Conditions()
         self._initial = initial
         self._kit = memory_kit(plan, tuple(cast.trainers))
-        self.network = InProcessNetwork(self.loop, self._conditions.delay, self._conditions.faults)
+        self.network = self._conditions.network(self.loop, self._conditions.delay)
         self._stores: dict[str, Stores] = {}
         self._seeds: dict[str, Seed] = {}
         self.parties: dict[str, Executor] = {}

@@ -21,8 +21,7 @@ from secureps.run.serve import initial_schema
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.checkpoint import latest_good
 from secureps.store.spool import DiskSpool
-from secureps.wire.transport import Fault, Faults
-from tests.kits.faults_kit import to_orders, to_requests
+from tests.kits.faults_kit import Fault, faulty, seen, to_orders, to_requests
 from tests.kits.federations import (
     Tensors,
     Walker,
@@ -229,9 +228,9 @@ def survive(message: tuple[str, str, str], fault: Fault, folder: Path, cipher: s
     """The same model as if nothing had happened to the first two of these messages."""
     table, versions = {(*message, count): fault for count in (1, 2)}, 3
     plan = small_plan(cipher, versions=versions)
-    simulation = small_federation(plan, folder, Conditions(faults=Faults(table)))
+    simulation = small_federation(plan, folder, Conditions(network=faulty(table)))
     simulation.run()
-    assert simulation.network.seen(*message) >= 1, "the fault never happened"
+    assert seen(simulation.network, *message) >= 1, "the fault never happened"
     assert same(simulation.model(), unharmed("plain", versions)[0])
 
 

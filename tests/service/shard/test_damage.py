@@ -28,6 +28,7 @@ from secureps.run.simulate.simulation import Conditions
 from secureps.store.checkpoint import checkpoint_path
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import DiskSpool, MemorySpool, Spool
+from tests.kits.faults_kit import FaultyNetwork, seen
 from tests.kits.federations import killed_at, same, small_federation, small_plan, unharmed
 
 SHARD = "shard-0"
@@ -61,6 +62,7 @@ class Ward:
         conditions = Conditions(
             spool=self.spool,
             journal=lambda name: self.journals.setdefault(name, MemoryJournal()),
+            network=FaultyNetwork,
         )
         self.play = small_federation(small_plan(cipher, **changes), folder, conditions)
 
@@ -290,7 +292,7 @@ def test_an_opened_sum_that_is_damaged_is_opened_again(
     assert forgotten == shard_records.OpenedForgotten("all", 2, (ward.block,))
     opened = [r.number for r in ward.journalled("coordinator", coordinator_records.CohortOpened)]
     assert opened == [0, 1, 2, 3], "opened again, it is the same opening"
-    assert ward.play.network.seen("coordinator", "holder-0", "Open") >= 5
+    assert seen(ward.play.network, "coordinator", "holder-0", "Open") >= 5
 
 
 def test_opened_sums_damaged_on_every_shard(tmp_path: Path) -> None:
@@ -327,7 +329,7 @@ def test_when_the_sums_are_lost_too_members_send_again(
     asked = [
         client
         for client in ("client-00", "client-02")
-        if ward.play.network.seen("coordinator", client, "SendAgain")
+        if seen(ward.play.network, "coordinator", client, "SendAgain")
     ]
     assert asked == (["client-00", "client-02"] if lost == "everything" else ["client-02"])
     assert ward.play.loop.now() >= (5.0 if client == "away" else 0.0)
@@ -349,7 +351,7 @@ def test_a_founding_block_that_is_damaged_is_sent_again(
         ward.play.loop.call_later(1.0, lambda: ward.play.start("client-00"))
     ward.ends_as_unharmed()
     ward.nothing_was_burnt()
-    assert ward.play.network.seen("coordinator", "client-00", "SendAgain") >= 1
+    assert seen(ward.play.network, "coordinator", "client-00", "SendAgain") >= 1
 
 
 # --- state files ------------------------------------------------------------------

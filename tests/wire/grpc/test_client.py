@@ -43,7 +43,7 @@ from secureps.wire.transport import running
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
     PATIENCE,
-    ClientWarnings,
+    EchoServer,
     Grpc,
     TransportContract,
     ask,
@@ -65,7 +65,7 @@ class TestGrpc(TransportContract):
 
     @pytest.mark.parametrize("to", ["coordinator", "shard-0"])
     def test_who_is_not_who_he_says_gets_nothing_done(
-        self, world: Grpc, server: ClientWarnings, to: str
+        self, world: Grpc, server: EchoServer, to: str
     ) -> None:
         addresses = {to: world.address(to)}
         forger = GrpcTransport("a", sign_as("b"), addresses)
@@ -84,9 +84,7 @@ class TestGrpc(TransportContract):
             forger.watch(Subscribe("a", ()), lambda _: None, lost.put)
             assert isinstance(world.next(lost), Unsigned)
 
-    def test_a_signature_holds_for_one_method_only(
-        self, world: Grpc, server: ClientWarnings
-    ) -> None:
+    def test_a_signature_holds_for_one_method_only(self, world: Grpc, server: EchoServer) -> None:
         envelope = encode(Heartbeat("a"))
         signer = world.signer("shard-0", "a")
         for method, error in ((framing.SHARD_TELL, type(None)), (framing.GET, Unsigned)):
@@ -104,7 +102,7 @@ class TestGrpc(TransportContract):
         ],
     )
     def test_garbage_is_refused_and_the_server_goes_on(
-        self, world: Grpc, server: ClientWarnings, method: str
+        self, world: Grpc, server: EchoServer, method: str
     ) -> None:
         garbage = [
             [b""],
@@ -148,7 +146,7 @@ class TestGrpc(TransportContract):
         ],
     )
     def test_payloads_of_another_length_than_announced(
-        self, world: Grpc, server: ClientWarnings, length: int, parts: list[bytes], error: type
+        self, world: Grpc, server: EchoServer, length: int, parts: list[bytes], error: type
     ) -> None:
         envelope = encode(put(b"", length=length))
         head = struct.pack("<IQ", len(envelope), max(length, 0)) + envelope
@@ -162,7 +160,7 @@ class TestGrpc(TransportContract):
             assert world.result(transport.call("shard-0", good)) == Stored(good.header.digest)
 
     def test_an_oversized_block_is_refused_and_the_server_goes_on(
-        self, world: Grpc, server: ClientWarnings
+        self, world: Grpc, server: EchoServer
     ) -> None:
         transport = world.transport("a")
         with pytest.raises(Oversized):
@@ -173,7 +171,7 @@ class TestGrpc(TransportContract):
         assert world.result(transport.call("shard-0", put(b"x"))) is not None
 
     def test_bytes_in_flight_are_bounded(self, world: Grpc) -> None:
-        class Slow(ClientWarnings):
+        class Slow(EchoServer):
             def request(self, sender: str, message: Any) -> Future[Any]:
                 future = running()
                 if isinstance(message, AskBlock):
@@ -205,7 +203,7 @@ class TestGrpc(TransportContract):
         slow.release()
         assert world.result(freed) == Noted()
 
-    def test_no_answer_in_time(self, world: Grpc, server: ClientWarnings) -> None:
+    def test_no_answer_in_time(self, world: Grpc, server: EchoServer) -> None:
         transport = world.transport("a", timeout=0.3)
         for to in ("coordinator", "shard-0"):
             with pytest.raises(Unreachable, match="in time"):
@@ -213,7 +211,7 @@ class TestGrpc(TransportContract):
             assert not server.hung[-1].cancelled()
             server.release()
 
-    def test_what_cannot_be_sent(self, world: Grpc, server: ClientWarnings) -> None:
+    def test_what_cannot_be_sent(self, world: Grpc, server: EchoServer) -> None:
         transport = world.transport("a")
         for message in (object(), Heartbeat("\ud800"), SubmissionId("a", "all", 1)):
             with pytest.raises(Malformed):
@@ -222,7 +220,7 @@ class TestGrpc(TransportContract):
             world.result(transport.call("coordinator", Heartbeat("x" * MESSAGE_LIMIT)))
         assert server.seen == []
 
-    def test_requests_have_their_method(self, world: Grpc, server: ClientWarnings) -> None:
+    def test_requests_have_their_method(self, world: Grpc, server: EchoServer) -> None:
         for message in (put(b""), get(1), Subscribe("a", ())):
             envelope = encode(message)
             for method in (framing.COORDINATOR_TELL, framing.SHARD_TELL):
@@ -235,13 +233,13 @@ class TestGrpc(TransportContract):
             with pytest.raises(Unreachable, match="another kind of server"):
                 world.result(transport.call("coordinator", message))
 
-    def test_a_long_error_text_is_shortened(self, world: Grpc, server: ClientWarnings) -> None:
+    def test_a_long_error_text_is_shortened(self, world: Grpc, server: EchoServer) -> None:
         with pytest.raises(InternalError) as caught:  # an unknown name becomes InternalError
             world.result(world.transport("a").call("shard-0", ask("fail", "ü\n" * 5000)))
         assert len(str(caught.value)) <= framing.TEXT_LIMIT
         assert "\n" not in str(caught.value)
 
-    def test_a_port_in_use(self, world: Grpc, server: ClientWarnings) -> None:
+    def test_a_port_in_use(self, world: Grpc, server: EchoServer) -> None:
         for party in ("coordinator", "shard-0"):
             for again in (
                 CoordinatorServer(server, world.address(party), authenticate),
@@ -252,18 +250,16 @@ class TestGrpc(TransportContract):
                 again.stop(0)
 
     def test_servers_that_never_started_stop(self, world: Grpc) -> None:
-        CoordinatorServer(ClientWarnings(), "127.0.0.1:0", authenticate).stop()
-        ShardServer("shard-0", ClientWarnings(), "127.0.0.1:0", authenticate, 1, 1).stop()
+        CoordinatorServer(EchoServer(), "127.0.0.1:0", authenticate).stop()
+        ShardServer("shard-0", EchoServer(), "127.0.0.1:0", authenticate, 1, 1).stop()
 
     def test_limits_that_cannot_be(self) -> None:
         for in_flight, block in ((1, 2), (0, 0)):
             with pytest.raises(ConfigError):
-                ShardServer(
-                    "shard-0", ClientWarnings(), "127.0.0.1:0", authenticate, in_flight, block
-                )
+                ShardServer("shard-0", EchoServer(), "127.0.0.1:0", authenticate, in_flight, block)
 
     def test_a_watcher_that_is_too_slow_loses_its_stream(
-        self, world: Grpc, server: ClientWarnings, monkeypatch: pytest.MonkeyPatch
+        self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(servers, "WATCH_QUEUE", 4)
         go = threading.Event()
@@ -283,7 +279,7 @@ class TestGrpc(TransportContract):
         watched()
 
     def test_a_watch_that_is_cancelled_before_it_began_ends(
-        self, world: Grpc, server: ClientWarnings
+        self, world: Grpc, server: EchoServer
     ) -> None:
         go = threading.Event()
 
@@ -302,11 +298,11 @@ class TestGrpc(TransportContract):
         assert lost.empty()
 
     def test_a_server_that_moved_is_found_where_it_is(
-        self, world: Grpc, server: ClientWarnings
+        self, world: Grpc, server: EchoServer
     ) -> None:
         transport = world.transport("a")
         assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
-        other = ClientWarnings()
+        other = EchoServer()
         moved = ShardServer("shard-0", other, "127.0.0.1:0", authenticate, 1, 1)
         moved.start()
         world.servers["elsewhere"] = moved
@@ -315,7 +311,7 @@ class TestGrpc(TransportContract):
         assert len(other.seen) == 1
 
     def test_sixty_watchers_take_no_thread_of_the_coordinator(
-        self, world: Grpc, server: ClientWarnings
+        self, world: Grpc, server: EchoServer
     ) -> None:
         address = world.address("coordinator")
         with grpc.insecure_channel(address) as channel:

@@ -28,7 +28,7 @@ from secureps.wire.grpc.challenges import EACH, LIFETIME, WINDOW, Challenges
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.protobuf import encode
 from tests.kits.signing_kit import challenge
-from tests.kits.transport_kit import PATIENCE, ClientWarnings, Grpc, put, sign_as
+from tests.kits.transport_kit import PATIENCE, EchoServer, Grpc, put, sign_as
 
 RUN, OTHER = b"r" * 32, b"o" * 32
 
@@ -130,7 +130,7 @@ def test_what_runs_out_between_check_and_use_is_not_taken(server: Challenges, cl
 
 def test_an_answer_that_is_no_challenge_spoils_nothing(world: Grpc) -> None:
     """Answers are not signed: whoever sits on the wire can say so once, and no more."""
-    world.serve("shard-0", ClientWarnings())
+    world.serve("shard-0", EchoServer())
     transport = world.transport("a")
     for wrong in (b"", b"short", bytes(CHALLENGE_BYTES), bytes(1000)):
         transport._signer("shard-0").challenged(NotFresh("", challenge=wrong))
@@ -254,7 +254,7 @@ def test_what_was_recorded_is_refused_everywhere(
     world: Grpc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Again, at another server with the same keys, and at the same one after a restart."""
-    first, second, coordinator = ClientWarnings(), ClientWarnings(), ClientWarnings()
+    first, second, coordinator = EchoServer(), EchoServer(), EchoServer()
     world.serve("shard-0", first)
     world.serve("shard-1", second)
     world.serve("coordinator", coordinator)
@@ -278,7 +278,7 @@ def test_what_was_recorded_is_refused_everywhere(
     crossed = tuple((k, "shard-1" if k == "secureps-to" else v) for k, v in metadata)
     assert isinstance(send(world.address("shard-1"), method, crossed, envelope), NotFresh)
     world.stop("shard-0")
-    again = ClientWarnings()
+    again = EchoServer()
     world.serve("shard-0", again)
     assert isinstance(send(world.address("shard-0"), method, metadata, envelope), NotFresh)
     assert second.seen == again.seen == []
@@ -286,7 +286,7 @@ def test_what_was_recorded_is_refused_everywhere(
 
 def test_a_claim_under_anothers_challenge_or_for_another_run_needs_a_key(world: Grpc) -> None:
     """What the signature covers cannot be changed by whoever has it, a fresh challenge or not."""
-    echo = ClientWarnings()
+    echo = EchoServer()
     echo.run = RUN
     world.serve("shard-0", echo)
     signer, envelope = world.signer("shard-0", "a"), encode(Heartbeat("a"))
@@ -310,7 +310,7 @@ def test_a_claim_under_anothers_challenge_or_for_another_run_needs_a_key(world: 
 
 
 def test_a_party_speaks_in_the_run_that_it_belongs_to(world: Grpc) -> None:
-    echo = ClientWarnings()
+    echo = EchoServer()
     echo.run = RUN
     world.serve("shard-0", echo)
     transport = world.transport("a")
@@ -327,7 +327,7 @@ def test_a_peer_of_another_format_is_refused_at_its_first_request(
     world: Grpc, theirs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("shard-0", "coordinator"):
-        world.serve(name, ClientWarnings())
+        world.serve(name, EchoServer())
     transport = world.transport("a")
     said = rf"a has format {theirs} of secureps, and .* format {FORMAT}: .* install the coord"
     with monkeypatch.context() as other:
@@ -344,7 +344,7 @@ def test_a_peer_of_another_format_is_refused_at_its_first_request(
 
 def test_a_server_that_forgot_its_challenges_is_asked_again(world: Grpc) -> None:
     """A restart, and challenges that are over: requests, payloads and streams go on."""
-    servers = {"shard-0": ClientWarnings(), "coordinator": ClientWarnings()}
+    servers = {"shard-0": EchoServer(), "coordinator": EchoServer()}
     for name, echo in servers.items():
         world.serve(name, echo)
     transport = world.transport("a")
@@ -363,7 +363,7 @@ def test_who_is_never_fresh_is_told_and_may_try_again(
     world: Grpc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(challenges, "LIFETIME", -1.0)
-    world.serve("shard-0", ClientWarnings())
+    world.serve("shard-0", EchoServer())
     transport: GrpcTransport = world.transport("a")
     for message in (Heartbeat("a"), put(b"x")):
         with pytest.raises(NotFresh, match="sign it under this challenge") as caught:

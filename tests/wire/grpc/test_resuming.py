@@ -22,7 +22,7 @@ from secureps.wire.grpc.framing import Collected, part
 from secureps.wire.grpc.reassembly import Gathering
 from secureps.wire.grpc.uploads import UNFINISHED, Upload, Uploads
 from tests.kits.relay import Relay
-from tests.kits.transport_kit import PATIENCE, ClientWarnings, Grpc, get, put, sign_as, values
+from tests.kits.transport_kit import PATIENCE, EchoServer, Grpc, get, put, sign_as, values
 
 SIZE = 3 << 20
 CUT = 256 << 10
@@ -40,14 +40,14 @@ def world() -> Iterator[Grpc]:
 
 
 @pytest.fixture
-def server(world: Grpc) -> ClientWarnings:
-    echo = ClientWarnings()
+def server(world: Grpc) -> EchoServer:
+    echo = EchoServer()
     world.serve("shard-0", echo)
     return echo
 
 
 @pytest.fixture
-def link(world: Grpc, server: ClientWarnings) -> Iterator[Link]:
+def link(world: Grpc, server: EchoServer) -> Iterator[Link]:
     relays: list[Relay] = []
 
     def make(timeout: float = PATIENCE, **faults: Any) -> tuple[Relay, GrpcTransport]:
@@ -87,7 +87,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_push_through_a_link_that_is_cut_again_and_again(
-    link: Link, server: ClientWarnings, taken: list[int]
+    link: Link, server: EchoServer, taken: list[int]
 ) -> None:
     relay, transport = link(cut=CUT)
     message = put(os.urandom(SIZE))
@@ -110,7 +110,7 @@ def test_a_pull_through_a_link_that_is_cut_again_and_again(link: Link) -> None:
 
 
 def test_a_push_that_was_given_up_goes_on_in_another_process(
-    link: Link, server: ClientWarnings, taken: list[int]
+    link: Link, server: EchoServer, taken: list[int]
 ) -> None:
     _, transport = link(timeout=0.5, silent=2 << 20)
     message = put(os.urandom(SIZE))
@@ -151,7 +151,7 @@ def test_a_link_that_falls_silent_is_noticed(link: Link, message: Any) -> None:
         transport.call("shard-0", message).result(PATIENCE)
 
 
-def test_a_block_that_is_held_or_refused_is_not_sent(link: Link, server: ClientWarnings) -> None:
+def test_a_block_that_is_held_or_refused_is_not_sent(link: Link, server: EchoServer) -> None:
     relay, transport = link()
     held, late = put(bytes(SIZE)), put(b"x" * SIZE)
     server.stored.add(held.header)
@@ -162,7 +162,7 @@ def test_a_block_that_is_held_or_refused_is_not_sent(link: Link, server: ClientW
     assert relay.up < CUT
 
 
-def test_the_same_block_twice_at_once_arrives_twice(link: Link, server: ClientWarnings) -> None:
+def test_the_same_block_twice_at_once_arrives_twice(link: Link, server: EchoServer) -> None:
     """As when it is asked for again while it is on its way."""
     _, transport = link()
     message = put(os.urandom(SIZE))
@@ -195,7 +195,7 @@ def sent(intake: Uploads, message: PutBlock, *pieces: bytes) -> None:
     with begun(intake, message) as upload:
         for piece in pieces:
             upload.add(piece)
-        upload.hand_over(ClientWarnings())
+        upload.hand_over(EchoServer())
 
 
 def have(intake: Uploads, message: PutBlock, sender: str = "a") -> int:
@@ -213,7 +213,7 @@ def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced() -> None:
     with other, pytest.raises(Busy):
         other.add(bytes(41))
     assert intake.taken == 60
-    assert first.hand_over(server := ClientWarnings()).done()
+    assert first.hand_over(server := EchoServer()).done()
     assert intake.taken == 0
     assert server.seen == [("a", put(bytes(60)))]
 
@@ -300,7 +300,7 @@ def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends() -> None:
     with pytest.raises(Unreachable, match="another connection"):
         older.add(message.payload[30:])
     newer.add(message.payload[20:])
-    newer.hand_over(server := ClientWarnings())
+    newer.hand_over(server := EchoServer())
     assert server.seen == [("a", message)]
     assert intake.taken == 0
 

@@ -24,7 +24,7 @@ from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
     PATIENCE,
-    ClientWarnings,
+    EchoServer,
     ask,
     authenticate,
     get,
@@ -100,7 +100,7 @@ class Door:
         return envelope, PATIENCE, self._signer.metadata(method, b"", envelope)
 
 
-class Big(ClientWarnings):
+class Big(EchoServer):
     """Answers GetBlock with more than any buffer on the way holds."""
 
     def request(self, sender: str, message: Any) -> Future[Any]:
@@ -251,8 +251,8 @@ def test_a_shard_stops_while_requests_go_on_coming(shard: Shard) -> None:
 
 
 @pytest.fixture
-def coordinator() -> Iterator[tuple[CoordinatorServer, ClientWarnings, Door]]:
-    echo = ClientWarnings()
+def coordinator() -> Iterator[tuple[CoordinatorServer, EchoServer, Door]]:
+    echo = EchoServer()
     server = CoordinatorServer(echo, "127.0.0.1:0", authenticate)
     server.start()
     door = Door(server.port, "coordinator")
@@ -262,7 +262,7 @@ def coordinator() -> Iterator[tuple[CoordinatorServer, ClientWarnings, Door]]:
 
 
 def test_a_coordinator_stops_with_requests_and_watches_open(
-    coordinator: tuple[CoordinatorServer, ClientWarnings, Door],
+    coordinator: tuple[CoordinatorServer, EchoServer, Door],
 ) -> None:
     server, echo, door = coordinator
     for _ in range(40):
@@ -278,7 +278,7 @@ def test_a_coordinator_stops_with_requests_and_watches_open(
 
 
 def test_watches_alone_do_not_take_the_grace(
-    coordinator: tuple[CoordinatorServer, ClientWarnings, Door],
+    coordinator: tuple[CoordinatorServer, EchoServer, Door],
 ) -> None:
     server, echo, door = coordinator
     for _ in range(5):
@@ -290,7 +290,7 @@ def test_watches_alone_do_not_take_the_grace(
 
 
 def test_a_watch_that_comes_during_the_stop_is_not_left_open(
-    coordinator: tuple[CoordinatorServer, ClientWarnings, Door],
+    coordinator: tuple[CoordinatorServer, EchoServer, Door],
 ) -> None:
     """Its call was let in before the stop, its request comes after all watches were ended."""
     server, echo, door = coordinator
@@ -303,7 +303,7 @@ def test_a_watch_that_comes_during_the_stop_is_not_left_open(
 
 
 def test_a_coordinator_answers_within_the_grace(
-    coordinator: tuple[CoordinatorServer, ClientWarnings, Door],
+    coordinator: tuple[CoordinatorServer, EchoServer, Door],
 ) -> None:
     server, echo, door = coordinator
     door.tell(ask("hang"), framing.COORDINATOR_TELL)
