@@ -68,6 +68,18 @@ def to_plain(value: Any) -> Any:
     raise Malformed(f"a {type(value).__name__} has no place in a record")
 
 
+def dataclasses_of(*modules: types.ModuleType) -> dict[str, type]:
+    """Every dataclass that these modules define, by name."""
+    return {
+        name: kind
+        for module in modules
+        for name, kind in vars(module).items()
+        if isinstance(kind, type)
+        and dataclasses.is_dataclass(kind)
+        and kind.__module__ == module.__name__
+    }
+
+
 @functools.cache
 def field_types(kind: type) -> dict[str, Any]:
     """The resolved type of every field of a record class."""

@@ -25,8 +25,8 @@ from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.report.terminal import headed
+from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import read_metadata
-from secureps.store.text_file import replace_text
 
 MODEL = "initial.safetensors"
 """The file of version 0, with the ServerApp's decisions, in the folder of a founding."""

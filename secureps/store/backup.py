@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
 from secureps.messages.encoding import from_plain
 from secureps.messages.records import RunPinned
-from secureps.store.journal import SqliteJournal, last_row, lock, restoring_path
+from secureps.store.atomic_file import sync, write_durably
+from secureps.store.journal import SqliteJournal, last_row, lock, read_only, restoring_path
 from secureps.store.journal_height import Mark, height_path, read_height, write_height
 from secureps.store.served_runs import ledger_height
 
@@ -65,8 +67,6 @@ def backup(state: Path, copy: Path) -> int:
             )
         _demand_whole(copy / JOURNAL)
         write_height(height_path(copy / JOURNAL), mark)
-    except sqlite3.Error as error:
-        raise DamagedStore(f"{source}: {error}") from None
     except OSError as error:
         raise OperatorError(f"cannot copy {state}: {error}") from None
     return mark.seq
@@ -138,41 +138,31 @@ def _bring_back(copy: Path, state: Path, mark: Mark) -> None:
     target = state / JOURNAL
     marker = restoring_path(target)
     marker.touch(mode=0o600)
-    _sync(state)
+    sync(state)
     for suffix in ("-wal", "-shm"):  # a log of another journal would be written over this one
         target.with_name(JOURNAL + suffix).unlink(missing_ok=True)
     _copy_files(copy, state, anew=True)
     _copy_file(copy / JOURNAL, target)
     write_height(height_path(target), mark)
     marker.unlink()
-    _sync(state)
+    sync(state)
 
 
 def _copy_journal(source: Path, target: Path) -> None:
     """By SQLite, which sees file and log as one, also while another process writes."""
-    reader = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
-    try:
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600))
-        writer = sqlite3.connect(target)
-        try:
-            reader.backup(writer)
-        finally:
-            writer.close()
-    finally:
-        reader.close()
-    _sync_file(target)
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600))
+    with read_only(source) as reader, closing(sqlite3.connect(target)) as writer:
+        reader.backup(writer)
+    sync(target)
 
 
 def _demand_whole(path: Path) -> None:
     """DamagedStore unless every row is readable and follows from the one before it."""
     write_height(height_path(path), last_row(path))
     try:
-        journal = SqliteJournal(path)
-        try:
+        with closing(SqliteJournal(path)) as journal:
             for _ in journal.replay():
                 pass
-        finally:
-            journal.close()
     finally:
         height_path(path).unlink()
         path.with_name(path.name + ".lock").unlink()
@@ -180,15 +170,13 @@ def _demand_whole(path: Path) -> None:
 
 def _run_of(journal: Path) -> bytes | None:
     """The run that a journal is of; None if it is of none yet."""
-    reader = sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)
     try:
-        query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"
-        row = reader.execute(query, (RunPinned.__name__,)).fetchone()
+        with read_only(journal) as reader:
+            query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"
+            row = reader.execute(query, (RunPinned.__name__,)).fetchone()
         return None if row is None else from_plain(RunPinned, json.loads(row[0])).run.id
-    except (sqlite3.Error, Malformed, ValueError) as error:
+    except (Malformed, ValueError) as error:
         raise DamagedStore(f"{journal}: {error}") from None
-    finally:
-        reader.close()
 
 
 def _copy_files(source: Path, target: Path, anew: bool = False) -> None:
@@ -217,24 +205,5 @@ def _files(root: Path) -> Iterator[Path]:
 def _copy_file(source: Path, target: Path) -> None:
     """All or nothing, and durable."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = target.with_name(f"{target.name}.new")
     with source.open("rb") as reader:
-        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(file, "wb") as writer:
-            shutil.copyfileobj(reader, writer, 1 << 20)
-            writer.flush()
-            os.fsync(writer.fileno())
-    os.replace(beside, target)
-    _sync(target.parent)
-
-
-def _sync_file(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _sync(directory: Path) -> None:
-    _sync_file(directory)
+        write_durably(target, iter(partial(reader.read, 1 << 20), b""))

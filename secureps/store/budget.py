@@ -13,7 +13,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,12 +75,10 @@ class BudgetLedger:
             if (run, fact) in known:
                 return
             self._demand(known, [fact], delta)
-            record = BudgetCharged(run, *_by_unit(fact))
-            journal = SqliteJournal(self.path, OLDEST_LEDGER)
-            try:
+            by_unit = (fact, None) if isinstance(fact, Charge) else (None, fact)
+            record = BudgetCharged(run, *by_unit)
+            with closing(SqliteJournal(self.path, OLDEST_LEDGER)) as journal:
                 journal.append(time.time(), [record])
-            finally:
-                journal.close()
 
     def look(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
         """Refuses what `charge` would, and charges nothing: so that nobody trains in vain.
@@ -129,11 +127,8 @@ class BudgetLedger:
         )
 
     def _read(self) -> list[tuple[bytes, Fact]]:
-        journal = SqliteJournal(self.path, OLDEST_LEDGER)
-        try:
+        with closing(SqliteJournal(self.path, OLDEST_LEDGER)) as journal:
             rows = [record for _, record in journal.replay()]
-        finally:
-            journal.close()
         return [(row.run, fact) for row in rows for fact in (row.charge, row.release) if fact]
 
     @contextmanager
@@ -178,7 +173,3 @@ def unit_of(facts: Sequence[Fact]) -> str:
     if any(isinstance(fact, Release) for fact in facts):
         return CLIENT_ADJACENCY
     return "one record, added or removed or replaced by nothing as the plan of each run says"
-
-
-def _by_unit(fact: Fact) -> tuple[Charge | None, Release | None]:
-    return (fact, None) if isinstance(fact, Charge) else (None, fact)

@@ -11,12 +11,14 @@ when to write.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.format import FORMAT, OLDEST_CHECKPOINT, newer
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
+from secureps.store.atomic_file import sync, write_durably
 
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 64 << 20
@@ -38,23 +41,15 @@ MANIFEST_LIMIT = 64 << 20
 HEADER_LIMIT = 16 << 20
 """Bytes of the longest header of a state file (safetensors itself allows 100 MB)."""
 
-_PIECE = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_*-][A-Za-z0-9._*-]*")
 _NUMBER = re.compile(r"[0-9]{6,18}")
+_WIDTHS = {"float": (64, 32, 16), "int": (64, 32, 16, 8), "uint": (64, 32, 16, 8)}
 _TYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
+    f"{kind}{bits}": f"{kind[0].upper()}{bits}"
+    for kind, widths in _WIDTHS.items()
+    for bits in widths
+} | {"bool": "BOOL"}
+"""What safetensors calls numpy's types."""
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -267,33 +262,36 @@ def _manifest_text(manifest: Manifest) -> bytes:
     return json.dumps(plain, indent=1).encode() + b"\n"
 
 
-def _read_manifest(path: Path) -> bytes:
+@contextlib.contextmanager
+def _reading(path: Path, absent: str = "absent") -> Iterator[BufferedReader]:
+    """A file of a checkpoint; a DamagedStore if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            text = file.read(MANIFEST_LIMIT + 1)
+            yield file
     except FileNotFoundError:
-        raise DamagedStore(f"{path}: absent: the checkpoint was never completed") from None
+        raise DamagedStore(f"{path}: {absent}") from None
     except OSError as error:
         raise DamagedStore(f"{path}: {error.strerror}") from None
+
+
+def _read_manifest(path: Path) -> bytes:
+    with _reading(path, "absent: the checkpoint was never completed") as file:
+        text = file.read(MANIFEST_LIMIT + 1)
     if len(text) > MANIFEST_LIMIT:
         raise DamagedStore(f"{path}: longer than a manifest can be")
     return text
 
 
 def _file_digest(path: Path, size: int | None = None) -> bytes:
-    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    try:
-        with open(path, "rb") as file:
-            actual = os.fstat(file.fileno()).st_size
-            if size is not None and actual != size:
-                raise DamagedStore(f"{path}: {actual} bytes instead of {size}")
-            while piece := file.read(_PIECE):
-                hasher.update(piece)
-    except FileNotFoundError:
-        raise DamagedStore(f"{path}: absent") from None
-    except OSError as error:
-        raise DamagedStore(f"{path}: {error.strerror}") from None
-    return hasher.digest()
+    with _reading(path) as file:
+        actual = os.fstat(file.fileno()).st_size
+        if size is not None and actual != size:
+            raise DamagedStore(f"{path}: {actual} bytes instead of {size}")
+        return hashlib.file_digest(file, _hasher).digest()
+
+
+def _hasher() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=DIGEST_BYTES)
 
 
 @contextlib.contextmanager
@@ -309,42 +307,23 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _check_header(path: Path) -> None:
     """Before a parser sees the file: is its header as long as it says, and bounded?"""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(8)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise DamagedStore(f"{path}: {error.strerror}") from None
+    with _reading(path, os.strerror(errno.ENOENT)) as file:
+        head = file.read(8)
+        size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(head, "little")
     if len(head) < 8 or length > min(HEADER_LIMIT, size - 8):
         raise DamagedStore(f"{path}: torn: its header is not whole")
 
 
-def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> bytes:
-    """Writes, fsyncs, renames, fsyncs the directories; returns the digest of the bytes."""
-    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    temporary = path.with_name(path.name + ".tmp")
+def _write(path: Path, pieces: Sequence[bytes | memoryview]) -> bytes:
+    """Writes a file and the directory that it makes durably; returns the digest of the bytes."""
+    hasher = _hasher()
+    for piece in pieces:
+        hasher.update(piece)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            for piece in pieces:
-                hasher.update(piece)
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        for directory in (path.parent, path.parent.parent):
-            _sync(directory)
+        write_durably(path, pieces, None, path.with_name(path.name + ".tmp"))
+        sync(path.parent.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
     return hasher.digest()
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

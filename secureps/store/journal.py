@@ -12,7 +12,6 @@ what became of an evaluation. What must not live here: what records mean
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import json
 import os
@@ -20,7 +19,7 @@ import platform
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,10 +39,19 @@ from secureps.messages import (
     records,
     shard_records,
 )
-from secureps.messages.encoding import digest, from_plain, to_plain
+from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_plain
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.format import FORMAT, other_journal
-from secureps.store.journal_height import NO_SPACE, START, Height, Mark, height_path, read_height
+from secureps.store.atomic_file import sync
+from secureps.store.journal_height import (
+    NO_SPACE,
+    START,
+    Height,
+    Mark,
+    height_path,
+    read_height,
+    refused,
+)
 
 Record = Any
 """An instance of a class of RECORDS."""
@@ -68,26 +76,9 @@ CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain B
 """
 
 
-def _records() -> dict[str, type]:
-    own = {
-        name: kind
-        for module in (
-            coordinator_records,
-            holder_records,
-            member_records,
-            records,
-            shard_records,
-            charge,
-        )
-        for name, kind in vars(module).items()
-        if isinstance(kind, type)
-        and dataclasses.is_dataclass(kind)
-        and kind.__module__ == module.__name__
-    }
-    return own | {kind.__name__: kind for kind in (VersionEvaluated, EvaluationSkipped)}
-
-
-RECORDS: dict[str, type] = _records()
+RECORDS: dict[str, type] = dataclasses_of(
+    coordinator_records, holder_records, member_records, records, shard_records, charge
+) | {kind.__name__: kind for kind in (VersionEvaluated, EvaluationSkipped)}
 """Every class that may be journalled, by name."""
 
 
@@ -210,8 +201,7 @@ class SqliteJournal:
                     self._base.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            refusal = DiskFailed if _full(self._path, error) else OperatorError
-            raise refusal(f"{self._path}: cannot write: {error}") from None
+            raise self._refused("cannot write: ", error) from None
         self._seq, self._chain = seq, chain
         try:
             self._height.advance(self.mark)
@@ -289,8 +279,7 @@ class SqliteJournal:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # its log is like it
             base = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         except (sqlite3.Error, OSError) as error:
-            refusal = DiskFailed if _full(self._path, error) else OperatorError
-            raise refusal(f"{self._path}: cannot open: {error}") from error
+            raise self._refused("cannot open: ", error) from error
         try:
             base.execute("PRAGMA journal_mode = WAL")
             base.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
@@ -298,15 +287,20 @@ class SqliteJournal:
             if not _tables(self._path, base, self._oldest):
                 start = "INSERT INTO head VALUES (1, 0, x'');"
                 base.executescript(f"BEGIN;{_SCHEMA}{start}PRAGMA user_version = {FORMAT};COMMIT;")
-                _sync(self._path.parent)
+                sync(self._path.parent)
         except sqlite3.Error as error:
             base.close()
-            refusal = DiskFailed if _full(self._path, error) else DamagedStore
-            raise refusal(f"{self._path}: {error}") from None
+            raise self._refused("", error, DamagedStore) from None
         except BaseException:
             base.close()
             raise
         return base
+
+    def _refused(
+        self, doing: str, error: Exception, otherwise: type[OperatorError] = OperatorError
+    ) -> OperatorError:
+        kind = DiskFailed if _full(self._path, error) else otherwise
+        return kind(f"{self._path}: {doing}{error}")
 
     def _at_height(self) -> tuple[int, bytes, Height]:
         """Where the journal ends, and the file that says so; both are as they must be."""
@@ -367,16 +361,19 @@ def last_row(path: Path, oldest: int = FORMAT) -> Mark:
         ConfigError: it is older than format `oldest`, or newer than FORMAT.
         DamagedStore: it is no journal, or its end is missing.
     """
-    try:
-        base = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    except sqlite3.Error as error:
-        raise DamagedStore(f"{path}: {error}") from None
-    try:
+    with read_only(path) as base:
         return _head(path, base) if _tables(path, base, oldest) else START
+
+
+@contextmanager
+def read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """The journal in a file as SQLite sees it, its log included; DamagedStore if it cannot."""
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as base:
+            yield base
     except sqlite3.Error as error:
         raise DamagedStore(f"{path}: {error}") from None
-    finally:
-        base.close()
 
 
 def _tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:
@@ -436,8 +433,7 @@ def lock(path: Path) -> int:
     try:
         held = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        refusal = DiskFailed if error.errno in NO_SPACE else OperatorError
-        raise refusal(f"{beside}: cannot open: {error.strerror}") from error
+        raise refused(beside, "open", error) from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -450,11 +446,3 @@ def lock(path: Path) -> int:
         os.ftruncate(held, 0)
         os.pwrite(held, f"{me}\n".encode(), 0)
     return held
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

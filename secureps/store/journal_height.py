@@ -20,6 +20,7 @@ from pathlib import Path
 
 from secureps.errors import DamagedStore, DiskFailed, OperatorError
 from secureps.messages.encoding import DIGEST_BYTES, digest
+from secureps.store.atomic_file import write_durably
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk that is full: it may work again."""
@@ -88,8 +89,7 @@ class Height:
             write_height(path, mark)
             self._file = os.open(path, os.O_WRONLY)
         except OSError as error:
-            refusal = DiskFailed if error.errno in NO_SPACE else OperatorError
-            raise refusal(f"{path}: cannot write: {error.strerror}") from error
+            raise refused(path, "write", error) from error
         self._slot = 0
 
     def advance(self, mark: Mark) -> None:
@@ -108,19 +108,13 @@ class Height:
 
 def write_height(path: Path, mark: Mark) -> None:
     """Makes the file anew, whole and durable or not at all; OSError if the disk refuses."""
-    fresh = path.with_name(f"{path.name}.new")
-    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(file, _slot(mark) * _SLOTS)
-        os.fsync(file)
-    finally:
-        os.close(file)
-    os.replace(fresh, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_durably(path, [_slot(mark)] * _SLOTS)
+
+
+def refused(path: Path, doing: str, error: OSError) -> OperatorError:
+    """The error of a disk that refuses: DiskFailed if it is full, and may work again."""
+    kind = DiskFailed if error.errno in NO_SPACE else OperatorError
+    return kind(f"{path}: cannot {doing}: {error.strerror}")
 
 
 def _slot(mark: Mark) -> bytes:
@@ -133,6 +127,4 @@ def _parsed(slot: bytes) -> Mark | None:
     if len(body) < _BODY.size or check != digest("secureps-height", body):
         return None
     magic, seq, chain = _BODY.unpack(body)
-    if magic != _MAGIC:
-        return None
-    return Mark(seq, chain if seq else b"")
+    return Mark(seq, chain if seq else b"") if magic == _MAGIC else None

@@ -44,8 +44,10 @@ from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, U
 from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES, digest, from_plain, payload_digest, to_plain
+from secureps.store.atomic_file import write_durably
 from secureps.store.holder_keys import KINDS, HolderSecret, KeyKind
 from secureps.store.ownership import own
+from secureps.wording import named
 
 _MAX_FILE = 32 << 20
 
@@ -380,14 +382,9 @@ def _absent(directory: Path, name: str) -> str:
         there = sorted(each.name for each in (directory / "private").iterdir())
     except OSError:
         there = []
-    whose = f"has private keys of {_first(there)}" if there else "has nobody's private keys"
+    whose = f"has private keys of {named(there, 5)}" if there else "has nobody's private keys"
     command = _issue_command(directory, name, "ROLE")
     return f": {directory} {whose}; whoever issues keys makes those of {name} with `{command}`"
-
-
-def _first(names: list[str], shown: int = 5) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
 
 
 def _fingerprint(text: str) -> str:
@@ -438,17 +435,4 @@ def _directory(path: Path, mode: int) -> None:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """All or nothing: a file beside it, fsync, rename, fsync of the directory."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.unlink(missing_ok=True)
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
+    write_durably(path, [data], mode)

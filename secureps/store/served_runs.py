@@ -10,13 +10,13 @@ the ledger itself (`store.journal`), and keys (`store.keyring`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from secureps.errors import DamagedStore, KitError
 from secureps.messages.records import RunPinned
+from secureps.store.atomic_file import write_durably
 from secureps.store.journal import Journal
 from secureps.store.journal_height import Height, Mark, read_height
 
@@ -59,15 +59,12 @@ class ServedJournal:
         self._ledger = ledger
         self._path = path
         self._height: Height | None = None
-        known = [record for _, record in ledger.replay()]
-        self._note(known)  # killed between the two
-        self._note_height(known)
+        self._note([record for _, record in ledger.replay()])  # killed between the two
 
     def append(self, at: float, records: Sequence[Any]) -> None:
         """Appends records to the ledger, and notes how far it has come."""
         self._ledger.append(at, records)
         self._note(records)
-        self._note_height(records)
 
     @property
     def mark(self) -> Mark:
@@ -86,40 +83,34 @@ class ServedJournal:
             self._height = None
 
     def _note(self, records: Sequence[Any]) -> None:
-        pinned = {record.run.id for record in records if isinstance(record, RunPinned)}
-        known = served_runs(self._path) if pinned else frozenset()
-        if pinned <= known:
+        pinned = [record.run.id for record in records if isinstance(record, RunPinned)]
+        for run in pinned:  # one at most
+            self._note_run(run)
+            self._begin_height(ledger_height(self._path.parent, run))
+        if self._height is not None and not pinned:
+            self._height.advance(self.mark)
+
+    def _note_run(self, run: bytes) -> None:
+        known = served_runs(self._path)
+        if run in known:
             return
-        text = "".join(f"{id.hex()}\n" for id in sorted(known | pinned))
-        fresh = self._path.with_name(f".{self._path.name}.new")
+        text = "".join(f"{id.hex()}\n" for id in sorted(known | {run}))
         try:
-            with fresh.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            write_durably(
+                self._path, [text.encode()], beside=self._path.with_name(f".{self._path.name}.new")
+            )
         except OSError as error:
             raise KitError(
                 f"cannot write {self._path}, in which a key holder keeps the runs that its key has "
                 f"served: {error}"
             ) from None
 
-    def _note_height(self, records: Sequence[Any]) -> None:
-        pinned = [record.run.id for record in records if isinstance(record, RunPinned)]
-        for run in pinned:  # one at most
-            path = ledger_height(self._path.parent, run)
-            known = read_height(path)
-            if known is not None and known.seq > self.mark.seq:
-                raise DamagedStore(
-                    f"this holder's ledger ends at row {self.mark.seq}, and {known.seq} rows were "
-                    f"written, as {path} says: it is an older copy, and would open again what it "
-                    "opened; bring back the newest one, or stay out of this run"
-                )
-            self._height = Height(path, self.mark)
-        if self._height is not None and not pinned:
-            self._height.advance(self.mark)
+    def _begin_height(self, path: Path) -> None:
+        known = read_height(path)
+        if known is not None and known.seq > self.mark.seq:
+            raise DamagedStore(
+                f"this holder's ledger ends at row {self.mark.seq}, and {known.seq} rows were "
+                f"written, as {path} says: it is an older copy, and would open again what it "
+                "opened; bring back the newest one, or stay out of this run"
+            )
+        self._height = Height(path, self.mark)

@@ -8,7 +8,6 @@ here: what payloads are, and whether other bytes may come under a known key.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from secureps.errors import DiskFailed, Malformed, OperatorError
+from secureps.store.atomic_file import sync, write_durably
 
 KEY_LIMIT = 250
 """Longest key, in characters: file systems allow 255."""
@@ -105,7 +105,7 @@ class DiskSpool:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for stale in self._root.glob("~*.tmp"):
                 stale.unlink()
-            self._sync()
+            sync(self._root)
         except OSError as error:
             raise OperatorError(f"{self._root}: {error.strerror}") from None
 
@@ -115,15 +115,8 @@ class DiskSpool:
         # No key begins with "~", so a temporary file never looks like a payload.
         temporary = self._root / f"~{next(self._count)}.tmp"
         try:
-            with open(temporary, "wb", opener=_private) as file:
-                file.write(payload)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            self._sync()
+            write_durably(path, [payload], beside=temporary)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
 
     def get(self, key: str) -> bytes:
@@ -150,15 +143,3 @@ class DiskSpool:
     def path(self, key: str) -> Path:
         """The file of a key, whether it exists or not."""
         return self._root / check_key(key).replace("/", "~")
-
-    def _sync(self) -> None:
-        handle = os.open(self._root, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _private(path: str, flags: int) -> int:
-    """Opens a file that nobody else may read."""
-    return os.open(path, flags, 0o600)

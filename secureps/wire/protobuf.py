@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 
 from secureps.errors import Malformed, Oversized
 from secureps.messages import charge, evaluation, orders, requests, run, schema, submission
-from secureps.messages.encoding import DIGEST_BYTES, field_types
+from secureps.messages.encoding import DIGEST_BYTES, dataclasses_of, field_types
 from secureps.wire import secureps_pb2
 
 MESSAGE_LIMIT = 16 << 20
@@ -39,41 +39,20 @@ PAYLOAD = "payload"
 SIGNATURE_BYTES = 64
 """Ed25519 (RFC 8032)."""
 
-SIZES: dict[str, int] = {
-    "run": DIGEST_BYTES,
-    "digest": DIGEST_BYTES,
-    "base": DIGEST_BYTES,
-    "state": DIGEST_BYTES,
-    "layout": DIGEST_BYTES,
-    "holders": DIGEST_BYTES,
-    "roster": DIGEST_BYTES,
-    "nonce": 32,
-    "blocks": DIGEST_BYTES,
-    "root": DIGEST_BYTES,
-    "commitments": DIGEST_BYTES,
-    "model": DIGEST_BYTES,
-    "sums": DIGEST_BYTES,
-    "opened": DIGEST_BYTES,
-    "signature": SIGNATURE_BYTES,
-}
+_DIGESTS = (
+    *("run", "digest", "base", "state", "layout", "holders", "roster"),
+    *("blocks", "root", "commitments", "model", "sums", "opened"),
+)
+SIZES = dict.fromkeys(_DIGESTS, DIGEST_BYTES) | {"nonce": 32, "signature": SIGNATURE_BYTES}
 """Length of bytes fields with these names; empty means "none" and passes too."""
 
 INFINITE = frozenset({"MemberStatus", "Figure"})
 """Messages that only report, where infinity is a figure (an epsilon where nothing protects)."""
 
 
-def _sent() -> dict[str, type]:
-    return {
-        name: kind
-        for module in (charge, schema, submission, run, evaluation, requests, orders)
-        for name, kind in vars(module).items()
-        if isinstance(kind, type)
-        and dataclasses.is_dataclass(kind)
-        and kind.__module__ == module.__name__
-    }
-
-
-KINDS: dict[str, type] = _sent()
+KINDS: dict[str, type] = dataclasses_of(
+    charge, schema, submission, run, evaluation, requests, orders
+)
 """Every dataclass that crosses the wire, by name."""
 
 _ENVELOPE = secureps_pb2.Envelope.DESCRIPTOR

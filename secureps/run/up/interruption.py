@@ -18,7 +18,7 @@ from rich.console import Console
 from secureps.errors import SecurepsError
 from secureps.run.report.terminal import Progress
 from secureps.run.up.folder import RunFolder
-from secureps.store.text_file import replace_text
+from secureps.store.atomic_file import replace_text
 
 
 @contextmanager

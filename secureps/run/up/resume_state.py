@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from secureps.errors import ConfigError
 from secureps.run.report.version_metrics import Gathered
 from secureps.run.up.folder import RunFolder
-from secureps.store.text_file import replace_text
+from secureps.store.atomic_file import replace_text
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ from secureps.run.up.interruption import noted, terminable, told_how_to_go_on, t
 from secureps.run.up.resume_state import ResumeState
 from secureps.run.up.watch import Outcome, Watch, Watched, version_0
 from secureps.run.warm import warm_for
-from secureps.store.text_file import replace_text
+from secureps.store.atomic_file import replace_text
 
 START_SECONDS = 60.0
 """Seconds until the coordinator must listen."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.store.text_file import replace_text
+from secureps.store.atomic_file import replace_text
 
 
 def test_the_old_text_stays_until_the_new_one_is_whole(

@@ -1,0 +1,61 @@
+"""Files that are whole whenever they are read: written beside, and renamed into their place.
+
+What must not live here: what a file is for, and whose fault it is when the disk refuses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a file; whoever reads it finds the old text or the new one, never a part."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(text)
+    os.replace(fresh, path)
+
+
+def write_durably(
+    path: Path,
+    pieces: Iterable[bytes | memoryview],
+    mode: int | None = 0o600,
+    beside: Path | None = None,
+) -> None:
+    """Writes a file, whole and durable when it returns; OSError if the disk refuses.
+
+    Args:
+        mode: of the file, whatever the umask says; None: as the umask says.
+        beside: what the file is called until it is whole; default: NAME.new.
+    """
+    fresh = beside if beside is not None else path.with_name(path.name + ".new")
+    try:
+        fresh.unlink(missing_ok=True)  # O_EXCL: nobody's link is followed
+        with open(fresh, "xb", opener=None if mode is None else _private) as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+        sync(path.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or what a directory lists, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that nobody else may read, from its first byte on."""
+    return os.open(path, flags, 0o600)
