@@ -75,8 +75,7 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
     machine = Shard(address, kit.roster, kit.holders_digest, not own.seed.private)
     folders = ShardFolders(stores.folder / "states", own.checkpoints)
     noise = ShardNoise(own.seed, kit.holder_keys)
-    shelves = machine.shelves
-    worker = ShardWorker(address.name, shelves, stores.spool, folders, noise, own.threads)
+    worker = ShardWorker(address.name, machine.shelves, stores.spool, folders, noise, own.threads)
     return Executor(address.name, machine, stores.journal, around, worker)
 
 
@@ -105,8 +104,8 @@ def make_holder(
     if isinstance(own.secret, EnvelopeKey):
         member = CommitteeHolder(own.name, kit.roster, rules)
         names = tuple(certificate.name for certificate in kit.roster.holders())
-        committee_hands = CommitteeWorker(member, own.name, names, own.secret)
-        return Executor(own.name, member, stores.journal, around, committee_hands)
+        committee_worker = CommitteeWorker(member, own.name, names, own.secret)
+        return Executor(own.name, member, stores.journal, around, committee_worker)
     machine = BfvHolder(own.name, kit.roster, rules)
     worker = BfvWorker(machine, own.identity, own.name, own.secret, stores.spool)
     return Executor(own.name, machine, stores.journal, around, worker)

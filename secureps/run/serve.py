@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,33 +129,45 @@ def _party(serving: Serving, kit: PublicKit) -> Party:
     return Party(name, load_private(serving.path("kit"), name), kit.roster, serving.state)
 
 
-@dataclass(frozen=True)
-class Gauged:
-    """Adds metrics to a party's executor, and serves them on a port while it runs."""
-
-    name: str
-    metrics: Metrics
-    listen: str | None
-    stack: ExitStack
-
-    def around(self, stores: Stores, around: Environment) -> Environment:
-        """The environment with a meter; called when this process has locked the state folder."""
-        spool = stores.folder / "spool"
-        self.metrics.gauge(
-            "secureps_spooled_payload_bytes",
-            "Bytes of the payloads that this party keeps on its disk.",
-            lambda: spooled_bytes(spool),
-        )
-        if self.listen is not None:
-            address = self.stack.enter_context(exposed(self.metrics, self.listen, stores.folder))
-            tell(self.name, "Listening", f"metrics are at http://{address}/metrics")
-        return replace(around, meter=self.metrics)
+Listener = Callable[[Endpoint, str, Authenticate], CoordinatorServer | ShardServer]
 
 
-@contextmanager
-def _gauged(serving: Serving) -> Iterator[Gauged]:
+def _run(
+    serving: Serving,
+    party: Party,
+    make: Callable[[Stores, Environment], Executor],
+    listener: Listener | None = None,
+    listen: str = "",
+) -> None:
+    """Runs a party with its metrics, which have a port of their own if the file names one."""
+    section, metrics = serving.section, Metrics()
     with ExitStack() as stack:
-        yield Gauged(serving.section.name, Metrics(), serving.section.metrics, stack)
+
+        def build(stores: Stores, around: Environment) -> Executor:  # the state folder is locked
+            metrics.gauge(
+                "secureps_spooled_payload_bytes",
+                "Bytes of the payloads that this party keeps on its disk.",
+                lambda: spooled_bytes(stores.folder / "spool"),
+            )
+            if section.metrics is not None:
+                address = stack.enter_context(exposed(metrics, section.metrics, stores.folder))
+                tell(section.name, "Listening", f"metrics are at http://{address}/metrics")
+            return make(stores, replace(around, meter=metrics))
+
+        def server(endpoint: Endpoint, listen: str, authenticate: Authenticate) -> Server:
+            assert listener is not None
+            made = listener(endpoint, listen, metrics.counting(authenticate))
+            if isinstance(made, ShardServer):
+                metrics.gauge(
+                    "secureps_payload_bytes_in_flight",
+                    f"Bytes of uploads that are being taken in, of at most {IN_FLIGHT_BYTES}.",
+                    lambda: made.bytes_in_flight,
+                )
+            metrics.on_ready(made.set_ready)
+            return made
+
+        dialled = {} if section.name == COORDINATOR else serving.addresses
+        run_process(party, dialled, build, server if listener is not None else None, listen)
 
 
 def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
@@ -168,19 +181,8 @@ def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
     if serving.section.name != COORDINATOR:
         raise ConfigError(f"{serving.where}: name: the coordinator is called {COORDINATOR!r}")
     listen = settle(serving.state, serving.section.listen)
-    with _gauged(serving) as gauged:
-
-        def build(stores: Stores, around: Environment) -> Executor:
-            return make_coordinator(
-                kit, founding, checkpoints, stores, gauged.around(stores, around)
-            )
-
-        def server(endpoint: Endpoint, listen: str, authenticate: Authenticate) -> Server:
-            made = CoordinatorServer(endpoint, listen, gauged.metrics.counting(authenticate))
-            gauged.metrics.on_ready(made.set_ready)
-            return made
-
-        run_process(_party(serving, kit), {}, build, server, listen)
+    make = partial(make_coordinator, kit, founding, checkpoints)
+    _run(serving, _party(serving, kit), make, CoordinatorServer, listen)
 
 
 def _advertised(serving: Serving, listen: str) -> str:
@@ -208,29 +210,13 @@ def _serve_shard(serving: Serving, kit: PublicKit) -> None:
     settings = ShardSettings(
         address, serving.seed(), serving.path("checkpoints"), serving.section.threads
     )
-    with _gauged(serving) as gauged:
-
-        def build(stores: Stores, around: Environment) -> Executor:
-            return make_shard(kit, settings, stores, gauged.around(stores, around))
-
-        def server(endpoint: Endpoint, listen: str, authenticate: Authenticate) -> Server:
-            made = ShardServer(
-                address.name,
-                endpoint,
-                listen,
-                gauged.metrics.counting(authenticate),
-                in_flight_bytes=IN_FLIGHT_BYTES,
-                max_block_bytes=MOST_BLOCK_BYTES,
-            )
-            gauged.metrics.gauge(
-                "secureps_payload_bytes_in_flight",
-                f"Bytes of uploads that are being taken in, of at most {IN_FLIGHT_BYTES}.",
-                lambda: made.bytes_in_flight,
-            )
-            gauged.metrics.on_ready(made.set_ready)
-            return made
-
-        run_process(_party(serving, kit), serving.addresses, build, server, listen)
+    listener = partial(
+        ShardServer,
+        address.name,
+        in_flight_bytes=IN_FLIGHT_BYTES,
+        max_block_bytes=MOST_BLOCK_BYTES,
+    )
+    _run(serving, _party(serving, kit), partial(make_shard, kit, settings), listener, listen)
 
 
 def _serve_holder(serving: Serving, kit: PublicKit) -> None:
@@ -241,13 +227,12 @@ def _serve_holder(serving: Serving, kit: PublicKit) -> None:
     own = HolderSecrets(
         party.name, party.identity, secret, section.minimum, served, section.threshold
     )
-    with _gauged(serving) as gauged:
 
-        def build(stores: Stores, around: Environment) -> Executor:
-            noted = replace(stores, journal=ServedJournal(stores.journal, runs))
-            return make_holder(kit, own, noted, gauged.around(stores, around))
+    def make(stores: Stores, around: Environment) -> Executor:
+        noted = replace(stores, journal=ServedJournal(stores.journal, runs))
+        return make_holder(kit, own, noted, around)
 
-        run_process(party, serving.addresses, build)
+    _run(serving, party, make)
 
 
 SERVERS: dict[str, Callable[[Serving, PublicKit], None]] = {
