@@ -24,6 +24,7 @@ from secureps.errors import ConfigError
 from secureps.policy.explain.explanation import Explanation
 from secureps.run.check import check as examine
 from secureps.run.check import record, tables
+from secureps.run.options import ENVIRONMENT
 from secureps.run.report.sinks import METRICS
 from secureps.run.simulate.simulate import simulate as play
 from secureps.run.up.folder import RunFolder
@@ -220,7 +221,7 @@ def up(
     refuse_unsafe(unsafe_seed, insecure_for_tests)
     console = Console(force_terminal=sys.stdout.isatty(), force_jupyter=False, quiet=quiet)
     folder = None if out is None else Path(out)
-    environment = {**_DEFAULTS, **os.environ}
+    environment = {**ENVIRONMENT, **os.environ}
     return RunResult.read(play_here(Order(Path(plan), folder, unsafe_seed, environment), console))
 
 
@@ -255,19 +256,7 @@ def simulate(
         ['height', 'slope']
     """
     folder = None if out is None else Path(out)
-    return RunResult.read(play(Path(scenario), folder, _silent if quiet else print))
-
-
-_DEFAULTS = {
-    "OMP_NUM_THREADS": "1",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "GRPC_VERBOSITY": "NONE",
-}
-"""The environment of processes that are started, as on the command line; own values override."""
-
-
-def _silent(line: str) -> None:
-    """Drops a line of progress."""
+    return RunResult.read(play(Path(scenario), folder, (lambda line: None) if quiet else print))
 
 
 def _summary(report: Path) -> Path:

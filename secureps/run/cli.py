@@ -17,7 +17,8 @@ import typer
 
 from secureps import __version__
 from secureps.errors import SecurepsError, exit_status
-from secureps.run.options import Insecure, LogFormat, MLflow, TensorBoard, UnsafeSeed
+from secureps.run.keys import keys
+from secureps.run.options import ENVIRONMENT, Insecure, LogFormat, MLflow, TensorBoard, UnsafeSeed
 from secureps.run.run_commands import export, log, runs, status, stop
 from secureps.run.state_commands import backup, budget, restore
 
@@ -44,23 +45,10 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _one_thread() -> None:
-    """Unless the operator wants another number; before the script imports torch.
-
-    Small models on a machine that others share, and the same bits whatever its number of
-    cores: more threads add the same numbers in another order.
-    """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-
-def _discreet() -> None:
-    """MLflow tells its makers that it is used, unless it is told not to."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-
-
-def _quiet_transport() -> None:
-    """Before gRPC is imported: what matters of its own lines on stderr is an error of ours."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+def _settle_environment() -> None:
+    """Sets what the operator has not, before a script imports torch."""
+    for key, value in ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
 
 
 @app.callback()
@@ -78,7 +66,7 @@ def root(
     ] = None,
 ) -> None:
     """Before every command."""
-    _quiet_transport()
+    os.environ.setdefault("GRPC_VERBOSITY", ENVIRONMENT["GRPC_VERBOSITY"])
     if kernels is not None:
         from secureps.crypto.compiled import keep_in
 
@@ -134,7 +122,7 @@ def check(
     Who sees what and who must collude, what privacy spends and what its noise
     costs, bytes per update against plain fp32, memory per shard. Starts nothing.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the plan's script imports torch
+    _settle_environment()
     import json
 
     from rich.console import Console
@@ -170,8 +158,7 @@ def up(
     training centrally. Everything is in RUN: logs, checkpoints, report with
     curves, model.safetensors. Ctrl-C stops all of it.
     """
-    _one_thread()
-    _discreet()
+    _settle_environment()
     from rich.console import Console
 
     from secureps.run.report.trackers import Extras
@@ -201,8 +188,7 @@ def resume(
     Every party starts from its journal: the model comes out as if nothing had
     happened.
     """
-    _one_thread()
-    _discreet()
+    _settle_environment()
     from rich.console import Console
 
     from secureps.run.report.trackers import Extras
@@ -228,8 +214,7 @@ def simulate(
     The same scenario gives the same model, bit for bit. Noise is seeded: no
     privacy.
     """
-    _one_thread()
-    _discreet()
+    _settle_environment()
     from secureps.run.report.trackers import Extras
     from secureps.run.simulate.simulate import simulate as play
 
@@ -257,7 +242,7 @@ def study(
     Ctrl-C lets the trials that are being played end, and keeps them: the same
     command goes on.
     """
-    _one_thread()
+    _settle_environment()
     from rich.console import Console
 
     from secureps.run.study.study import study as compare
@@ -265,19 +250,12 @@ def study(
     compare(scenario, out, workers, Console())
 
 
-@app.command(
+app.add_typer(
+    keys,
     name="keys",
     rich_help_panel=_APART,
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    short_help="Make start-up kits, add parties to them, show who is in one: init, issue, show.",
 )
-def keys(context: typer.Context) -> None:
-    """Make start-up kits, add parties to them, show who is in one: init, issue, show."""
-    from typer.main import get_command
-
-    from secureps.run.keys import keys as kits
-
-    get_command(kits)(args=context.args, prog_name="secureps keys")
 
 
 @app.command(rich_help_panel=_APART)
@@ -415,7 +393,7 @@ def flower(
     version. Says what became of each setting; what cannot be had is refused by
     name. `up`, `simulate` and `check` do it by themselves.
     """
-    _one_thread()
+    _settle_environment()
     from rich.console import Console
 
     from secureps.crypto.sampling import SecretSeed

@@ -1,4 +1,4 @@
-"""Options that several commands share, with their help. What must not live here: commands."""
+"""Options and environment that several commands share. What must not live here: commands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "GRPC_VERBOSITY": "NONE",
+}
+"""Of the processes that a command starts, and of its own; what the operator has set overrides.
+
+One thread, for small models on a machine that others share, and for the same bits whatever its
+number of cores: more threads add the same numbers in another order. MLflow tells its makers that it
+is used, unless it is told not to. What matters of gRPC's own lines on stderr is an error of ours.
+"""
 
 UnsafeSeed = Annotated[
     int | None,

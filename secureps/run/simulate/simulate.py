@@ -23,7 +23,7 @@ from typing import Any
 
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.script import Script, refuse_privacy
-from secureps.client.trainer import Setting, Trainer
+from secureps.client.trainer import Setting
 from secureps.config.scenario import ScenarioSection, StaySection
 from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
@@ -238,18 +238,13 @@ class Play:
         script = scenario.script()
         holders = {name: scenario.settings(i) for i, name in enumerate(scenario.clients)}
         with naming(f"{scenario.section.name}: settings", ConfigError):
-            trainers: dict[str, Trainer] = {
-                name: script.make(settings) for name, settings in holders.items()
-            }
-        look = Look.at(trainers[scenario.clients[0]])
+            trainers = {name: script.make(settings) for name, settings in holders.items()}
+        first = scenario.clients[0]
+        look = Look.at(trainers[first])
         with naming(scenario.section.name):
             refuse_statistics(scenario.plan, look.schema, look.kinds)
         self.judge = Judge(
-            scenario.plan,
-            script,
-            holders,
-            holders[scenario.clients[0]],
-            look,
+            *(scenario.plan, script, holders, holders[first], look),
             lambda name: LocalTensors(self.folder / name).load(),
             trainers,
         )

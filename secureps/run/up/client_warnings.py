@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from secureps.run.up.party_logs import LogReader
 from secureps.tracebacks import TEXT_LIMIT
 
 MOST_LEFT = 50.0
@@ -34,27 +36,15 @@ class ClientWarnings:
     """
 
     def __init__(self, logs: Path, clients: Iterable[str]) -> None:
-        self._logs = logs
-        self._read = dict.fromkeys(clients, 0)
+        self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
         self._left = dict(_KINDS)
 
     def news(self) -> Iterator[str]:
         """Yields a line for each kind that was not told before."""
-        for client in self._read if self._left else ():
-            for line in self._lines(client):
-                yield from self._told(client, line)
-
-    def _lines(self, client: str) -> list[str]:
-        """The whole lines since the last call."""
-        try:
-            with (self._logs / f"{client}.log").open("rb") as file:
-                file.seek(self._read[client])
-                piece = file.read(PIECE)
-        except OSError:
-            return []
-        end = piece.rfind(b"\n") + 1
-        self._read[client] += end or len(piece) * (len(piece) == PIECE)
-        return piece[:end].decode(errors="replace").splitlines()
+        for client, log in self._logs.items() if self._left else ():
+            with suppress(OSError):  # it has none yet
+                for _, line in log.news(True, PIECE):
+                    yield from self._told(client, line)
 
     def _told(self, client: str, line: str) -> Iterator[str]:
         for kind, pattern in list(self._left.items()):

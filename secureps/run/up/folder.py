@@ -28,66 +28,32 @@ from secureps.errors import ConfigError, OperatorError
 from secureps.messages.run import COORDINATOR
 from secureps.run.party_names import OBSERVER, client_names, holder_names, shard_names
 from secureps.run.run_lock import ORIGIN, new_folder
-from secureps.store.text_file import replace_text
+from secureps.store.atomic_file import replace_text
 from secureps.wording import named
 
 if TYPE_CHECKING:
+    from secureps.crypto.identity import Role
     from secureps.policy.plan import Plan
 
 LISTEN = "127.0.0.1:0"
 """Address to listen on: loopback, any free port, since all parties are on this machine."""
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    """The paths of a run's files; all are absolute."""
+    """The paths of a run's files; all are absolute.
 
-    root: Path
+    `summary` exists once the run is over; `failed` has the error that ended the last play of the
+    run, until it is played again; `model` is the last one, and `best` the best version by the
+    federation's own evaluation, if the plan says what is best.
+    """
 
-    @property
-    def kit(self) -> Path:
-        """The start-up kit, with every party's keys."""
-        return self.root / "kit"
-
-    @property
-    def logs(self) -> Path:
-        """The logs of all parties."""
-        return self.root / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The checkpoints."""
-        return self.root / "checkpoints"
-
-    @property
-    def report(self) -> Path:
-        """The report."""
-        return self.root / "report"
-
-    @property
-    def plan(self) -> Path:
-        """The copy of the plan."""
-        return self.root / "plan.toml"
-
-    @property
-    def summary(self) -> Path:
-        """The summary, which exists once the run is over."""
-        return self.report / "summary.json"
-
-    @property
-    def failed(self) -> Path:
-        """The error that ended the last play of the run, until it is played again."""
-        return self.report / "failed.txt"
-
-    @property
-    def model(self) -> Path:
-        """The last model."""
-        return self.root / "model.safetensors"
-
-    @property
-    def best(self) -> Path:
-        """The best version by the federation's own evaluation, if the plan says what is best."""
-        return self.root / "best.safetensors"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.kit, self.logs = root / "kit", root / "logs"
+        self.checkpoints, self.report = root / "checkpoints", root / "report"
+        self.plan = root / "plan.toml"
+        self.summary, self.failed = self.report / "summary.json", self.report / "failed.txt"
+        self.model, self.best = root / "model.safetensors", root / "best.safetensors"
 
     def state(self, name: str) -> Path:
         """The state folder of a party."""
@@ -191,14 +157,16 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
     from secureps.store.keyring import create_kit, issue
 
     create_kit(folder.kit, plan.cipher_parameters)
-    issue(folder.kit, "coordinator", COORDINATOR)
-    issue(folder.kit, "observer", OBSERVER)
-    for shard in cast.shards:
-        issue(folder.kit, "shard", shard)
-    for holder in cast.holders:
-        issue(folder.kit, "holder", holder)
-    for client in cast.clients:
-        issue(folder.kit, "client", client)
+    parties: dict[Role, tuple[str, ...]] = {
+        "coordinator": (COORDINATOR,),
+        "observer": (OBSERVER,),
+        "shard": cast.shards,
+        "holder": cast.holders,
+        "client": cast.clients,
+    }
+    for role, names in parties.items():
+        for name in names:
+            issue(folder.kit, role, name)
     return folder
 
 

@@ -23,10 +23,11 @@ PAUSE = 0.2
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 
 
-class _Log:
+class LogReader:
     """One party's log, read from where the last look ended.
 
     Args:
+        path: of the log; its name is the party's.
         named: every line says whose it is.
     """
 
@@ -34,20 +35,23 @@ class _Log:
         self._path, self._named = path, named
         self._read, self._stamp = 0, ""
 
-    def news(self, whole: bool) -> list[tuple[str, str]]:
+    def news(self, whole: bool, most: int = -1) -> list[tuple[str, str]]:
         """Lines that came since the last look, each with its time.
 
         A line without a time has that of the line before: a traceback stays in one piece.
 
         Args:
             whole: leave the last line where it is, until its end has come.
+            most: bytes to read; of what has no line's end in so many, nothing is said.
         """
         with self._path.open("rb") as file:
             file.seek(self._read)
-            piece = file.read()
-        if whole:
-            piece = piece[: piece.rfind(b"\n") + 1]
+            piece = file.read(most)
         self._read += len(piece)
+        if whole:
+            lines, end, rest = piece.rpartition(b"\n")
+            self._read -= len(rest) if end or len(piece) != most else 0
+            piece = lines + end
         return [self._stamped(line) for line in piece.decode(errors="replace").splitlines()]
 
     def _stamped(self, line: str) -> tuple[str, str]:
@@ -80,11 +84,11 @@ def log(
     if party is not None and party not in known:
         which = meant(party, known) if known else "no party has been started yet"
         raise ConfigError(f"{root}: no log of {party!r}; {which}")
-    logs: dict[Path, _Log] = {}
+    logs: dict[Path, LogReader] = {}
 
     def news(whole: bool) -> Iterator[str]:
         for path in sorted(folder.logs.glob(f"{party or '*'}.log")):
-            logs.setdefault(path, _Log(path, party is None))
+            logs.setdefault(path, LogReader(path, party is None))
         lines = merge(*(each.news(whole) for each in logs.values()), key=lambda line: line[0])
         return (said for _, said in lines)
 
