@@ -128,14 +128,11 @@ def _fields(kind: type) -> tuple[_Field, ...]:
     for name, hint in field_types(kind).items():
         if name == PAYLOAD:
             continue
-        origin = typing.get_origin(hint)
+        origin, leaf = typing.get_origin(hint), hint
         many = origin is tuple
         optional = origin in (types.UnionType, typing.Union)
-        leaf = hint
-        if many:
-            leaf = typing.get_args(hint)[0]
-        elif optional:
-            (leaf,) = (k for k in typing.get_args(hint) if k is not type(None))
+        if many or optional:
+            leaf = next(k for k in typing.get_args(hint) if k is not type(None))
         nested = dataclasses.is_dataclass(leaf)
         found.append(_Field(name, leaf, many, optional, nested, _check(kind, name, leaf)))
     return tuple(found)
@@ -155,15 +152,13 @@ def _check(kind: type, name: str, leaf: type) -> Callable[[Any], bool]:
 def _write(record: Any, target: Message) -> None:
     kind: type = type(record)
     for field in _fields(kind):
-        value = getattr(record, field.name)
-        if field.many:
-            items = getattr(target, field.name)
-            if not field.nested:
-                _judge(field, all(map(field.check, value)))
-                items.extend(value)
-                continue
+        value, good = getattr(record, field.name), True
+        if field.many and field.nested:
             for item in value:
-                _write(_of(item, field.leaf), items.add())
+                _write(_of(item, field.leaf), getattr(target, field.name).add())
+        elif field.many:
+            good = all(map(field.check, value))
+            getattr(target, field.name).extend(value)
         elif value is None and field.optional:
             continue
         elif field.nested:
@@ -171,13 +166,10 @@ def _write(record: Any, target: Message) -> None:
             inner.SetInParent()
             _write(_of(value, field.leaf), inner)
         else:
-            _judge(field, field.check(value))
+            good = field.check(value)
             setattr(target, field.name, value)
-
-
-def _judge(field: _Field, good: bool) -> None:
-    if not good:
-        raise ValueError(f"{field.name} has a wrong length, or is no finite number")
+        if not good:
+            raise ValueError(f"{field.name} has a wrong length, or is no finite number")
 
 
 def _of(value: Any, kind: type) -> Any:
@@ -189,24 +181,21 @@ def _of(value: Any, kind: type) -> Any:
 def _read(kind: type, source: Any) -> Any:
     values: dict[str, Any] = {}
     for field in _fields(kind):
-        if field.many:
-            items = getattr(source, field.name)
-            if field.nested:
-                values[field.name] = tuple(_read(field.leaf, item) for item in items)
-                continue
-            values[field.name] = tuple(items)
-            good = all(map(field.check, items))
-        elif field.optional and not source.HasField(field.name):
-            values[field.name] = None
-            continue
-        elif field.nested:
-            if not source.HasField(field.name):
-                raise Malformed(f"{kind.__name__} lacks its {field.name}")
-            values[field.name] = _read(field.leaf, getattr(source, field.name))
-            continue
+        name, value, good = field.name, getattr(source, field.name), True
+        if field.many and field.nested:
+            value = tuple(_read(field.leaf, item) for item in value)
+        elif field.many:
+            value = tuple(value)
+            good = all(map(field.check, value))
+        elif field.optional and not source.HasField(name):
+            value = None
+        elif not field.nested:
+            good = field.check(value)
+        elif source.HasField(name):
+            value = _read(field.leaf, value)
         else:
-            values[field.name] = getattr(source, field.name)
-            good = field.check(values[field.name])
+            raise Malformed(f"{kind.__name__} lacks its {name}")
         if not good:
-            raise Malformed(f"{kind.__name__}.{field.name}: a wrong length, or no finite number")
+            raise Malformed(f"{kind.__name__}.{name}: a wrong length, or no finite number")
+        values[name] = value
     return kind(**values)

@@ -23,7 +23,6 @@ from secureps.messages.run import other_run
 from secureps.wire.grpc.authentication import Claim, claim_of
 from secureps.wire.grpc.challenges import Challenges
 from secureps.wire.grpc.concurrency import Connections, Place, Places
-from secureps.wire.grpc.framing import NOT_TOLD
 from secureps.wire.grpc.uploads import RETRY_SECONDS
 from secureps.wire.protobuf import decode
 
@@ -125,10 +124,3 @@ async def request(context: Any, claim: Claim, limit: int) -> Any:
     if len(data) > limit:
         raise Oversized(f"a message of {len(data)} bytes; at most {limit} are allowed")
     return decode(claim.envelope(data))
-
-
-def told_alone(message: Any) -> Any:
-    """The message itself; Malformed if `Tell` is not how it is sent."""
-    if isinstance(message, NOT_TOLD):
-        raise Malformed(f"{type(message).__name__} has a method of its own")
-    return message

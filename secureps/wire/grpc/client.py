@@ -29,21 +29,9 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.run import COORDINATOR
+from secureps.wire.grpc import framing
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import TRIES, Metadata, Signer, check_party
-from secureps.wire.grpc.framing import (
-    CLIENT_OPTIONS,
-    COORDINATOR_TELL,
-    GET,
-    PUT,
-    SHARD_TELL,
-    WATCH,
-    Collected,
-    error_of,
-    open_frame,
-    options,
-    pieces,
-)
 from secureps.wire.grpc.pacing import LANES, Lanes, Progress
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.protobuf import decode, encode
@@ -91,7 +79,7 @@ class GrpcTransport:
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
         self._lanes = Lanes()
-        self._halves: dict[tuple[str, bytes], Collected] = {}
+        self._halves: dict[tuple[str, bytes], framing.Collected] = {}
         """Payloads of which a part came; at most one for each lane, for when they are asked for."""
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
@@ -168,9 +156,7 @@ class GrpcTransport:
             if address is None:
                 raise Unreachable(f"nobody has told where {to} is")
             if address not in self._channels:
-                self._channels[address] = grpc.insecure_channel(
-                    address, options=options(CLIENT_OPTIONS)
-                )
+                self._channels[address] = grpc.insecure_channel(address, framing.CLIENT_OPTIONS)
             return self._channels[address]
 
     def _signer(self, to: str) -> Signer:
@@ -188,7 +174,7 @@ class GrpcTransport:
             try:
                 return attempt()
             except grpc.RpcError as error:
-                if not self._anew(to, error_of(error, self._at(to))):
+                if not self._anew(to, framing.error_of(error, self._at(to))):
                     raise
         return attempt()
 
@@ -216,14 +202,14 @@ class GrpcTransport:
             self._pool.submit(run)
 
     def _tell(self, future: Future[Any], to: str, envelope: bytes, tries: int = TRIES) -> None:
-        method = COORDINATOR_TELL if to == COORDINATOR else SHARD_TELL
+        method = framing.COORDINATOR_TELL if to == COORDINATOR else framing.SHARD_TELL
         metadata = self._metadata(to, method, envelope)
         call: Any = self._channel(to).unary_unary(method)
 
         def done(ended: Any) -> None:
             try:
                 good = ended.code() is grpc.StatusCode.OK
-                result = decode(ended.result()) if good else error_of(ended, self._at(to))
+                result = decode(ended.result()) if good else framing.error_of(ended, self._at(to))
                 if not good and tries > 1 and self._anew(to, result):
                     self._tell(future, to, envelope, tries - 1)
                     return
@@ -258,10 +244,10 @@ class GrpcTransport:
 
     def _ask(self, to: str, message: PutBlock) -> Stored:
         envelope = encode(AskBlock(message.header))
-        call: Any = self._channel(to).unary_unary(SHARD_TELL)
+        call: Any = self._channel(to).unary_unary(framing.SHARD_TELL)
 
         def asked() -> bytes:
-            metadata = self._metadata(to, SHARD_TELL, envelope)
+            metadata = self._metadata(to, framing.SHARD_TELL, envelope)
             answer: bytes = call(envelope, timeout=self._timeout, metadata=metadata)
             return answer
 
@@ -272,9 +258,9 @@ class GrpcTransport:
 
     def _put_from(self, to: str, message: PutBlock, offset: int) -> Any:
         envelope = encode(dataclasses.replace(message, offset=offset))
-        metadata = self._metadata(to, PUT, envelope)
-        method: Any = self._channel(to).stream_unary(PUT)
-        frame = pieces(envelope, memoryview(message.payload)[offset:])
+        metadata = self._metadata(to, framing.PUT, envelope)
+        method: Any = self._channel(to).stream_unary(framing.PUT)
+        frame = framing.pieces(envelope, memoryview(message.payload)[offset:])
         moved: list[Callable[[], None]] = []
 
         def counted() -> Iterator[bytes]:
@@ -292,7 +278,7 @@ class GrpcTransport:
         """Fetches a payload, after a break from where it has it; as long as it moves."""
         name = (to, encode(message))
         with self._lock:
-            here = self._halves.pop(name, None) or Collected()
+            here = self._halves.pop(name, None) or framing.Collected()
         while True:
             before = here.have
             try:
@@ -309,14 +295,14 @@ class GrpcTransport:
                             del self._halves[next(iter(self._halves))]
                     raise
 
-    def _get_from(self, to: str, message: GetBlock | GetSum, here: Collected) -> Any:
+    def _get_from(self, to: str, message: GetBlock | GetSum, here: framing.Collected) -> Any:
         offset = here.have
         envelope = encode(dataclasses.replace(message, offset=offset))
-        metadata = self._metadata(to, GET, envelope)
-        method: Any = self._channel(to).unary_stream(GET)
+        metadata = self._metadata(to, framing.GET, envelope)
+        method: Any = self._channel(to).unary_stream(framing.GET)
         stream = method(envelope, metadata=metadata)
         with self._watched(stream, to) as progress:
-            answer, rest, begin = open_frame(next(stream, b""))
+            answer, rest, begin = framing.open_frame(next(stream, b""))
             reply, length = decode(answer), offset + rest
             if not isinstance(reply, Payload):
                 raise InternalError(f"{to} answered with a {type(reply).__name__}")
@@ -351,13 +337,13 @@ class GrpcTransport:
 
     def _subscribe(self, message: Subscribe) -> Any:
         envelope = encode(message)
-        metadata = self._metadata(COORDINATOR, WATCH, envelope)
-        call: Any = self._channel(COORDINATOR).unary_stream(WATCH)
+        metadata = self._metadata(COORDINATOR, framing.WATCH, envelope)
+        call: Any = self._channel(COORDINATOR).unary_stream(framing.WATCH)
         return call(envelope, metadata=metadata)
 
     def _failed(self, error: Exception, to: str) -> SecurepsError:
         if isinstance(error, grpc.RpcError):
-            return error_of(error, self._at(to))
+            return framing.error_of(error, self._at(to))
         if isinstance(error, ValueError | grpc.FutureCancelledError):
             # gRPC: the channel was closed by `locate` or `close`
             return Unreachable(f"the connection to {to} was closed")
@@ -438,7 +424,7 @@ class _Watch:
                 self._deliver(decode(data))
             error: SecurepsError = Unreachable("the coordinator ended the stream")
         except grpc.RpcError as failure:
-            error = error_of(failure, COORDINATOR)
+            error = framing.error_of(failure, COORDINATOR)
         except ValueError:
             error = Unreachable("the connection to the coordinator was closed")
         except Exception as failure:

@@ -20,7 +20,7 @@ import io
 import math
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -231,8 +231,3 @@ def _told_by(data: bytes, to: str) -> SecurepsError:
     if isinstance(error, NotFresh):
         error.challenge = refusal.challenge
     return error
-
-
-def options(table: Sequence[tuple[str, int]]) -> list[tuple[str, Any]]:
-    """gRPC's own type for a table of options."""
-    return list(table)

@@ -12,7 +12,7 @@ import asyncio
 import resource
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -30,26 +30,10 @@ from secureps.errors import (
 )
 from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Stored, Subscribe
 from secureps.messages.run import COORDINATOR
-from secureps.wire.grpc.admission import Authenticate, Callers, arrived, request, sent, told_alone
+from secureps.wire.grpc import framing
+from secureps.wire.grpc.admission import Authenticate, Callers, arrived, request, sent
 from secureps.wire.grpc.authentication import Claim
 from secureps.wire.grpc.concurrency import Place
-from secureps.wire.grpc.framing import (
-    COORDINATOR_SERVICE,
-    COORDINATOR_TELL,
-    GET,
-    HEADER_LIMIT,
-    PUT,
-    REQUEST_LIMIT,
-    SERVER_OPTIONS,
-    SHARD_SERVICE,
-    SHARD_TELL,
-    WATCH,
-    open_frame,
-    options,
-    part,
-    pieces,
-    refuse,
-)
 from secureps.wire.grpc.health import Health
 from secureps.wire.grpc.uploads import Uploads
 from secureps.wire.protobuf import decode, encode
@@ -82,6 +66,7 @@ class _Server(ABC):
         self._callers = Callers(name, lambda: endpoint.run, authenticate)
         self._telling = self._callers.places(TELLING, TELLING_EACH)
         self._health = Health(self.SERVICE)
+        self._watchers: set[asyncio.Queue[Any]] = set()
         self._started: Future[int] = Future()
         name = f"{self.SERVICE.rpartition('.')[2].lower()}-rpc"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -127,11 +112,11 @@ class _Server(ABC):
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         most = ("grpc.max_allowed_incoming_connections", connections())
-        server = grpc.aio.server(options=options((*SERVER_OPTIONS, most)))
+        server = grpc.aio.server(options=(*framing.SERVER_OPTIONS, most))
         # All as streams, whatever the dialling side calls them: gRPC would take in the message of
         # a unary call before it shows who sends it.
-        handlers: dict[str, Any] = {"Tell": grpc.stream_unary_rpc_method_handler(self._tell)}
-        handlers |= self._handlers()
+        tell: Any = grpc.stream_unary_rpc_method_handler(_refusing(self._tell))
+        handlers = {"Tell": tell, **self._handlers()}
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(self.SERVICE, handlers),
@@ -144,7 +129,8 @@ class _Server(ABC):
             self._started.set_result(port)
             await self._stop.wait()
             self._health.end()
-            self._ending()
+            for queue in tuple(self._watchers):  # all else has the grace, and ends with it
+                _push(queue, _stopping())
         finally:
             await server.stop(self._grace)
             # gRPC's own tasks see their calls end a little later. What is left of them when
@@ -157,19 +143,14 @@ class _Server(ABC):
     def _handlers(self) -> Mapping[str, Any]:
         """The service's methods but `Tell`."""
 
-    @abstractmethod
-    def _ending(self) -> None:
-        """Ends what would not end by itself; on the loop."""
-
-    async def _tell(self, _: Any, context: Any) -> bytes:
-        async def answered() -> bytes:
-            with self._callers.admitted(self.TELL, context) as claim:
-                async with self._telling.taken(claim.party, context.peer()):
-                    message = told_alone(await request(context, claim, REQUEST_LIMIT))
-                answer = await _answer(self._endpoint.request(claim.party, message))
-                return encode(self._answered(claim.party, message, answer))
-
-        return await _or_refused(context, answered())
+    async def _tell(self, context: Any) -> bytes:
+        with self._callers.admitted(self.TELL, context) as claim:
+            async with self._telling.taken(claim.party, context.peer()):
+                message = await request(context, claim, framing.REQUEST_LIMIT)
+                if isinstance(message, framing.NOT_TOLD):
+                    raise Malformed(f"{type(message).__name__} has a method of its own")
+            answer = await _answer(self._endpoint.request(claim.party, message))
+            return encode(self._answered(claim.party, message, answer))
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
         """What is said to a party to whom the endpoint answers this."""
@@ -185,24 +166,16 @@ class CoordinatorServer(_Server):
         authenticate: called for every request, on the loop.
     """
 
-    SERVICE = COORDINATOR_SERVICE
-    TELL = COORDINATOR_TELL
+    SERVICE = framing.COORDINATOR_SERVICE
+    TELL = framing.COORDINATOR_TELL
 
     def __init__(self, endpoint: Endpoint, listen: str, authenticate: Authenticate) -> None:
         super().__init__(COORDINATOR, endpoint, listen, authenticate)
-        self._watchers: set[asyncio.Queue[Any]] = set()
 
     def _handlers(self) -> Mapping[str, Any]:
-        return {"Watch": grpc.stream_stream_rpc_method_handler(self._watch)}
+        return {"Watch": grpc.stream_stream_rpc_method_handler(_refusing(self._watch))}
 
-    def _ending(self) -> None:
-        for queue in tuple(self._watchers):
-            _push(queue, _stopping())
-
-    async def _watch(self, _: Any, context: Any) -> None:
-        await _or_refused(context, self._watched(context))
-
-    async def _watched(self, context: Any) -> None:
+    async def _watch(self, context: Any) -> None:
         queue: asyncio.Queue[Any] = asyncio.Queue(WATCH_QUEUE)
         loop = asyncio.get_running_loop()
 
@@ -210,9 +183,9 @@ class CoordinatorServer(_Server):
             with suppress(RuntimeError):  # the server has stopped
                 loop.call_soon_threadsafe(_push, queue, order)
 
-        with self._callers.admitted(WATCH, context) as claim:
+        with self._callers.admitted(framing.WATCH, context) as claim:
             async with self._telling.taken(claim.party, context.peer()):
-                message = await request(context, claim, REQUEST_LIMIT)
+                message = await request(context, claim, framing.REQUEST_LIMIT)
             if not isinstance(message, Subscribe):
                 raise Malformed(f"Watch takes Subscribe, not {type(message).__name__}")
             if self._stop is not None and self._stop.is_set():
@@ -243,8 +216,8 @@ class ShardServer(_Server):
         ConfigError: as `Uploads` does.
     """
 
-    SERVICE = SHARD_SERVICE
-    TELL = SHARD_TELL
+    SERVICE = framing.SHARD_SERVICE
+    TELL = framing.SHARD_TELL
 
     def __init__(
         self,
@@ -267,28 +240,22 @@ class ShardServer(_Server):
 
     def _handlers(self) -> Mapping[str, Any]:
         return {
-            "Put": grpc.stream_unary_rpc_method_handler(self._put),
-            "Get": grpc.stream_stream_rpc_method_handler(self._get),
+            "Put": grpc.stream_unary_rpc_method_handler(_refusing(self._put)),
+            "Get": grpc.stream_stream_rpc_method_handler(_refusing(self._get)),
         }
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
         return self._intake.known(party, message, answer)
 
-    def _ending(self) -> None:
-        """Uploads and downloads have the grace, and end with it."""
-
-    async def _put(self, _: Any, context: Any) -> bytes:
-        async def stored() -> bytes:
-            with self._callers.admitted(PUT, context) as claim:
-                async with self._uploads.taken(claim.party, context.peer()) as place:
-                    came = await self._upload(context, claim, place)
-                return encode(came if isinstance(came, Stored) else await _answer(came))
-
-        return await _or_refused(context, stored())
+    async def _put(self, context: Any) -> bytes:
+        with self._callers.admitted(framing.PUT, context) as claim:
+            async with self._uploads.taken(claim.party, context.peer()) as place:
+                came = await self._upload(context, claim, place)
+            return encode(came if isinstance(came, Stored) else await _answer(came))
 
     async def _upload(self, context: Any, claim: Claim, place: Place) -> Stored | Future[Any]:
         """Takes a Put in; nothing of its payload is counted before it is there."""
-        envelope, length, begin = open_frame(await arrived(context) or b"")
+        envelope, length, begin = framing.open_frame(await arrived(context) or b"")
         message = decode(claim.envelope(envelope))
         if not isinstance(message, PutBlock):
             raise Malformed(f"Put takes PutBlock, not {type(message).__name__}")
@@ -305,21 +272,18 @@ class ShardServer(_Server):
                 del piece
             return upload.hand_over(self._endpoint)
 
-    async def _get(self, _: Any, context: Any) -> None:
-        async def fetched() -> None:
-            with self._callers.admitted(GET, context) as claim:
-                async with self._telling.taken(claim.party, context.peer()):
-                    message = await request(context, claim, HEADER_LIMIT)
-                if not isinstance(message, GetBlock | GetSum):
-                    raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
-                async with self._downloads.taken(claim.party, context.peer()) as place:
-                    reply = await _answer(self._endpoint.request(claim.party, message))
-                    if not isinstance(reply, Payload):
-                        raise InternalError(f"Get answered by a {type(reply).__name__}")
-                    for piece in pieces(encode(reply), part(reply, message)):
-                        await sent(context, piece, place)
-
-        await _or_refused(context, fetched())
+    async def _get(self, context: Any) -> None:
+        with self._callers.admitted(framing.GET, context) as claim:
+            async with self._telling.taken(claim.party, context.peer()):
+                message = await request(context, claim, framing.HEADER_LIMIT)
+            if not isinstance(message, GetBlock | GetSum):
+                raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
+            async with self._downloads.taken(claim.party, context.peer()) as place:
+                reply = await _answer(self._endpoint.request(claim.party, message))
+                if not isinstance(reply, Payload):
+                    raise InternalError(f"Get answered by a {type(reply).__name__}")
+                for piece in framing.pieces(encode(reply), framing.part(reply, message)):
+                    await sent(context, piece, place)
 
 
 def connections() -> int:
@@ -366,11 +330,15 @@ async def _answer(future: Future[Any]) -> Any:
         raise
 
 
-async def _or_refused(context: Any, handled: Awaitable[T]) -> T:
-    """What a handler comes to; its error goes back to who called."""
-    try:
-        return await handled
-    except Exception as error:
-        refusal = refuse(told(error))
-    await context.abort(*refusal)
-    raise AssertionError("abort returned")
+def _refusing(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T]]:
+    """A method as gRPC calls it; an error of `handle` goes back to who called."""
+
+    async def handled(_: Any, context: Any) -> T:
+        try:
+            return await handle(context)
+        except Exception as error:
+            refusal = framing.refuse(told(error))
+        await context.abort(*refusal)
+        raise AssertionError("abort returned")
+
+    return handled
