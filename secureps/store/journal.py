@@ -19,7 +19,7 @@ import platform
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -163,15 +163,15 @@ class SqliteJournal:
     def __init__(self, path: str | Path, oldest: int = FORMAT) -> None:
         self._path = Path(path)
         self._oldest = oldest
-        self._lock = lock(self._path)
-        try:
-            self._refuse_behind()
-            self._base = self._open()
-            self._seq, self._chain, self._height = self._at_height()
-        except BaseException:
-            os.close(self._lock)
-            raise
         self._closed = False
+        with ExitStack() as stack:
+            stack.callback(os.close, lock(self._path))
+            self._refuse_behind()
+            self._base = stack.enter_context(closing(self._connect()))
+            self._prepare()
+            self._seq, self._chain, self._height = self._at_height()
+            stack.callback(self._height.close)
+            self._open = stack.pop_all()
 
     @property
     def mark(self) -> Mark:
@@ -217,11 +217,8 @@ class SqliteJournal:
 
     def close(self) -> None:
         """Closes the journal; again does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._base.close()
-            self._height.close()
-            os.close(self._lock)
+        self._closed = True
+        self._open.close()
 
     def _replay(self, last: int, head: bytes) -> Iterator[tuple[float, Record]]:
         seq, chain = 0, b""
@@ -274,27 +271,25 @@ class SqliteJournal:
         empty = not self._path.is_file() or self._path.stat().st_size == 0
         refuse_behind(self._path, START if empty else last_row(self._path, self._oldest), mark)
 
-    def _open(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         try:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # its log is like it
-            base = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         except (sqlite3.Error, OSError) as error:
             raise self._refused("cannot open: ", error) from error
+
+    def _prepare(self) -> None:
         try:
-            base.execute("PRAGMA journal_mode = WAL")
-            base.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
-            base.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-            if not _tables(self._path, base, self._oldest):
+            self._base.execute("PRAGMA journal_mode = WAL")
+            self._base.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+            self._base.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            if not _tables(self._path, self._base, self._oldest):
                 start = "INSERT INTO head VALUES (1, 0, x'');"
-                base.executescript(f"BEGIN;{_SCHEMA}{start}PRAGMA user_version = {FORMAT};COMMIT;")
+                version = f"PRAGMA user_version = {FORMAT};"
+                self._base.executescript(f"BEGIN;{_SCHEMA}{start}{version}COMMIT;")
                 sync(self._path.parent)
         except sqlite3.Error as error:
-            base.close()
             raise self._refused("", error, DamagedStore) from None
-        except BaseException:
-            base.close()
-            raise
-        return base
 
     def _refused(
         self, doing: str, error: Exception, otherwise: type[OperatorError] = OperatorError
@@ -317,11 +312,8 @@ class SqliteJournal:
             if mark is not None and mark != START:
                 self._refuse_other(own, mark)
             height = Height(beside, own)
-        except BaseException as error:
-            self._base.close()
-            if isinstance(error, sqlite3.Error):
-                raise DamagedStore(f"{self._path}: {error}") from None
-            raise
+        except sqlite3.Error as error:
+            raise DamagedStore(f"{self._path}: {error}") from None
         return own.seq, own.chain, height
 
     def _refuse_other(self, own: Mark, mark: Mark) -> None:
